@@ -29,13 +29,14 @@ from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Unsubscribe
 from penstock.api.transfers import BeginBackup, BeginExport, BeginImport, EndBackup, EndExport
 from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, Caller, register
 
 
 class NativeCaller:
-    def __init__(self, session: Session, numbers: dict[str, int]) -> None:
+    def __init__(self, session: Session, numbers: dict[str, ChannelId]) -> None:
         self._session = session
         self._numbers = numbers
         """Of the stores; a client without the right to open one might have heard of its number."""

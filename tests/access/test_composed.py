@@ -15,6 +15,7 @@ from penstock.api.durables import CreateDurable, PurgeDurable
 from penstock.api.joins import Redrive
 from penstock.api.requests import Request
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from tests.access.realms import QUICK, ask
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.spec("A2", "A3")
 
 Right = tuple[str, str]
 """Where, and which."""
-Native = Callable[[dict[str, int]], Request[Any]]
+Native = Callable[[dict[str, ChannelId]], Request[Any]]
 
 PURGE, READ, DURABLE = ("orders", "purge"), ("orders", "subscribe"), ("orders", "durable")
 FULL, BURY = ("orders", "full"), ("dead", "publish")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from penstock.api.durables import DescribeDurable
 from penstock.api.subscriptions import Attach, Bury, Hold, Settle, Unsubscribe
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.connection import REQUESTS_MAX, Connection
@@ -113,9 +114,9 @@ async def with_peers(story: Callable[[Peer, Peer, asyncio.TaskGroup], Awaitable[
         await ready.wait()
         await realm.create_channel("orders", Definition())
         await realm.subscriptions.create_durable(
-            1, "d", "shared", FromEarliest(), "", persistent=None
+            ChannelId(1), "d", "shared", FromEarliest(), "", persistent=None
         )
-        await publish(realm, 1, body([b"x"] * 3))
+        await publish(realm, ChannelId(1), body([b"x"] * 3))
         await story(Peer(listener, "a"), Peer(listener, "b"), group)
         listening.cancel()
 
@@ -127,7 +128,7 @@ def settle(request: int, event_id: int) -> wire.Asked:
 @pytest.mark.spec("D11")
 def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(1, 1, "d", 3)))
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)))
         opened = peer.connection.opening[1]
 
         async def follow() -> None:
@@ -146,7 +147,7 @@ def test_what_is_said_before_a_seat_is_taken_is_heard_before_what_is_said_then()
 @pytest.mark.spec("D13")
 def test_who_says_bye_is_answered_when_all_has_gone_back() -> None:
     async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(1, 1, "d", 3)))
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)))
         await peer.answered(1)
         peer.say(settle(2, 0), wire.Bye(), settle(3, 1))
         assert not peer.wire.is_closed
@@ -154,7 +155,7 @@ def test_who_says_bye_is_answered_when_all_has_gone_back() -> None:
 
         assert await peer.answered(1) == [2]
         await peer.wire.ended.wait()
-        other.say(wire.Asked(1, DescribeDurable(1, "d")))
+        other.say(wire.Asked(1, DescribeDurable(ChannelId(1), "d")))
         (info,) = await other.told(1)
         assert isinstance(info, wire.Done)
         assert (info.answer["outstanding"], info.answer["clients"]) == (2, [])
@@ -167,12 +168,15 @@ def test_who_says_bye_and_is_gone_has_closed_as_well() -> None:
     """Clients of before wait for nothing, and may end the connection at once."""
 
     async def story(peer: Peer, other: Peer, _: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(1, 1, "d", 3)))
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)))
         await peer.answered(1)
         peer.say(settle(2, 0), wire.Bye())
         peer.connection.connection_lost(ConnectionResetError())
 
-        other.say(wire.Asked(1, Attach(1, 1, "d", 3)), wire.Asked(2, DescribeDurable(1, "d")))
+        other.say(
+            wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)),
+            wire.Asked(2, DescribeDurable(ChannelId(1), "d")),
+        )
         told = {each.request: each for each in await other.told(2)}
         assert isinstance(told[2], wire.Done)
         assert (told[2].answer["outstanding"], len(told[2].answer["clients"])) == (2, 1)
@@ -183,7 +187,7 @@ def test_who_says_bye_and_is_gone_has_closed_as_well() -> None:
 @pytest.mark.spec("D14")
 def test_a_hold_that_is_still_being_opened_is_waited_for() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(1, 1, "d", sole=True)))
+        peer.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)))
         assert peer.connection.subscriptions[1] == 0, "it is not open yet"
         peer.say(wire.Asked(2, Hold(1, 0, 2)), wire.Asked(3, Bury(1, (Span(0, 1),), "no good")))
 
@@ -201,7 +205,10 @@ def test_a_hold_that_is_still_being_opened_is_waited_for() -> None:
 @pytest.mark.spec("D9")
 def test_what_is_taken_from_a_seat_that_was_refused_is_refused() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(1, 1, "unknown", sole=True)), wire.Asked(2, Hold(1, 0, 2)))
+        peer.say(
+            wire.Asked(1, Attach(ChannelId(1), 1, "unknown", sole=True)),
+            wire.Asked(2, Hold(1, 0, 2)),
+        )
 
         said = await peer.told(2)
 
@@ -220,14 +227,16 @@ def test_what_is_taken_from_a_seat_that_was_refused_is_refused() -> None:
 @pytest.mark.spec("D13")
 def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() -> None:
     async def story(peer: Peer, other: Peer, group: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(1, 1, "d", sole=True)), wire.Asked(2, Unsubscribe(1)))
+        peer.say(
+            wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)), wire.Asked(2, Unsubscribe(1))
+        )
         assert peer.connection.opening, "it is not open yet"
         said = await peer.told(2)
         assert sorted(each.request for each in said) == [1, 2]
         durable = peer.connection.realm.directory.channels[1].state.durable("d")
         assert not durable.seats
 
-        other.say(wire.Asked(1, Attach(1, 1, "d", sole=True)))
+        other.say(wire.Asked(1, Attach(ChannelId(1), 1, "d", sole=True)))
         [attached] = await other.told(1)
 
         assert isinstance(attached, wire.Done)
@@ -238,7 +247,9 @@ def test_a_seat_that_was_still_being_taken_is_free_when_its_end_is_answered() ->
 @pytest.mark.spec("D9")
 def test_a_peer_that_says_much_of_what_is_not_open_is_not_read() -> None:
     async def story(peer: Peer, _: Peer, group: asyncio.TaskGroup) -> None:
-        peer.say(wire.Asked(1, Attach(1, 1, "d", 3)), *[wire.Credit(1, 1)] * REQUESTS_MAX)
+        peer.say(
+            wire.Asked(1, Attach(ChannelId(1), 1, "d", 3)), *[wire.Credit(1, 1)] * REQUESTS_MAX
+        )
         assert not peer.wire.is_read
         await peer.answered(1)
         await pass_time(1.0)
@@ -253,7 +264,7 @@ def test_a_connection_that_cannot_be_written_to_ends_alone() -> None:
 
     async def story(hurt: Peer, other: Peer, group: asyncio.TaskGroup) -> None:
         for number, peer in enumerate((hurt, other), start=1):
-            peer.say(wire.Asked(1, Attach(1, number, "d", 1)))
+            peer.say(wire.Asked(1, Attach(ChannelId(1), number, "d", 1)))
             assert await peer.answered(1) == [1]
         hurt.wire.error = RuntimeError("the handle is closed")
         for event_id, peer in enumerate((hurt, other)):

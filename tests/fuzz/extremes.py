@@ -28,6 +28,7 @@ from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.wire.native import messages as wire
@@ -110,14 +111,14 @@ def furniture() -> list[bytes]:
     said: list[list[tuple[wire.Message, bytes]]] = [
         [(wire.Asked(1, CreateChannel("orders", Definition(keys={"n": 20}))), b"")],
         [(wire.Asked(1, CreateChannel("q", Definition(kind="queue"))), b"")],
-        [(wire.Asked(1, CreateDurable(1, "d", "shared", FromEarliest())), b"")],
+        [(wire.Asked(1, CreateDurable(ChannelId(1), "d", "shared", FromEarliest())), b"")],
         [
             (wire.Schema(1), schema),
-            (wire.Asked(1, PublishEvents(1, "p", 1, 1, (len(body),))), body),
+            (wire.Asked(1, PublishEvents(ChannelId(1), "p", 1, 1, (len(body),))), body),
         ],
         [
             (wire.Schema(1), schema),
-            (wire.Asked(1, PublishEvents(2, "p", 2, 1, (len(body),))), body),
+            (wire.Asked(1, PublishEvents(ChannelId(2), "p", 2, 1, (len(body),))), body),
         ],
     ]
     return [_hello(f"furniture {n}") + _frames(*each) for n, each in enumerate(said)]
@@ -129,7 +130,9 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
     schema, batch = schema_and_batch()
     after: list[tuple[wire.Message, bytes]] = [
         (
-            wire.Asked(10 + channel, PublishEvents(channel, f"p{channel}", 1, 1, (len(batch),))),
+            wire.Asked(
+                10 + channel, PublishEvents(ChannelId(channel), f"p{channel}", 1, 1, (len(batch),))
+            ),
             batch,
         )
         for channel in (1, 2, 3)
@@ -137,7 +140,7 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
     after += [
         (wire.Asked(20, DescribeChannel("orders")), b""),
         (wire.Asked(LATER, DescribeRealm()), b""),
-        (wire.Asked(22, ListDurables(1)), b""),
+        (wire.Asked(22, ListDurables(ChannelId(1))), b""),
         (wire.Asked(23, Settle(2, (Span(0, 1),))), b""),
         (wire.Asked(24, Redrive("q", "orders")), b""),
     ]
@@ -145,10 +148,10 @@ def conversation(header: bytes, body: bytes = b"") -> bytes:
         _hello("s")
         + _frames(
             (wire.Schema(1), schema),
-            (wire.Asked(1, Attach(1, 2, "d", 5)), b""),
-            (wire.Asked(2, Subscribe(1, 3, FromEarliest(), 2)), b""),
-            (wire.Asked(3, BeginTransaction("tx", (1,))), b""),
-            (wire.Asked(4, StageEvents(1, "st", 1, (len(batch),))), batch),
+            (wire.Asked(1, Attach(ChannelId(1), 2, "d", 5)), b""),
+            (wire.Asked(2, Subscribe(ChannelId(1), 3, FromEarliest(), 2)), b""),
+            (wire.Asked(3, BeginTransaction("tx", (ChannelId(1),))), b""),
+            (wire.Asked(4, StageEvents(ChannelId(1), "st", 1, (len(batch),))), batch),
         )
         + b"".join(frame(header, body))
         + _frames(*after)

@@ -42,6 +42,7 @@ from penstock.core.vocabulary.errors import (
     NewerFormat,
     RemoteProtocolViolation,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import Record
 from penstock.runtime.store.records import decode_block
@@ -100,7 +101,7 @@ def _asked() -> list[bytes]:
         wire.Hello("c", "s"),
         wire.Asked(1, ListChannels()),
         wire.Asked(2, CreateChannel("orders", Definition(keys={"a": 1}, ttl=5))),
-        wire.Asked(3, PublishEvents(1, "p", 1, 1, (100,))),
+        wire.Asked(3, PublishEvents(ChannelId(1), "p", 1, 1, (100,))),
     ]
     each = [b"".join(wire_frame(wire.encode(message))) for message in said]
     return [PREFACE + b"".join(each), *(PREFACE + one for one in each)]

@@ -7,6 +7,7 @@ import pytest
 from penstock.api.subscriptions import Settle
 from penstock.api.transactions import CommitTransaction, Leaving
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.wire.native import messages as wire
 from penstock.wire.native.tags import TAGS
 from tests.fuzz.bounding import in_time
@@ -34,10 +35,12 @@ def test_no_value_of_a_request_harms_anybody_else(name: str) -> None:
     [
         wire.Asked(77, Settle(2, (Span(0, 2**63),))),
         wire.Asked(
-            77, CommitTransaction("tx", (), (Leaving(1, (Span(0, 2**63),), (Span(0, 3),)),))
+            77,
+            CommitTransaction("tx", (), (Leaving(ChannelId(1), (Span(0, 2**63),), (Span(0, 3),)),)),
         ),
         wire.Asked(
-            77, CommitTransaction("tx", (), (Leaving(1, (Span(0, 3),), (Span(0, 2**63),)),))
+            77,
+            CommitTransaction("tx", (), (Leaving(ChannelId(1), (Span(0, 3),), (Span(0, 2**63),)),)),
         ),
     ],
     ids=["Settle", "redriven", "purged"],

@@ -14,6 +14,7 @@ from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEven
 from penstock.api.realm import Ping
 from penstock.api.subscriptions import Attach, Settle, Subscribe
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromTime
 from penstock.wire.native import messages as wire
@@ -45,11 +46,11 @@ MESSAGES: list[tuple[wire.Message, str]] = [
         "796e63a46e6f6e65",
     ),
     (
-        wire.Asked(2, PublishEvents(3, "producer", 4, 7, (16, 8))),
+        wire.Asked(2, PublishEvents(ChannelId(3), "producer", 4, 7, (16, 8))),
         "97140203a870726f64756365720407921008",
     ),
     (
-        wire.Asked(3, CommitStages(3, "producer", 5, ("one", "two"))),
+        wire.Asked(3, CommitStages(ChannelId(3), "producer", 5, ("one", "two"))),
         "96160303a870726f64756365720592a36f6e65a374776f",
     ),
     (
@@ -57,24 +58,24 @@ MESSAGES: list[tuple[wire.Message, str]] = [
         "951d03a870726f64756365720592920391a36f6e65920491a374776f",
     ),
     (
-        wire.Asked(4, CreateDurable(3, "d", "shared", FromTime(9), "n > 5", None)),
+        wire.Asked(4, CreateDurable(ChannelId(3), "d", "shared", FromTime(9), "n > 5", None)),
         "9c1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0"
         "00c2c2a0",
     ),
     (
-        wire.Asked(5, UnbindDurable(3, "d")),
+        wire.Asked(5, UnbindDurable(ChannelId(3), "d")),
         "94230503a164",
     ),
     (
-        wire.Asked(5, Subscribe(3, 1, FromId(6), 4_096, "", True, -1)),
+        wire.Asked(5, Subscribe(ChannelId(3), 1, FromId(6), 4_096, "", True, -1)),
         "9d2805030182a474797065a646726f6d4964a86576656e745f696406cd1000a0c3ffc2c20000",
     ),
     (
-        wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
+        wire.Asked(6, Subscribe(ChannelId(3), 1, FromEarliest(), 0)),
         "9d2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2c20000",
     ),
     (
-        wire.Asked(7, Attach(3, 2, "d", 10, False)),
+        wire.Asked(7, Attach(ChannelId(3), 2, "d", 10, False)),
         "9b29070302a1640ac2a0c2c200",
     ),
     (
@@ -148,18 +149,18 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
     [
         (wire.Hello("client", "session", "user", "token"),
          "9501a6636c69656e74a773657373696f6ea475736572a5746f6b656e"),
-        (wire.Asked(7, Attach(3, 2, "d", 10)), "9829070302a1640ac2a0"),
-        (wire.Asked(7, Attach(3, 2, "d", 10)), "9929070302a1640ac2a0c2"),
-        (wire.Asked(7, Attach(3, 2, "d", 10)), "9a29070302a1640ac2a0c2c2"),
-        (wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
+        (wire.Asked(7, Attach(ChannelId(3), 2, "d", 10)), "9829070302a1640ac2a0"),
+        (wire.Asked(7, Attach(ChannelId(3), 2, "d", 10)), "9929070302a1640ac2a0c2"),
+        (wire.Asked(7, Attach(ChannelId(3), 2, "d", 10)), "9a29070302a1640ac2a0c2c2"),
+        (wire.Asked(6, Subscribe(ChannelId(3), 1, FromEarliest(), 0)),
          "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0"),
-        (wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
+        (wire.Asked(6, Subscribe(ChannelId(3), 1, FromEarliest(), 0)),
          "9a2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2"),
-        (wire.Asked(6, Subscribe(3, 1, FromEarliest(), 0)),
+        (wire.Asked(6, Subscribe(ChannelId(3), 1, FromEarliest(), 0)),
          "9b2806030181a474797065ac46726f6d4561726c6965737400a0c2c0c2c2"),
         (wire.Credit(1, 100), "932c0164"),
         (wire.Credit(1, 100), "942c016400"),
-        (wire.Asked(4, CreateDurable(3, "d", "shared", FromTime(9), "n > 5")),
+        (wire.Asked(4, CreateDurable(ChannelId(3), "d", "shared", FromTime(9), "n > 5")),
          "9b1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c000c2c2"),
     ],
 )  # fmt: skip

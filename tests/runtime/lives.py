@@ -18,6 +18,7 @@ from penstock.columns.schema.rows import Rows as RowsOf
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import PenstockError, StorageFailed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.ports import Clock, inline
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
@@ -176,7 +177,7 @@ class Lives:
 
     # --- asking --------------------------------------------------------------------------
 
-    def number(self, name: str) -> int:
+    def number(self, name: str) -> ChannelId:
         found = self.realm.directory.find(name)
         assert found is not None, f"there is no {name}"
         return found
@@ -210,7 +211,12 @@ class Lives:
         done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
         body = body_from_events(events)
         self.realm.publish(
-            self.number(name), [body], producer, sequence, _into(done), publisher=publisher
+            self.number(name),
+            [body],
+            producer,
+            sequence,
+            _into(done),
+            publisher=publisher,
         )
         return done
 
@@ -242,12 +248,12 @@ class Lives:
 
     async def waiting_in(self, schedule: int) -> list[Event]:
         """What waits to be published; a schedule is known by its number."""
-        return (await self._browsed(schedule, "")).events
+        return (await self._browsed(ChannelId(schedule), "")).events
 
     async def browsed(self, name: str, selector: str = "") -> Outlet:
         return await self._browsed(self.number(name), selector)
 
-    async def _browsed(self, number: int, selector: str) -> Outlet:
+    async def _browsed(self, number: ChannelId, selector: str) -> Outlet:
         outlet = Outlet("browser", selector)
         await self.realm.subscriptions.subscribe(
             number, FromEarliest(), outlet, credit=1 << 30, browse=True
@@ -288,7 +294,12 @@ class Lives:
         """Sit down at a durable, or read a queue."""
         outlet = Outlet(session, selector)
         opened = await self.realm.subscriptions.attach(
-            self.number(name), durable, outlet, window=window, pull=pull, auto_ack=auto_ack
+            self.number(name),
+            durable,
+            outlet,
+            window=window,
+            pull=pull,
+            auto_ack=auto_ack,
         )
         return Worker(self, opened.number, outlet)
 
@@ -296,7 +307,13 @@ class Lives:
         self, name: str, durable: str, kind: str = "shared", selector: str = "", **options: Any
     ) -> None:
         await self.realm.subscriptions.create_durable(
-            self.number(name), durable, kind, FromEarliest(), selector, persistent=None, **options
+            self.number(name),
+            durable,
+            kind,
+            FromEarliest(),
+            selector,
+            persistent=None,
+            **options,
         )
 
     async def info(self, name: str) -> ChannelInfo:

@@ -16,6 +16,7 @@ from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans, Storage
 from penstock.core.vocabulary.ports import Blobs, Journal, inline
 from penstock.core.vocabulary.start_positions import FromEarliest
@@ -70,7 +71,7 @@ async def living(
         await asyncio.wait([running])
 
 
-async def publish(realm: RunningRealm, number: int, *bodies: Body) -> Span:
+async def publish(realm: RunningRealm, number: ChannelId, *bodies: Body) -> Span:
     done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
 
     def reply(span: Span, error: BaseException | None) -> None:
@@ -119,7 +120,7 @@ class Reader:
         self.at_end.set()
 
 
-async def events(realm: RunningRealm, number: int) -> dict[int, bytes]:
+async def events(realm: RunningRealm, number: ChannelId) -> dict[int, bytes]:
     """What is stored, by id."""
     reader = Reader()
     subscribe = realm.subscriptions.subscribe

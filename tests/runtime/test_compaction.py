@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.vocabulary.errors import Damaged, IllegalState, StorageFailed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
@@ -29,11 +30,11 @@ async def test_maintenance_shrinks_the_file_and_keeps_ids(tmp_path: Path) -> Non
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
         for number in range(10):
-            await publish(realm, 1, body([b"%d" % number * 100] * 10))
+            await publish(realm, ChannelId(1), body([b"%d" % number * 100] * 10))
         await sealed(realm, "orders")
         (old,) = files(tmp_path)
         before = old.stat().st_size
-        await realm.subscriptions.purge(1, 5, 84, "")
+        await realm.subscriptions.purge(ChannelId(1), 5, 84, "")
 
         done = await realm.maintain("orders")
 
@@ -43,19 +44,19 @@ async def test_maintenance_shrinks_the_file_and_keeps_ids(tmp_path: Path) -> Non
         assert (done.bytes_before, done.bytes_after) == (before, new.stat().st_size)
         assert (done.events, done.reason) == (20, "")
         assert done.bytes_after < before / 3
-        assert list(await events(realm, 1)) == left
+        assert list(await events(realm, ChannelId(1))) == left
         info = await realm.subscriptions.locate(
-            1, realm.directory.channels[1].state.stored.spans[0]
+            ChannelId(1), realm.directory.channels[1].state.stored.spans[0]
         )
         assert info.sealed[0].path == str(new)
-        await publish(realm, 1, body([b"more"]))
+        await publish(realm, ChannelId(1), body([b"more"]))
         await sealed(realm, "orders")
         assert ids_in(new) == [*left, 100]
     await realm.release()
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         assert realm.recovered.damage == []
-        assert list(await events(realm, 1)) == [*left, 100]
+        assert list(await events(realm, ChannelId(1))) == [*left, 100]
     await realm.release()
 
 
@@ -64,14 +65,14 @@ async def test_nothing_is_left_of_a_file_without_live_events(tmp_path: Path) -> 
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(1, None, None, "")
+        await realm.subscriptions.purge(ChannelId(1), None, None, "")
         done = await realm.maintain("orders")
         assert (done.events, done.bytes_after, files(tmp_path)) == (0, 0, [])
-        await publish(realm, 1, body([b"y"]))
+        await publish(realm, ChannelId(1), body([b"y"]))
         await sealed(realm, "orders")
-        assert await events(realm, 1) == {10: b"y"}
+        assert await events(realm, ChannelId(1)) == {10: b"y"}
     await realm.release()
 
 
@@ -80,7 +81,7 @@ async def test_where_there_is_nothing_to_do_it_says_why() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("spindles", Definition(type="persistent"))
         await realm.create_channel("empty", SINGLE)
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "spindles")
         spindles, empty = await realm.maintain("spindles"), await realm.maintain("empty")
         assert "files of 50000 events" in spindles.reason
@@ -99,7 +100,7 @@ async def test_where_there_is_nothing_to_do_it_says_why() -> None:
 async def test_where_there_are_no_segment_files_it_says_so(definition: Definition) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("a", definition)
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         done = await realm.maintain("a")
         assert done.reason == "a has no segment files"
         assert (done.bytes_after, done.events) == (done.bytes_before, 10)
@@ -123,21 +124,21 @@ async def test_it_starts_by_itself_and_disturbs_nobody(seed: int) -> None:
         largest, names = 0, set()
         for number in range(150):
             datas = [b"%d/%d" % (number, i) * 30 for i in range(random.randint(1, 9))]
-            span = await publish(realm, 1, body(datas))
+            span = await publish(realm, ChannelId(1), body(datas))
             expected |= dict(zip(range(*span), datas, strict=True))
             if random.random() < 0.6:
                 first = random.choice(list(expected))
-                await realm.subscriptions.purge(1, first, first + 30, "")
+                await realm.subscriptions.purge(ChannelId(1), first, first + 30, "")
                 for gone in range(first, first + 31):
                     expected.pop(gone, None)
             if random.random() < 0.1:
-                assert await events(realm, 1) == expected
+                assert await events(realm, ChannelId(1)) == expected
             await pass_time(random.random() * 0.1)
             found = await blobs.list("segments/")
             names |= {info.name for info in found}
             largest = max(largest, sum(info.size for info in found))
         await pass_time(2)
-        assert await events(realm, 1) == expected
+        assert await events(realm, ChannelId(1)) == expected
         assert len(names) > 3, "it was rewritten several times"
         info = await realm.describe_channel("orders")
         assert info.storage.sealed_bytes < 3 * sum(map(len, expected.values())) + 6_000
@@ -148,9 +149,9 @@ async def test_off_means_off() -> None:
     limits = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=0.01))
     async with living(MemoryJournal(), MemoryBlobs(), sealing=limits) as realm:
         await realm.create_channel("orders", SINGLE)
-        await publish(realm, 1, body([b"x" * 1_000] * 10))
+        await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(1, 0, 8, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 8, "")
         await pass_time(5)
         assert (await realm.describe_channel("orders")).storage.sealed_bytes > 10_000
 
@@ -165,20 +166,20 @@ async def test_what_is_published_and_purged_meanwhile_is_right_afterwards(seed: 
     async with living(MemoryJournal(), blobs, offload=slow) as realm:
         await realm.create_channel("orders", SINGLE)
         for number in range(4):
-            await publish(realm, 1, body([b"%d" % number] * 10))
+            await publish(realm, ChannelId(1), body([b"%d" % number] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(1, 0, 9, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 9, "")
         async with asyncio.TaskGroup() as group:
             maintaining = group.create_task(realm.maintain("orders"))
             await pass_time(0.01)
             with pytest.raises(IllegalState, match="being maintained"):
                 await realm.maintain("orders")
-            await realm.subscriptions.purge(1, 10, 14, "")
-            await publish(realm, 1, body([b"4"] * 10))
+            await realm.subscriptions.purge(ChannelId(1), 10, 14, "")
+            await publish(realm, ChannelId(1), body([b"4"] * 10))
         assert maintaining.result().events >= 25
         await sealed(realm, "orders")
         wanted = {i: b"%d" % (i // 10) for i in range(15, 50)}
-        assert await events(realm, 1) == wanted
+        assert await events(realm, ChannelId(1)) == wanted
         await realm.maintain("orders")
         (info,) = await blobs.list("segments/")
         table = pa.ipc.open_file(pa.py_buffer(await blobs.get(info.name))).read_all()
@@ -192,9 +193,9 @@ async def test_a_damaged_file_is_not_rewritten(tmp_path: Path) -> None:
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
         for _ in range(3):
-            await publish(realm, 1, body([b"x" * 1_000] * 10))
+            await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(1, 0, 9, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 9, "")
         (file,) = files(tmp_path)
         hurt = bytearray(file.read_bytes())
         hurt[hurt.index(b"x" * 100)] ^= 1  # among the events that are dead
@@ -203,10 +204,10 @@ async def test_a_damaged_file_is_not_rewritten(tmp_path: Path) -> None:
             await realm.maintain("orders")
         assert files(tmp_path) == [file]
         assert file.read_bytes() == hurt
-        assert len(await events(realm, 1)) == 20
-        await publish(realm, 1, body([b"y"]))
+        assert len(await events(realm, ChannelId(1))) == 20
+        await publish(realm, ChannelId(1), body([b"y"]))
         await sealed(realm, "orders")
-        assert len(await events(realm, 1)) == 21
+        assert len(await events(realm, ChannelId(1))) == 21
     await realm.release()
 
 
@@ -219,9 +220,9 @@ def test_a_crash_at_any_sync_of_a_maintenance_loses_nothing() -> None:
         async with living(store.journal, store.blobs, orderly=False) as realm:
             await realm.create_channel("orders", SINGLE)
             for number in range(4):
-                await publish(realm, 1, body([b"%d" % number] * 5))
+                await publish(realm, ChannelId(1), body([b"%d" % number] * 5))
             await sealed(realm, "orders")
-            await realm.subscriptions.purge(1, 3, 12, "")
+            await realm.subscriptions.purge(ChannelId(1), 3, 12, "")
             disk.fail_syncs_after(good_syncs)
             try:
                 await realm.maintain("orders")
@@ -235,7 +236,7 @@ def test_a_crash_at_any_sync_of_a_maintenance_loses_nothing() -> None:
         async with living(store.journal, store.blobs) as realm:
             assert realm.recovered.damage == []
             left = [0, 1, 2, *range(13, 20)]
-            assert await events(realm, 1) == {i: b"%d" % (i // 5) for i in left}
+            assert await events(realm, ChannelId(1)) == {i: b"%d" % (i // 5) for i in left}
             (info,) = await store.blobs.list("segments/")
             data = await store.blobs.get(info.name)
             rows = pa.ipc.open_file(pa.py_buffer(data)).read_all().num_rows

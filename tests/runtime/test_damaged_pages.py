@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from penstock.bootstrap import rules
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import inline
 from penstock.runtime.realm import RunningRealm
@@ -60,7 +61,7 @@ async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expire
 
     async with _living(disk) as realm:
         orders = await realm.describe_channel("orders")
-        moved = await events(realm, 1)
+        moved = await events(realm, ChannelId(1))
         assert (orders.events, orders.counters.quarantined, list(moved.values())) == (
             0,
             1,

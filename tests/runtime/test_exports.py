@@ -8,6 +8,7 @@ import pytest
 
 from penstock.columns.files.exports import Manifest, described_state
 from penstock.core.vocabulary.errors import Damaged, IllegalState
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.transfer.transfer_registry import IDLE_US
@@ -38,7 +39,7 @@ async def test_what_cannot_be_read_fails_the_export_and_is_set_aside(tmp_path: P
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SPINDLES)
         for number in range(3):
-            await publish(realm, 1, body([b"%d" % number] * 10))
+            await publish(realm, ChannelId(1), body([b"%d" % number] * 10))
         await sealed(realm, "orders")
         _, damaged, _ = sorted((tmp_path / "segments").rglob("*.arrow"))
         content = bytearray(damaged.read_bytes())
@@ -57,17 +58,17 @@ async def test_what_cannot_be_read_fails_the_export_and_is_set_aside(tmp_path: P
 async def test_a_growing_file_is_exported_as_long_as_it_was() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("orders", SINGLE)
-        await publish(realm, 1, body([b"a"] * 10))
+        await publish(realm, ChannelId(1), body([b"a"] * 10))
         await sealed(realm, "orders")
         begun = await realm.exports.begin("me", "orders", "channel")
-        await publish(realm, 1, body([b"b"] * 10))
+        await publish(realm, ChannelId(1), body([b"b"] * 10))
         await sealed(realm, "orders")
-        await realm.subscriptions.purge(1, 0, 14, "")
+        await realm.subscriptions.purge(ChannelId(1), 0, 14, "")
         await realm.maintain("orders")
 
         first = await realm.exports.read("me", begun.export, 0, 0)
         assert (begun.files, first.file.rows, first.file.last_id) == (1, 10, 9)
-        assert len(await events(realm, 1)) == 5
+        assert len(await events(realm, ChannelId(1))) == 5
 
 
 @pytest.mark.slow
@@ -76,7 +77,7 @@ async def test_what_nobody_asks_for_any_more_is_forgotten() -> None:
     blobs = MemoryBlobs()
     async with living(MemoryJournal(), blobs) as realm:
         await realm.create_channel("orders", SPINDLES)
-        await publish(realm, 1, body([b"a"]))
+        await publish(realm, ChannelId(1), body([b"a"]))
         begun = await realm.exports.begin("me", "orders", "channel")
         manifest = Manifest(
             format=1,

@@ -13,6 +13,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.channel.channel import Channel
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError, RealmStopping
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.deliveries import Subscription
@@ -72,12 +73,12 @@ async def opened(realm: RunningRealm, **attributes: Any) -> int:
     return (await realm.create_channel("orders", definition)).channel
 
 
-async def durable(realm: RunningRealm, number: int, kind: str, **attributes: Any) -> None:
+async def durable(realm: RunningRealm, number: ChannelId, kind: str, **attributes: Any) -> None:
     create = realm.subscriptions.create_durable
     await create(number, "d", kind, FromEarliest(), "", persistent=None, **attributes)
 
 
-async def goes_on(realm: RunningRealm, number: int, client: Client) -> None:
+async def goes_on(realm: RunningRealm, number: ChannelId, client: Client) -> None:
     """Others publish and receive."""
     span = await publish(realm, number, body([b"later"]))
     await pass_time(0.1)
@@ -93,13 +94,15 @@ async def test_a_subscriber_that_cannot_be_served_is_told_and_the_others_go_on()
         bad.fails = "deliver"
         with capture_logs() as logged:
             for client in (bad, good):
-                await realm.subscriptions.subscribe(number, FromEarliest(), client, credit=1_000)
-            await publish(realm, number, body([b"a"]))
+                await realm.subscriptions.subscribe(
+                    ChannelId(number), FromEarliest(), client, credit=1_000
+                )
+            await publish(realm, ChannelId(number), body([b"a"]))
             await pass_time(0.1)
 
         assert is_told(bad, logged)
         assert good.ids == [0]
-        await goes_on(realm, number, good)
+        await goes_on(realm, ChannelId(number), good)
         assert (await realm.describe_channel("orders")).subscribers == 1
 
 
@@ -110,22 +113,22 @@ async def test_what_could_not_be_delivered_goes_back_to_the_durable_and_comes_to
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        await durable(realm, number, kind)
+        await durable(realm, ChannelId(number), kind)
         bad, good = Client("bad"), Client("good")
         bad.fails = "deliver"
-        await realm.subscriptions.attach(number, "d", bad, window=10, pull=False)
+        await realm.subscriptions.attach(ChannelId(number), "d", bad, window=10, pull=False)
         with capture_logs() as logged:
-            await publish(realm, number, body([b"a", b"b"]))
+            await publish(realm, ChannelId(number), body([b"a", b"b"]))
             await pass_time(0.1)
         assert is_told(bad, logged)
-        info = await realm.subscriptions.durable(number, "d")
+        info = await realm.subscriptions.durable(ChannelId(number), "d")
         assert (info.in_flight, info.outstanding, info.clients) == (0, 2, ())
 
-        await realm.subscriptions.attach(number, "d", good, window=10, pull=False)
+        await realm.subscriptions.attach(ChannelId(number), "d", good, window=10, pull=False)
         await pass_time(0.1)
         assert good.ids == [0, 1]
         assert good.redeliveries == ((1, (Span(0, 2),)),)
-        await goes_on(realm, number, good)
+        await goes_on(realm, ChannelId(number), good)
 
 
 @simulated
@@ -134,17 +137,17 @@ async def test_who_cannot_even_be_told_is_over_all_the_same(
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        await durable(realm, number, "shared")
+        await durable(realm, ChannelId(number), "shared")
         bad, good = Client("bad"), Client("good")
-        await realm.subscriptions.attach(number, "d", bad, window=10, pull=False)
-        await realm.subscriptions.subscribe(number, FromEarliest(), good, credit=1_000)
+        await realm.subscriptions.attach(ChannelId(number), "d", bad, window=10, pull=False)
+        await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), good, credit=1_000)
         for asked in ("deliver", "closed"):
             monkeypatch.setattr(bad, asked, fail)
-        await publish(realm, number, body([b"a"]))
+        await publish(realm, ChannelId(number), body([b"a"]))
         await pass_time(0.1)
 
-        assert (await realm.subscriptions.durable(number, "d")).clients == ()
-        await goes_on(realm, number, good)
+        assert (await realm.subscriptions.durable(ChannelId(number), "d")).clients == ()
+        await goes_on(realm, ChannelId(number), good)
 
 
 def fail(*_: object) -> Never:
@@ -155,13 +158,13 @@ def fail(*_: object) -> Never:
 async def test_a_browse_that_cannot_be_told_its_end_is_over() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        await publish(realm, number, body([b"a"]))
+        await publish(realm, ChannelId(number), body([b"a"]))
         bad, good = Client("bad"), Client("good")
         bad.fails = "finished"
         with capture_logs() as logged:
             for client in (bad, good):
                 await realm.subscriptions.subscribe(
-                    number, FromEarliest(), client, credit=1_000, browse=True
+                    ChannelId(number), FromEarliest(), client, credit=1_000, browse=True
                 )
             await good.at_end.wait()
 
@@ -173,10 +176,10 @@ async def test_a_browse_that_cannot_be_told_its_end_is_over() -> None:
 async def test_who_cannot_be_told_of_a_recall_is_over_and_the_order_stays() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        await durable(realm, number, "serial", strict_order=True)
+        await durable(realm, ChannelId(number), "serial", strict_order=True)
         bad, good = Client("bad"), Client("good")
-        seat = await realm.subscriptions.attach(number, "d", bad, window=10, pull=False)
-        await publish(realm, number, body([b"a", b"b", b"c"]))
+        seat = await realm.subscriptions.attach(ChannelId(number), "d", bad, window=10, pull=False)
+        await publish(realm, ChannelId(number), body([b"a", b"b", b"c"]))
         await pass_time(0.1)
         with capture_logs() as logged:
             realm.subscriptions.settle(
@@ -185,7 +188,7 @@ async def test_who_cannot_be_told_of_a_recall_is_over_and_the_order_stays() -> N
             await pass_time(0.1)
         assert is_told(bad, logged)
 
-        await realm.subscriptions.attach(number, "d", good, window=10, pull=False)
+        await realm.subscriptions.attach(ChannelId(number), "d", good, window=10, pull=False)
         await pass_time(0.1)
         assert good.ids == [0, 1, 2]
 
@@ -197,10 +200,10 @@ async def test_where_it_cannot_be_told_whose_events_are_next_all_of_that_channel
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
         other = (await realm.create_channel("other", Definition(type="persistent"))).channel
-        await durable(realm, number, "shared")
+        await durable(realm, ChannelId(number), "shared")
         seat, plain, good = Client("seat"), Client("plain"), Client("good")
-        await realm.subscriptions.attach(number, "d", seat, window=10, pull=False)
-        await realm.subscriptions.subscribe(number, FromEarliest(), plain, credit=10)
+        await realm.subscriptions.attach(ChannelId(number), "d", seat, window=10, pull=False)
+        await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), plain, credit=10)
         await realm.subscriptions.subscribe(other, FromEarliest(), good, credit=10)
         broken, offer = realm.directory.channels[number], Channel.offer
 
@@ -209,14 +212,14 @@ async def test_where_it_cannot_be_told_whose_events_are_next_all_of_that_channel
 
         with capture_logs() as logged, monkeypatch.context() as patch:
             patch.setattr(Channel, "offer", offers)
-            await publish(realm, number, body([b"a"]))
+            await publish(realm, ChannelId(number), body([b"a"]))
             await pass_time(0.1)
 
         assert is_told(seat, logged)
         assert str(plain.reason) == str(seat.reason)
         await goes_on(realm, other, good)
         again = Client("again")
-        await realm.subscriptions.attach(number, "d", again, window=10, pull=False)
+        await realm.subscriptions.attach(ChannelId(number), "d", again, window=10, pull=False)
         await pass_time(0.1)
         assert again.ids == [0]
 
@@ -227,19 +230,19 @@ async def test_lanes_that_cannot_be_found_cost_the_clients_of_that_durable(
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        await durable(realm, number, "serial", order_by="sku")
+        await durable(realm, ChannelId(number), "serial", order_by="sku")
         bad, good = Client("bad"), Client("good")
-        await realm.subscriptions.attach(number, "d", bad, window=10, pull=False)
-        await realm.subscriptions.subscribe(number, FromEarliest(), good, credit=10)
+        await realm.subscriptions.attach(ChannelId(number), "d", bad, window=10, pull=False)
+        await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), good, credit=10)
         with capture_logs() as logged, monkeypatch.context() as patch:
             patch.setattr("penstock.runtime.delivery.delivery.lanes_of", fail)
-            await publish(realm, number, body([b"a"], sku="x"))
+            await publish(realm, ChannelId(number), body([b"a"], sku="x"))
             await pass_time(0.1)
 
         assert is_told(bad, logged)
-        await goes_on(realm, number, good)
+        await goes_on(realm, ChannelId(number), good)
         again = Client("again")
-        await realm.subscriptions.attach(number, "d", again, window=10, pull=False)
+        await realm.subscriptions.attach(ChannelId(number), "d", again, window=10, pull=False)
         await pass_time(0.1)
         assert again.ids == [0, 1]
 
@@ -250,21 +253,21 @@ async def test_a_seat_whose_selector_takes_too_long_gives_back_what_it_held(
 ) -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        await durable(realm, number, "exclusive")
+        await durable(realm, ChannelId(number), "exclusive")
         slow, good = Client("slow"), Client("good")
         slow.selector = Selector("n = 1")
-        await realm.subscriptions.attach(number, "d", slow, window=None, pull=False)
+        await realm.subscriptions.attach(ChannelId(number), "d", slow, window=None, pull=False)
 
         async def takes_too_long(*_: object) -> Never:
             raise LimitReached("too long")
 
         with monkeypatch.context() as patch:
             patch.setattr(Choosing, "chosen", takes_too_long)
-            await publish(realm, number, body([b"a"], n=1))
+            await publish(realm, ChannelId(number), body([b"a"], n=1))
             await pass_time(0.1)
         assert isinstance(slow.reason, LimitReached)
 
-        await realm.subscriptions.attach(number, "d", good, window=None, pull=False)
+        await realm.subscriptions.attach(ChannelId(number), "d", good, window=None, pull=False)
         await pass_time(0.1)
         assert good.ids == [0]
 
@@ -280,10 +283,10 @@ async def test_an_answer_that_cannot_be_given_costs_whoever_asked() -> None:
             if error is None:
                 raise Unforeseen
 
-        realm.publish(number, [body([b"a"])], "", 0, reply, publisher="me@here")
-        realm.publish(number, [body([b"b"])], "", 0, fail, publisher="me@here")
+        realm.publish(ChannelId(number), [body([b"a"])], "", 0, reply, publisher="me@here")
+        realm.publish(ChannelId(number), [body([b"b"])], "", 0, fail, publisher="me@here")
         with capture_logs() as logged:
-            assert await publish(realm, number, body([b"c"])) == Span(2, 3)
+            assert await publish(realm, ChannelId(number), body([b"c"])) == Span(2, 3)
 
         assert [type(each) for each in told] == [type(None), Unforeseen]
         assert [line["event"] for line in logged] == ["answer.failed"]
@@ -303,12 +306,12 @@ async def test_facts_that_are_half_made_while_events_are_delivered_end_the_realm
             monkeypatch.setattr(realm.shard.state, "apply", fail)
 
         monkeypatch.setattr(client, "deliver", breaks)
-        await realm.subscriptions.subscribe(number, FromEarliest(), client, credit=10)
-        await publish(realm, number, body([b"a"]))
+        await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), client, credit=10)
+        await publish(realm, ChannelId(number), body([b"a"]))
         await realm.shard.ended.wait()
 
         with pytest.raises(RealmStopping):
-            await publish(realm, number, body([b"b"]))
+            await publish(realm, ChannelId(number), body([b"b"]))
         assert client.ids == [0]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import MemoryLimit
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.realm import Limits
@@ -109,7 +110,7 @@ async def test_what_waits_for_a_slow_subscriber_waits_in_memory(type: str) -> No
         await create(lives, type)
         slow = Outlet("slow")
         opened = await lives.realm.subscriptions.subscribe(
-            lives.number("orders"), FromEarliest(), slow, credit=1
+            ChannelId(lives.number("orders")), FromEarliest(), slow, credit=1
         )
         await lives.put("orders", *named("0"))
         await slow.has(1)
@@ -136,7 +137,7 @@ async def test_what_waits_in_memory_is_limited_and_what_nobody_wants_is_not(type
         for _ in range(10):
             await lives.put("orders", Event(bytes(6_000)))
         await lives.realm.subscriptions.subscribe(
-            lives.number("orders"), FromEarliest(), Outlet("slow"), credit=0
+            ChannelId(lives.number("orders")), FromEarliest(), Outlet("slow"), credit=0
         )
         for _ in range(3):
             await lives.put("orders", Event(bytes(6_000)))
@@ -189,13 +190,13 @@ async def test_a_subscriber_is_told_where_it_begins() -> None:
         await lives.put("orders", *named("a", "b", "c"))
         outlet = Outlet()
         opened = await lives.realm.subscriptions.subscribe(
-            lives.number("orders"), FromEarliest(), outlet, credit=100
+            ChannelId(lives.number("orders")), FromEarliest(), outlet, credit=100
         )
         assert opened.first_id == 3
         await lives.put("orders", *named("d"))
         assert datas(await outlet.has(1)) == ["d"]
         await lives.durable("orders", "late")
-        about = await lives.realm.subscriptions.durable(lives.number("orders"), "late")
+        about = await lives.realm.subscriptions.durable(ChannelId(lives.number("orders")), "late")
         assert about.outstanding == 0
 
 

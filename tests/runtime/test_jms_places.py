@@ -9,6 +9,7 @@ import pytest
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import CapacityReached
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time, simulated
@@ -23,7 +24,12 @@ async def place(lives: Lives, selector: str = "", *, name: str = "here", credit:
     """A subscriber whose connection may be lost: its number, and where its events go."""
     outlet = Outlet("s", selector)
     opened = await lives.realm.subscriptions.subscribe(
-        lives.number("orders"), FromEarliest(), outlet, credit=credit, place=name, confirms=True
+        ChannelId(lives.number("orders")),
+        FromEarliest(),
+        outlet,
+        credit=credit,
+        place=name,
+        confirms=True,
     )
     return opened.number, outlet
 

@@ -16,6 +16,7 @@ from penstock.columns.selectors import Selector
 from penstock.columns.selectors.patterns import _Walk
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import LimitReached, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.writer import asked, looking
@@ -75,7 +76,7 @@ def large(count: int, seed: int = 1) -> list[Event]:
     ]
 
 
-def costly(number: int) -> str:
+def costly(number: ChannelId) -> str:
     """A selector that has to walk through every text."""
     one, two = LETTERS[number % 8], LETTERS[number // 8 % 8]
     return f"s LIKE '%{one}_{two}h_{one}%{two}%'"
@@ -83,7 +84,9 @@ def costly(number: int) -> str:
 
 async def outstanding(lives: Lives, name: str, durable: str) -> list[int]:
     outlet = Outlet()
-    await lives.realm.subscriptions.browse_durable(lives.number(name), durable, outlet, 1 << 30)
+    await lives.realm.subscriptions.browse_durable(
+        ChannelId(lives.number(name)), durable, outlet, 1 << 30
+    )
     await outlet.at_end.wait()
     return outlet.ids
 
@@ -102,7 +105,7 @@ async def test_others_are_served_while_a_hundred_selectors_are_put_to_one_publis
         await lives.create("orders")
         await lives.create("other")
         for n in range(100):
-            await lives.durable("orders", f"d{n}", selector=costly(n))
+            await lives.durable("orders", f"d{n}", selector=costly(ChannelId(n)))
         elsewhere = Elsewhere(lives, monkeypatch)
         done = lives.send("orders", *large(128))
         served = 0
@@ -116,12 +119,12 @@ async def test_others_are_served_while_a_hundred_selectors_are_put_to_one_publis
         assert await done == (0, 128)
         for n in range(0, 100, 7):
             assert await outstanding(lives, "orders", f"d{n}") == await expected(
-                lives, "orders", costly(n)
+                lives, "orders", costly(ChannelId(n))
             )
     async with lives.life():
         for n in range(0, 100, 7):
             assert await outstanding(lives, "orders", f"d{n}") == await expected(
-                lives, "orders", costly(n)
+                lives, "orders", costly(ChannelId(n))
             )
 
 
@@ -133,7 +136,7 @@ async def test_what_is_published_behind_comes_behind_and_elsewhere_nobody_waits(
     async with lives.life():
         await lives.create("orders")
         await lives.create("other")
-        await lives.durable("orders", "team", selector=costly(3))
+        await lives.durable("orders", "team", selector=costly(ChannelId(3)))
         elsewhere = Elsewhere(lives, monkeypatch)
         elsewhere.paused = asyncio.Event()
         slow = lives.send("orders", *large(200), producer="p", sequence=1)
@@ -155,18 +158,18 @@ async def test_a_durable_made_meanwhile_misses_nothing(monkeypatch: pytest.Monke
     lives = Lives()
     async with lives.life():
         await lives.create("orders")
-        await lives.durable("orders", "first", selector=costly(1))
+        await lives.durable("orders", "first", selector=costly(ChannelId(1)))
         elsewhere = Elsewhere(lives, monkeypatch)
         elsewhere.paused = asyncio.Event()
         done = lives.send("orders", *large(200))
         await pass_time(0.1)
-        await lives.durable("orders", "second", selector=costly(2))
+        await lives.durable("orders", "second", selector=costly(ChannelId(2)))
         elsewhere.paused.set()
         await done
         assert elsewhere.on_loop == 0, "what it asks was asked in time, too"
         for durable, n in (("first", 1), ("second", 2)):
             found = await outstanding(lives, "orders", durable)
-            assert found == await expected(lives, "orders", costly(n))
+            assert found == await expected(lives, "orders", costly(ChannelId(n)))
             assert 0 < len(found) < 200
 
 
@@ -178,15 +181,19 @@ async def test_selectors_where_joins_lead_are_asked_aside_too(
     async with lives.life():
         for name in ("orders", "some", "fewer"):
             await lives.create(name)
-        await lives.realm.joins.create("orders", "some", costly(1), archive=False)
+        await lives.realm.joins.create("orders", "some", costly(ChannelId(1)), archive=False)
         await lives.realm.joins.create("some", "fewer", "n >= 10", archive=False)
-        await lives.durable("fewer", "team", selector=costly(2))
+        await lives.durable("fewer", "team", selector=costly(ChannelId(2)))
         elsewhere = Elsewhere(lives, monkeypatch)
         await lives.put("orders", *large(300))
         assert elsewhere.on_loop == 0
         copied = datas(await lives.stored("some"))
-        assert copied == datas(await lives.stored("orders", costly(1)))
-        wanted = datas(await lives.stored("orders", f"{costly(1)} AND {costly(2)} AND n >= 10"))
+        assert copied == datas(await lives.stored("orders", costly(ChannelId(1))))
+        wanted = datas(
+            await lives.stored(
+                "orders", f"{costly(ChannelId(1))} AND {costly(ChannelId(2))} AND n >= 10"
+            )
+        )
         found = await outstanding(lives, "fewer", "team")
         events = {event.event_id: event for event in await lives.stored("fewer")}
         assert datas([events[i] for i in found]) == wanted
@@ -205,7 +212,7 @@ async def test_a_name_is_a_messages_field_where_the_channel_says_so_and_a_proper
     ]
     for event in told:
         event.properties["note"] = "".join(random.choices(LETTERS, k=500))
-    text = costly(1).replace("s LIKE", "note LIKE")
+    text = costly(ChannelId(1)).replace("s LIKE", "note LIKE")
     lives = Lives()
     async with lives.life():
         await lives.create("orders", descriptors=shop())
@@ -231,10 +238,10 @@ async def test_ids_times_and_what_the_realm_adds_are_asked_in_the_turn_that_know
         await lives.create("orders", storage=Storage(priority=7, stamp_dictionary=True))
         await lives.put("orders", *[Event(b"before") for _ in range(10)])
         texts = [
-            f"event_id >= 30 AND {costly(1)}",
-            f"JMSPriority = 7 AND NOT ({costly(1)})",
-            f"published <= NOW() AND {costly(2)}",
-            f"tag IS NULL AND ({costly(1)} OR event_id < 20)",
+            f"event_id >= 30 AND {costly(ChannelId(1))}",
+            f"JMSPriority = 7 AND NOT ({costly(ChannelId(1))})",
+            f"published <= NOW() AND {costly(ChannelId(2))}",
+            f"tag IS NULL AND ({costly(ChannelId(1))} OR event_id < 20)",
         ]
         for n, text in enumerate(texts):
             await lives.durable("orders", f"d{n}", selector=f"{text} AND n >= 0")
@@ -255,12 +262,12 @@ async def test_readers_transactions_and_units_of_work_wait_as_a_whole(
     async with lives.life():
         await lives.create("work", kind="queue")
         await lives.create("orders")
-        reader = await lives.attach("work", window=1_000, selector=costly(5))
+        reader = await lives.attach("work", window=1_000, selector=costly(ChannelId(5)))
         elsewhere = Elsewhere(lives, monkeypatch)
         await lives.transact("t1", {"work": large(150), "orders": large(3)})
         assert elsewhere.calls
         assert elsewhere.on_loop == 0
-        wanted = await expected(lives, "work", costly(5))
+        wanted = await expected(lives, "work", costly(ChannelId(5)))
         assert [event.event_id for event in await reader.has(len(wanted))] == wanted
         assert len(await lives.stored("orders")) == 3
 
@@ -273,7 +280,7 @@ async def test_what_comes_behind_a_transaction_is_behind_it_on_each_of_its_chann
     async with lives.life():
         await lives.create("asked")
         await lives.create("quiet")
-        await lives.durable("asked", "team", selector=costly(5))
+        await lives.durable("asked", "team", selector=costly(ChannelId(5)))
         elsewhere = Elsewhere(lives, monkeypatch)
         elsewhere.paused = asyncio.Event()
         numbers = [lives.number(name) for name in ("asked", "quiet")]
@@ -299,7 +306,7 @@ async def test_a_realm_that_closes_serves_who_waits_and_one_that_ends_says_so(
     lives = Lives()
     async with lives.life("closed"):
         await lives.create("orders")
-        await lives.durable("orders", "team", selector=costly(3))
+        await lives.durable("orders", "team", selector=costly(ChannelId(3)))
         Elsewhere(lives, monkeypatch)
         done = lives.send("orders", *large(200))
     assert await done == (0, 200)
@@ -319,7 +326,7 @@ async def test_a_look_that_fails_costs_no_more_than_its_request(
     lives = Lives()
     async with lives.life():
         await lives.create("orders")
-        await lives.durable("orders", "team", selector=costly(3))
+        await lives.durable("orders", "team", selector=costly(ChannelId(3)))
         elsewhere = Elsewhere(lives, monkeypatch)
         whole = Selector.mask_in
 
@@ -355,7 +362,10 @@ async def test_what_selectors_may_ask_of_a_channel_is_bounded(
         with pytest.raises(LimitReached, match="20 may be"):
             await lives.realm.joins.create("orders", "copies", f"{long} OR n < 0", archive=False)
         await lives.durable("orders", "cheap", selector="n = 1")
-        assert [d.name for d in await lives.realm.subscriptions.durables(lives.number("orders"))]
+        assert [
+            d.name
+            for d in await lives.realm.subscriptions.durables(ChannelId(lives.number("orders")))
+        ]
         assert not await lives.realm.joins.list()
         await lives.attach("work", window=10, selector=long)
         with pytest.raises(LimitReached):
@@ -381,7 +391,7 @@ async def test_whatever_waits_every_durable_gets_what_matches_in_order(
             name = random.choice(["orders", "copies"])
             match random.randrange(3):
                 case 0:
-                    selectors[name, f"d{n}"] = costly(random.randrange(64))
+                    selectors[name, f"d{n}"] = costly(ChannelId(random.randrange(64)))
                     await lives.durable(name, f"d{n}", selector=selectors[name, f"d{n}"])
                 case 1:
                     count = random.choice([1, 5, 60, 150])
@@ -407,8 +417,10 @@ async def test_a_browse_of_what_waits_begins_at_what_is_stored(
     lives = Lives()
     async with lives.life():
         number = await lives.create("orders", engine="jms", type="mixed")
-        waiting = Outlet("w", costly(3))
-        await lives.realm.subscriptions.subscribe(number, FromEarliest(), waiting, credit=1 << 20)
+        waiting = Outlet("w", costly(ChannelId(3)))
+        await lives.realm.subscriptions.subscribe(
+            ChannelId(number), FromEarliest(), waiting, credit=1 << 20
+        )
         elsewhere = Elsewhere(lives, monkeypatch)
         done = lives.send("orders", *large(200))
         await done

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store import open_files
@@ -24,7 +25,7 @@ SPINDLES = Definition(
 async def filled(realm: RunningRealm, definition: Definition) -> None:
     await realm.create_channel("orders", definition)
     for number in range(10):
-        await publish(realm, 1, body([b"%d" % number * 50] * 10))
+        await publish(realm, ChannelId(1), body([b"%d" % number * 50] * 10))
     await sealed(realm, "orders")
 
 
@@ -37,7 +38,7 @@ async def test_files_stay_open_after_they_were_read() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await filled(realm, SPINDLES)
         assert (open_now(realm), realm.dispatch.files.bytes) == (0, 0)
-        await events(realm, 1)
+        await events(realm, ChannelId(1))
         info = await realm.describe_channel("orders")
         assert open_now(realm) == info.storage.sealed_files == 10
         assert realm.dispatch.files.bytes == info.storage.sealed_bytes
@@ -50,7 +51,7 @@ async def test_without_caching_they_are_closed_again() -> None:
     without = replace(SPINDLES, storage=replace(SPINDLES.storage, enable_caching=False))
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await filled(realm, without)
-        assert len(await events(realm, 1)) == 100
+        assert len(await events(realm, ChannelId(1))) == 100
         assert (open_now(realm), realm.dispatch.files.bytes) == (0, 0)
 
 
@@ -72,7 +73,7 @@ async def test_the_one_not_read_for_longest_is_closed_first(
         monkeypatch.setattr(open_files, "FILES_MAX", 4)
         await held.open(store.files[:1])
         assert open_now(realm) == 4
-        found = await realm.subscriptions.purge(1, None, None, "event_id >= 0")
+        found = await realm.subscriptions.purge(ChannelId(1), None, None, "event_id >= 0")
         assert found == 100
 
 
@@ -94,7 +95,7 @@ async def test_at_a_start_everything_is_read_where_it_was_asked_for(
     async with living(store.journal, store.blobs) as realm:
         assert open_now(realm) == 10 * on_reload
         assert len(realm.recovered.damage) == on_reload
-        assert len(await events(realm, 1)) == 90
+        assert len(await events(realm, ChannelId(1))) == 90
     await realm.release()
 
 
@@ -108,7 +109,7 @@ async def test_a_spindle_goes_when_it_is_full_and_empty_and_not_the_newest(tmp_p
         state = realm.directory.channels[1].state
 
         async def left_after_purge(first: int, last: int) -> list[int]:
-            await realm.subscriptions.purge(1, first, last, "")
+            await realm.subscriptions.purge(ChannelId(1), first, last, "")
             await realm._sealer._drop_empty([1])
             await pass_time(1.0)  # the realm's own look may be at it, too
             there = files(tmp_path)
@@ -119,7 +120,7 @@ async def test_a_spindle_goes_when_it_is_full_and_empty_and_not_the_newest(tmp_p
         assert await left_after_purge(30, 49) == [1, 2, 5, 6, 7, 8, 9]
         assert await left_after_purge(0, 99) == [9], "the newest stays though it is empty"
         assert not state.stored
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
         assert await left_after_purge(0, 0) == []
         assert state.stored.spans == (Span(100, 110),)

@@ -6,11 +6,12 @@ import pytest
 
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import PublishingPaused
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, End, Lives, body_from_events, clock_now, datas, named
 
 
-async def commit_staged(lives: Lives, number: int) -> None:
+async def commit_staged(lives: Lives, number: ChannelId) -> None:
     failed: list[BaseException | None] = []
     lives.realm.commit(number, ["s"], "", 0, lambda _, error: failed.append(error))
     await pass_time(0.01)
@@ -37,13 +38,13 @@ async def test_publishes_and_commits_of_clients_are_refused_until_it_ends(end: E
                 await lives.put("orders", event)
         lives.realm.stages.put("s", 1, [body_from_events(named("x"))])
         with pytest.raises(PublishingPaused):
-            await commit_staged(lives, 1)
+            await commit_staged(lives, ChannelId(1))
         with pytest.raises(PublishingPaused):
             await lives.transact("t", {"orders": named("x")})
         assert datas(await lives.stored("orders")) == ["a", "b"]
 
         await lives.realm.pause(False)
-        await commit_staged(lives, 1)
+        await commit_staged(lives, ChannelId(1))
         await lives.commit("t", {"orders": named("y")})
     async with lives.life(end):
         assert not (await lives.realm.describe("1")).publishing_paused

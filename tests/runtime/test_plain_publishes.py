@@ -13,6 +13,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.events.single_event import one_row_of
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.vocabulary.errors import EventTooLarge, PublishingPaused
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Appended
 from penstock.core.vocabulary.ports import Block
 from penstock.runtime.store.bodies import Body
@@ -50,7 +51,12 @@ async def published(lives: Lives, name: str, bodies: list[Body], sequence: int) 
     answers: list[Any] = []
     number = lives.number(name)
     lives.realm.publish(
-        number, bodies, "p", sequence, lambda *answer: answers.append(answer), publisher="me@here"
+        ChannelId(number),
+        bodies,
+        "p",
+        sequence,
+        lambda *answer: answers.append(answer),
+        publisher="me@here",
     )
     await lives.realm.shard.act(lambda group: None)
     ((span, error),) = answers

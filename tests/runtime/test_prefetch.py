@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from penstock.columns.events.batch import ids_of
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery import prefetch
@@ -44,7 +45,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
     found: list[Span] = []
     take = ReadAhead.take
 
-    def noted(self: ReadAhead, number: int, spans: Any) -> Any:
+    def noted(self: ReadAhead, number: ChannelId, spans: Any) -> Any:
         rows = take(self, number, spans)
         if rows is not None:
             found.extend(spans)
@@ -56,7 +57,7 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[Span]:
 
 async def windows(realm: RunningRealm, client: Client, count: int, name: str = "d") -> Any:
     """Attach, and acknowledge ``count`` windows one after the other."""
-    seat = await realm.subscriptions.attach(1, name, client, window=WINDOW, pull=False)
+    seat = await realm.subscriptions.attach(ChannelId(1), name, client, window=WINDOW, pull=False)
     await pass_time(0.01)
     for _ in range(count):
         await acknowledged(realm, seat.number, client.batches[-1])
@@ -74,9 +75,11 @@ async def acknowledged(realm: RunningRealm, seat: int, batch: Any, *, back: bool
 async def backlog(realm: RunningRealm, definition: Definition = STORED, events: int = 60) -> None:
     await realm.create_channel("orders", definition)
     subscriptions = realm.subscriptions
-    await subscriptions.create_durable(1, "d", "shared", FromEarliest(), "", persistent=None)
+    await subscriptions.create_durable(
+        ChannelId(1), "d", "shared", FromEarliest(), "", persistent=None
+    )
     for first in range(0, events, 15):
-        await publish(realm, 1, body([b"%d" % n for n in range(first, first + 15)], n=1))
+        await publish(realm, ChannelId(1), body([b"%d" % n for n in range(first, first + 15)], n=1))
 
 
 def ten(first: int) -> list[int]:
@@ -121,7 +124,7 @@ async def test_what_is_purged_meanwhile_is_not_delivered() -> None:
         await backlog(realm)
         client = Client()
         seat = await windows(realm, client, 2)
-        await realm.subscriptions.purge(1, 35, 39, "")
+        await realm.subscriptions.purge(ChannelId(1), 35, 39, "")
         await acknowledged(realm, seat, client.batches[-1])
         assert [*chain.from_iterable(client.got[3:])] == [*range(30, 35), *range(40, 45)]
 

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans, Storage
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
@@ -24,7 +25,7 @@ async def filled(realm: RunningRealm, definition: Definition) -> None:
     """Five tens of events priced 0 to 4; the last ten are not sealed."""
     await realm.create_channel("orders", definition)
     for price in range(5):
-        await publish(realm, 1, body([b"x"] * 10, price=price))
+        await publish(realm, ChannelId(1), body([b"x"] * 10, price=price))
         if price < 4:
             await sealed(realm, "orders")
 

@@ -14,6 +14,7 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time, simulated
@@ -25,7 +26,7 @@ from tests.spindles import spindles
 async def peek(lives: Lives, name: str, selector: str = "") -> list[str]:
     outlet = Outlet("peeker", selector)
     subscriptions = lives.realm.subscriptions
-    await subscriptions.browse_durable(lives.number(name), "", outlet, 1 << 30)
+    await subscriptions.browse_durable(ChannelId(lives.number(name)), "", outlet, 1 << 30)
     await outlet.at_end.wait()
     return datas(outlet.events)
 
@@ -158,7 +159,7 @@ async def test_a_queue_has_readers_and_nothing_else() -> None:
         await lives.create("orders")
         subscriptions = lives.realm.subscriptions
         with pytest.raises(IllegalState, match="reader"):
-            await subscriptions.subscribe(number, FromEarliest(), Outlet(), credit=1)
+            await subscriptions.subscribe(ChannelId(number), FromEarliest(), Outlet(), credit=1)
         with pytest.raises(IllegalState, match="queue"):
             await lives.durable("work", "team")
         with pytest.raises(InvalidName):

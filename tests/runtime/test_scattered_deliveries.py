@@ -6,6 +6,7 @@ import pytest
 
 from penstock.columns.events.batch import ids_of
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
@@ -40,12 +41,16 @@ async def test_what_was_rolled_back_here_and_there_comes_together_with_what_is_n
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         await realm.create_channel("orders", STORED)
         subscriptions = realm.subscriptions
-        await subscriptions.create_durable(1, "d", "shared", FromEarliest(), "", persistent=None)
+        await subscriptions.create_durable(
+            ChannelId(1), "d", "shared", FromEarliest(), "", persistent=None
+        )
         for first in range(0, EVENTS, 10):
-            await publish(realm, 1, body([b"%d" % n for n in range(first, first + 10)], n=1))
+            await publish(
+                realm, ChannelId(1), body([b"%d" % n for n in range(first, first + 10)], n=1)
+            )
         await sealed(realm, "orders")
         client = Client()
-        seat = await subscriptions.attach(1, "d", client, window=EVENTS, pull=False)
+        seat = await subscriptions.attach(ChannelId(1), "d", client, window=EVENTS, pull=False)
         await pass_time(0.1)
         scattered = (Span(2, 3), Span(5, 7), Span(14, 15), Span(28, 29))
         kept = [n for n in range(EVENTS) if not any(a <= n < end for a, end in scattered)]
@@ -56,7 +61,7 @@ async def test_what_was_rolled_back_here_and_there_comes_together_with_what_is_n
         ignore = lambda answer, error: None  # noqa: E731
         subscriptions.settle(seat.number, spans, ignore, roll_back=False, previous=False)
         subscriptions.settle(seat.number, scattered, ignore, roll_back=True, previous=False)
-        await publish(realm, 1, body([b"30", b"31"], n=1))
+        await publish(realm, ChannelId(1), body([b"30", b"31"], n=1))
         await pass_time(0.1)
 
         assert client.frames == [[2, 5, 6, 14, 28, 30, 31]]

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidEvent, NameDoesNotExist, StorageFailed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.runtime.realm import Limits
 from penstock.testing.loop import pass_time, simulate, simulated
 from tests.runtime.lives import ENDS, End, Lives, clock_now, datas, named
@@ -123,12 +124,12 @@ async def test_what_waits_can_be_looked_at_and_cancelled(end: End) -> None:
     lives = Lives(limits=SELDOM)
     async with lives.life(end):
         number = await lives.create("orders")
-        assert await lives.realm.schedule_of(number) is None
+        assert await lives.realm.schedule_of(ChannelId(number)) is None
         await lives.put(
             "orders", later("a", 500, properties={"n": 1}), later("b", 500, properties={"n": 2})
         )
     async with lives.life(end):
-        opened = await lives.realm.schedule_of(number)
+        opened = await lives.realm.schedule_of(ChannelId(number))
         assert opened is not None
         assert opened.name == "$orders"
         waiting = await lives.waiting_in(opened.channel)

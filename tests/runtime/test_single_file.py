@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.spark.plan import FileRows
@@ -44,13 +45,13 @@ async def test_one_file_grows_and_plain_arrow_reads_it_at_every_size(tmp_path: P
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
         for number in range(5):
-            await publish(realm, 1, body([b"%d" % number] * 10, price=1.0))
+            await publish(realm, ChannelId(1), body([b"%d" % number] * 10, price=1.0))
             await sealed(realm, "orders")
 
             (file,) = files(tmp_path)
             assert ids_in(file) == list(range(10 * (number + 1)))
         (file,) = files(tmp_path)
-        found = await events(realm, 1)
+        found = await events(realm, ChannelId(1))
         assert found == {i: b"%d" % (i // 10) for i in range(50)}
         info = await realm.describe_channel("orders")
         assert (info.storage.sealed_files, info.storage.sealed_bytes) == (
@@ -73,9 +74,9 @@ async def test_after_a_restart_the_same_file_goes_on_growing(tmp_path: Path, ord
         ) as realm:
             if not number:
                 await realm.create_channel("orders", SINGLE)
-            assert len(await events(realm, 1)) == 20 * number
+            assert len(await events(realm, ChannelId(1))) == 20 * number
             for _ in range(2):
-                await publish(realm, 1, body([b"x" * 100] * 10))
+                await publish(realm, ChannelId(1), body([b"x" * 100] * 10))
             await sealed(realm, "orders")
             await pass_time(0.1)  # snapshots are taken meanwhile
             assert realm.recovered.damage == []
@@ -95,7 +96,7 @@ async def test_a_file_that_lost_its_end_is_mended_at_the_next_start(
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
     await realm.release()
     (file,) = files(tmp_path)
@@ -105,7 +106,7 @@ async def test_a_file_that_lost_its_end_is_mended_at_the_next_start(
     async with living(store.journal, store.blobs) as realm:
         assert realm.recovered.damage == []
         assert file.read_bytes() == whole
-        assert len(await events(realm, 1)) == 10
+        assert len(await events(realm, ChannelId(1))) == 10
     await realm.release()
 
 
@@ -116,11 +117,11 @@ async def test_a_small_file_is_remade_with_new_columns(tmp_path: Path) -> None:
         await realm.create_channel("orders", SINGLE)
         grown: list[dict[str, object]] = [{"a": 1}, {"b": "x"}, {"a": 2, "c": 0.5}]
         for properties in grown:
-            await publish(realm, 1, body([b"x"] * 10, **properties))
+            await publish(realm, ChannelId(1), body([b"x"] * 10, **properties))
             await sealed(realm, "orders")
 
             (file,) = files(tmp_path)
-            assert len(ids_in(file)) == len(await events(realm, 1))
+            assert len(ids_in(file)) == len(await events(realm, ChannelId(1)))
     await realm.release()
     (file,) = files(tmp_path)
     table = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
@@ -136,18 +137,18 @@ async def test_a_large_file_stays_as_it_is_when_columns_come(tmp_path: Path) -> 
         await realm.create_channel("orders", SINGLE)
         grown: list[dict[str, object]] = [{"a": 1}, {"b": "x"}, {"b": "y"}, {"a": 2}]
         for number, properties in enumerate(grown):
-            await publish(realm, 1, body([b"%d" % number] * 10, **properties))
+            await publish(realm, ChannelId(1), body([b"%d" % number] * 10, **properties))
             await sealed(realm, "orders")
         first, second = files(tmp_path)
         assert (ids_in(first), ids_in(second)) == (list(range(10)), list(range(10, 40)))
-        assert len(await events(realm, 1)) == 40
+        assert len(await events(realm, ChannelId(1))) == 40
 
         done = await realm.maintain("orders")
 
         (file,) = files(tmp_path)
         assert ids_in(file) == list(range(40))
         assert (done.events, done.bytes_after) == (40, file.stat().st_size)
-        assert await events(realm, 1) == {i: b"%d" % (i // 10) for i in range(40)}
+        assert await events(realm, ChannelId(1)) == {i: b"%d" % (i // 10) for i in range(40)}
     await realm.release()
 
 
@@ -156,16 +157,16 @@ async def test_a_file_that_was_located_is_still_the_one_after_it_has_grown(tmp_p
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
-        (part,) = (await realm.subscriptions.locate(1, Span(0, 99))).sealed
+        (part,) = (await realm.subscriptions.locate(ChannelId(1), Span(0, 99))).sealed
         rows = FileRows(part.path, part.size, b"", (), ())
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
 
         assert is_here(rows)
         assert part.spans == (Span(0, 10),)
-        (part,) = (await realm.subscriptions.locate(1, Span(0, 99))).sealed
+        (part,) = (await realm.subscriptions.locate(ChannelId(1), Span(0, 99))).sealed
         assert part.spans == (Span(0, 20),)
     await realm.release()
 
@@ -182,7 +183,7 @@ def test_nothing_is_lost_when_the_power_fails_at_any_sync() -> None:
             disk.fail_syncs_after(good_syncs)
             try:
                 for number in range(6):
-                    await publish(realm, 1, body([b"%d" % number] * 3))
+                    await publish(realm, ChannelId(1), body([b"%d" % number] * 3))
                     promised += 3
                     await pass_time(0.03)
             except StorageFailed:
@@ -192,9 +193,9 @@ def test_nothing_is_lost_when_the_power_fails_at_any_sync() -> None:
         store = open_store("/realm", disk)
         async with living(store.journal, store.blobs) as realm:
             assert realm.recovered.damage == []
-            await publish(realm, 1, body([b"last"]))
+            await publish(realm, ChannelId(1), body([b"last"]))
             await sealed(realm, "orders")
-            found = await events(realm, 1)
+            found = await events(realm, ChannelId(1))
             assert list(found) == list(range(len(found)))
             assert all(found[i] == b"%d" % (i // 3) for i in range(promised))
             for info in await store.blobs.list("segments/"):
@@ -227,19 +228,19 @@ async def test_files_go_on_in_the_folder_where_an_earlier_version_began(
         )
         async with living(store.journal, store.blobs) as realm:
             await realm.create_channel("eu/orders", definition)
-            await publish(realm, 1, body([b"before"] * 4))
+            await publish(realm, ChannelId(1), body([b"before"] * 4))
             await sealed(realm, "eu/orders")
     assert await folders(store) == {"eu/orders.1"}
     disk.kill()
     store = open_store("/realm", disk)
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("eu/new", definition)
-        await publish(realm, 1, body([b"now"] * 4))
-        await publish(realm, 2, body([b"now"] * 4))
+        await publish(realm, ChannelId(1), body([b"now"] * 4))
+        await publish(realm, ChannelId(2), body([b"now"] * 4))
         await sealed(realm, "eu/orders")
         await sealed(realm, "eu/new")
         assert await folders(store) == {"eu/orders.1", "eu~2Fnew.2"}
-        assert len(await events(realm, 1)) == 8
+        assert len(await events(realm, ChannelId(1))) == 8
 
 
 @pytest.mark.spec("S1")
@@ -249,10 +250,10 @@ async def test_a_full_disk_leaves_the_file_as_it_was_and_is_got_over() -> None:
     store = open_store("/realm", disk, allocation_bytes=0)
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", SINGLE)
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
         (info,) = await store.blobs.list("segments/")
-        await publish(realm, 1, body([b"y" * 2_000] * 10))
+        await publish(realm, ChannelId(1), body([b"y" * 2_000] * 10))
         disk.free_bytes = 100
         await pass_time(1.0)
         assert (await store.blobs.list("segments/"))[0].size == info.size
@@ -260,7 +261,7 @@ async def test_a_full_disk_leaves_the_file_as_it_was_and_is_got_over() -> None:
         assert pa.ipc.open_file(pa.py_buffer(data)).read_all().num_rows == 10
         disk.free_bytes = None
         await sealed(realm, "orders")
-        assert len(await events(realm, 1)) == 20
+        assert len(await events(realm, ChannelId(1))) == 20
 
 
 @simulated
@@ -268,7 +269,7 @@ async def test_a_file_goes_with_its_channel(tmp_path: Path) -> None:
     store = on_disk(tmp_path)
     async with living(store.journal, store.blobs, sealing=EAGER) as realm:
         await realm.create_channel("orders", SINGLE)
-        await publish(realm, 1, body([b"x"] * 10))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
         await realm.delete_channel("orders")
     await realm.release()
@@ -281,11 +282,11 @@ async def test_spindles_become_a_single_file_when_the_channel_is_edited(tmp_path
     async with living(store.journal, store.blobs) as realm:
         await realm.create_channel("orders", Definition(type="persistent"))
         for _ in range(3):
-            await publish(realm, 1, body([b"x"] * 10))
+            await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
         await realm.edit_channel("orders", SINGLE)
         for _ in range(3):
-            await publish(realm, 1, body([b"x"] * 10))
+            await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
         assert len(files(tmp_path)) == 4  # three spindles, and the file that grows
         await realm.maintain("orders")

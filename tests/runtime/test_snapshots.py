@@ -12,6 +12,7 @@ from penstock.columns.events.body import body_of_columns
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import Buffer, inline
 from penstock.runtime.realm import RunningRealm
@@ -33,7 +34,7 @@ async def _publish(realm: RunningRealm, price: float) -> Span:
         assert error is None
         done.set_result(span)
 
-    realm.publish(1, [_body(price)], "", 0, reply)
+    realm.publish(ChannelId(1), [_body(price)], "", 0, reply)
     return await done
 
 

@@ -20,6 +20,7 @@ from penstock.core.vocabulary.errors import (
     PublishingPaused,
     SequenceTooOld,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.writer.transactions import Spans
 from penstock.testing.loop import pass_time, simulated
@@ -175,7 +176,7 @@ async def test_a_channel_remembers_what_it_was_once_told_alone() -> None:
         await lives.create("a")
         body = body_from_events(named("1"))
         done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
-        lives.realm.publish(1, [body], "txn:q", 3, lambda span, _: done.set_result(span))
+        lives.realm.publish(ChannelId(1), [body], "txn:q", 3, lambda span, _: done.set_result(span))
         span = await done
         assert await write(lives, 3, {"a": named("1")}) == ((1, span),)
         assert datas(await lives.stored("a")) == ["1"]

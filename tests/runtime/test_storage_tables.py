@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 import pytest
 
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import simulate
@@ -84,7 +85,7 @@ async def seat(lives: Lives, row: Row, kind: str) -> None:
         lives.realm.subscriptions.stall("worker", stalled=True)
     if row.subscriber:
         await lives.realm.subscriptions.subscribe(
-            lives.number("orders"), FromEarliest(), Outlet("follower"), credit=0
+            ChannelId(lives.number("orders")), FromEarliest(), Outlet("follower"), credit=0
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import RealmStopping
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.messages import Purge as PurgeSpans
 from penstock.runtime.realm import RunningRealm
@@ -34,11 +35,11 @@ async def opened(realm: RunningRealm) -> int:
 async def test_work_that_fails_without_a_fact_is_answered_and_the_others_are_done() -> None:
     async with living(MemoryJournal(), MemoryBlobs()) as realm:
         number = await opened(realm)
-        one = asyncio.ensure_future(publish(realm, number, body([b"a"])))  # noqa: TID251
+        one = asyncio.ensure_future(publish(realm, ChannelId(number), body([b"a"])))  # noqa: TID251
         with pytest.raises(Unforeseen):
             await realm.shard.act(fail)
         assert await one == Span(0, 1)
-        assert await publish(realm, number, body([b"b"])) == Span(1, 2)
+        assert await publish(realm, ChannelId(number), body([b"b"])) == Span(1, 2)
 
 
 @simulated
@@ -63,7 +64,7 @@ async def test_work_that_fails_after_a_fact_ends_the_realm_and_nothing_of_it_is_
     journal, blobs = MemoryJournal(), MemoryBlobs()
     async with living(journal, blobs, orderly=False) as realm:
         number = await opened(realm)
-        await publish(realm, number, body([b"a", b"b"]))
+        await publish(realm, ChannelId(number), body([b"a", b"b"]))
 
         def half(group: Group) -> Never:
             group.do(number, PurgeSpans((Span(0, 1),)))

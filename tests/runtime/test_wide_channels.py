@@ -11,6 +11,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import LimitReached
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
 from penstock.runtime.store.sealed_file import Damage
@@ -38,7 +39,7 @@ async def sealed_sizes(lives: Lives, name: str) -> list[int]:
     """Bytes of a channel's files, everything that fills one sealed."""
     sealer = lives.realm._sealer
     number = lives.number(name)
-    while await sealer._seal(number):
+    while await sealer._seal(ChannelId(number)):
         pass
     return [file.index.size for file in lives.realm.shard.state.stores[number].files]
 
@@ -51,7 +52,7 @@ def columns_in(lives: Lives, name: str, at: int) -> list[str]:
 
 async def known(lives: Lives, name: str) -> list[str]:
     schema = ChannelSchema.from_bytes(
-        await lives.realm.subscriptions.columns(lives.number(name))
+        await lives.realm.subscriptions.columns(ChannelId(lives.number(name)))
     ).arrow
     return [field.name for field in schema.field("properties").type]
 
@@ -91,7 +92,7 @@ async def test_a_single_file_stays_small_and_is_mended_by_maintenance(together: 
         number = lives.number("orders")
         sealer = lives.realm._sealer
         await lives.put("orders", *orders(0))
-        await sealer._seal(number, everything=True)
+        await sealer._seal(ChannelId(number), everything=True)
         (before,) = await sealed_sizes(lives, "orders")
         if together:
             await lives.put("orders", *orders(0, 1_000), wide(), *orders(0, 1_000))
@@ -99,10 +100,10 @@ async def test_a_single_file_stays_small_and_is_mended_by_maintenance(together: 
             await lives.put("orders", *orders(0, 1_000))
             await lives.put("orders", wide())
             await lives.put("orders", *orders(0, 1_000))
-        while await sealer._seal(number, everything=True):
+        while await sealer._seal(ChannelId(number), everything=True):
             pass
         await lives.put("orders", *orders(0))
-        while await sealer._seal(number, everything=True):
+        while await sealer._seal(ChannelId(number), everything=True):
             pass
         assert sum(await sealed_sizes(lives, "orders")) < 5 * before
         await lives.realm.maintain("orders")
@@ -121,14 +122,14 @@ async def test_columns_that_come_while_a_file_is_rewritten_stay_in_a_file_of_the
         await lives.create("orders", storage=Storage(events_per_spindle=0))
         number, sealer = lives.number("orders"), lives.realm._sealer
         await lives.put("orders", *orders(0, 50))
-        await sealer._seal(number, everything=True)
+        await sealer._seal(ChannelId(number), everything=True)
         real = sealer.maintainer._offload
         left = [Event(properties={"colour": "red"})]
 
         async def meanwhile(call: Any, /) -> Any:
             if left:
                 await lives.put("orders", left.pop())
-                await sealer._seal(number, everything=True)
+                await sealer._seal(ChannelId(number), everything=True)
             return await real(call)
 
         sealer.maintainer._offload = meanwhile

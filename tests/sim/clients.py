@@ -16,6 +16,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
@@ -34,7 +35,7 @@ Compose = Callable[[Random, str], Sequence[Event]]
 """The events of one publish, named by its label; a retry composes the same again."""
 
 
-def label_of(world: World, store: str, publisher: str, number: int) -> str:
+def label_of(world: World, store: str, publisher: str, number: ChannelId) -> str:
     """What names a publish, and the events of it. Some names are long: what holds them fills
     several sectors of the disk, and may be torn between them."""
     label = f"{store}/{publisher}/{number}"
@@ -124,7 +125,7 @@ async def stored(world: World, store: str) -> list[Found]:
     outlet = Outlet("auditor")
     subscriptions = world.realm.subscriptions
     opened = await subscriptions.subscribe(
-        world.numbers[store], FromEarliest(), outlet, credit=1 << 20, browse=True
+        ChannelId(world.numbers[store]), FromEarliest(), outlet, credit=1 << 20, browse=True
     )
     await outlet.at_end.wait()
     subscriptions.detach(opened.number)
@@ -187,14 +188,16 @@ class Publisher:
 
     async def _next(self) -> None:
         world, sequence, store = self.world, self.sequence, self.ledger.store
-        label = label_of(world, store, self.name, sequence)
+        label = label_of(world, store, self.name, ChannelId(sequence))
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         self.ledger.offered.update(datas)
         is_retry = sequence in self._first_lives
         life = self._first_lives.setdefault(sequence, world.lives)
         number = world.numbers[store]
-        publish = partial(world.realm.publish, number, [body(events)], self.name, sequence)
+        publish = partial(
+            world.realm.publish, ChannelId(number), [body(events)], self.name, sequence
+        )
         try:
             span: Span = await world.gate.published(answer(publish), is_retry=is_retry)
         except PenstockError:
@@ -265,7 +268,7 @@ class Worker:
         world = self.world
         self._outlet = Outlet(f"{self.receipts.name}-{world.sessions}", self._selector)
         opened = await world.realm.subscriptions.attach(
-            world.numbers[self.receipts.ledger.store],
+            ChannelId(world.numbers[self.receipts.ledger.store]),
             self.durable,
             self._outlet,
             window=self._window,

@@ -19,6 +19,7 @@ from penstock.core.vocabulary.errors import (
     Refused,
     Unavailable,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.testing.loop import pass_time
 from penstock.testing.network import MACHINE
 from tests.sim.clients import label_of
@@ -160,11 +161,11 @@ class Steady:
     async def _publisher(self, session: aio.Session) -> Publisher:
         """Its identity, as it was written down: so many publishes were confirmed."""
         number = await self.world.number_of(self.ledger.store)
-        return Publisher(session, number, f"{self._name}-identity", self.confirmed)
+        return Publisher(session, ChannelId(number), f"{self._name}-identity", self.confirmed)
 
     async def _next(self, publisher: Publisher) -> None:
         world, store, n = self.world, self.ledger.store, self.confirmed
-        label = label_of(world, store, self._name, n)
+        label = label_of(world, store, self._name, ChannelId(n))
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         self.ledger.offered.update(datas)
@@ -202,7 +203,7 @@ class Pipelined:
         return self.program.is_done
 
     async def _main(self, session: aio.Session) -> None:
-        publisher = Publisher(session, await self.world.number_of(self.ledger.store))
+        publisher = Publisher(session, ChannelId(await self.world.number_of(self.ledger.store)))
         answers: list[asyncio.Future[range]] = []
         while self._n < self._publishes:
             await pass_time(self.world.random.expovariate(4))
@@ -215,7 +216,7 @@ class Pipelined:
     async def _begin(self, publisher: Publisher) -> asyncio.Future[range]:
         world, ledger, n = self.world, self.ledger, self._n
         self._n += 1
-        label = label_of(world, ledger.store, self._name, n)
+        label = label_of(world, ledger.store, self._name, ChannelId(n))
         events = self._compose(Random(f"{world.seed}/{label}"), label)
         datas = [event.data for event in events]
         ledger.offered.update(datas)

@@ -22,6 +22,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Rows as EventRows
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.upkeep.verification import Finding, StoreReport
@@ -59,7 +60,7 @@ class Damage(NamedTuple):
         """Whether only one channel has to do with the file."""
         return self.part in ("segments", "pages")
 
-    def is_of(self, name: str, number: int) -> bool:
+    def is_of(self, name: str, number: ChannelId) -> bool:
         folder = self.path.split("/")[1]
         return folder.partition(".")[0] == (name if self.part == "segments" else str(number))
 
@@ -168,7 +169,9 @@ def _check_confined(
     assert damage.part != "registry", f"{lost} are lost with {damage}"
     if not damage.is_of_one:
         return
-    assert all(damage.is_of(name, whole.numbers[name]) for name in lost), f"{lost} are lost"
+    assert all(damage.is_of(name, ChannelId(whole.numbers[name])) for name in lost), (
+        f"{lost} are lost"
+    )
     for name, missing in lost.items():
         unnamed = missing.copy()
         unnamed.discard_all(_named(found.findings, name))
@@ -324,7 +327,7 @@ async def _everything(realm: RunningRealm) -> Content:
     for number, channel in list(realm.directory.channels.items()):
         outlet = Outlet("auditor")
         await realm.subscriptions.subscribe(
-            number, FromEarliest(), outlet, credit=1 << 20, browse=True
+            ChannelId(number), FromEarliest(), outlet, credit=1 << 20, browse=True
         )
         await outlet.at_end.wait()
         found = [event for arrived in outlet.arrived for event in _events(arrived.batch)]

@@ -20,6 +20,7 @@ from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import NameAlreadyBound, StorageFailed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.listener import NativeLimits, NativeListener
@@ -384,7 +385,7 @@ class World:
         number = self.numbers[store]
         with contextlib.suppress(NameAlreadyBound):
             await self.realm.subscriptions.create_durable(
-                number,
+                ChannelId(number),
                 name,
                 kind,
                 FromEarliest(),
@@ -399,7 +400,7 @@ class World:
         number = self.numbers.get(store)
         if number is None:
             return False
-        info = await self.realm.subscriptions.durable(number, durable)
+        info = await self.realm.subscriptions.durable(ChannelId(number), durable)
         return not info.outstanding
 
     # --- clients -------------------------------------------------------------------------
@@ -447,7 +448,7 @@ class World:
             info = await self.realm.describe_channel(name, _kind(self._definitions[name]))
             _check_conserved(name, info.counters, info.events + info.overdue)
             assert not info.storage.quarantined, f"{name}: {info.storage.quarantined}"
-            schedule = await self.realm.schedule_of(number)
+            schedule = await self.realm.schedule_of(ChannelId(number))
             if schedule is not None:
                 state = self.realm.directory.channels[schedule.channel].state
                 _check_conserved(schedule.name, state.counters, len(state.stored))

@@ -29,6 +29,7 @@ WITHOUT_TEST_FILE: dict[str, str] = {
     "src/penstock/core/channel/channel_type.py": "a protocol; its types are tested",
     "src/penstock/core/channel/engine.py": "a protocol; its engines are tested",
     "src/penstock/core/vocabulary/effects.py": "records without behaviour",
+    "src/penstock/core/vocabulary/identities.py": "types without behaviour",
     "src/penstock/core/realm/exported_file.py": "a record without behaviour",
     "src/penstock/core/durable/seat.py": "the protocol of kinds; tested with the durables",
     "src/penstock/core/vocabulary/messages.py": "the vocabulary: records without behaviour",

@@ -6,13 +6,20 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from penstock.api.requests import Kind, Request
-from penstock.core.bounds import EndId, EventId, GivenName, LastId, Number, SelectorText
+from penstock.core.bounds import (
+    EndId,
+    EventId,
+    GivenName,
+    LastId,
+    SelectorText,
+)
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.identities import ChannelId, ChannelNumber
 from penstock.core.vocabulary.messages import Definition, Spans
 
 
 class ChannelOpened(Struct, frozen=True):
-    channel: int
+    channel: ChannelId
     """Number of the channel in this realm; never reused, other after delete and create."""
     name: str
     definition: Definition
@@ -150,7 +157,7 @@ class DescribeChannel(Request[ChannelInfo], frozen=True):
 
 
 class PurgeChannel(Request[int], frozen=True):
-    channel: Number
+    channel: ChannelNumber
     first_id: EventId | None
     last_id: LastId | None
     """Inclusive."""
@@ -160,7 +167,7 @@ class PurgeChannel(Request[int], frozen=True):
 class CountPurge(Request[int], frozen=True):
     """Count what :class:`PurgeChannel` would remove, and remove nothing."""
 
-    channel: Number
+    channel: ChannelNumber
     first_id: EventId | None
     last_id: LastId | None
     selector: SelectorText = ""
@@ -169,7 +176,7 @@ class CountPurge(Request[int], frozen=True):
 class DescribeColumns(Request[bytes], frozen=True):
     """The schema all stored events of a channel fit; answered by an Arrow schema, as IPC bytes."""
 
-    channel: Number
+    channel: ChannelNumber
 
 
 class MaintainChannel(Request[Maintained], frozen=True):
@@ -183,13 +190,13 @@ class OpenSchedule(Request[ChannelOpened | None], frozen=True):
     """The hidden store of what waits to be published on a channel (SEM X4): it can be browsed,
     and purged to cancel. Answered by a ``ChannelOpened``, or None when nothing ever waited."""
 
-    channel: Number
+    channel: ChannelNumber
 
 
 class Locate(Request[Location], frozen=True):
     """Where the stored events of an id range can be read (sealed files, or over the wire)."""
 
-    channel: Number
+    channel: ChannelNumber
     first_id: EventId
     end_id: EndId
     publishers: bool = False
@@ -199,6 +206,6 @@ class Locate(Request[Location], frozen=True):
 class DescribeMissing(Request[list[Missing]], frozen=True):
     """Why ids of a range have no event any more."""
 
-    channel: Number
+    channel: ChannelNumber
     first_id: EventId
     end_id: EndId

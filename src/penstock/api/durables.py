@@ -13,10 +13,10 @@ from penstock.core.bounds import (
     GivenName,
     LastId,
     Name,
-    Number,
     SelectorText,
 )
 from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.identities import ChannelNumber
 from penstock.core.vocabulary.messages import Ids
 from penstock.core.vocabulary.start_positions import AnyStart
 from penstock.core.vocabulary.stored_ids import id_set
@@ -79,7 +79,7 @@ class Outstanding(Struct, frozen=True):
 
 
 class CreateDurable(Request[DurableInfo], frozen=True):
-    channel: Number
+    channel: ChannelNumber
     name: GivenName
     kind: Name
     start: AnyStart
@@ -92,23 +92,23 @@ class CreateDurable(Request[DurableInfo], frozen=True):
 
 
 class DeleteDurable(Request[None], frozen=True):
-    channel: Number
+    channel: ChannelNumber
     name: GivenName
 
 
 class ListDurables(Request[list[DurableInfo]], frozen=True):
-    channel: Number
+    channel: ChannelNumber
 
 
 class DescribeDurable(Request[DurableInfo], frozen=True):
-    channel: Number
+    channel: ChannelNumber
     name: GivenName
 
 
 class PurgeDurable(Request[int], frozen=True):
     """Take events off what is outstanding at a durable; the others keep them."""
 
-    channel: Number
+    channel: ChannelNumber
     name: GivenName
     first_id: EventId | None
     last_id: LastId | None
@@ -119,7 +119,7 @@ class PurgeDurable(Request[int], frozen=True):
 class CountDurablePurge(Request[int], frozen=True):
     """Count what :class:`PurgeDurable` would take off, and take nothing off."""
 
-    channel: Number
+    channel: ChannelNumber
     name: GivenName
     first_id: EventId | None
     last_id: LastId | None
@@ -129,14 +129,14 @@ class CountDurablePurge(Request[int], frozen=True):
 class UnbindDurable(Request[int], frozen=True):
     """End all subscriptions of a durable (SEM D14); answered by how many there were."""
 
-    channel: Number
+    channel: ChannelNumber
     name: GivenName
 
 
 class DescribeOutstanding(Request[Outstanding], frozen=True):
     """What a durable still has to see of ``first_id`` up to ``end_id``; changes nothing."""
 
-    channel: Number
+    channel: ChannelNumber
     name: GivenName
     first_id: EventId
     end_id: EndId

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from penstock.api.requests import Request
 from penstock.api.transactions import TransactionInfo
 from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
+from penstock.core.vocabulary.identities import ChannelNumber
 
 
 class Published(Struct, frozen=True):
@@ -26,7 +27,7 @@ class PublishEvents(Request[Published], frozen=True):
     answer has their numbers in the channel's schedule.
     """
 
-    channel: Number
+    channel: ChannelNumber
     producer: Name
     sequence: Number
     schema: Number
@@ -36,7 +37,7 @@ class PublishEvents(Request[Published], frozen=True):
 class StageEvents(Request[None], frozen=True):
     """Put batches aside on the server, to be published by :class:`CommitStages`."""
 
-    channel: Number
+    channel: ChannelNumber
     stage: Name
     schema: Number
     sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
@@ -45,7 +46,7 @@ class StageEvents(Request[None], frozen=True):
 class CommitStages(Request[Published], frozen=True):
     """Publish staged batches, in the order given, in one step (SEM X1, X3)."""
 
-    channel: Number
+    channel: ChannelNumber
     producer: Name
     sequence: Number
     stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)]

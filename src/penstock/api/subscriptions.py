@@ -17,6 +17,7 @@ from penstock.core.bounds import (
     Window,
 )
 from penstock.core.ids.ids import BoundedSpans
+from penstock.core.vocabulary.identities import ChannelNumber
 from penstock.core.vocabulary.start_positions import AnyStart
 
 
@@ -38,7 +39,7 @@ class Subscribed(Struct, frozen=True):
 class Subscribe(Request[Subscribed], frozen=True):
     """Read a channel: live, or up to and including ``last_id`` (a browse; -1: all there is)."""
 
-    channel: Number
+    channel: ChannelNumber
     subscription: Number
     start: AnyStart
     credit: Count
@@ -59,7 +60,7 @@ class Subscribe(Request[Subscribed], frozen=True):
 class Attach(Request[Subscribed], frozen=True):
     """Take a seat at a durable."""
 
-    channel: Number
+    channel: ChannelNumber
     subscription: Number
     durable: GivenName
     window: Window | None = None
@@ -77,7 +78,7 @@ class BrowseDurable(Request[Subscribed], frozen=True):
     """See what is outstanding at a durable, or on a queue (its durable is called ""), in order;
     changes nothing (SEM D16, Q4)."""
 
-    channel: Number
+    channel: ChannelNumber
     subscription: Number
     durable: GivenName
     credit: Count

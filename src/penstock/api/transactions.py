@@ -9,12 +9,13 @@ from msgspec import Meta, Struct
 from penstock.api.requests import Request
 from penstock.core.bounds import BATCHES_MAX, ENTRIES_MAX, Name, Number
 from penstock.core.ids.ids import BoundedSpans, Span
+from penstock.core.vocabulary.identities import ChannelNumber
 
 
 class TransactionPart(Struct, frozen=True, array_like=True):
     """Events of a transaction for one channel or queue: batches in the frame's body, or staged."""
 
-    channel: Number
+    channel: ChannelNumber
     schema: Number
     sizes: Annotated[tuple[Number, ...], Meta(max_length=BATCHES_MAX)]
     stages: Annotated[tuple[Name, ...], Meta(max_length=ENTRIES_MAX)] = ()
@@ -23,7 +24,7 @@ class TransactionPart(Struct, frozen=True, array_like=True):
 class Leaving(Struct, frozen=True, array_like=True):
     """Events that leave a channel or queue with a transaction, if all of them are there."""
 
-    channel: Number
+    channel: ChannelNumber
     redriven: BoundedSpans
     """Published again by it (SEM T10)."""
     purged: BoundedSpans
@@ -41,7 +42,7 @@ class TransactionInfo(Struct, frozen=True):
 class BeginTransaction(Request[None], frozen=True):
     transaction: Name
     """Chosen by the client; unique for ever."""
-    channels: Annotated[tuple[Number, ...], Meta(max_length=ENTRIES_MAX)]
+    channels: Annotated[tuple[ChannelNumber, ...], Meta(max_length=ENTRIES_MAX)]
     """Where it will publish."""
 
 

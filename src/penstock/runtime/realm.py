@@ -16,6 +16,7 @@ from penstock.columns.protobuf import checked_descriptors
 from penstock.core.channel.state import Rules
 from penstock.core.realm.directory import Directory, PublishingPaused
 from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Digest, Edit
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
@@ -123,8 +124,8 @@ class RunningRealm:
         self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock)
         self.shard.on_scheduled = self._alarm.changed.set
-        for number, command in recovered.unreadable:
-            self.shard.quarantine(number, command)
+        for channel_id, command in recovered.unreadable:
+            self.shard.quarantine(channel_id, command)
         self.access = Access.off(clock)
         """Who may do what; exchanged for another one before anybody comes in."""
         self.connections = 0
@@ -206,9 +207,9 @@ class RunningRealm:
         while True:
             await asyncio.sleep(self.limits.sweep_interval_s)
             now_us = self.clock.now_us()
-            for number, channel in self._state.channels.items():
+            for channel_id, channel in self._state.channels.items():
                 if channel.needs_sweep(now_us):
-                    self.shard.wake(number)
+                    self.shard.wake(channel_id)
             self.subscriptions.forget_places()
             self.stages.expire()
             self.exports.expire()
@@ -255,8 +256,8 @@ class RunningRealm:
 
     def definition_of(self, name: str) -> Definition | None:
         """The attributes of a channel or queue, if there is one of that name."""
-        number = self.directory.find(name)
-        return None if number is None else self.directory.channels[number].state.definition
+        channel_id = self.directory.find(name)
+        return None if channel_id is None else self.directory.channels[channel_id].state.definition
 
     async def open_channel(self, name: str, kind: Kind = "channel") -> ChannelOpened:
         def look(group: Group) -> ChannelOpened:
@@ -301,14 +302,14 @@ class RunningRealm:
             return self.directory.number_of(name, definition.kind)
 
         def edit(group: Group) -> ChannelOpened:
-            number = self.directory.number_of(name, definition.kind)
-            state = self.directory.channels[number].state
+            channel_id = self.directory.number_of(name, definition.kind)
+            state = self.directory.channels[channel_id].state
             wanted = self.directory.checked(state.name, definition)
-            group.do(number, Edit(wanted))
-            return group.state.opened(number)
+            group.do(channel_id, Edit(wanted))
+            return group.state.opened(channel_id)
 
-        number = await self.shard.act(look)  # a new capacity may move what is in files (SEM T7)
-        opened: ChannelOpened = await act_reading(self.shard, self.dispatch.files, number, edit)
+        channel_id = await self.shard.act(look)  # a new capacity may move what is in files (SEM T7)
+        opened: ChannelOpened = await act_reading(self.shard, self.dispatch.files, channel_id, edit)
         return opened
 
     async def list_channels(self, kind: Kind = "channel") -> list[str]:
@@ -320,19 +321,19 @@ class RunningRealm:
 
     async def describe_channel(self, name: str, kind: Kind = "channel") -> ChannelInfo:
         def look(group: Group) -> ChannelInfo:
-            number = self.directory.number_of(name, kind)
-            group.sweep(number)
-            schedule = self.directory.schedule_of(number)
+            channel_id = self.directory.number_of(name, kind)
+            group.sweep(channel_id)
+            schedule = self.directory.schedule_of(channel_id)
             waiting = self.directory.channels[schedule].state.stored if schedule else ()
             return views.channel_info(
-                self.directory.channels[number].state,
-                self._state.stores[number],
+                self.directory.channels[channel_id].state,
+                self._state.stores[channel_id],
                 scheduled=len(waiting),
-                paged_bytes=self.placing.pages.info(number).size,
+                paged_bytes=self.placing.pages.info(channel_id).size,
             )
 
-        number = self.directory.find(name)  # one that is made meanwhile has nothing due
-        sweeps = None if number is None else (number,)
+        channel_id = self.directory.find(name)  # one that is made meanwhile has nothing due
+        sweeps = None if channel_id is None else (channel_id,)
         info: ChannelInfo = await self.shard.act(look, sweeps=sweeps)
         return info
 
@@ -353,17 +354,17 @@ class RunningRealm:
             publishing_paused=self.directory.publishing_paused,
         )
 
-    async def schedule_of(self, number: int) -> ChannelOpened | None:
+    async def schedule_of(self, channel_id: ChannelId) -> ChannelOpened | None:
         """The store of what waits to be published on a channel (SEM X4); None: nothing ever did."""
 
         def look(group: Group) -> ChannelOpened | None:
-            group.channel(number)
-            schedule = self.directory.schedule_of(number)
+            group.channel(channel_id)
+            schedule = self.directory.schedule_of(channel_id)
             if schedule is None:
                 return None
             return group.state.opened(schedule)
 
-        opened: ChannelOpened | None = await self.shard.act(look, sweeps=(number,))
+        opened: ChannelOpened | None = await self.shard.act(look, sweeps=(channel_id,))
         return opened
 
     async def redrive(
@@ -394,7 +395,7 @@ class RunningRealm:
 
     def publish(
         self,
-        number: int,
+        channel_id: ChannelId,
         bodies: Sequence[Body],
         producer: str,
         sequence: int,
@@ -404,7 +405,7 @@ class RunningRealm:
     ) -> None:
         """Store events; ``reply`` gets their span. Raises ``Refused`` for an oversized event."""
         work = PublishBatches(
-            number,
+            channel_id,
             self.digest(bodies),
             bodies,
             producer,
@@ -420,7 +421,7 @@ class RunningRealm:
 
     def commit(
         self,
-        number: int,
+        channel_id: ChannelId,
         stages: Sequence[str],
         producer: str,
         sequence: int,
@@ -431,7 +432,7 @@ class RunningRealm:
         """Publish staged batches in one step; ``reply`` gets their span."""
         self.shard.submit(
             CommitStaged(
-                number,
+                channel_id,
                 self.stages,
                 stages,
                 producer,
@@ -454,9 +455,9 @@ class RunningRealm:
 
 
 def _store_closing(group: Group) -> None:
-    for number, channel in group.state.channels.items():
+    for channel_id, channel in group.state.channels.items():
         for fact in channel.closing():
-            group.realm_fact(number, fact)
+            group.realm_fact(channel_id, fact)
 
 
 def _keep_unknown(recovered: Recovered) -> None:

@@ -17,6 +17,7 @@ from penstock.columns.files.segments import SegmentReader
 from penstock.core.ids.ids import IdSet
 from penstock.core.realm.directory import ChannelCreated
 from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Block, Buffer, Journal
 from penstock.runtime.realm import RunningRealm
@@ -86,8 +87,8 @@ class _Repair:
             self._keep(f"snapshot-{finding.file.rpartition('/')[2]}", data)
         for bad in await check_files(recovered, self._realm.blobs, StoreReport()):
             await self._remake(bad)
-        for number, finding in lost_events(recovered):
-            await self._quarantine(number, IdSet(finding.events))
+        for channel_id, finding in lost_events(recovered):
+            await self._quarantine(ChannelId(channel_id), IdSet(finding.events))
         if recovered.damage or snapshots:
             await self._keep_unplaced()
             await self._keep_strays()
@@ -131,10 +132,10 @@ class _Repair:
         await self._realm.shard.act(lambda group: group.realm_fact(bad.number, fact))
         self._realm.dispatch.files.close(bad.file)
 
-    async def _quarantine(self, number: int, ids: IdSet) -> None:
+    async def _quarantine(self, channel_id: ChannelId, ids: IdSet) -> None:
         self._repaired.events += len(ids)
         command = Quarantine(ids.spans)
-        await self._realm.shard.act(lambda group: group.do(number, command))
+        await self._realm.shard.act(lambda group: group.do(channel_id, command))
 
     async def _keep_unplaced(self) -> None:
         """Copy blocks that say something of channels whose creation is lost."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import CapacityReached, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
@@ -74,7 +75,7 @@ class Chain:
             await pass_time(world.random.expovariate(20))
             events = _events(world.random, f"strict/{world.lives}/{n}")
             datas = {event.data for event in events}
-            publish = partial(world.realm.publish, number, [body(events)], "", 0)
+            publish = partial(world.realm.publish, ChannelId(number), [body(events)], "", 0)
             try:
                 await world.gate.published(answer(publish))
             except CapacityReached:
@@ -92,7 +93,7 @@ class Chain:
         number = self._world.numbers["strict"]
         if found:
             self._purging |= self._taken
-            await self._world.realm.subscriptions.purge(number, found[0], found[-1], "")
+            await self._world.realm.subscriptions.purge(ChannelId(number), found[0], found[-1], "")
 
     async def check(self) -> None:
         there = await self._check_places()

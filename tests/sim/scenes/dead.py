@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Found, Publisher, Worker, stored
@@ -122,7 +123,7 @@ class Dead:
         ids = range(first, first + self._world.random.randint(1, 4))
         self._purging.append(ids)
         purge = self._world.realm.subscriptions.purge
-        count = await purge(self._world.numbers["short"], ids[0], ids[-1], "")
+        count = await purge(ChannelId(self._world.numbers["short"]), ids[0], ids[-1], "")
         self._purged.update(set(ids) & set(known))
         self._world.note(f"purged {count} of {ids}")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId
 from penstock.testing.loop import pass_time
@@ -91,7 +92,7 @@ class Durables:
         subscriptions = self._world.realm.subscriptions
         start = FromId(read[-1] + 1) if read else FromEarliest()
         opened = await subscriptions.subscribe(
-            self._world.numbers["keep"], start, outlet, credit=20
+            ChannelId(self._world.numbers["keep"]), start, outlet, credit=20
         )
         while not self._is_published("keep") or len(read) < len(ledger.ids):
             try:

@@ -14,6 +14,7 @@ from penstock import aio
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import NoSuchTransaction, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.writer.transactions import Part
@@ -120,7 +121,9 @@ class Lent:
         if not known.is_told:
             known.asked_us = min(known.asked_us, asked_us)
         span: Span = await world.gate.published(
-            answer(lambda reply: world.realm.publish(number, bodies, producer, 1, reply)),
+            answer(
+                lambda reply: world.realm.publish(ChannelId(number), bodies, producer, 1, reply)
+            ),
             is_retry=is_retry,
         )
         assert known.span in (None, span), f"{producer} was stored as {known.span}, and as {span}"
@@ -162,7 +165,9 @@ class Lent:
         self._listener.lose()
         number = world.numbers["heard"]
         await answer(
-            lambda reply: world.realm.publish(number, [body([Event(b"x")])], "last", 1, reply)
+            lambda reply: world.realm.publish(
+                ChannelId(number), [body([Event(b"x")])], "last", 1, reply
+            )
         )
         world.set_clock(-HOUR_S * 1_000_000)
         await pass_time(2 * PLACE_S)
@@ -230,7 +235,7 @@ class Lent:
 
     async def _held(self) -> int:
         number = self._world.numbers["booked"]
-        return (await self._world.realm.subscriptions.durable(number, "desk")).in_flight
+        return (await self._world.realm.subscriptions.durable(ChannelId(number), "desk")).in_flight
 
 
 class Absent:
@@ -277,7 +282,7 @@ class Absent:
         world = self._world
         number = world.numbers["heard"]
         opened = await world.realm.subscriptions.subscribe(
-            number, FromEarliest(), self._outlet, credit=1 << 20, place="its place"
+            ChannelId(number), FromEarliest(), self._outlet, credit=1 << 20, place="its place"
         )
         self._subscription = opened.number
         self._first = min(self._first, opened.first_id)

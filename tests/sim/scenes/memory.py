@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
@@ -66,7 +67,7 @@ class Memory:
             events = _events(world.random, f"{name}/{world.lives}/{n}")
             number, bodies = world.numbers[name], [body(events)]
             try:
-                publish = partial(world.realm.publish, number, bodies, "", 0)
+                publish = partial(world.realm.publish, ChannelId(number), bodies, "", 0)
                 span = await world.gate.published(answer(publish))
             except PenstockError:
                 continue

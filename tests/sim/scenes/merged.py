@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.testing.loop import pass_time
@@ -64,7 +65,7 @@ class Merged:
             subscriptions = self._world.realm.subscriptions
             number = self._world.numbers["merged"]
             opened = await subscriptions.subscribe(
-                number, FromEarliest(), outlet, credit=1 << 20, deltas=True
+                ChannelId(number), FromEarliest(), outlet, credit=1 << 20, deltas=True
             )
             await pass_time(self._world.random.random() * 2)
             follower.take(_seen(outlet))
@@ -75,7 +76,11 @@ class Merged:
         outlet = Outlet("auditor")
         subscriptions = self._world.realm.subscriptions
         opened = await subscriptions.subscribe(
-            self._world.numbers["merged"], FromEarliest(), outlet, credit=1 << 20, browse=True
+            ChannelId(self._world.numbers["merged"]),
+            FromEarliest(),
+            outlet,
+            credit=1 << 20,
+            browse=True,
         )
         await outlet.at_end.wait()
         subscriptions.detach(opened.number)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest
 from penstock.testing.loop import pass_time
@@ -108,7 +109,7 @@ class Passing:
         subscriptions = self._world.realm.subscriptions
         start = FromId(read[-1] + 1) if read else FromEarliest()
         opened = await subscriptions.subscribe(
-            self._world.numbers["aloud"], start, outlet, credit=10_000
+            ChannelId(self._world.numbers["aloud"]), start, outlet, credit=10_000
         )
         self._here_from = (await self._world.realm.describe_channel("aloud")).last_event_id + 1
         last = read[-1] if read else -1
@@ -131,14 +132,16 @@ class Passing:
         world, number = self._world, self._world.numbers["air"]
         outlet = Outlet(f"listener-{world.sessions}")
         subscriptions = world.realm.subscriptions
-        opened = await subscriptions.subscribe(number, FromLatest(), outlet, credit=10_000)
+        opened = await subscriptions.subscribe(
+            ChannelId(number), FromLatest(), outlet, credit=10_000
+        )
         said: list[bytes] = []
         for n in range(RELAYS):
             await pass_time(world.random.expovariate(20))
             events = _spoken(world.random, f"air/{world.lives}/{n}")
             datas = [event.data for event in events]
             self._air.offered.update(datas)
-            publish = partial(world.realm.publish, number, [body(events)], "", 0)
+            publish = partial(world.realm.publish, ChannelId(number), [body(events)], "", 0)
             try:
                 span = await world.gate.published(answer(publish))
             except PenstockError:

@@ -20,6 +20,7 @@ from penstock.core.vocabulary.errors import (
     PublishingPaused,
     StorageFailed,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.runtime.writer.transactions import Part
 from penstock.testing.loop import pass_time
@@ -165,7 +166,7 @@ class Paused:
     async def _send(self, event: Event, producer: str) -> None:
         publish = self._world.realm.publish
         number = self._world.numbers["gate"]
-        await answer(partial(publish, number, [body([event])], producer, 1))
+        await answer(partial(publish, ChannelId(number), [body([event])], producer, 1))
 
     async def _commit(self, name: str, data: bytes) -> None:
         """A commit that is refused leaves the transaction open."""
@@ -182,7 +183,7 @@ class Paused:
     async def _commit_staged(self, name: str, data: bytes) -> None:
         realm, number = self._world.realm, self._world.numbers["gate"]
         realm.stages.put(name, number, [body([Event(data)])])
-        await answer(partial(realm.commit, number, [name], name, 1))
+        await answer(partial(realm.commit, ChannelId(number), [name], name, 1))
 
     # --- what always holds ---------------------------------------------------------------
 

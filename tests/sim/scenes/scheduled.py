@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Publisher, Worker, stored
@@ -88,7 +89,7 @@ class Scheduled:
             data = self._waiting.content[event_id]
             self._cancelling.add(data)
             try:
-                schedule = await world.realm.schedule_of(world.numbers["later"])
+                schedule = await world.realm.schedule_of(ChannelId(world.numbers["later"]))
                 assert schedule is not None, "events wait"
                 purge = world.realm.subscriptions.purge
                 count = await purge(schedule.channel, event_id, event_id, "")

@@ -11,6 +11,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.files.exports import FORMAT, Manifest
 from penstock.core.realm.exported_file import ExportedFile
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, stored
@@ -81,7 +82,7 @@ class Travel:
         begun = await realm.exports.begin(session, "home", "channel")
         asked = len(self._receipts.asked)
         assert begun.events >= known, f"{known} events were there, {begun.events} in the export"
-        files = [await self._read(begun.export, n) for n in range(begun.files + 1)]
+        files = [await self._read(begun.export, ChannelId(n)) for n in range(begun.files + 1)]
         await realm.exports.end(session, begun.export)
         manifest = Manifest(
             format=FORMAT,
@@ -102,7 +103,7 @@ class Travel:
         self._there.add(name)
         self._world.note(f"copied {begun.events} events to {name}")
 
-    async def _read(self, export: str, number: int) -> tuple[ExportedFile, bytes]:
+    async def _read(self, export: str, number: ChannelId) -> tuple[ExportedFile, bytes]:
         content = b""
         while True:
             part = await self._world.realm.exports.read("traveller", export, number, len(content))
@@ -129,7 +130,7 @@ class Travel:
             for row in found:
                 self._ledger.is_content(row.event_id, row.data)
             number = self._world.numbers[copy.name]
-            info = await self._world.realm.subscriptions.durable(number, "team")
+            info = await self._world.realm.subscriptions.durable(ChannelId(number), "team")
             assert copy.outstanding_min <= info.outstanding <= copy.outstanding_max
 
 

@@ -26,12 +26,13 @@ from penstock.client.reading.holding import DurableHold
 from penstock.client.reading.start_positions import StartLike, check_range, start_of
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.identities import ChannelId
 
 
 class Durables:
     """The durables of one channel: ``channel.durables``."""
 
-    def __init__(self, conversation: Conversation, channel: int, name: str) -> None:
+    def __init__(self, conversation: Conversation, channel: ChannelId, name: str) -> None:
         self._conversation = conversation
         self._channel = channel
         self._of = name
@@ -115,7 +116,7 @@ def _property(given: object) -> str:
 class Durable:
     """One durable; state lives in the realm, this is a name to ask by."""
 
-    def __init__(self, conversation: Conversation, channel: int, name: str) -> None:
+    def __init__(self, conversation: Conversation, channel: ChannelId, name: str) -> None:
         self.name = name
         self._conversation = conversation
         self._channel = channel

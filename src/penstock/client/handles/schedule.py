@@ -13,6 +13,7 @@ from penstock.client.connection.connection import Conversation
 from penstock.client.reading.subscription import Subscription
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromId
 
 _OPENED: Any = ChannelOpened | None
@@ -31,7 +32,7 @@ class Scheduled(Struct, frozen=True):
 class Schedule:
     """``channel.scheduled`` or ``queue.scheduled``."""
 
-    def __init__(self, conversation: Conversation, destination: int) -> None:
+    def __init__(self, conversation: Conversation, destination: ChannelId) -> None:
         self._conversation = conversation
         self._destination = destination
 
@@ -55,7 +56,7 @@ class Schedule:
         message = PurgeChannel(store, number, number)
         return await self._conversation.ask(message, int, resend=False) > 0
 
-    async def _store(self) -> int | None:
+    async def _store(self) -> ChannelId | None:
         """The hidden store; None: nothing ever waited."""
         answer = await self._conversation.request(OpenSchedule(self._destination))
         opened: ChannelOpened | None = msgspec.convert(answer, _OPENED)

@@ -19,6 +19,7 @@ from penstock.columns.events.single_event import row_of
 from penstock.columns.merge.states import is_packed
 from penstock.columns.schema.ipc import batch_bytes, packed_bytes
 from penstock.core.vocabulary.errors import EventTooLarge, NoSuchStage
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.wire.native.frames import FRAME_BYTES_MAX
 
 BODY_EVENTS_MAX = 65_536
@@ -83,7 +84,7 @@ class Publisher:
     """The producer identity of one channel in one session (SEM X3)."""
 
     def __init__(
-        self, conversation: Conversation, channel: int, producer: str = "", published: int = 0
+        self, conversation: Conversation, channel: ChannelId, producer: str = "", published: int = 0
     ) -> None:
         """A new identity, or a known one that has made so many publishes before."""
         self._conversation = conversation
@@ -186,7 +187,7 @@ def _bytes_of(part: pa.RecordBatch) -> pa.Buffer:
 
 async def stage(
     conversation: Conversation,
-    channel: int,
+    channel: ChannelId,
     parts: Sequence[pa.RecordBatch],
     buffers: Sequence[memoryview],
     group: str = "",

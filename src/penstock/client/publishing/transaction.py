@@ -41,6 +41,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     Refused,
 )
+from penstock.core.vocabulary.identities import ChannelId
 
 Spans = tuple[tuple[int, Span], ...]
 """By number of the store: the ids its events got."""
@@ -57,7 +58,7 @@ class Named(Protocol):
     def name(self) -> str: ...
 
     @property
-    def number(self) -> int: ...
+    def number(self) -> ChannelId: ...
 
 
 class Gathered:
@@ -105,7 +106,7 @@ class Inline:
         self._size = 0
 
     def take(
-        self, conversation: Conversation, number: int, bodies: Sequence[pa.RecordBatch]
+        self, conversation: Conversation, number: ChannelId, bodies: Sequence[pa.RecordBatch]
     ) -> TransactionPart | None:
         """All of a store's batches, if they are of one schema and still fit in; else None."""
         if not bodies:
@@ -131,7 +132,7 @@ class Unit:
         self.id = uuid.uuid4().hex
         """Ask :meth:`Session.is_committed` with it, in this session or another one."""
         self._conversation = conversation
-        self._gathered: dict[int, Gathered] = {}
+        self._gathered: dict[ChannelId, Gathered] = {}
         self._names: dict[int, str] = {}
         self._ids: dict[int, range] = {}
         self._state: Literal["open", "committed", "aborted"] = "open"
@@ -142,7 +143,7 @@ class Unit:
 
     # --- what it holds -------------------------------------------------------------------
 
-    async def _on(self, number: int, name: str) -> Gathered:
+    async def _on(self, number: ChannelId, name: str) -> Gathered:
         """Where to gather what is published to a store; the realm knows of it from then on."""
         self._refuse_if_ended()
         found = self._gathered.get(number)
@@ -152,7 +153,7 @@ class Unit:
             found = self._gathered.setdefault(number, Gathered())
         return found
 
-    async def _begin(self, numbers: tuple[int, ...]) -> None:
+    async def _begin(self, numbers: tuple[ChannelId, ...]) -> None:
         await self._conversation.request(BeginTransaction(self.id, numbers))
         self._has_begun = True
 
@@ -271,7 +272,7 @@ class Transaction(Unit):
     Nothing is seen before the commit; then all of it is, with consecutive ids.
     """
 
-    def __init__(self, conversation: Conversation, number: int, name: str) -> None:
+    def __init__(self, conversation: Conversation, number: ChannelId, name: str) -> None:
         super().__init__(conversation)
         self._number = number
         self._name = name
@@ -337,8 +338,8 @@ class JointTransaction(Unit):
 
     def __init__(self, conversation: Conversation) -> None:
         super().__init__(conversation)
-        self._redriven: dict[int, IdSet] = {}
-        self._purged: dict[int, IdSet] = {}
+        self._redriven: dict[ChannelId, IdSet] = {}
+        self._purged: dict[ChannelId, IdSet] = {}
 
     async def publish(
         self,

@@ -6,6 +6,7 @@ from penstock.api.subscriptions import BrowseDurable, Subscribed
 from penstock.client.connection.connection import Conversation
 from penstock.client.reading.subscription import CREDIT_MAX, Subscription
 from penstock.core.vocabulary.errors import ConnectionLost
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromEarliest
 
 
@@ -15,7 +16,7 @@ class DurableBrowse(Subscription):
     def __init__(
         self,
         conversation: Conversation,
-        channel: int,
+        channel: ChannelId,
         durable: str,
         *,
         selector: str = "",

@@ -23,6 +23,7 @@ from penstock.client.reading.subscription import (
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.tasks import start_task
 from penstock.wire.native import messages as wire
@@ -44,7 +45,7 @@ class DurableSubscription:
     def __init__(
         self,
         conversation: Conversation,
-        channel: int,
+        channel: ChannelId,
         durable: str,
         *,
         window: int | None = None,

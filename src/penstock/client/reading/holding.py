@@ -26,6 +26,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     SessionClosed,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.wire.native import messages as wire
 from penstock.wire.native.asking import check_request
 
@@ -37,7 +38,7 @@ class DurableHold:
     the seat is taken again on the next one, and what is asked meanwhile waits for it.
     """
 
-    def __init__(self, conversation: Conversation, channel: int, durable: str) -> None:
+    def __init__(self, conversation: Conversation, channel: ChannelId, durable: str) -> None:
         self._conversation = conversation
         self._channel = channel
         self._durable = durable

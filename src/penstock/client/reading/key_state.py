@@ -20,6 +20,7 @@ from penstock.columns.selectors.headers import HEADERS
 from penstock.columns.selectors.wording import quoted
 from penstock.core.durable.queue import READERS
 from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromEarliest
 
 _SHOWN_MAX: Final = 1 << 62
@@ -139,7 +140,9 @@ def _is_of_key(event: Event, asked: StateQuestion) -> bool:
     return bool(value == asked.key and isinstance(value, bool) == isinstance(asked.key, bool))
 
 
-async def _stored(conversation: Conversation, number: int, selector: str) -> AsyncIterator[Event]:
+async def _stored(
+    conversation: Conversation, number: ChannelId, selector: str
+) -> AsyncIterator[Event]:
     browse = Subscription(conversation, number, FromEarliest(), selector=selector, browse=True)
     async with browse:
         async for event in browse:
@@ -159,7 +162,9 @@ async def _archived(conversation: Conversation, asked: StateQuestion) -> AsyncIt
     return _joined(_stored(conversation, opened.channel, selector), asked)
 
 
-async def _queued(conversation: Conversation, number: int, selector: str) -> AsyncIterator[Event]:
+async def _queued(
+    conversation: Conversation, number: ChannelId, selector: str
+) -> AsyncIterator[Event]:
     browse = DurableBrowse(conversation, number, READERS, selector=selector)
     async with browse:
         while (batch := await browse.next_batch()) is not None:

@@ -12,6 +12,7 @@ from penstock.client.reading.reader import READERS
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import ConnectionLost, InvalidArgument
+from penstock.core.vocabulary.identities import ChannelId
 
 PEEK_DEFAULT = 100
 PEEK_MAX = 1_000_000
@@ -51,7 +52,7 @@ class Peeked(Sequence[Event]):
         return f"Peeked({self._events!r}, has_more={self.has_more})"
 
 
-async def peek(conversation: Conversation, queue: int, count: int, selector: str) -> Peeked:
+async def peek(conversation: Conversation, queue: ChannelId, count: int, selector: str) -> Peeked:
     """Raises ``InvalidArgument``, ``InvalidSelector``."""
     if type(count) is not int or not 1 <= count <= PEEK_MAX:
         raise InvalidArgument(f"peek {count!r}: ask for 1 to {PEEK_MAX} events")

@@ -31,6 +31,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     SessionClosed,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.wire.native import messages as wire
 
 READERS = ""
@@ -93,7 +94,7 @@ class Reader:
     def __init__(
         self,
         conversation: Conversation,
-        queue: int,
+        queue: ChannelId,
         *,
         transactional: bool = False,
         window: int = WINDOW_DEFAULT,

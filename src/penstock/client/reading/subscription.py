@@ -19,6 +19,7 @@ from penstock.columns.schema.layout import STAMPED_FIELDS
 from penstock.columns.schema.schema_cache import SchemaMemo
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import PenstockError, SessionClosed
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import AnyStart, FromId
 from penstock.wire.native import messages as wire
@@ -77,7 +78,7 @@ class Subscription:
     def __init__(
         self,
         conversation: Conversation,
-        channel: int,
+        channel: ChannelId,
         start: AnyStart,
         *,
         selector: str = "",

@@ -18,6 +18,7 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 
@@ -64,8 +65,8 @@ class Directory:
         """Queues and schedules among them."""
         self.joins = Joins()
         self.publishing_paused = False
-        self._numbers: dict[str, int] = {}
-        self._schedules: dict[str, int] = {}
+        self._numbers: dict[str, ChannelId] = {}
+        self._schedules: dict[str, ChannelId] = {}
         """By the name of the channel or queue whose schedule it is."""
         self.next_number = 1
 
@@ -83,9 +84,9 @@ class Directory:
             raise InvalidArgument("only the realm makes schedules; create a channel or a queue")
         return ChannelCreated(self.next_number, name, self.checked(name, definition))
 
-    def decide_schedule(self, number: int) -> ChannelCreated:
-        """The store of what waits to be published on channel ``number`` (SEM X4)."""
-        state = self.channels[number].state
+    def decide_schedule(self, channel_id: int) -> ChannelCreated:
+        """The store of what waits to be published on channel ``channel_id`` (SEM X4)."""
+        state = self.channels[channel_id].state
         definition = Definition(
             kind="schedule",
             type=state.type.scheduled_on,
@@ -97,8 +98,8 @@ class Directory:
 
     def decide_delete(self, name: str, kind: str | None = None) -> list[ChannelDeleted]:
         """Raises ``NameDoesNotExist``; ``IllegalState`` when other stores need it."""
-        number = self.number_of(name, kind)
-        name = self.channels[number].state.name
+        channel_id = self.number_of(name, kind)
+        name = self.channels[channel_id].state.name
         for channel in self.channels.values():
             own = channel.state.definition
             if own.dead_event_store == name and own.kind != "schedule":
@@ -106,13 +107,13 @@ class Directory:
                     f"{name} is the dead event store of {channel.state.name}; "
                     "edit or delete that first"
                 )
-        for join in self.joins.into(number):
+        for join in self.joins.into(channel_id):
             source = self.channels[join.source].state.name
             raise IllegalState(
                 f"{name} is the destination of a join from {source}; delete that join first"
             )
-        schedule = self.schedule_of(number)
-        gone = [number] if schedule is None else [schedule, number]
+        schedule = self.schedule_of(channel_id)
+        gone = [channel_id] if schedule is None else [schedule, channel_id]
         return [ChannelDeleted(each) for each in gone]
 
     def decide_join(
@@ -236,13 +237,13 @@ class Directory:
 
     def apply(self, fact: AnyRealmFact) -> None:
         match fact:
-            case ChannelCreated(number, name, definition):
-                self.next_number = max(self.next_number, number + 1)
-                self.channels[number] = Channel(name, definition, self.rules)
+            case ChannelCreated(channel_id, name, definition):
+                self.next_number = max(self.next_number, channel_id + 1)
+                self.channels[channel_id] = Channel(name, definition, self.rules)
                 names, key = self._place(name, definition)
-                names[key] = number
-            case ChannelDeleted(number):
-                self._deleted(number)
+                names[key] = ChannelId(channel_id)
+            case ChannelDeleted(channel_id):
+                self._deleted(channel_id)
             case JoinCreated(join):
                 self.joins.add(join)
             case JoinDeleted(source, destination):
@@ -250,15 +251,15 @@ class Directory:
             case PublishingPaused(paused):
                 self.publishing_paused = paused
 
-    def _deleted(self, number: int) -> None:
-        channel = self.channels.pop(number, None)
+    def _deleted(self, channel_id: int) -> None:
+        channel = self.channels.pop(channel_id, None)
         if channel is None:
             return
-        self.joins.forget(number)
+        self.joins.forget(channel_id)
         names, key = self._place(channel.state.name, channel.state.definition)
         del names[key]
 
-    def _place(self, name: str, definition: Definition) -> tuple[dict[str, int], str]:
+    def _place(self, name: str, definition: Definition) -> tuple[dict[str, ChannelId], str]:
         """Where the number of a store is kept, and under what."""
         if definition.kind == "schedule":
             return self._schedules, name.removeprefix(SCHEDULE_PREFIX)
@@ -266,25 +267,25 @@ class Directory:
 
     # --- asking --------------------------------------------------------------------------
 
-    def number_of(self, name: str, kind: str | None = None) -> int:
+    def number_of(self, name: str, kind: str | None = None) -> ChannelId:
         """The number of a channel or queue; with ``kind`` of one of that kind.
 
         Raises ``NameDoesNotExist``.
         """
         known = destination_name(name)
-        number = self._numbers.get(known)
-        if number is None:
+        channel_id = self._numbers.get(known)
+        if channel_id is None:
             what = kind or "channel or queue"
             raise NameDoesNotExist(
                 f"there is no {what} {known}{self._near(known)}; "
                 f"create it first, or list the {kind or 'store'}s there are"
             )
-        own = self.channels[number].state.definition.kind
+        own = self.channels[channel_id].state.definition.kind
         if kind is not None and own != kind:
             raise NameDoesNotExist(f"{known} is a {own}, not a {kind}; open the {own} {known}")
-        return number
+        return channel_id
 
-    def find(self, name: str) -> int | None:
+    def find(self, name: str) -> ChannelId | None:
         """The number of the store with this canonical name, if there is one."""
         return self._numbers.get(name)
 
@@ -293,13 +294,13 @@ class Directory:
         states = (channel.state for channel in self.channels.values())
         return sorted(state.name for state in states if state.definition.kind == kind)
 
-    def schedule_of(self, number: int) -> int | None:
-        """The store of what waits to be published on ``number``, if anything ever did."""
-        return self._schedules.get(self.channels[number].state.name)
+    def schedule_of(self, channel_id: int) -> int | None:
+        """The store of what waits to be published on ``channel_id``, if anything ever did."""
+        return self._schedules.get(self.channels[channel_id].state.name)
 
-    def dead_event_store_of(self, number: int) -> int | None:
-        """Where dead events of ``number`` go."""
-        name = self.channels[number].state.definition.dead_event_store
+    def dead_event_store_of(self, channel_id: int) -> ChannelId | None:
+        """Where dead events of ``channel_id`` go."""
+        name = self.channels[channel_id].state.definition.dead_event_store
         return self._numbers.get(name) if name else None
 
     def _near(self, name: str) -> str:

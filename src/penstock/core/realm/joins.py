@@ -52,9 +52,9 @@ class Joins:
     def into(self, destination: int) -> list[Join]:
         return [join for join in self if join.destination == destination]
 
-    def forget(self, number: int) -> None:
+    def forget(self, channel_id: int) -> None:
         """A store is gone, and with it the joins from it."""
-        self._by_source.pop(number, None)
+        self._by_source.pop(channel_id, None)
 
     def __iter__(self) -> Iterator[Join]:
         for there in self._by_source.values():

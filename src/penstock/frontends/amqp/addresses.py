@@ -16,6 +16,7 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import NAME_LENGTH_MAX, destination_name
 from penstock.runtime.operations.callers import Caller
@@ -43,7 +44,7 @@ TEMPORARY: Final[dict[Kind, Definition]] = {
 class Destination(Struct, frozen=True):
     """A channel or queue, as a link knows it."""
 
-    number: int
+    number: ChannelId
     name: str
     kind: Kind
     is_jms: bool = False

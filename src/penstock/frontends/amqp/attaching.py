@@ -18,6 +18,7 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
 from penstock.frontends.amqp.addresses import (
     LOOKS,
@@ -80,7 +81,7 @@ class Attached:
         self.incoming: Incoming | None = None
         self.outgoing: Outgoing | None = None
         self.temporary: Destination | None = None
-        self.durable: tuple[int, str] | None = None
+        self.durable: tuple[ChannelId, str] | None = None
         """The durable it is a client of: channel and name."""
         self.ends_durable = False
         """Whether closing the link, not just detaching it, deletes the durable."""
@@ -368,7 +369,7 @@ class Attaching:
                 raise DurableInUse(f"subscription {name} is in use on {store.name}")
             await self._delete(store.number, store.name, name)
 
-    async def _delete(self, number: int, channel: str, name: str) -> None:
+    async def _delete(self, number: ChannelId, channel: str, name: str) -> None:
         await self._ask(DeleteDurable(number, name), channel, name)
 
     def _look_up(self, attached: Attached) -> None:
@@ -413,7 +414,7 @@ class Attaching:
         elif closed and attached.ends_durable:
             await self._delete(number, store.name, name)
 
-    def _store(self, number: int) -> StoreView:
+    def _store(self, number: ChannelId) -> StoreView:
         store = self._realm.view.store(number)
         if store is None:
             raise NameDoesNotExist("the topic has been deleted")

@@ -13,6 +13,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.channel.release import Release
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Demand, RollBack, Spans
 from penstock.frontends.amqp.conditions import (
     STOLEN,
@@ -58,7 +59,7 @@ class Consumer:
     def __init__(
         self,
         connection: AmqpConnection,
-        number: int,
+        number: ChannelId,
         manner: Manner,
         selector: Selector | None,
         *,

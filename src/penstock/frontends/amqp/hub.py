@@ -10,6 +10,7 @@ import structlog
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
 from penstock.frontends.amqp.modified import Modifications
@@ -142,7 +143,7 @@ class AmqpHub:
         """It is attached with these."""
         self._wishes[durable.identity] = wish
 
-    def keep(self, number: int, name: str) -> None:
+    def keep(self, number: ChannelId, name: str) -> None:
         """A shared subscription that ends with its last consumer has lost that one's connection:
         it may be back within the window (SEM J5)."""
         store = self.realm.view.store(number)
@@ -152,7 +153,7 @@ class AmqpHub:
         absence = self._absences[durable.identity] = object()
         asyncio.get_running_loop().call_later(store.timeout_s, self._over, number, durable, absence)
 
-    def _over(self, number: int, durable: DurableView, absence: object) -> None:
+    def _over(self, number: ChannelId, durable: DurableView, absence: object) -> None:
         """The window has ended, unless somebody was back meanwhile."""
         store = self.realm.view.store(number)
         now = None if store is None else store.durable(durable.name)
@@ -161,7 +162,7 @@ class AmqpHub:
         if is_there and is_absent and not self.listener.is_stopping:
             self.listener.spawn(self._delete(number, durable.name))
 
-    async def _delete(self, number: int, name: str) -> None:
+    async def _delete(self, number: ChannelId, name: str) -> None:
         try:
             await self.realm.subscriptions.delete_durable(number, name)
         except PenstockError as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from penstock.core.vocabulary.identities import ChannelId
+
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
     from penstock.frontends.amqp.consumers import Consumer
@@ -31,7 +33,7 @@ class Places:
     def __len__(self) -> int:
         return len(self._taken)
 
-    def take(self, number: int, place: str, consumer: Consumer) -> None:
+    def take(self, number: ChannelId, place: str, consumer: Consumer) -> None:
         """A subscriber of channel ``number`` is there. If it was there by another connection, the
         loss of which nobody has noticed, that one's link is stolen."""
         key = number, place

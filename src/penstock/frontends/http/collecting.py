@@ -11,6 +11,7 @@ from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.outgoing_batch import Rows
@@ -91,7 +92,7 @@ def count_that_fits(store: StoreView | None, limit: int) -> int:
 
 async def collect(
     realm: RunningRealm,
-    number: int,
+    number: ChannelId,
     outlet: Collected,
     open_: Callable[[], Awaitable[Opened]],
     *,

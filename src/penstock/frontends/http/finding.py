@@ -10,6 +10,7 @@ from msgspec import Struct
 from penstock.api.operations import READING, WRITING
 from penstock.api.requests import Kind
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import (
@@ -28,7 +29,7 @@ _MICROSECONDS = 1_000_000
 class Store(Struct, frozen=True):
     """A channel or queue that was there a moment ago."""
 
-    number: int
+    number: ChannelId
     name: str
     kind: Kind
     definition: Definition

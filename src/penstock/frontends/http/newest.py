@@ -14,6 +14,7 @@ from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Unavailable
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import AnyStart, FromEarliest, FromId
 from penstock.frontends.http.collecting import (
@@ -85,7 +86,12 @@ class Newest(Collected):
 
 
 async def newest(
-    realm: RunningRealm, number: int, selector: str, limit: int, start: AnyStart, end: int | None
+    realm: RunningRealm,
+    number: ChannelId,
+    selector: str,
+    limit: int,
+    start: AnyStart,
+    end: int | None,
 ) -> Found:
     """The last ``limit`` of the stored events that match, from ``start`` on and under id ``end``
     (None: to the last there is), as far as one page may look.
@@ -101,7 +107,7 @@ async def newest(
     return await search.run()
 
 
-async def _lowest(realm: RunningRealm, number: int, start: AnyStart) -> int:
+async def _lowest(realm: RunningRealm, number: ChannelId, start: AnyStart) -> int:
     """The id that ``start`` comes to now."""
     if isinstance(start, FromEarliest):
         return 0
@@ -115,7 +121,7 @@ async def _lowest(realm: RunningRealm, number: int, start: AnyStart) -> int:
 
 class _Search:
     def __init__(
-        self, realm: RunningRealm, number: int, selector: str, limit: int, span: Span
+        self, realm: RunningRealm, number: ChannelId, selector: str, limit: int, span: Span
     ) -> None:
         self._realm = realm
         self._number = number

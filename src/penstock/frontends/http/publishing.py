@@ -18,6 +18,7 @@ from penstock.columns.protobuf import Messages
 from penstock.columns.schema.ipc import table_from_stream
 from penstock.core.access.name_owners import owned
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.frontends.http.event_documents import messages_of
 from penstock.frontends.http.finding import Store
 from penstock.frontends.http.routing import Call, Content
@@ -71,7 +72,7 @@ async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedA
 
 
 async def _stored(
-    call: Call[Any, Any], number: int, bodies: Sequence[Body], producer: str, sequence: int
+    call: Call[Any, Any], number: ChannelId, bodies: Sequence[Body], producer: str, sequence: int
 ) -> tuple[int, int]:
     stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
     size = sum(body.weight for body in bodies)

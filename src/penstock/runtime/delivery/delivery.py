@@ -19,6 +19,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     StorageFailed,
 )
+from penstock.core.vocabulary.identities import SubscriptionId
 from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.runtime.access.internal_errors import incident, told
@@ -68,7 +69,7 @@ class Outlet(Protocol):
 class Quarantiner(Protocol):
     """Who is told of unreadable events."""
 
-    def quarantine(self, number: int, command: Quarantine) -> None: ...
+    def quarantine(self, channel_id: int, command: Quarantine) -> None: ...
 
 
 class _Round:
@@ -77,9 +78,9 @@ class _Round:
     __slots__ = ("channel", "has_moved", "held", "made", "number", "quarantiner", "read", "store")
 
     def __init__(
-        self, number: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
+        self, channel_id: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
     ) -> None:
-        self.number = number
+        self.number = channel_id
         self.channel = channel
         self.store = store
         self.quarantiner = quarantiner
@@ -119,20 +120,25 @@ class Dispatch:
     # --- who is there --------------------------------------------------------------------
 
     def open(
-        self, number: int, outlet: Outlet, *, deltas: bool = False, room: Room | None = None
-    ) -> int:
-        """Register an outlet on channel ``number``; gives the subscription's realm-wide number.
+        self,
+        channel_id: int,
+        outlet: Outlet,
+        *,
+        deltas: bool = False,
+        room: Room | None = None,
+    ) -> SubscriptionId:
+        """Register an outlet on channel ``channel_id``; gives the subscription's realm-wide number.
 
         With ``deltas``, changes of what it has of a merge channel come as such (SEM K3). ``room``
         bounds the bytes on their way to it.
         """
-        subscription = self._next
+        subscription = SubscriptionId(self._next)
         if room is not None:
             self._rooms[subscription] = room
         if deltas:
             self._known[subscription] = Known()
         self._next += 1
-        self._outlets[subscription] = (number, outlet)
+        self._outlets[subscription] = (channel_id, outlet)
         return subscription
 
     def close(self, subscription: int) -> None:
@@ -152,14 +158,14 @@ class Dispatch:
         """Have ``listener`` called with the number of each channel or queue that is deleted."""
         self._gone.append(listener)
 
-    def channel_gone(self, number: int) -> None:
-        self.ahead.forget(number)
+    def channel_gone(self, channel_id: int) -> None:
+        self.ahead.forget(channel_id)
         for listener in self._gone:
             try:
-                listener(number)
+                listener(channel_id)
             except Exception as failure:  # noqa: BLE001  the others are to be told
-                self._note(number, failure)
-        own = [each for each, (channel, _) in self._outlets.items() if channel == number]
+                self._note(channel_id, failure)
+        own = [each for each, (channel, _) in self._outlets.items() if channel == channel_id]
         self.ended(own, NameDoesNotExist("the channel was deleted"))
 
     def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
@@ -199,7 +205,7 @@ class Dispatch:
 
     async def perform(
         self,
-        number: int,
+        channel_id: int,
         channel: Channel,
         store: ChannelStore,
         quarantiner: Quarantiner,
@@ -211,7 +217,7 @@ class Dispatch:
         durable is offered again and again. What fails in a way nobody foresaw ends the
         subscription it is for; where that cannot be told, all there are of the channel.
         """
-        round_ = _Round(number, channel, store, quarantiner)
+        round_ = _Round(channel_id, channel, store, quarantiner)
         try:
             for effect in channel.offer(below):
                 round_.has_moved |= await self._done(round_, effect)
@@ -221,10 +227,10 @@ class Dispatch:
             there = [*channel.state.subscribers, *channel.state.seats]
             if not there:  # nobody to whom it could be put down
                 raise
-            self._fail(number, channel, there, failure)
+            self._fail(channel_id, channel, there, failure)
         if len(round_.read) == 1:
             ((spans, (rows, _)),) = round_.read.items()
-            self.ahead.delivered(number, spans, rows)
+            self.ahead.delivered(channel_id, spans, rows)
         return round_.has_moved
 
     async def _done(self, round_: _Round, effect: Effect) -> bool:
@@ -259,21 +265,21 @@ class Dispatch:
         return sent or effect.subscription in channel.state.subscribers
 
     def _fail(
-        self, number: int, channel: Channel, subscriptions: list[int], failure: Exception
+        self, channel_id: int, channel: Channel, subscriptions: list[int], failure: Exception
     ) -> None:
         """End subscriptions of a channel that could not be served. What their clients hold goes
         back and counts as delivered, for some of it may have reached them (SEM D13)."""
-        reason = told(self._note(number, failure))
+        reason = told(self._note(channel_id, failure))
         for subscription in subscriptions:
             channel.leave(subscription)
         self.ended(subscriptions, reason)
         for subscription in subscriptions:
             self.on_failed(subscription)
 
-    def _note(self, number: int, failure: Exception) -> str:
+    def _note(self, channel_id: int, failure: Exception) -> str:
         """Write down what nobody foresaw; the incident to find it by."""
         found = incident()
-        _log.error("delivery.failed", incident=found, channel=number, exc_info=failure)
+        _log.error("delivery.failed", incident=found, channel=channel_id, exc_info=failure)
         return found
 
     async def _find_lanes(self, round_: _Round, wanted: FindLanes) -> None:

@@ -46,35 +46,35 @@ class ReadAhead:
         """Whether :meth:`read` may find something to do."""
         return bool(self._guessed)
 
-    def delivered(self, number: int, spans: Spans, rows: Sequence[Rows]) -> None:
-        """These went out on channel ``number``: what may be next?"""
-        before = self._last.get(number)
+    def delivered(self, channel_id: int, spans: Spans, rows: Sequence[Rows]) -> None:
+        """These went out on channel ``channel_id``: what may be next?"""
+        before = self._last.get(channel_id)
         made = [part.made_bytes for part in rows]
         if len(spans) > 1 or not all(made) or sum(made) > BYTES_MAX:
-            self.forget(number)  # gaps, a part of it chosen by a selector, or much
+            self.forget(channel_id)  # gaps, a part of it chosen by a selector, or much
             return
-        span = self._last[number] = spans[0]
-        self._last.move_to_end(number)
+        span = self._last[channel_id] = spans[0]
+        self._last.move_to_end(channel_id)
         if before is not None and before.end == span.first and before.size == span.size:
-            self._guessed[number] = Span(span.end, span.end + span.size)
+            self._guessed[channel_id] = Span(span.end, span.end + span.size)
         if len(self._last) > CHANNELS_MAX:
             self.forget(next(iter(self._last)))
 
-    def take(self, number: int, spans: Spans) -> Sequence[Rows] | None:
+    def take(self, channel_id: int, spans: Spans) -> Sequence[Rows] | None:
         """The events of ``spans`` if they are ready; what was ready instead is dropped."""
-        ready = self._ready.pop(number, None)
+        ready = self._ready.pop(channel_id, None)
         return None if ready is None or ready[0] != spans else ready[1]
 
     def read(self, state: RealmState) -> None:
         """Read what was guessed, where that needs no waiting: files that are open, events that
         are in the journal's memory. Damage is left for those who ask for the events."""
         guessed, self._guessed = self._guessed, {}
-        for number, span in guessed.items():
-            channel = state.channels.get(number)
+        for channel_id, span in guessed.items():
+            channel = state.channels.get(channel_id)
             if channel is None:
-                self.forget(number)
+                self.forget(channel_id)
                 continue
-            store, damage = state.stores[number], Damage()
+            store, damage = state.stores[channel_id], Damage()
             spans = channel.state.stored.within(span).spans
             if spans != (span,) or not _keeps_still(channel, store):
                 continue
@@ -82,13 +82,13 @@ class ReadAhead:
                 continue
             rows = store.read(spans, damage)
             if not damage.ids and sum([len(part.body) for part in rows]) <= BYTES_MAX:
-                self._ready[number] = spans, rows
+                self._ready[channel_id] = spans, rows
 
-    def forget(self, number: int) -> None:
-        """Keep nothing of channel ``number``."""
-        self._last.pop(number, None)
-        self._guessed.pop(number, None)
-        self._ready.pop(number, None)
+    def forget(self, channel_id: int) -> None:
+        """Keep nothing of channel ``channel_id``."""
+        self._last.pop(channel_id, None)
+        self._guessed.pop(channel_id, None)
+        self._ready.pop(channel_id, None)
 
 
 def _keeps_still(channel: Channel, store: ChannelStore) -> bool:

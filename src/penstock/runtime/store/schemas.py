@@ -22,18 +22,18 @@ class Schemas:
         self._next_transient = TRANSIENT_FROM
 
     def known(self, schema: bytes) -> int | None:
-        """The number of a recorded schema."""
+        """The id of a recorded schema."""
         return self._by_bytes.get(schema)
 
     def next_number(self) -> int:
         return self._next
 
-    def record(self, number: int, schema: bytes) -> None:
-        """``number`` is in the journal from now on. Raises ``InvalidEvent`` on garbage."""
-        self._schemas[number] = schema_from(schema)
-        self._bytes[number] = schema
-        self._by_bytes[schema] = number
-        self._next = max(self._next, number + 1)
+    def record(self, schema_id: int, schema: bytes) -> None:
+        """``schema_id`` is in the journal from now on. Raises ``InvalidEvent`` on garbage."""
+        self._schemas[schema_id] = schema_from(schema)
+        self._bytes[schema_id] = schema
+        self._by_bytes[schema] = schema_id
+        self._next = max(self._next, schema_id + 1)
 
     @property
     def recorded(self) -> list[int]:
@@ -41,24 +41,24 @@ class Schemas:
         return sorted(self._by_bytes.values())
 
     def transient(self, schema: pa.Schema) -> int:
-        """A number for a schema that is only ever sent."""
+        """An id for a schema that is only ever sent."""
         return self._transient_numbers.of(schema)
 
     def _number_transient(self, schema: pa.Schema) -> int:
-        number = self._transient.get(schema)
-        if number is None:
-            number = self._next_transient
-            self._next_transient += 1
-            self._transient[schema] = number
-            self._schemas[number] = schema
-            self._bytes[number] = schema_bytes(schema)
-        return number
+        schema_id = self._transient.get(schema)
+        if schema_id is None:
+            schema_id = self._next_transient
+            self._next_transient = schema_id + 1
+            self._transient[schema] = schema_id
+            self._schemas[schema_id] = schema
+            self._bytes[schema_id] = schema_bytes(schema)
+        return schema_id
 
-    def has(self, number: int) -> bool:
-        return number in self._schemas
+    def has(self, schema_id: int) -> bool:
+        return schema_id in self._schemas
 
-    def schema(self, number: int) -> pa.Schema:
-        return self._schemas[number]
+    def schema(self, schema_id: int) -> pa.Schema:
+        return self._schemas[schema_id]
 
-    def bytes_of(self, number: int) -> bytes:
-        return self._bytes[number]
+    def bytes_of(self, schema_id: int) -> bytes:
+        return self._bytes[schema_id]

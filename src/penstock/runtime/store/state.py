@@ -29,6 +29,7 @@ from penstock.core.realm.directory import (
 from penstock.core.realm.joins import Join
 from penstock.core.realm.transactions import Transactions
 from penstock.core.vocabulary.errors import Damaged
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import (
     Appended,
     Cause,
@@ -114,7 +115,7 @@ class RealmState:
         """A channel, as a client is told of it."""
         state = self.channels[number].state
         run = "" if state.type.ids_survive else self.run
-        return ChannelOpened(number, state.name, state.definition, run)
+        return ChannelOpened(ChannelId(number), state.name, state.definition, run)
 
     def joined(self, join: Join) -> Copied:
         """What a join has done since the realm started."""

@@ -11,6 +11,7 @@ from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.stored_ids import id_set, written
 from penstock.runtime.writer.group import Group
@@ -26,32 +27,32 @@ class Holding:
     async def hold(self, subscription: int, span: Span) -> Outstanding:
         """Take the outstanding events of ``span`` into a sole client's hands; what it has of them
         already is among the answer. Raises ``IllegalState``."""
-        number = self._number(subscription)
+        channel_id = self._number(subscription)
 
         def hold(group: Group) -> Outstanding:
-            group.sweep(number)
-            group.do(number, Hold(subscription, span))
-            state = group.channel(number).state
+            group.sweep(channel_id)
+            group.do(channel_id, Hold(subscription, span))
+            state = group.channel(channel_id).state
             durable, seat = state.seat(subscription)
             return _picture(state, durable, seat.in_flight.within(span), group.now_us)
 
-        held: Outstanding = await self._shard.act(hold, sweeps=(number,))
+        held: Outstanding = await self._shard.act(hold, sweeps=(channel_id,))
         return held
 
-    async def outstanding(self, number: int, name: str, span: Span) -> Outstanding:
+    async def outstanding(self, channel_id: ChannelId, name: str, span: Span) -> Outstanding:
         """What a durable still has to see of ``span``; changes nothing.
 
         Raises ``NameDoesNotExist``.
         """
 
         def look(group: Group) -> Outstanding:
-            group.sweep(number)
-            state = group.channel(number).state
+            group.sweep(channel_id)
+            state = group.channel(channel_id).state
             durable = state.durable(name)
             wanting = durable.wanting(state.stored.within(span))
             return _picture(state, durable, wanting, group.now_us)
 
-        found: Outstanding = await self._shard.act(look, sweeps=(number,))
+        found: Outstanding = await self._shard.act(look, sweeps=(channel_id,))
         return found
 
     async def bury(self, subscription: int, spans: Spans, reason: str) -> int:
@@ -59,26 +60,26 @@ class Holding:
 
         Raises ``IllegalState``.
         """
-        number = self._number(subscription)
+        channel_id = self._number(subscription)
 
         def bury(group: Group) -> int:
-            group.sweep(number)
-            answer = group.do(number, Bury(subscription, spans), reason=reason).answer
+            group.sweep(channel_id)
+            answer = group.do(channel_id, Bury(subscription, spans), reason=reason).answer
             assert isinstance(answer, int), "it is answered with a count"
             return answer
 
-        state = self._shard.state.channels[number].state
+        state = self._shard.state.channels[channel_id].state
         # What is there, not what the client names: it may name any range of ids.
         named = len(state.stored.overlap(IdSet(spans)))
         room = int(2 * (state.event_bytes + min(len(reason), REASON_CHARACTERS_MAX))) * named
-        count: int = await self._shard.act(bury, sweeps=(number,), room=room)
+        count: int = await self._shard.act(bury, sweeps=(channel_id,), room=room)
         return count
 
     def _number(self, subscription: int) -> int:
-        number = self._channel_of(subscription)
-        if number is None:
+        channel_id = self._channel_of(subscription)
+        if channel_id is None:
             raise IllegalState("the durable is no longer held; hold it again")
-        return number
+        return channel_id
 
 
 def _picture(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> Outstanding:

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.api.channels import Location, Missing, SealedPart
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.sealed_file import Publishers
 from penstock.runtime.writer.group import Group
@@ -21,15 +22,15 @@ MISSING_SPANS_MAX: Final = 100
 
 
 async def locate(
-    shard: Shard, dispatch: Dispatch, number: int, span: Span, *, publishers: bool
+    shard: Shard, dispatch: Dispatch, channel_id: ChannelId, span: Span, *, publishers: bool
 ) -> Location:
-    """Which files hold the stored events of ``span`` on channel ``number``, and which are not in
-    a file yet; with ``publishers`` also who published those in files."""
+    """Which files hold the stored events of ``span`` on channel ``channel_id``, and which are
+    not in a file yet; with ``publishers`` also who published those in files."""
 
     def look(group: Group) -> Location:
-        state = group.channel(number).state
-        group.sweep(number)
-        store = group.state.stores[number]
+        state = group.channel(channel_id).state
+        group.sweep(channel_id)
+        store = group.state.stores[channel_id]
         left = state.stored.within(span)
         in_memory = state.volatile.copy()
         in_memory.add_all(store.late)
@@ -46,7 +47,7 @@ async def locate(
         left.add_all(in_memory.within(span))
         return Location(tuple(parts), left.spans)
 
-    location: Location = await shard.act(look, sweeps=(number,))
+    location: Location = await shard.act(look, sweeps=(channel_id,))
     return location
 
 
@@ -56,12 +57,12 @@ def _told(publishers: Publishers) -> Publishers | None:
     return publishers if spans <= PUBLISHER_SPANS_MAX else None
 
 
-async def missing(shard: Shard, number: int, span: Span) -> tuple[Missing, ...]:
+async def missing(shard: Shard, channel_id: ChannelId, span: Span) -> tuple[Missing, ...]:
     """Which ids of ``span`` have no event any more, by cause."""
 
     def look(group: Group) -> tuple[Missing, ...]:
-        state = group.channel(number).state
-        group.sweep(number)
+        state = group.channel(channel_id).state
+        group.sweep(channel_id)
         given = Span(state.definition.start_event_id, state.next_id)
         found = state.departures.missing(span, given, state.stored)
         return tuple(
@@ -69,5 +70,5 @@ async def missing(shard: Shard, number: int, span: Span) -> tuple[Missing, ...]:
             for cause, ids in sorted(found.items())
         )
 
-    found: tuple[Missing, ...] = await shard.act(look, sweeps=(number,))
+    found: tuple[Missing, ...] = await shard.act(look, sweeps=(channel_id,))
     return found

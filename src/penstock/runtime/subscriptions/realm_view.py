@@ -18,6 +18,7 @@ from penstock.core.durable.seat import Kind as DurableType
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import NameDoesNotExist
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Clock, Pages
@@ -78,8 +79,10 @@ class StoreView:
 
     __slots__ = ("_channel", "_pages", "_state", "number")
 
-    def __init__(self, number: int, channel: Channel, state: RealmState, pages: Pages) -> None:
-        self.number = number
+    def __init__(
+        self, channel_id: ChannelId, channel: Channel, state: RealmState, pages: Pages
+    ) -> None:
+        self.number = channel_id
         self._channel = channel
         self._state = state
         self._pages = pages
@@ -195,24 +198,28 @@ class RealmView:
         self._pages = pages
         self._clock = clock
 
-    def store(self, number: int) -> StoreView | None:
+    def store(self, channel_id: ChannelId) -> StoreView | None:
         """None: there is no channel or queue of this number any more."""
-        channel = self._state.directory.channels.get(number)
-        return None if channel is None else StoreView(number, channel, self._state, self._pages)
+        channel = self._state.directory.channels.get(channel_id)
+        return (
+            None
+            if channel is None
+            else StoreView(ChannelId(channel_id), channel, self._state, self._pages)
+        )
 
-    def has(self, number: int) -> bool:
+    def has(self, channel_id: ChannelId) -> bool:
         """Whether there is a channel or queue of this number still."""
-        return number in self._state.directory.channels
+        return channel_id in self._state.directory.channels
 
     def named(self, name: str) -> StoreView | None:
         """None: there is no channel or queue of this name, in the one form that names have."""
-        number = self._state.directory.find(name)
-        return None if number is None else self.store(number)
+        channel_id = self._state.directory.find(name)
+        return None if channel_id is None else self.store(channel_id)
 
     def required(self, name: str) -> StoreView:
         """Raises ``NameDoesNotExist``, ``InvalidName``."""
-        number = self._state.directory.number_of(name, None)
-        found = self.store(number)
+        channel_id = self._state.directory.number_of(name, None)
+        found = self.store(channel_id)
         if found is None:
             raise NameDoesNotExist(f"there is no channel or queue {destination_name(name)}")
         return found
@@ -220,15 +227,22 @@ class RealmView:
     def stores(self) -> Iterator[StoreView]:
         """Channels and queues, by name; not what the realm keeps for itself."""
         channels = self._state.directory.channels
-        for _, number in sorted((each.state.name, number) for number, each in channels.items()):
-            if channels[number].state.definition.kind != _HIDDEN:
-                yield StoreView(number, channels[number], self._state, self._pages)
+        for _, channel_id in sorted(
+            (each.state.name, channel_id) for channel_id, each in channels.items()
+        ):
+            if channels[channel_id].state.definition.kind != _HIDDEN:
+                yield StoreView(
+                    ChannelId(channel_id), channels[channel_id], self._state, self._pages
+                )
 
     def with_durable(self, name: str) -> list[tuple[StoreView, DurableView]]:
         """Where there is a durable of this name now."""
         return [
-            (StoreView(number, channel, self._state, self._pages), DurableView(channel, durable))
-            for number, channel in self._state.directory.channels.items()
+            (
+                StoreView(ChannelId(channel_id), channel, self._state, self._pages),
+                DurableView(channel, durable),
+            )
+            for channel_id, channel in self._state.directory.channels.items()
             if (durable := channel.state.durables.get(name)) is not None
         ]
 

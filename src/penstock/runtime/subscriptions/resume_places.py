@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.core.vocabulary.identities import ChannelId
+
 
 class Places:
     """The newest subscription of each place; a place is a channel and a name the client gives."""
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[int, str], int] = {}
+        self._taken: dict[tuple[ChannelId, str], int] = {}
 
-    def take(self, number: int, place: str, subscription: int) -> int | None:
-        """The subscription whose place on channel ``number`` ``subscription`` takes."""
-        former = self._taken.get((number, place))
-        self._taken[number, place] = subscription
+    def take(self, channel_id: ChannelId, place: str, subscription: int) -> int | None:
+        """The subscription whose place on channel ``channel_id`` ``subscription`` takes."""
+        former = self._taken.get((channel_id, place))
+        self._taken[channel_id, place] = subscription
         return former
 
     def __contains__(self, subscription: int) -> bool:
         return subscription in self._taken.values()
 
-    def forget(self, is_over: Callable[[int, int], bool]) -> None:
+    def forget(self, is_over: Callable[[ChannelId, int], bool]) -> None:
         """Drop those for which ``is_over(channel, subscription)``."""
         over = [key for key, subscription in self._taken.items() if is_over(key[0], subscription)]
         for key in over:

@@ -21,6 +21,7 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     PenstockError,
 )
+from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
@@ -61,8 +62,8 @@ _log = structlog.get_logger("penstock.realm")
 
 
 class Opened(NamedTuple):
-    number: int
-    """Of the subscription, in this realm."""
+    number: SubscriptionId
+    """The subscription."""
     first_id: int = 0
     stop_id: int | None = None
     strict_order: bool = False
@@ -76,7 +77,7 @@ class Subscriptions:
         self._shard = shard
         self._dispatch = dispatch
         self._clock = clock
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[int, ChannelId] = {}
         """Channel of each open subscription."""
         self._places = Places()
         dispatch.on_failed = self.detach
@@ -86,7 +87,7 @@ class Subscriptions:
 
     async def subscribe(
         self,
-        number: int,
+        channel_id: ChannelId,
         start: AnyStart,
         outlet: Outlet,
         *,
@@ -106,12 +107,14 @@ class Subscriptions:
         ``deltas`` gets them of a merge channel (SEM K3). An ``endless`` browse goes on with what
         is published, and nobody waits for it. ``room`` bounds the bytes on their way to it.
         """
-        subscription = self._dispatch.open(number, outlet, deltas=deltas and not browse, room=room)
+        subscription = self._dispatch.open(
+            channel_id, outlet, deltas=deltas and not browse, room=room
+        )
 
         def subscribe(group: Group) -> Opened:
-            channel = group.channel(number)
-            group.sweep(number)
-            store = group.state.stores[number]
+            channel = group.channel(channel_id)
+            group.sweep(channel_id)
+            store = group.state.stores[channel_id]
             stop = None
             if browse:
                 stop = _ENDLESS if endless else channel.state.next_id
@@ -122,20 +125,22 @@ class Subscriptions:
             )
             if channel.state.engine.needs_interest and not browse:
                 if outlet.selector is not None:
-                    refuse_costly(group.state, number, outlet.selector.text)
-                command = self._waiting(command, number, place, outlet)
-            group.do(number, command)
+                    refuse_costly(group.state, channel_id, outlet.selector.text)
+                command = self._waiting(command, channel_id, place, outlet)
+            group.do(channel_id, command)
             opened = channel.state.subscribers[subscription]
             return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
 
         reads = isinstance(start, FromTime)
-        return await self._opened(subscription, number, subscribe, reads=reads)
+        return await self._opened(subscription, channel_id, subscribe, reads=reads)
 
-    def _waiting(self, command: Subscribe, number: int, place: str, outlet: Outlet) -> Subscribe:
+    def _waiting(
+        self, command: Subscribe, channel_id: ChannelId, place: str, outlet: Outlet
+    ) -> Subscribe:
         """``command`` where it matters who waits for what: the channel gives the subscriber what
         its selector matches and nothing else (SEM J2), and what the one has missed whose place
         it takes (SEM J5)."""
-        former = self._places.take(number, place, command.subscription) if place else None
+        former = self._places.take(channel_id, place, command.subscription) if place else None
         if former is not None:
             self._numbers.pop(former, None)
             self._dispatch.close(former)
@@ -149,18 +154,18 @@ class Subscriptions:
         if subscription not in self._places:
             self.detach(subscription)
             return
-        number = self._numbers.pop(subscription, 0)
+        channel_id = self._numbers.pop(subscription, 0)
         self._dispatch.close(subscription)
-        if (channel := self._shard.state.channels.get(number)) is not None:
+        if (channel := self._shard.state.channels.get(channel_id)) is not None:
             channel.attend(Lose(subscription, arrived), self._clock.now_us())
-            self._shard.wake(number)
+            self._shard.wake(channel_id)
 
     def forget_places(self) -> None:
         """Called regularly: those that came back too late, or never."""
         channels = self._shard.state.channels
 
-        def is_over(number: int, subscription: int) -> bool:
-            channel = channels.get(number)
+        def is_over(channel_id: ChannelId, subscription: int) -> bool:
+            channel = channels.get(channel_id)
             is_there = channel is not None and subscription in channel.state.subscribers
             return not is_there and subscription not in self._numbers
 
@@ -168,7 +173,7 @@ class Subscriptions:
 
     async def browse_durable(
         self,
-        number: int,
+        channel_id: ChannelId,
         name: str,
         outlet: Outlet,
         credit: int,
@@ -177,34 +182,34 @@ class Subscriptions:
         room: Room | None = None,
     ) -> Opened:
         """Deliver what is outstanding at a durable, in order; changes nothing (SEM D16)."""
-        subscription = self._dispatch.open(number, outlet, room=room)
+        subscription = self._dispatch.open(channel_id, outlet, room=room)
 
         def browse(group: Group) -> Opened:
-            state = group.channel(number).state
-            group.sweep(number)
+            state = group.channel(channel_id).state
+            group.sweep(channel_id)
             own = state.durable(name)
             wanted = own.outstanding_spans(state.stored)
             stop = wanted[-1].end if wanted else 0
             command = Subscribe(
                 subscription, outlet.session, first_id, stop, credit, wanted, own.name
             )
-            group.do(number, command)
+            group.do(channel_id, command)
             return Opened(subscription, first_id, stop)
 
-        return await self._opened(subscription, number, browse)
+        return await self._opened(subscription, channel_id, browse)
 
     async def _opened(
         self,
         subscription: int,
-        number: int,
+        channel_id: ChannelId,
         action: Callable[[Group], Opened],
         *,
         reads: bool = False,
         chosen: tuple[Matching, Among] | None = None,
     ) -> Opened:
-        self._numbers[subscription] = number
+        self._numbers[subscription] = channel_id
         try:
-            opened: Opened = await self._act(number, action, reads=reads, chosen=chosen)
+            opened: Opened = await self._act(channel_id, action, reads=reads, chosen=chosen)
         except BaseException:
             self.detach(subscription)  # also when only the wait for the answer was cancelled
             raise
@@ -220,21 +225,21 @@ class Subscriptions:
         taken: int = 0,
     ) -> None:
         """``taken``: so many bytes are in the hands of the application."""
-        if number := self._numbers.get(subscription):
+        if channel_id := self._numbers.get(subscription):
             has_room = bool(taken) and self._dispatch.taken(subscription, taken)
             command = Credit(subscription, count, next_id, withdrawn, has_room=has_room)
-            self._shard.submit(Do(number, command))
+            self._shard.submit(Do(channel_id, command))
 
     def arrived(self, subscription: int, spans: Spans, reply: Reply) -> None:
         """A plain subscription's client has these (SEM J5)."""
-        if number := self._numbers.get(subscription):
-            self._shard.submit(Do(number, Credit(subscription, 0, arrived=spans), reply))
+        if channel_id := self._numbers.get(subscription):
+            self._shard.submit(Do(channel_id, Credit(subscription, 0, arrived=spans), reply))
 
     # --- durables ------------------------------------------------------------------------
 
     async def create_durable(
         self,
-        number: int,
+        channel_id: ChannelId,
         name: str,
         kind: str,
         start: AnyStart,
@@ -250,20 +255,20 @@ class Subscriptions:
         reads = isinstance(start, FromTime)
 
         def among(group: Group) -> IdSet:
-            channel = group.channel(number)
-            first = first_id(channel, group.state.stores[number], start)
+            channel = group.channel(channel_id)
+            first = first_id(channel, group.state.stores[channel_id], start)
             return channel.state.stored.within(Span(first, channel.state.next_id))
 
         matching = self._matching(Selector(selector)) if selector else None
 
         def create(group: Group) -> DurableInfo:
-            channel = group.channel(number)
-            group.sweep(number)
-            first = first_id(channel, group.state.stores[number], start)
+            channel = group.channel(channel_id)
+            group.sweep(channel_id)
+            first = first_id(channel, group.state.stores[channel_id], start)
             matched: Spans = ()
             if matching is not None:
-                refuse_costly(group.state, number, selector)
-                matched = matching.now(group, number, among).spans
+                refuse_costly(group.state, channel_id, selector)
+                matched = matching.now(group, channel_id, among).spans
             command = CreateDurable(
                 name,
                 kind,
@@ -276,37 +281,37 @@ class Subscriptions:
                 strict_order,
                 order_by,
             )
-            group.do(number, command)
+            group.do(channel_id, command)
             return self._info(channel, channel.state.durable(name))
 
         chosen = None if matching is None else (matching, among)
-        info: DurableInfo = await self._act(number, create, reads=reads, chosen=chosen)
+        info: DurableInfo = await self._act(channel_id, create, reads=reads, chosen=chosen)
         _log.info("durable.created", name=info.name, channel=info.channel, type=info.type)
         return info
 
-    async def delete_durable(self, number: int, name: str) -> None:
+    async def delete_durable(self, channel_id: ChannelId, name: str) -> None:
         def delete(group: Group) -> tuple[str, list[int]]:
-            state = group.channel(number).state
+            state = group.channel(channel_id).state
             seats = [seat.subscription for seat in state.durable(durable_name(name)).seats]
-            group.do(number, DeleteDurable(name))
+            group.do(channel_id, DeleteDurable(name))
             return state.name, seats
 
-        channel, seats = await self._shard.act(delete, sweeps=(number,))
+        channel, seats = await self._shard.act(delete, sweeps=(channel_id,))
         _log.info("durable.deleted", name=name, channel=channel)
         self._ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
 
-    async def unbind(self, number: int, name: str) -> int:
+    async def unbind(self, channel_id: ChannelId, name: str) -> int:
         """End all subscriptions of a durable: what they held goes back as if they were gone
         (SEM D13, D14). Gives how many there were."""
 
         def unbind(group: Group) -> list[int]:
-            durable = group.channel(number).state.durable(durable_name(name))
+            durable = group.channel(channel_id).state.durable(durable_name(name))
             seats = [seat.subscription for seat in durable.seats]
             for subscription in seats:
-                group.do(number, Detach(subscription))
+                group.do(channel_id, Detach(subscription))
             return seats
 
-        seats: list[int] = await self._shard.act(unbind, sweeps=(number,))
+        seats: list[int] = await self._shard.act(unbind, sweeps=(channel_id,))
         self._ended(
             seats,
             DurableUnbound(
@@ -321,23 +326,23 @@ class Subscriptions:
         for subscription in seats:
             self._numbers.pop(subscription, None)
 
-    async def durables(self, number: int) -> list[DurableInfo]:
+    async def durables(self, channel_id: ChannelId) -> list[DurableInfo]:
         def look(group: Group) -> list[DurableInfo]:
-            channel = group.channel(number)
-            group.sweep(number)
+            channel = group.channel(channel_id)
+            group.sweep(channel_id)
             durables = channel.state.durables
             return [self._info(channel, durables[name]) for name in sorted(durables) if name]
 
-        infos: list[DurableInfo] = await self._shard.act(look, sweeps=(number,))
+        infos: list[DurableInfo] = await self._shard.act(look, sweeps=(channel_id,))
         return infos
 
-    async def durable(self, number: int, name: str) -> DurableInfo:
+    async def durable(self, channel_id: ChannelId, name: str) -> DurableInfo:
         def look(group: Group) -> DurableInfo:
-            channel = group.channel(number)
-            group.sweep(number)
+            channel = group.channel(channel_id)
+            group.sweep(channel_id)
             return self._info(channel, channel.state.durable(name))
 
-        info: DurableInfo = await self._shard.act(look, sweeps=(number,))
+        info: DurableInfo = await self._shard.act(look, sweeps=(channel_id,))
         return info
 
     def _info(self, channel: Channel, durable: Durable) -> DurableInfo:
@@ -345,7 +350,7 @@ class Subscriptions:
 
     async def attach(
         self,
-        number: int,
+        channel_id: ChannelId,
         durable: str,
         outlet: Outlet,
         *,
@@ -367,17 +372,17 @@ class Subscriptions:
         chooses = durable == READERS and wanted is not None
         if chooses:
             outlet.selector = None  # the queue gives it what it wants and nothing else
-        subscription = self._dispatch.open(number, outlet, room=None if pull else room)
+        subscription = self._dispatch.open(channel_id, outlet, room=None if pull else room)
 
         def among(group: Group) -> IdSet:
-            state = group.channel(number).state
+            state = group.channel(channel_id).state
             return IdSet(state.durable(durable).outstanding_spans(state.stored))
 
         matching = self._matching(wanted) if chooses and wanted is not None else None
 
         def attach(group: Group) -> Opened:
-            state = group.channel(number).state
-            group.sweep(number)
+            state = group.channel(channel_id).state
+            group.sweep(channel_id)
             own = state.durable(durable)
             if wanted is not None and own.kind.stores_selector:
                 raise IllegalState(
@@ -387,30 +392,30 @@ class Subscriptions:
                 own.name, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
             )
             if matching is not None and wanted is not None:
-                refuse_costly(group.state, number, wanted.text)
-                matched = matching.now(group, number, among).spans
+                refuse_costly(group.state, channel_id, wanted.text)
+                matched = matching.now(group, channel_id, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)
-            group.do(number, command)
+            group.do(channel_id, command)
             return Opened(subscription, strict_order=own.recalls, cumulative=own.kind.cumulative)
 
         chosen = None if matching is None else (matching, among)
-        return await self._opened(subscription, number, attach, chosen=chosen)
+        return await self._opened(subscription, channel_id, attach, chosen=chosen)
 
     def recall_seen(self, subscription: int) -> None:
         """The client of a subscription knows of a recall."""
-        if number := self._numbers.get(subscription):
-            self._shard.submit(Do(number, ConfirmRecall(subscription)))
+        if channel_id := self._numbers.get(subscription):
+            self._shard.submit(Do(channel_id, ConfirmRecall(subscription)))
 
     def demand(self, subscription: int, count: int) -> None:
-        if number := self._numbers.get(subscription):
-            self._shard.submit(Do(number, Demand(subscription, count)))
+        if channel_id := self._numbers.get(subscription):
+            self._shard.submit(Do(channel_id, Demand(subscription, count)))
 
     def settle(
         self, subscription: int, spans: Spans, reply: Reply, *, roll_back: bool, previous: bool
     ) -> None:
         """Acknowledge or roll back; answered once it is on disk."""
-        number = self._numbers.get(subscription)
-        if number is None:
+        channel_id = self._numbers.get(subscription)
+        if channel_id is None:
             reply(None, IllegalState(f"subscription {subscription} is not open"))
             return
         command: Ack | AckPrevious | RollBack
@@ -418,34 +423,34 @@ class Subscriptions:
             command = AckPrevious(subscription, max((span.end for span in spans), default=0) - 1)
         else:
             command = (RollBack if roll_back else Ack)(subscription, spans)
-        self._shard.submit(Do(number, command, reply))
+        self._shard.submit(Do(channel_id, command, reply))
 
     # --- ends ----------------------------------------------------------------------------
 
     def detach(self, subscription: int, reply: Reply | None = None) -> None:
         """End a subscription; what it held goes back (SEM D13)."""
-        number = self._numbers.pop(subscription, None)
+        channel_id = self._numbers.pop(subscription, None)
         self._dispatch.close(subscription)
-        if number is None:
+        if channel_id is None:
             if reply is not None:
                 reply(None, None)
             return
-        self._shard.submit(Do(number, Detach(subscription), reply))
+        self._shard.submit(Do(channel_id, Detach(subscription), reply))
 
     def stall(self, session: str, *, stalled: bool) -> None:
         """A session's connection is full, or drained."""
-        for number in self._dispatch.channels_of(session):
-            channel = self._shard.state.channels.get(number)
+        for channel_id in self._dispatch.channels_of(session):
+            channel = self._shard.state.channels.get(channel_id)
             if channel is not None:
                 channel.stall(session, stalled=stalled)
                 if not stalled:
-                    self._shard.wake(number)
+                    self._shard.wake(channel_id)
 
     # --- purge and look-ups --------------------------------------------------------------
 
     async def purge(
         self,
-        number: int,
+        channel_id: ChannelId,
         first: int | None,
         last: int | None,
         selector: str,
@@ -455,28 +460,28 @@ class Subscriptions:
         """Remove events; gives how many (SEM T9)."""
 
         def among(group: Group) -> IdSet:
-            state = group.channel(number).state
+            state = group.channel(channel_id).state
             end = state.next_id if last is None else last + 1
             return state.stored.within(Span(first or 0, end))
 
         matching = self._matching(Selector(selector)) if selector else None
 
         def purge(group: Group) -> int:
-            group.sweep(number)
-            ids = among(group) if matching is None else matching.now(group, number, among)
+            group.sweep(channel_id)
+            ids = among(group) if matching is None else matching.now(group, channel_id, among)
             if dry_run:
                 return len(ids)
-            answer = group.do(number, Purge(ids.spans)).answer
+            answer = group.do(channel_id, Purge(ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
         chosen = None if matching is None else (matching, among)
-        count: int = await self._act(number, purge, chosen=chosen)
+        count: int = await self._act(channel_id, purge, chosen=chosen)
         return count
 
     async def purge_durable(
         self,
-        number: int,
+        channel_id: ChannelId,
         name: str,
         first: int | None,
         last: int | None,
@@ -487,7 +492,7 @@ class Subscriptions:
         """Take events off what is outstanding at a durable; gives how many (SEM D)."""
 
         def among(group: Group) -> IdSet:
-            state = group.channel(number).state
+            state = group.channel(channel_id).state
             end = state.next_id if last is None else last + 1
             ids = IdSet(state.durable(durable_name(name)).outstanding_spans(state.stored))
             return ids.within(Span(first or 0, end))
@@ -495,31 +500,33 @@ class Subscriptions:
         matching = self._matching(Selector(selector)) if selector else None
 
         def purge(group: Group) -> int:
-            group.sweep(number)
-            ids = among(group) if matching is None else matching.now(group, number, among)
+            group.sweep(channel_id)
+            ids = among(group) if matching is None else matching.now(group, channel_id, among)
             if dry_run:
                 return len(ids)
-            answer = group.do(number, PurgeDurable(name, ids.spans)).answer
+            answer = group.do(channel_id, PurgeDurable(name, ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
         chosen = None if matching is None else (matching, among)
-        count: int = await self._act(number, purge, chosen=chosen)
+        count: int = await self._act(channel_id, purge, chosen=chosen)
         return count
 
-    async def columns(self, number: int) -> bytes:
+    async def columns(self, channel_id: ChannelId) -> bytes:
         """The schema of the channel's events so far, as an Arrow IPC message (SEM E2)."""
 
         def look(group: Group) -> bytes:
-            group.channel(number)
-            return group.state.stores[number].columns.to_bytes()
+            group.channel(channel_id)
+            return group.state.stores[channel_id].columns.to_bytes()
 
-        schema: bytes = await self._shard.act(look, sweeps=(number,))
+        schema: bytes = await self._shard.act(look, sweeps=(channel_id,))
         return schema
 
-    async def locate(self, number: int, span: Span, *, publishers: bool = False) -> Location:
+    async def locate(
+        self, channel_id: ChannelId, span: Span, *, publishers: bool = False
+    ) -> Location:
         """Which files hold the stored events of ``span``, and which are not in a file yet."""
-        return await locate(self._shard, self._dispatch, number, span, publishers=publishers)
+        return await locate(self._shard, self._dispatch, channel_id, span, publishers=publishers)
 
     def _matching(self, selector: Selector) -> Matching:
         """What puts a selector to what is there before the turn that acts, which is short."""
@@ -527,7 +534,7 @@ class Subscriptions:
 
     async def _act(
         self,
-        number: int,
+        channel_id: ChannelId,
         action: Callable[[Group], Any],
         *,
         reads: bool = False,
@@ -537,7 +544,7 @@ class Subscriptions:
         one that asks what is ``chosen`` has it looked at before."""
         if chosen is not None:
             matching, among = chosen
-            return await matching.act(number, among, action)
+            return await matching.act(channel_id, among, action)
         if not reads:
-            return await self._shard.act(action, sweeps=(number,))
-        return await act_reading(self._shard, self._dispatch.files, number, action)
+            return await self._shard.act(action, sweeps=(channel_id,))
+        return await act_reading(self._shard, self._dispatch.files, channel_id, action)

@@ -39,6 +39,7 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     StorageFailed,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Offload
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.open_files import OpenFiles
@@ -100,15 +101,15 @@ class Maintainer:
         """Rewrite what is due until cancelled."""
         while True:
             await asyncio.sleep(self._limits.interval_s)
-            for number in list(self._shard.state.stores):
-                if self._is_due(number):
-                    await self._try(number)
+            for channel_id in map(ChannelId, list(self._shard.state.stores)):
+                if self._is_due(channel_id):
+                    await self._try(channel_id)
 
-    def _is_due(self, number: int) -> bool:
-        channel = self._shard.state.channels.get(number)
-        if channel is None or number in self._busy or number in self._given_up:
+    def _is_due(self, channel_id: ChannelId) -> bool:
+        channel = self._shard.state.channels.get(channel_id)
+        if channel is None or channel_id in self._busy or channel_id in self._given_up:
             return False
-        storage, store = channel.state.definition.storage, self._shard.state.stores[number]
+        storage, store = channel.state.definition.storage, self._shard.state.stores[channel_id]
         if storage.events_per_spindle or not storage.auto_maintenance:
             return False
         if store.sealed_bytes < self._limits.dead_bytes:
@@ -119,20 +120,20 @@ class Maintainer:
             dead >= self._limits.dead_bytes and dead > self._limits.dead_share * store.sealed_bytes
         )
 
-    async def _try(self, number: int) -> None:
+    async def _try(self, channel_id: ChannelId) -> None:
         try:
-            await self.maintain(number)
+            await self.maintain(channel_id)
             self._backoff.succeeded()
         except StorageFailed as failure:
-            _log.warning("maintenance.postponed", channel=number, reason=str(failure))
+            _log.warning("maintenance.postponed", channel=channel_id, reason=str(failure))
             await asyncio.sleep(self._backoff.failed())
         except NameDoesNotExist:
             return  # deleted meanwhile
         except (Damaged, pa.ArrowException) as error:
-            self._given_up.add(number)
-            _log.error("channel.not_maintained", channel=number, reason=str(error))
+            self._given_up.add(channel_id)
+            _log.error("channel.not_maintained", channel=channel_id, reason=str(error))
 
-    async def maintain(self, number: int, also: StructShape = NO_SLOTS) -> Maintained:
+    async def maintain(self, channel_id: ChannelId, also: StructShape = NO_SLOTS) -> Maintained:
         """Rewrite the files of a channel as one, without dead events and in the columns they
         need, with room for those of ``also``; ids are kept.
 
@@ -140,15 +141,15 @@ class Maintainer:
         ``IllegalState`` while it is under way already, ``Damaged`` (nothing is changed then) and
         ``StorageFailed``.
         """
-        channel = self._shard.state.channels.get(number)
+        channel = self._shard.state.channels.get(channel_id)
         if channel is None:
-            raise NameDoesNotExist(f"channel number {number} no longer exists")
+            raise NameDoesNotExist(f"channel number {channel_id} no longer exists")
         if self._has_gaps:
             raise Damaged(
                 f"{channel.state.name} is not maintained because the journal or a snapshot is "
                 f"damaged and files may hold unrecorded events; run penstock store repair"
             )
-        state, store = channel.state, self._shard.state.stores[number]
+        state, store = channel.state, self._shard.state.stores[channel_id]
         before = store.sealed_bytes
         if state.type.home != "journal" or state.engine.merges:
             reason = f"{state.name} has no segment files"
@@ -158,13 +159,13 @@ class Maintainer:
             return Maintained(before, before, len(state.stored), reason)
         if not store.files:
             return Maintained(0, 0, 0, f"no event of {state.name} is in a file yet")
-        if number in self._busy:
+        if channel_id in self._busy:
             raise IllegalState(f"{state.name} is already being maintained")
-        self._busy.add(number)
+        self._busy.add(channel_id)
         try:
-            return await _Rewriting(self, number, store, state.name, also).run(before)
+            return await _Rewriting(self, channel_id, store, state.name, also).run(before)
         finally:
-            self._busy.discard(number)
+            self._busy.discard(channel_id)
             for file in store.files:
                 file.is_frozen = False
 
@@ -175,7 +176,7 @@ class _Rewriting:
     def __init__(
         self,
         owner: Maintainer,
-        number: int,
+        channel_id: ChannelId,
         store: ChannelStore,
         name: str,
         also: StructShape,
@@ -184,7 +185,7 @@ class _Rewriting:
         self._blobs = owner._blobs
         self._files = owner._files
         self._offload = owner._offload
-        self._number = number
+        self._channel_id = channel_id
         self._store = store
         self._columns = store.columns
         self._needs = Needs(store.columns)
@@ -192,7 +193,7 @@ class _Rewriting:
         self._schema = store.columns
         """Of the copy."""
         self._copied: list[SealedFile] = []
-        self._copy = FileCopy(owner._blobs, owner._offload, store.folder(name, number))
+        self._copy = FileCopy(owner._blobs, owner._offload, store.folder(name, channel_id))
 
     async def run(self, before: int) -> Maintained:
         switched = False
@@ -216,12 +217,12 @@ class _Rewriting:
                 with suppress(StorageFailed):
                     await self._blobs.delete(self._copy.name)
         if not switched:
-            raise NameDoesNotExist(f"channel number {self._number} was deleted in the meantime")
+            raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
         for file in self._copied:
             self._files.close(file)
             await self._blobs.delete(file.name)
         events = self._copy.index.rows if self._copy.index else 0
-        _log.info("channel.maintained", channel=self._number, before=before, events=events)
+        _log.info("channel.maintained", channel=self._channel_id, before=before, events=events)
         return Maintained(before, self._store.sealed_bytes, events)
 
     def _uncopied(self) -> list[SealedFile]:
@@ -274,9 +275,9 @@ class _Rewriting:
 
     def _live(self, file: SealedFile, batch: int) -> IdSet:
         """The ids of one batch that are on the channel now."""
-        channel = self._shard.state.channels.get(self._number)
+        channel = self._shard.state.channels.get(self._channel_id)
         if channel is None:
-            raise NameDoesNotExist(f"channel number {self._number} was deleted in the meantime")
+            raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
         live = channel.state.stored.within(file.index.batches[batch].span)
         live.remove_all(channel.state.volatile)
         live.remove_all(self._store.late)
@@ -284,12 +285,12 @@ class _Rewriting:
 
     def _switch(self, group: Group) -> bool:
         """The copy takes the place of what it was made from."""
-        if group.state.stores.get(self._number) is not self._store:
+        if group.state.stores.get(self._channel_id) is not self._store:
             return False
         names = tuple(file.name for file in self._copied)
         fact = Rewritten(names)
         if index := self._copy.index:
-            ids = group.state.channels[self._number].state.stored
+            ids = group.state.channels[self._channel_id].state.stored
             parts = [
                 part
                 for file in self._copied
@@ -297,7 +298,7 @@ class _Rewriting:
             ]
             encoded = msgspec.msgpack.encode(index)
             fact = Rewritten(names, self._copy.name, encoded, _joined(parts))
-        group.realm_fact(self._number, fact)
+        group.realm_fact(self._channel_id, fact)
         return True
 
 

@@ -92,10 +92,10 @@ async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) ->
                 _apply(state, block, pages, damage)
             else:
                 damage.append(f"{block.where}: {block.reason}")
-    for number, channel in state.channels.items():
+    for channel_id, channel in state.channels.items():
         channel.recovered()
-        state.stores[number].recount(channel.state.stored)
-        event_bytes = max(channel.state.event_bytes, state.stores[number].event_bytes)
+        state.stores[channel_id].recount(channel.state.stored)
+        event_bytes = max(channel.state.event_bytes, state.stores[channel_id].event_bytes)
         channel.state.event_bytes = event_bytes
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # what is damaged may have named other places
@@ -112,21 +112,21 @@ async def _merged(
 ) -> list[tuple[int, Quarantine]]:
     """Make the states of merge channels whole; gives the events nothing is left of (SEM K2)."""
     found = []
-    for number, store in state.stores.items():
+    for channel_id, store in state.stores.items():
         if not isinstance(store, MergeStore):
             continue
         await read_files(store, blobs, damage)
-        if gone := store.missing(state.channels[number].state.stored):
-            found.append((number, Quarantine(gone.spans)))
+        if gone := store.missing(state.channels[channel_id].state.stored):
+            found.append((channel_id, Quarantine(gone.spans)))
     return found
 
 
 def _places(state: RealmState) -> dict[int, list[Place]]:
     """What is in use of the pages of each channel."""
     return {
-        number: [piece.place for piece in store.tail if piece.place is not None]
-        for number, store in state.stores.items()
-        if state.channels[number].state.type.home == "pages"
+        channel_id: [piece.place for piece in store.tail if piece.place is not None]
+        for channel_id, store in state.stores.items()
+        if state.channels[channel_id].state.type.home == "pages"
     }
 
 
@@ -135,17 +135,17 @@ async def _unreadable(
 ) -> list[tuple[int, Quarantine]]:
     """Bodies in pages that are not what was put there: their events are to be quarantined."""
     found = []
-    for number, places in _places(state).items():
-        bad = {each.place: each for each in await pages.check(number, places)}
+    for channel_id, places in _places(state).items():
+        bad = {each.place: each for each in await pages.check(channel_id, places)}
         ids = IdSet()
-        for piece in state.stores[number].tail:
+        for piece in state.stores[channel_id].tail:
             if piece.place is not None and piece.place in bad:
                 ids.add(Span(piece.first, piece.end))
                 reason = f"{bad[piece.place].where}: {bad[piece.place].reason}"
-                state.stores[number].quarantined.append(reason)
+                state.stores[channel_id].quarantined.append(reason)
                 damage.append(reason)
         if ids:
-            found.append((number, Quarantine(ids.spans)))
+            found.append((channel_id, Quarantine(ids.spans)))
     return found
 
 
@@ -200,13 +200,13 @@ def checked(blob: memoryview, name: str) -> memoryview:
 async def index_keys(recovered: Recovered, dispatch: Dispatch) -> None:
     """Find out which stored events are the newest of their publish keys (SEM K1)."""
     state = recovered.state
-    unreadable = {number: IdSet(command.spans) for number, command in recovered.unreadable}
-    for number, channel in state.channels.items():
-        store = state.stores[number]
+    unreadable = {channel_id: IdSet(command.spans) for channel_id, command in recovered.unreadable}
+    for channel_id, channel in state.channels.items():
+        store = state.stores[channel_id]
         if store.keys is None:
             continue
         left = channel.state.stored.copy()
-        left.discard_all(unreadable.get(number, IdSet()))
+        left.discard_all(unreadable.get(channel_id, IdSet()))
         while left:
             spans: list[Span] = []
             room = INDEX_EVENTS

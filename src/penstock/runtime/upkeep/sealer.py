@@ -44,6 +44,7 @@ from penstock.core.vocabulary.errors import (
     RealmStopping,
     StorageFailed,
 )
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
@@ -157,14 +158,14 @@ class Sealer:
     async def _look(self) -> None:
         numbers, self._shard.changed = self._shard.changed, set()
         try:
-            for number in sorted(numbers):
-                while await self._seal(number):
+            for channel_id in map(ChannelId, sorted(numbers)):
+                while await self._seal(channel_id):
                     pass
             await self._drop_empty(numbers)
         except BaseException:
             self._shard.changed |= numbers
             raise
-        self._shard.changed.update(number for number in numbers if self._waits(number))
+        self._shard.changed.update(each for each in numbers if self._waits(ChannelId(each)))
         await self.snapshot_above(self._limits.journal_bytes_max)
         if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
             await self.snapshot_above(FREED_BYTES_MIN)
@@ -179,32 +180,32 @@ class Sealer:
         """Cut what is not needed any more, where that is worth a snapshot."""
         await self.snapshot_above(FREED_BYTES_MIN)
 
-    def _waits(self, number: int) -> bool:
+    def _waits(self, channel_id: ChannelId) -> bool:
         """Whether there is to be another look: something else has the channel's files now."""
-        store = self._shard.state.stores.get(number)
+        store = self._shard.state.stores.get(channel_id)
         frozen = store is not None and any(file.is_frozen for file in store.files)
-        return frozen or number in self._busy
+        return frozen or channel_id in self._busy
 
-    async def _seal(self, number: int, *, everything: bool = False) -> bool:
+    async def _seal(self, channel_id: ChannelId, *, everything: bool = False) -> bool:
         """Seal the oldest unsealed events of a channel if they fill a segment."""
-        if number in self._broken or number in self._busy:
+        if channel_id in self._broken or channel_id in self._busy:
             return False
-        self._busy.add(number)
+        self._busy.add(channel_id)
         try:
-            return await self._try_seal(number, everything=everything)
+            return await self._try_seal(channel_id, everything=everything)
         except pa.ArrowException as error:
             # Such a channel must not take the realm with it; its events are safe where they are.
-            self._broken.add(number)
-            _log.error("channel.not_sealed", channel=number, reason=str(error))
+            self._broken.add(channel_id)
+            _log.error("channel.not_sealed", channel=channel_id, reason=str(error))
             return False
         finally:
-            self._busy.discard(number)
+            self._busy.discard(channel_id)
 
-    async def _try_seal(self, number: int, *, everything: bool) -> bool:
-        channel = self._shard.state.channels.get(number)
+    async def _try_seal(self, channel_id: ChannelId, *, everything: bool) -> bool:
+        channel = self._shard.state.channels.get(channel_id)
         if channel is None or channel.state.type.home != "journal":
             return False
-        store = self._shard.state.stores[number]
+        store = self._shard.state.stores[channel_id]
         rows_max = channel.state.definition.storage.events_per_spindle
         due = store.unsealed(rows_max or 1 << 40, self._limits.segment_bytes_max)
         if due is None and everything and (rest := store.all_unsealed()):
@@ -215,7 +216,7 @@ class Sealer:
         began = store.sealed_through
         wanted = channel.state.stored.within(Span(max(pieces[0].first, began), end))
         wanted.remove_all(channel.state.volatile)
-        folder = store.folder(channel.state.name, number)
+        folder = store.folder(channel.state.name, channel_id)
         if not wanted and len(channel.state.stored) == len(channel.state.passing):
             return False  # nothing of this channel goes to disk (SEM J4)
         fact: Sealed | Extended = Sealed(end)
@@ -223,10 +224,12 @@ class Sealer:
             fact = await self._into_spindle(folder, store, end, pieces, wanted)
         elif wanted:
             added = await self._offload(partial(_Added.of, pieces, wanted, store.columns))
-            if await self._is_remade(number, store, added):
+            if await self._is_remade(channel_id, store, added):
                 return True
             fact = await self._into_single_file(folder, store, end, added)
-        recorded = await self._shard.act(lambda group: _record_sealed(group, number, fact, began))
+        recorded = await self._shard.act(
+            lambda group: _record_sealed(group, channel_id, fact, began)
+        )
         if isinstance(fact, Sealed) and fact.name and not recorded:
             await self._blobs.delete(fact.name)  # the channel was deleted meanwhile
         _log.debug("channel.sealed", channel=channel.state.name, through=end, events=len(wanted))
@@ -271,7 +274,7 @@ class Sealer:
         size, checksum = growth.index.size, growth.index.checksum
         return Extended(end, file.name, size, checksum, added, publishers)
 
-    async def _is_remade(self, number: int, store: ChannelStore, added: _Added) -> bool:
+    async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: _Added) -> bool:
         """Give a small file the channel's new columns; a large one stays as it is, and what
         comes goes into another: a new column costs a bounded amount of writing."""
         if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
@@ -280,7 +283,7 @@ class Sealer:
         if not file.grows or file.is_frozen or added.fits(file):
             return False
         try:
-            await self.maintainer.maintain(number, added.shape)
+            await self.maintainer.maintain(channel_id, added.shape)
         except (Damaged, IllegalState):
             return False
         return not store.files or added.fits(store.files[-1])
@@ -296,17 +299,17 @@ class Sealer:
 
     async def _drop_empty(self, numbers: Iterable[int]) -> None:
         state = self._shard.state
-        for number in numbers:
-            if number not in state.channels:  # deleted meanwhile
+        for channel_id in map(ChannelId, numbers):
+            if channel_id not in state.channels:  # deleted meanwhile
                 continue
-            store = state.stores[number]
-            store.recount(state.channels[number].state.stored)
+            store = state.stores[channel_id]
+            store.recount(state.channels[channel_id].state.stored)
             for file in store.empty_files():
                 if reason := await self._damage(file):
                     store.keep_damaged(file, reason)
                     _log.error("segment.kept", name=file.name, reason=reason)
                 else:
-                    await self._drop(number, file)
+                    await self._drop(channel_id, file)
 
     async def _damage(self, file: SealedFile) -> str:
         """What is wrong with a file; its events may have left because they were unreadable."""
@@ -322,22 +325,22 @@ class Sealer:
         )
         return "" if whole else f"{file.name} fails its checksum; it is kept"
 
-    async def _drop(self, number: int, file: SealedFile) -> None:
+    async def _drop(self, channel_id: ChannelId, file: SealedFile) -> None:
         fact = SegmentDropped(file.name)
-        await self._shard.act(lambda group: _record(group, number, fact))
+        await self._shard.act(lambda group: _record(group, channel_id, fact))
         self._files.close(file)
         await self._blobs.delete(file.name)
         _log.debug("segment.dropped", name=file.name)
 
     async def snapshot(self) -> None:
         """Write the whole state down and cut the journal behind it."""
-        for number in list(self._shard.state.stores):
-            while self._is_large(number) and await self._seal(number, everything=True):
+        for channel_id in map(ChannelId, list(self._shard.state.stores)):
+            while self._is_large(channel_id) and await self._seal(channel_id, everything=True):
                 pass
         sequence, chunks = await self._shard.act(self._image, first=True)
         merge_stores = {
-            number: [file.name for file in store.files]
-            for number, store in self._shard.state.stores.items()
+            channel_id: [file.name for file in store.files]
+            for channel_id, store in self._shard.state.stores.items()
             if isinstance(store, MergeStore) and store.files
         }
         if sequence == self._snapshot:
@@ -367,8 +370,8 @@ class Sealer:
         self._snapshot = sequence
         self._covered_bytes = self._journal.info().size
 
-    def _is_large(self, number: int) -> bool:
-        store = self._shard.state.stores.get(number)
+    def _is_large(self, channel_id: ChannelId) -> bool:
+        store = self._shard.state.stores.get(channel_id)
         unsealed = store.all_unsealed() if store else []
         return sum(len(piece.body) for piece in unsealed) > self._limits.snapshot_tail_bytes_max
 
@@ -388,16 +391,18 @@ class Sealer:
                 await self._blobs.delete(info.name)
 
 
-def _record_sealed(group: Group, number: int, fact: Sealed | Extended, began: int) -> bool:
+def _record_sealed(
+    group: Group, channel_id: ChannelId, fact: Sealed | Extended, began: int
+) -> bool:
     """Record what was sealed, unless the channel has gone or its files have changed meanwhile."""
-    store = group.state.stores.get(number)
+    store = group.state.stores.get(channel_id)
     if store is None or store.sealed_through != began:
         return False
     if isinstance(fact, Extended):
         newest = store.files[-1] if store.files else None
         if newest is None or newest.name != fact.name or newest.is_frozen:
             return False
-    return _record(group, number, fact)
+    return _record(group, channel_id, fact)
 
 
 def _growth(data: memoryview, index: SegmentIndex, batches: list[pa.RecordBatch]) -> Growth:
@@ -441,10 +446,10 @@ class _Added(NamedTuple):
         return started(batches, note=self.columns.note(schema.arrow))
 
 
-def _record(group: Group, number: int, fact: Sealed | Extended | SegmentDropped) -> bool:
-    if number not in group.state.channels:
+def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | SegmentDropped) -> bool:
+    if channel_id not in group.state.channels:
         return False
-    group.realm_fact(number, fact)
+    group.realm_fact(channel_id, fact)
     return True
 
 

@@ -15,6 +15,7 @@ from penstock.columns.files.growing_segment import end_of_batches, has_its_tail
 from penstock.columns.files.segments import SegmentReader
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.ports import Blobs, Block, Journal
 from penstock.runtime.store.records import decode_block
@@ -57,7 +58,7 @@ class StoreReport(Struct):
 class BadFile(Struct):
     """A file of sealed events that is damaged, and where."""
 
-    number: int
+    number: ChannelId
     """Of the channel."""
     file: SealedFile
     batches: list[int]
@@ -81,12 +82,12 @@ async def check_all(
 async def check_files(recovered: Recovered, blobs: Blobs, report: StoreReport) -> list[BadFile]:
     """Read every batch of every file of sealed events, and what is around them."""
     found = []
-    for number, store in recovered.state.stores.items():
+    for channel_id, store in recovered.state.stores.items():
         for file in store.files:
             report.files += 1
             report.bytes += file.index.size
             report.batches += len(file.index.batches)
-            bad = await _check_file(recovered, number, file, blobs)
+            bad = await _check_file(recovered, ChannelId(channel_id), file, blobs)
             if bad.findings:
                 found.append(bad)
     return found
@@ -95,8 +96,8 @@ async def check_files(recovered: Recovered, blobs: Blobs, report: StoreReport) -
 def lost_events(recovered: Recovered) -> list[tuple[int, Finding]]:
     """Events that are recorded and that no file, page or block holds."""
     found = []
-    for number, channel in recovered.state.channels.items():
-        store, lost = recovered.state.stores[number], channel.state.stored.copy()
+    for channel_id, channel in recovered.state.channels.items():
+        store, lost = recovered.state.stores[channel_id], channel.state.stored.copy()
         for file in store.files:
             for place in file.index.batches:
                 lost.remove(place.span)
@@ -106,7 +107,7 @@ def lost_events(recovered: Recovered) -> list[tuple[int, Finding]]:
         if lost:
             reason = "events are recorded, and nothing holds them"
             name = channel.state.name
-            found.append((number, Finding("", reason, channel=name, events=lost.spans)))
+            found.append((channel_id, Finding("", reason, channel=name, events=lost.spans)))
     return found
 
 
@@ -151,9 +152,11 @@ async def _check_snapshots(blobs: Blobs, report: StoreReport) -> None:
             report.findings.append(finding)
 
 
-async def _check_file(recovered: Recovered, number: int, file: SealedFile, blobs: Blobs) -> BadFile:
-    state = recovered.state.channels[number].state
-    bad = BadFile(number, file, [], [])
+async def _check_file(
+    recovered: Recovered, channel_id: ChannelId, file: SealedFile, blobs: Blobs
+) -> BadFile:
+    state = recovered.state.channels[channel_id].state
+    bad = BadFile(channel_id, file, [], [])
 
     def found(reason: str, first: int, end: int, events: IdSet) -> None:
         finding = Finding(file.name, reason, first, end, state.name, events.spans)
