@@ -26,7 +26,7 @@ LINES_MAX = 60
 
 def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     if asked.mutants:
         return _mutants()
     began_s, tally, played = elapsed_s(), Tally(), 0

@@ -72,7 +72,8 @@ class Outlet:
         self.inbox: asyncio.Queue[Arrived] = asyncio.Queue()
         self.arrived: list[Arrived] = []
         """What lies in the inbox."""
-        self.at_end = asyncio.Event()
+        self._at_end = asyncio.Event()
+        self._complaint = ""
 
     def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
         batch = rows.batch
@@ -89,19 +90,31 @@ class Outlet:
 
     async def take(self) -> Arrived:
         """The next delivery. Raises ``TimeoutError`` when none comes for a while."""
+        assert not self._complaint, self._complaint
         async with asyncio.timeout(0.5):
             arrived = await self.inbox.get()
         self.arrived = [each for each in self.arrived if each is not arrived]
         return arrived
 
+    async def end(self) -> None:
+        """Wait until all that a browse finds has come."""
+        await self._at_end.wait()
+        assert not self._complaint, self._complaint
+
+    # The realm survives what is raised in these, so whoever waits here is told.
+
     def recall(self, spans: Spans) -> None:
-        raise AssertionError(f"no durable here orders strictly: {spans}")
+        self._complain(f"no durable here orders strictly: {spans}")
 
     def finished(self) -> None:
-        self.at_end.set()
+        self._at_end.set()
 
     def closed(self, reason: PenstockError) -> None:
-        raise AssertionError(f"nobody deletes anything here: {reason}")
+        self._complain(f"nobody deletes anything here: {reason}")
+
+    def _complain(self, of: str) -> None:
+        self._complaint = of
+        self._at_end.set()
 
 
 async def answer(ask: Callable[[Any], None]) -> Any:
@@ -127,7 +140,7 @@ async def stored(world: World, store: str) -> list[Found]:
     opened = await subscriptions.subscribe(
         ChannelId(world.numbers[store]), FromEarliest(), outlet, credit=1 << 20, browse=True
     )
-    await outlet.at_end.wait()
+    await outlet.end()
     subscriptions.detach(opened.number)
     if world.is_dark:
         await asyncio.Event().wait()  # for ever: nobody hears what it says without power

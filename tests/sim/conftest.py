@@ -1,4 +1,4 @@
-"""Quiet logs: a simulated disk fails all the time, and the lives are many."""
+"""Quiet logs: a simulated disk fails all the time, and the lives are many. Errors are looked at."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import structlog
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
+    was_set_up = structlog.is_configured()
     before = structlog.get_config()["wrapper_class"]
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     yield
     structlog.configure(wrapper_class=before)
+    if not was_set_up:
+        structlog.reset_defaults()

@@ -362,7 +362,9 @@ MUTANTS: dict[str, Mutant] = {
     "delivery before append": Mutant(
         "delivered before it is stored", delivery_before_append, ("wired",)
     ),
-    "blind retry": Mutant("a publish sent again as another one", blind_retry, ("wired",)),
+    "blind retry": Mutant(
+        "a publish sent again as another one", blind_retry, ("wired",), seeds=RARE_SEEDS_MAX
+    ),
     "forgotten gap": Mutant(
         "an acknowledgement that covers what others hold", forgotten_gap, ("wired",)
     ),

@@ -29,7 +29,7 @@ from penstock.runtime.upkeep.verification import Finding, StoreReport
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, pass_time, simulate
 from tests.sim.clients import Outlet
-from tests.sim.world import World
+from tests.sim.world import World, nothing_unforeseen
 
 ROOT = "/realm"
 SCENES = ("durables", "joined", "keyed", "memory", "passing", "queues", "transfers", "travel")
@@ -282,8 +282,9 @@ def _served(world: World, disk: FaultyDisk) -> Served:
     """All there is in a realm on this disk, after some time; and once more after a restart."""
     world.disk, before = disk, world.disk
     try:
-        first = simulate(_look_around(world), Random(world.seed))
-        again = simulate(_look_around(world), Random(world.seed))
+        with nothing_unforeseen():
+            first = simulate(_look_around(world), Random(world.seed))
+            again = simulate(_look_around(world), Random(world.seed))
         assert not _lost(first.content, again.content), "a restart later something is gone"
         return first
     finally:
@@ -329,7 +330,7 @@ async def _everything(realm: RunningRealm) -> Content:
         await realm.subscriptions.subscribe(
             ChannelId(number), FromEarliest(), outlet, credit=1 << 20, browse=True
         )
-        await outlet.at_end.wait()
+        await outlet.end()
         found = [event for arrived in outlet.arrived for event in _events(arrived.batch)]
         content[channel.state.name] = dict(found)
     return content

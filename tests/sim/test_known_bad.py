@@ -6,8 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.sim.mutants import MUTANTS, noticed, row
+from tests.sim.world import nothing_unforeseen
 
 README = Path(__file__).with_name("README.md")
 SOON = [name for name, mutant in MUTANTS.items() if mutant.is_soon]
@@ -21,6 +23,13 @@ def test_a_mistake_is_noticed_within_a_few_lives(name: str) -> None:
 
     assert found is not None
     assert MUTANTS[name].says in found.complaint
+
+
+def test_what_the_realm_survives_and_logs_with_an_incident_is_noticed() -> None:
+    failure = LookupError("nobody foresaw this")
+
+    with pytest.raises(AssertionError, match="nobody foresaw this"), nothing_unforeseen():
+        structlog.get_logger().error("delivery.failed", incident="0a1b", exc_info=failure)
 
 
 def test_the_readme_lists_every_mistake() -> None:

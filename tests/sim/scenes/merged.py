@@ -82,7 +82,7 @@ class Merged:
             credit=1 << 20,
             browse=True,
         )
-        await outlet.at_end.wait()
+        await outlet.end()
         subscriptions.detach(opened.number)
         found = {event.event_id: event.properties for event in _seen(outlet)}
         assert found == wanted, f"the states are {wanted}; stored are {found}"
