@@ -10,13 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.program import app
 from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
+from penstock.logs import configure_unless_done
 from penstock.runtime.access import audit as audit_module
-from penstock.runtime.access.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit
+from penstock.runtime.access.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit, NoFile
 from penstock.storage import audit_file
 from penstock.storage.audit_file import NAMES, FileAudit, files_of
 from penstock.storage.disk import RealDisk
@@ -89,6 +91,42 @@ def test_who_makes_up_names_is_counted_as_one(tmp_path: Path) -> None:
     assert len(lines) == SUMS_MAX + 1
     assert lines[-1]["principal"] == OTHERS
     assert lines[-1]["detail"]["more"] == 5_000 - SUMS_MAX
+
+
+class Broken(NoFile):
+    """Fails as nobody foresaw, once."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+        self._is_whole = False
+
+    async def append(self, line: bytes) -> None:
+        if not self._is_whole:
+            self._is_whole = True
+            raise LookupError("no such file")
+        self.lines.append(line)
+
+
+def test_a_sign_in_that_cannot_be_written_as_nobody_foresaw_is_logged_and_the_next_is_kept() -> (
+    None
+):
+    file = Broken()
+
+    async def life() -> None:
+        audit = Audit(Clock(), {"sign-ins": file})
+        for user in ("alice@h", "bob@h"):
+            audit.aside(user, "sign_in")
+            await audit.read(kind="sign-ins")  # waits for what is under way
+        audit.close()
+
+    configure_unless_done()
+    with capture_logs() as logged:
+        asyncio.run(life())
+
+    assert [each["reason"] for each in logged if each["event"] == "audit.not_written"] == [
+        "LookupError('no such file')"
+    ]
+    assert [json.loads(line)["principal"] for line in file.lines] == ["bob@h"]
 
 
 def test_a_clock_that_is_set_back_does_not_stop_the_counting(tmp_path: Path) -> None:

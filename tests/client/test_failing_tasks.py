@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock
+from penstock.frontends.native.listener import NativeListener
 from penstock.tasks import start_task
 from penstock.testing.loop import simulated
 from penstock.testing.relay import Relay
@@ -50,6 +52,26 @@ async def test_a_task_that_is_done_or_cancelled_has_not_failed() -> None:
     await asyncio.wait([waiting])
 
     assert heard == []
+
+
+def test_an_embedded_realm_says_at_close_what_its_listener_failed_with_and_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "realm"
+
+    async def check_forever(_: NativeListener) -> None:
+        raise LookupError("no connection to look at")
+
+    monkeypatch.setattr(NativeListener, "_check_forever", check_forever)
+    realm = penstock.Realm(folder)
+
+    with pytest.raises(LookupError, match="no connection to look at"):
+        realm.close()
+    realm.close()  # it was told
+
+    monkeypatch.undo()
+    with penstock.Realm(folder) as again, again.connect() as session:
+        assert session.channels.list() == []
 
 
 def test_a_session_ends_when_there_is_no_token_to_connect_again_with(relay: Relay) -> None:

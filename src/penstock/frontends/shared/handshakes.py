@@ -135,8 +135,13 @@ class TlsServer:
     async def _secure(self, sock: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
         handshake = Handshake(sock, address, loop.time(), self._make, self._leave)
-        if not self._enter(handshake):
-            sock.close()
+        is_in = False
+        try:
+            is_in = self._enter(handshake)
+        finally:  # also where that fails: nobody is left waiting
+            if not is_in:
+                sock.close()
+        if not is_in:
             return
         with suppress(OSError):  # the loops' own servers have it set; what is short goes at once
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
