@@ -143,6 +143,40 @@ TestMachine.TestCase.pytestmark = [pytest.mark.spec("X1")]
     assert [test.is_heavy for rule_id, test in found if rule_id == "T1"] == [True]
 
 
+def test_what_is_left_out_of_a_module_before_it_is_read_is_no_tag() -> None:
+    source = '''
+@pytest.mark.spec("D7")
+def test_one(
+    a: int, b: str
+) -> None:
+    x = 1
+
+    assert x
+
+text = """
+def test_in_a_text():
+    pass
+"""
+def test_two():
+    text = """
+@pytest.mark.spec("D1")
+def test_in_a_text(): ...
+"""
+@pytest.mark.spec("D9")
+async def test_three() -> None:
+    assert text
+    for each in text: pass
+'''
+
+    shorter = page.outline(source)
+
+    assert "assert" not in shorter
+    assert shorter.count("\n") == source.count("\n")
+    assert list(page.tests_in(ast.parse(shorter), "a.py")) == list(
+        page.tests_in(ast.parse(source), "a.py")
+    )
+
+
 def test_a_tag_that_is_not_written_out_is_refused() -> None:
     with pytest.raises(AssertionError, match="line 1: not a rule id"):
         list(tags_in(ast.parse("pytest.mark.spec(RULE)")))
