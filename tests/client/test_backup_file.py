@@ -53,6 +53,26 @@ def test_a_file_that_ends_early_or_was_altered_leaves_nothing(tmp_path: Path, ba
         assert not list((tmp_path / "restored").glob("*"))
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "the manifest ends too early"),
+        (b'{"format": "one"}', "format must be an integer"),
+        (b'{"version": "\xc1"}', "the manifest must be UTF-8"),
+    ],
+)
+def test_a_manifest_that_cannot_be_read_is_told_by_what_is_wrong_in_it(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    folder = tmp_path / "backup"
+    folder.mkdir()
+    (folder / "backup.json").write_bytes(content)
+
+    with pytest.raises(DamagedBackup, match=rf"backup\.json cannot be read: {reason}"):
+        restore(folder, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
 def test_a_backup_that_cannot_be_made_leaves_the_one_before(tmp_path: Path, backup: Path) -> None:
     before = backup.read_bytes()
     (tmp_path / "folder.tar").mkdir()

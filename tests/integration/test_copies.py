@@ -128,6 +128,24 @@ def test_a_file_that_is_another_one_of_the_same_length_is_noticed_without_its_st
     assert copied(store, "bucket/realm") == own(tmp_path / "data")
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"{", "the label ends too early"),
+        (b'{"realm": 1, "name": "", "stamps": {}}', "realm must be a string"),
+        (b'{"realm": "\xc1"}', "the label must be UTF-8"),
+    ],
+)
+def test_a_label_that_cannot_be_read_is_told_by_what_is_wrong_in_it(
+    session: Session, store: ObjectStore, content: bytes, reason: str
+) -> None:
+    store.objects[f"bucket/realm/{LABEL}"] = content
+
+    with pytest.raises(InvalidArgument, match=rf"cannot be read: {reason}.*; give an empty"):
+        copy_files(session, store.uri("bucket/realm"))
+    assert copied(store, "bucket/realm") == {}
+
+
 def test_files_the_realm_has_no_more_are_removed_when_that_is_said(
     session: Session, store: ObjectStore, tmp_path: Path
 ) -> None:

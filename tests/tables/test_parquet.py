@@ -181,7 +181,10 @@ def test_a_damaged_or_newer_list_of_commits_is_named(tmp_path: Path) -> None:
     record = tmp_path / "_penstock" / "commits" / f"{0:020}.json"
     content = record.read_text()
     record.write_text(content[:20])
-    with pytest.raises(Damaged, match=r"0\.json cannot be read"):
+    with pytest.raises(Damaged, match=r"0\.json cannot be read: the document ends too early"):
+        ids(tmp_path)
+    record.write_text(content.replace('"v":1', '"v":"one"'))
+    with pytest.raises(Damaged, match=r"0\.json cannot be read: v must be an integer"):
         ids(tmp_path)
     record.write_text(content.replace('"v":1', '"v":2'))
     with pytest.raises(NewerFormat, match="written by a newer Penstock"):

@@ -33,6 +33,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.columns.schema.ipc import schema_bytes, schema_from
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
 from penstock.tables.disk import Folder, local_path
 from penstock.tables.files import DataFile
@@ -127,7 +128,8 @@ class ParquetLog:
         try:
             found = msgspec.json.decode(content, type=kind)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise self._damaged(name, error) from error
+            why = explain(error, whole="the document")
+            raise self._damaged(name, why) from error
         if found.v > FORMAT_VERSION:
             raise NewerFormat(
                 f"{self.uri}/{COMMITS}/{name} was written by a newer Penstock (format {found.v}, "
@@ -135,7 +137,7 @@ class ParquetLog:
             )
         return found
 
-    def _damaged(self, name: str, why: Exception) -> Damaged:
+    def _damaged(self, name: str, why: object) -> Damaged:
         return Damaged(f"{self.uri}/{COMMITS}/{name} cannot be read: {why}")
 
     def _schema(self, name: str, text: str) -> pa.Schema:

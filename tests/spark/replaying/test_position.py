@@ -52,7 +52,10 @@ def test_a_position_of_something_else_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "text"),
-    [(b"{", "cannot be read"), (b'{"producer":"p","replays":{},"format":2}', "is of format 2")],
+    [
+        (b"{", "cannot be read: the document ends too early; move"),
+        (b'{"producer":"p","replays":{},"format":2}', "is of format 2"),
+    ],
 )
 def test_what_is_no_position_is_told(tmp_path: Path, content: bytes, text: str) -> None:
     (tmp_path / FILE).write_bytes(content)

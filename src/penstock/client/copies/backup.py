@@ -25,6 +25,7 @@ from xxhash import xxh3_64
 from penstock.api.backup_files import FORMAT, MANIFEST, BackupManifest, KeptFile, is_data_file
 from penstock.api.transfers import BackupBegun, BeginBackup, CapturedFile, EndBackup, ReadBackup
 from penstock.client.connection.connection import Conversation
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import DamagedBackup, InvalidArgument, PenstockError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -368,8 +369,9 @@ def _understood(content: bytes, folder: Path) -> BackupManifest:
     """The manifest of the backup in a folder or file."""
     try:
         manifest = msgspec.json.decode(content, type=BackupManifest)
-    except msgspec.DecodeError as error:
-        raise DamagedBackup(f"{folder / MANIFEST} cannot be read: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = explain(error, whole="the manifest")
+        raise DamagedBackup(f"{folder / MANIFEST} cannot be read: {why}") from error
     if manifest.format > FORMAT:
         raise InvalidArgument(
             f"{folder} is a backup of format {manifest.format}, and this version reads up to "

@@ -20,6 +20,7 @@ from msgspec import Struct
 from penstock.api.backup_files import is_data_file
 from penstock.api.transfers import BackupBegun, BeginBackup, CapturedFile, EndBackup, ReadBackup
 from penstock.client.connection.connection import Conversation
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, PenstockError
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer
 
@@ -126,9 +127,10 @@ async def _label(target: Blobs, there: Mapping[str, BlobInfo]) -> _Label | None:
     content = bytes(await target.get(LABEL))
     try:
         return msgspec.json.decode(content, type=_Label)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(
-            f"{LABEL} cannot be read: {error}; give an empty folder or bucket prefix"
+            f"{LABEL} cannot be read: {explain(error, whole='the label')}; give an empty folder or "
+            f"bucket prefix"
         ) from error
 
 

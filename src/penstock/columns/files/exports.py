@@ -193,8 +193,9 @@ def state_from(manifest: Manifest, content: bytes | memoryview) -> StateFile:
     check_bytes(manifest.state, content)
     try:
         state = _state_decoder.decode(content)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise DamagedExport(f"{STATE} does not decode: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        why = explain(error, whole="the state")
+        raise DamagedExport(f"{STATE} cannot be read: {why}") from error
     if state.channel.restored.definition != manifest.definition:
         raise DamagedExport(f"{STATE} and {MANIFEST} define the channel differently")
     for durable in state.channel.restored.durables:

@@ -80,7 +80,8 @@ def explain(
     for pattern, sentence in _FAULTS:
         if (fits := pattern.fullmatch(what)) is not None:
             return sentence(told, fits)
-    return f"{subject}: {what if what.startswith('JSON') else what[:1].lower() + what[1:]}"
+    is_name = what.startswith(("JSON", "MessagePack"))
+    return f"{subject}: {what if is_name else what[:1].lower() + what[1:]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.protobuf import Messages
 from penstock.columns.schema.ipc import table_from_stream
 from penstock.core.access.name_owners import owned
+from penstock.core.vocabulary.argument_errors import ABSENT, explain
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.frontends.http.event_documents import messages_of
@@ -109,6 +110,7 @@ def _read(content: Content, messages: Messages | None) -> Offered:
 
 
 def _json(data: bytes, messages: Messages | None) -> Offered:
+    tree: Any = ABSENT
     try:
         tree = msgspec.json.decode(data)
         if isinstance(tree, dict) and "events" in tree:
@@ -118,7 +120,8 @@ def _json(data: bytes, messages: Messages | None) -> Offered:
             return offered
         return _offered([_event(_ONE.decode(data), messages)])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(f"not an event: {error}") from None
+        kind = NewEvents if isinstance(tree, dict) and "events" in tree else NewEvent
+        raise InvalidArgument(explain(error, tree, kind=kind, whole="the body")) from None
 
 
 def _event(given: NewEvent, messages: Messages | None) -> Event:

@@ -17,6 +17,7 @@ import pyarrow.fs as fs
 from msgspec import Struct, field
 
 from penstock.core.channel.producers import LASTING_PREFIX
+from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 
 FORMAT: Final = 1
@@ -107,9 +108,10 @@ def opened(place: PositionStore, replays: dict[str, str]) -> ReplayPosition:
         )
     try:
         kept = msgspec.json.decode(content, type=ReplayPosition)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        why = explain(error, whole="the document")
         raise IllegalState(
-            f"the position of the replay in {FILE} cannot be read ({error}); move the file away "
+            f"the position of the replay in {FILE} cannot be read: {why}; move the file away "
             f"to start over, which publishes everything again"
         ) from error
     if kept.format != FORMAT:
