@@ -1,1 +1,1 @@
-"""A year of real flights, from a publish to a Spark table: the job behind ``make run``."""
+"""The job behind ``make run``: a year of real flights, from the publisher to Spark tables."""

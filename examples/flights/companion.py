@@ -1,8 +1,8 @@
-"""Processes beside the main one: how they are started, listened to and ended, from both sides.
+"""Companion processes: how the main process starts, hears and ends them, from both sides.
 
-A companion prints one JSON object a line about how far it is. It is told ``finish`` on its
-standard input when there is nothing more to come. The end of its input means that the main
-process is gone, or wants it to be gone: so nothing is left behind by a crash or by Ctrl-C.
+A companion reports its progress as one JSON object per line. It reads ``finish`` from its
+standard input when no more work will come. When that input ends, the main process has ended or
+wants the companion to end, so neither a crash nor Ctrl-C leaves processes behind.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _STOP_TIMEOUT_S = 15.0
 
 
 class PartFailed(Exception):
-    """Something that goes on in the run has ended with an error."""
+    """A part of the run has ended with an error."""
 
 
 class Companion:
     """A process of this run, as the main process sees it."""
 
     def __init__(self, name: str, module: str, arguments: list[str], log: Path) -> None:
-        """``log`` takes what the process has to say besides its progress."""
+        """``log`` is the file for everything the process prints besides its progress."""
         self.name = name
         self.said: dict[str, Any] = {}
         """The newest value of everything it has reported."""
@@ -68,17 +68,17 @@ class Companion:
                 hear(report)
 
     def finish(self) -> None:
-        """Nothing more will come: it ends when it is through with what there is."""
+        """Say that no more work will come: the process ends when it has done the rest."""
         self._tell(_FINISH)
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can begin. Raises ``PartFailed`` when it never will."""
+        """Whether it is ready to begin. Raises ``PartFailed`` if it has failed."""
         return "ready" in self.said or self.has_ended
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended well. Raises ``PartFailed`` when it has not."""
+        """Whether it has ended without an error. Raises ``PartFailed`` if there was one."""
         process, reader = self._process, self._reader
         if process is None or reader is None or process.poll() is None:
             return False
@@ -94,7 +94,7 @@ class Companion:
         if process is None:
             return
         assert process.stdin is not None, "it was asked for"
-        with contextlib.suppress(BrokenPipeError):  # it is gone already
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
             process.stdin.close()
         try:
             process.wait(_STOP_TIMEOUT_S)
@@ -128,12 +128,12 @@ class Instructions:
 
     @property
     def finish(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the main process has said that no more work will come."""
         return self._finish.is_set()
 
 
 def serve(work: Callable[[Instructions], None]) -> None:
-    """The main program of a companion: does its work, and tells why when it cannot."""
+    """Run the work of a companion, and report the error if it fails."""
     try:
         work(Instructions())
     except Exception as error:
@@ -142,5 +142,5 @@ def serve(work: Callable[[Instructions], None]) -> None:
 
 
 def report(**values: Any) -> None:
-    """Tell the main process how far this one is."""
+    """Report progress to the main process."""
     print(json.dumps(values), flush=True)

@@ -1,4 +1,4 @@
-"""Everybody who takes part in a run: started, kept going to the end, asked what they counted."""
+"""All parts of a run: starts them, waits until they are done, and collects what they counted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Crew:
         self._cast()
 
     def perform(self) -> None:
-        """Everybody works until everything is done. Raises ``PartFailed``."""
+        """Run all parts until everything is done. Raises ``PartFailed``."""
         try:
             self._console.print("Starting two workers and Spark; this takes some seconds.")
             for companion in self._companions:
@@ -131,7 +131,7 @@ class Crew:
             self._filtered,
             *self._companions,
         )
-        # Everybody is asked each time: whoever has failed says so.
+        # A list, not a generator: every part is asked each time, so that a failure is noticed.
         while not all([part.has_ended for part in parts]):
             if self._publisher.has_ended and not told_all:
                 told_all = True
@@ -152,7 +152,7 @@ class Crew:
             companion.stop()
 
     def findings(self) -> Findings:
-        """What everybody has counted."""
+        """What each part has counted."""
         info = self._session.channels.get(FLIGHTS).info()
         durable = self._session.channels.get(FLIGHTS).durables.get(GROUND_CREW)
         return Findings(
@@ -175,14 +175,14 @@ class Crew:
             aircraft=Table.found(str(self._record.aircraft)).to_arrow(),
             archived_ids=Table.found(str(self._record.archive)).to_arrow(["event_id"])["event_id"],
             archive=info.definition.archive,
-            # Reading goes into the archive for all events that it has.
+            # This read takes every event that the archive has from the archive.
             read_back=self._session.channels.get(FLIGHTS).read(
                 start=0, columns=["event_id", *statistics.FLIGHT_COLUMNS]
             ),
         )
 
     def lines(self, found: Findings) -> tuple[Line, ...]:
-        """How much each part has done, and how fast."""
+        """The progress and speed of each part."""
 
         def line(part: Part, note: str = "") -> Line:
             return Line(part.name, part.done, part.seconds, part.rate, note)

@@ -1,4 +1,4 @@
-"""Subscriptions without a durable: they read everything stored from the start, then what comes."""
+"""Subscriptions without a durable: they read everything that is stored, then new events."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from examples.flights.threads import PartThread
 
 _PATIENCE_S = 0.25
 _GIVES_UP_AFTER = 120
-"""So many times nothing came although everything was published: half a minute."""
+"""Empty reads after everything was published until the follower gives up: half a minute."""
 
 Int64s = npt.NDArray[np.int64]
 
 
 class Follower(PartThread):
-    """Reads ``flights`` and notes which events it was given.
+    """Reads ``flights`` and records which events were delivered.
 
     A run that resumes begins here at the first event again: that is what a stored channel is for.
     """
@@ -28,7 +28,7 @@ class Follower(PartThread):
     def __init__(
         self, part: Part, session: penstock.Session, last_id: int, *, selector: str = ""
     ) -> None:
-        """``last_id``: after this event nothing more is expected."""
+        """``last_id`` is the last event that is expected."""
         super().__init__(part)
         self._session = session
         self._last_id = last_id
@@ -40,7 +40,7 @@ class Follower(PartThread):
     def work(self) -> None:
         channel = self._session.channels.get(FLIGHTS)
         self.part.began()
-        # From the channel alone: once there is an archive, reading would begin in that.
+        # Only the channel is read: otherwise, reading would begin in the archive, if there is one.
         with channel.subscribe(
             start="earliest", selector=self._selector, archive=""
         ) as subscription:

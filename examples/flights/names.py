@@ -1,4 +1,4 @@
-"""What the run is called by in the realm, and what it asks of it."""
+"""The names of the run's channels and durable, and its selector."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DELAYS = "flights/delays"
 """The channel the roll-up writes to, beside the folder of its name (SEM C2)."""
 
 GROUND_CREW = "ground-crew"
-"""The shared durable of ``flights`` that the workers take their flights from."""
+"""The shared durable of ``flights`` from which the workers get their flights."""
 
 SELECTOR = "origin = 'JFK' AND dep_delay > 60"
-"""What the filtered subscription asks for: flights that left JFK more than an hour late."""
+"""The selector of the filtered subscription: flights that left JFK more than an hour late."""

@@ -1,4 +1,4 @@
-"""The picture: how late each carrier was, over the year."""
+"""Draw the picture: how late each carrier was over the year."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _INK, _SOFT, _QUIET, _GRID = "#1f2933", "#52606d", "#9aa5b1", "#e9edf1"
 _LATE, _EARLY = "#d1495b", "#2e86ab"
 _COLUMNS = 4
 _WEEKLY_FROM_DAYS = 60
-"""A shorter time is drawn day by day."""
+"""Shorter periods are drawn day by day."""
 _FLIGHTS_MIN = 5
-"""An average of fewer flights says nothing about a carrier."""
+"""Fewest flights for an average; fewer say nothing about a carrier."""
 
 Float64s = npt.NDArray[np.float64]
 Curve = tuple[npt.NDArray[np.datetime64], Float64s]
@@ -67,7 +67,7 @@ def draw(sums: pa.Table, names: Mapping[str, str], file: Path) -> None:
 
 
 def _step(sums: pa.Table) -> int:
-    """Days that share a point."""
+    """The number of days that share a point."""
     return 7 if np.ptp(_days(sums)).astype(int) >= _WEEKLY_FROM_DAYS else 1
 
 
@@ -80,7 +80,7 @@ def _curve(sums: pa.Table, step: int) -> Curve:
     days = _days(sums)
     first = days.astype("datetime64[Y]").astype("datetime64[D]").min()
     slots = (days - first).astype(int) // step
-    # The last day or two of a year are no week of their own.
+    # The last day or two of a year do not count as a week.
     slots = np.minimum(slots, max(0, 365 // step - 1)) if step > 1 else slots
     count = int(slots.max()) + 1
     minutes = np.bincount(slots, sums["departure_delay"].to_numpy(), count)
@@ -107,7 +107,7 @@ def _panel(axes: Any, own: Curve, everyone: Curve) -> None:
 
 
 def _short(name: str) -> str:
-    """Without what kind of company it is: panels are narrow."""
+    """The name without the kind of company, because panels are narrow."""
     return re.sub(r" (Inc\.|Co\.|Corporation)$", "", name)
 
 
@@ -119,7 +119,7 @@ def _label(axes: Any, name: str, own: pa.Table) -> None:
 
 
 def _frame(grid: Any, everyone: Curve) -> None:
-    """Axes alike in all panels: bounded by what matters, not by one carrier's worst week."""
+    """Use the same axes in all panels, with limits that one carrier's worst week does not set."""
     from matplotlib import dates as mpl_dates
 
     dates: Any = mpl_dates

@@ -1,4 +1,4 @@
-"""What there is before the first flight: the channels, and what an interrupted run has left."""
+"""Prepare a run: create the channels, or find what an interrupted run has left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.client.sync.sync import Channel
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """How a run begins, and what is there already."""
+    """How a run begins, and what exists already."""
 
     beginning: Beginning
     stored: int
@@ -38,13 +38,13 @@ class Prepared(msgspec.Struct, frozen=True):
 def prepare(
     record: RunRecord, session: penstock.Session, rows: int, beginning: Beginning
 ) -> Prepared:
-    """Make the channels, or find what an interrupted run has left. Raises ``CannotBegin``."""
+    """Create the channels, or find what an interrupted run has left. Raises ``CannotBegin``."""
     channels = session.channels
     there = [name for name in (FLIGHTS, DELAYS) if name in channels.list()]
     if beginning is Beginning.FIRST:
         _refuse_foreign(record, there)
     if beginning is Beginning.RESUMED and len(there) < 2 and record.has_output:
-        beginning = Beginning.REPLACED  # somebody has removed half of it
+        beginning = Beginning.REPLACED  # a part of it was removed
     if beginning is Beginning.REPLACED:
         record.clear(rows)
         for name in there:
@@ -64,7 +64,7 @@ def prepare(
 
 
 def _refuse_foreign(record: RunRecord, there: list[str]) -> None:
-    """What this program has not made it must not remove, nor add to."""
+    """Refuse channels that this program has not created: it must not change or remove them."""
     if there:
         raise CannotBegin(
             f"the realm in {record.realm} has a channel {there[0]} that this program has not "

@@ -1,4 +1,4 @@
-"""How far each part of the run is: bars on a terminal, a line every few seconds elsewhere."""
+"""Show the progress of each part: bars on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 LINE_INTERVAL_S = 2.0
-"""Between two lines of progress where there is no terminal."""
+"""Seconds between two lines of progress if there is no terminal."""
 
 
 class Part:
-    """One thing that goes on in the run: how far it is, and how fast it went.
+    """The progress and speed of one part of the run.
 
     ``before`` is what an interrupted run had done already; it counts as done, not as speed.
     """
@@ -31,11 +31,11 @@ class Part:
         self._last = 0.0
 
     def began(self) -> None:
-        """The clock of the rate starts here, or else with the first progress."""
+        """Start the clock of the rate; otherwise it starts with the first progress."""
         self._first = perf_counter()
 
     def reach(self, done: int, note: str = "") -> None:
-        """``done`` of the total are done by now."""
+        """Set how many of the total are done."""
         with self._lock:
             now = perf_counter()
             if self._first is None:
@@ -47,12 +47,12 @@ class Part:
 
     @property
     def share(self) -> float:
-        """How much of it is done, 0 to 1."""
+        """The fraction that is done, 0 to 1."""
         return self.done / self.total if self.total else 1.0
 
     @property
     def seconds(self) -> float:
-        """From the beginning of this part to its last progress."""
+        """Seconds from the beginning of this part to its last progress."""
         return 0.0 if self._first is None else max(self._last - self._first, 0.0)
 
     @property
@@ -62,7 +62,7 @@ class Part:
 
 
 class Board:
-    """Shows the parts of a run side by side."""
+    """Shows the progress of all parts together."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -101,7 +101,7 @@ class Board:
                 self._bars = None
 
     def refresh(self) -> None:
-        """Call it often; it draws when it is time to."""
+        """Draw the progress if it is due; may be called often."""
         if self._bars is not None:
             self._draw(self._bars)
             return

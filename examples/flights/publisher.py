@@ -1,4 +1,4 @@
-"""The publisher: every flight an event, in departure order, each exactly once."""
+"""The publisher: publishes each flight as an event, in order of departure, exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether everything adds up: what each part has counted against the CSV itself."""
+"""Check that everything adds up: compare what each part has counted with the CSV."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Outstanding(msgspec.Struct, frozen=True):
-    """What the workers had still to acknowledge when this run began."""
+    """Events that the workers still had to acknowledge when this run began."""
 
     events: int
     ids: int
@@ -56,7 +56,7 @@ class Acknowledged(msgspec.Struct, frozen=True):
 
     @classmethod
     def said_by(cls, worker: str, said: Mapping[str, Any]) -> Acknowledged:
-        """From what the worker has reported last."""
+        """Read the last report of a worker."""
         counts = {name: said.get(name, 0) for name in cls.__struct_fields__ if name != "worker"}
         return cls(worker, **counts)
 
@@ -83,13 +83,13 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     archived_ids: pa.ChunkedArray
     """The ids in the archive's table."""
     archive: str
-    """The table the channel names as its archive, "" for none."""
+    """The table that the channel names as its archive; "" if none."""
     read_back: pa.Table
-    """The flights as the channel gives them to whoever reads from the first id on."""
+    """The flights as a reader gets them that starts at the first id."""
 
 
 def late_from_jfk(flights: pa.Table) -> Int64s:
-    """The event ids the selector has to choose, straight from the CSV."""
+    """The event ids that the selector has to select, computed from the CSV."""
     chosen = pc.and_(pc.equal(flights["origin"], "JFK"), pc.greater(flights["dep_delay"], 60))
     ids: Int64s = np.flatnonzero(chosen.fill_null(False).to_numpy())
     return ids
@@ -150,7 +150,7 @@ def _rollbacks(found: Findings) -> Check:
     rolled_back = sum(worker.rolled_back for worker in found.workers)
     redelivered = sum(worker.redelivered for worker in found.workers)
     if found.is_resumed:
-        # What was in a worker's hands at the interruption comes again, too.
+        # Events that a worker held at the interruption are redelivered, too.
         return Check(
             "redelivered >= rolled back (resumed)",
             redelivered >= rolled_back,
@@ -165,7 +165,7 @@ def _rollbacks(found: Findings) -> Check:
 
 
 def newest_flights(flights: pa.Table) -> pa.Table:
-    """The newest flight of each aircraft, straight from the CSV: its event id, and where to."""
+    """The newest flight of each aircraft, computed from the CSV: its event id and route."""
     numbered = flights.select(["tailnum", "origin", "dest"]).append_column(
         "last_event_id", pa.array(np.arange(flights.num_rows))
     )
@@ -205,7 +205,7 @@ def _spark(found: Findings) -> Iterator[Check]:
 
 
 def _delays(found: Findings) -> Iterator[Check]:
-    """Each day of a carrier in one row, which is that of the CSV."""
+    """Check that each carrier and day has one row, with the sums of the CSV."""
     wanted = statistics.added_up(statistics.daily(found.flights))
     sources = (
         ("channel", statistics.of_windows(found.channel_delays)),

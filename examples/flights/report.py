@@ -1,4 +1,4 @@
-"""The report: what happened, how fast, and whether it adds up; as text and as JSON."""
+"""Write the report: what happened, how fast, and whether it adds up, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def machine() -> str:
-    """What it ran on."""
+    """A description of the machine."""
     return f"{os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}"
 
 
 def carrier_rows(sums: pa.Table, names: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
-    """Sums by carrier and day as one row a carrier, the largest first."""
+    """Combine sums by carrier and day into one row per carrier, the largest first."""
     by_carrier = statistics.added_up(sums, by=("carrier",))
     rows = by_carrier.sort_by([("flights", "descending")]).to_pylist()
     return tuple({"name": names.get(row["carrier"], ""), **row} for row in rows)

@@ -1,4 +1,4 @@
-"""The run: a realm, everybody who works on it, and the report; see ``--help``.
+"""The run: starts a realm and all parts, and writes the report; see ``--help``.
 
 The realm, the publisher and two subscriptions live in this process. Two workers and Spark are
 processes of their own and come over TCP, as they would on other machines.

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and whether the next one goes on with it or takes its place."""
+"""The files of a run, and whether the next run resumes or replaces them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Beginning(enum.Enum):
 
 
 class CannotBegin(Exception):
-    """What is in the directory does not let this run begin; the message says what to do."""
+    """The directory's content prevents this run; the message says what to do."""
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class RunRecord:
-    """A run's directory, and the file in it that says how far the run has come.
+    """A run's directory, and the file in it that records the run's progress.
 
     Outside of ``flights`` it touches only the files it names; the realm may hold other channels.
     """
@@ -102,13 +102,13 @@ class RunRecord:
             file.unlink(missing_ok=True)
 
     def running(self, rows: int) -> None:
-        """From now on, an interruption leads to a resumption, with the pipeline as it is now."""
+        """Record the start: from now on, an interrupted run is resumed, with this pipeline."""
         self.work.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(PIPELINE, self.pipeline)
         self._write(Entry(state="running", rows=rows, started=datetime.now(UTC)))
 
     def finished(self) -> None:
-        """The report is written; the next run is a new one."""
+        """Record that the report is written, so that the next run starts anew."""
         assert self.entry is not None, "a run that finishes was running"
         self._write(msgspec.structs.replace(self.entry, state="finished"))
 

@@ -34,7 +34,7 @@ _LOOK_INTERVAL_S = 0.1
 
 
 class Telling:
-    """Tells the main process how far the steps are."""
+    """Reports the progress of the steps to the main process."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -54,7 +54,7 @@ class Telling:
 
 
 class Following(Telling):
-    """The same, and stops the pipeline when nothing more will come and nothing is left."""
+    """Reports progress, and stops the pipeline when every published flight is processed."""
 
     def __init__(self, pipeline: Pipeline, flights: Channel, instructions: Instructions) -> None:
         super().__init__(pipeline)
@@ -71,12 +71,12 @@ class Following(Telling):
 
 
 def position(pipeline: Pipeline, step: str) -> int:
-    """How many flights a step has dealt with for good: the id it goes on from."""
+    """How many flights a step has completed, which is the id from which it continues."""
     return Keeping(pipeline, step).positions().channels.get(FLIGHTS, 0)
 
 
 def until_published(flights: Channel, instructions: Instructions) -> None:
-    """Wait for the first flight: what columns a channel has is known from its events."""
+    """Wait for the first flight, because the columns of a channel are known from its events."""
     pause = threading.Event()
     while flights.info().last_event_id < 0 and not instructions.finish:
         pause.wait(_LOOK_INTERVAL_S)

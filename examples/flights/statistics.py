@@ -1,4 +1,4 @@
-"""Delays per carrier and day, as sums: averages do not add up, sums do."""
+"""Delays per carrier and day, as sums, because sums can be added and averages cannot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SUMS: dict[str, str] = {
     "distance": "miles",
     "air_time": "minutes in the air",
 }
-"""What is summed, and what it means."""
+"""The sums, and their meanings."""
 
 NAMES = ("carrier", *_SUMS)
 """What the roll-up makes for each day."""
@@ -27,7 +27,7 @@ FLIGHT_COLUMNS = (
     *("carrier", "year", "month", "day"),
     *("dep_delay", "arr_delay", "distance", "air_time"),
 )
-"""What of a flight the statistics need."""
+"""The columns of a flight that the statistics need."""
 
 
 def daily(flights: pa.Table) -> pa.Table:
@@ -67,7 +67,7 @@ def daily(flights: pa.Table) -> pa.Table:
 
 
 def added_up(partial: pa.Table, by: tuple[str, ...] = KEYS) -> pa.Table:
-    """Sums that share ``by`` become one row; sorted."""
+    """Add up the rows that have the same values of ``by``; the result is sorted."""
     grouped = partial.group_by(list(by)).aggregate([(name, "sum") for name in _SUMS])
     named = grouped.select([*by, *(f"{name}_sum" for name in _SUMS)])
     return named.rename_columns([*by, *_SUMS]).sort_by([(name, "ascending") for name in by])
@@ -89,5 +89,5 @@ def _days(flights: pa.Table) -> pa.ChunkedArray:
 
 
 def _or_zero(sums: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The sum of nothing but nulls is null; here it is 0."""
+    """Replace null by 0, because Arrow's sum of only nulls is null."""
     return pc.fill_null(sums, 0)

@@ -1,4 +1,4 @@
-"""Parts of the run that live in the main process, each on a thread of its own."""
+"""Parts of the run that run in the main process, each on its own thread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from examples.flights.progress import Part
 
 
 class PartThread(threading.Thread):
-    """Does one part of the run; keeps the error it ended with."""
+    """Runs one part of the run and keeps the error with which it ended."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(name=part.name, daemon=True)
@@ -24,7 +24,7 @@ class PartThread(threading.Thread):
             self._error = error
 
     def work(self) -> None:
-        """What the part consists of."""
+        """The work of the part."""
         raise NotImplementedError
 
     @property
@@ -34,7 +34,7 @@ class PartThread(threading.Thread):
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has ended well. Raises ``PartFailed`` when it has not."""
+        """Whether it has ended without an error. Raises ``PartFailed`` if there was one."""
         if self.is_alive() or self.ident is None:
             return False
         if self._error is not None:
@@ -42,7 +42,7 @@ class PartThread(threading.Thread):
         return True
 
     def stop(self) -> None:
-        """End it soon, whatever it is doing."""
+        """Ask it to end soon, even if its work is not done."""
         self._stop_asked.set()
         if self.ident is not None:
             self.join(timeout=10)

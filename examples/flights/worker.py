@@ -17,7 +17,7 @@ from examples.flights.names import FLIGHTS, GROUND_CREW
 from penstock.client.sync.sync import DurableSubscription
 
 WINDOW = 4_000
-"""Flights in this worker's hands at a time."""
+"""Most flights that this worker holds at a time."""
 _PATIENCE_S = 0.2
 
 Int64s = npt.NDArray[np.int64]
@@ -25,7 +25,7 @@ _NONE: Int64s = np.empty(0, np.int64)
 
 
 def is_rolled_back(event_ids: Int64s) -> npt.NDArray[np.bool_]:
-    """Which events are given back at their first delivery: about 1 %, the same in every run."""
+    """Which events are rolled back at their first delivery: about 1 %, the same in every run."""
     scattered = (event_ids.astype(np.uint64) * np.uint64(2_654_435_761)) % np.uint64(1 << 32)
     chosen: npt.NDArray[np.bool_] = scattered % np.uint64(100) == 0
     return chosen
@@ -37,11 +37,11 @@ class Tally:
     def __init__(self) -> None:
         self.acknowledged = 0
         self.acknowledged_ids = 0
-        """Sum of the ids: two workers that shared the work add up to the whole, exactly."""
+        """Sum of the ids: two workers that share the work add up to the whole, exactly."""
         self.rolled_back = 0
         self.redelivered = 0
         self.is_idle = False
-        """Nothing came when it last looked."""
+        """Whether the last read returned no events."""
 
     def tell(self) -> None:
         report(
@@ -53,7 +53,7 @@ class Tally:
 
 
 def work(url: str, instructions: Instructions) -> None:
-    """Take flights until there are none and the run says that none will come."""
+    """Process flights until none are left and the run says that no more will come."""
     tally = Tally()
     with penstock.connect(url) as session:
         durable = session.channels.get(FLIGHTS).durables.get(GROUND_CREW)
@@ -65,10 +65,10 @@ def work(url: str, instructions: Instructions) -> None:
 
 
 def handed_over(subscription: DurableSubscription) -> tuple[Int64s, Int64s]:
-    """The ids of everything that has come, and of what of it was delivered before.
+    """The ids of all events that have arrived, and of those that were delivered before.
 
-    All of it at once: an acknowledgement waits for the disk, and one of many events waits no
-    longer than one of few.
+    They are taken together, because an acknowledgement waits for the disk, and waits no longer
+    for many events than for a few.
     """
     ids, again = [_NONE], [_NONE]
     batch = subscription.next_batch(timeout=_PATIENCE_S)
@@ -80,7 +80,7 @@ def handed_over(subscription: DurableSubscription) -> tuple[Int64s, Int64s]:
 
 
 def settle(subscription: DurableSubscription, ids: Int64s, again: Int64s, tally: Tally) -> None:
-    """Roll back one in a hundred of what comes for the first time, acknowledge the rest."""
+    """Roll back one in a hundred events at their first delivery; acknowledge the rest."""
     refused = is_rolled_back(ids) & ~np.isin(ids, again)
     if refused.any():
         subscription.rollback(ids[refused].tolist())

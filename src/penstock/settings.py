@@ -67,10 +67,10 @@ class ListenSettings(Section, frozen=True, kw_only=True):
     ] = None
     connections_max: Annotated[int, Meta(ge=1, description="Most connections at once.")] = 10_000
     idle_timeout_s: Annotated[
-        float, Meta(gt=0, description="A connection silent this long is taken for dead.")
+        float, Meta(gt=0, description="A connection that is silent for this long is closed.")
     ] = 45.0
     hello_timeout_s: Annotated[
-        float, Meta(gt=0, description="A connection has to say who it is within this time.")
+        float, Meta(gt=0, description="Time in which a client has to identify itself.")
     ] = 10.0
     tls_certificate: Annotated[
         str,
@@ -80,7 +80,7 @@ class ListenSettings(Section, frozen=True, kw_only=True):
     tls_client_ca: Annotated[
         str,
         Meta(
-            description="PEM file of the authorities whose client certificates are believed; the "
+            description="PEM file of the authorities whose client certificates are accepted; the "
             "certificate's common name is the user."
         ),
     ] = ""
@@ -90,16 +90,16 @@ class ListenSettings(Section, frozen=True, kw_only=True):
     tls_client_revoked: Annotated[
         str,
         Meta(
-            description="PEM file of the revocation lists of those authorities, one of each; who "
-            "shows a certificate that is on one is refused, and its sessions end."
+            description="PEM file of the revocation lists of those authorities, one of each; "
+            "clients with a revoked certificate are refused, and their sessions end."
         ),
     ] = ""
     tls_self_signed: Annotated[
         str,
         Meta(
             description="Names and addresses, with commas between them, of a certificate that the "
-            "realm makes for itself where `tls_certificate` is empty; it is kept in `tls/` of the "
-            "data directory, for clients to believe. Empty: none is made."
+            "realm creates if `tls_certificate` is empty; it is kept in `tls/` of the data "
+            "directory, so that clients can be told to trust it. Empty: none is created."
         ),
     ] = ""
 
@@ -109,7 +109,7 @@ class AccessSettings(Section, frozen=True, kw_only=True):
         Literal["off", "optional", "mandatory"],
         Meta(
             description="Authentication: off (loopback only, everyone may do everything), optional "
-            "(who does not sign in is anonymous), mandatory."
+            "(clients that do not sign in are anonymous), mandatory."
         ),
     ] = "off"
     password_rounds: Annotated[
@@ -127,28 +127,27 @@ class AccessSettings(Section, frozen=True, kw_only=True):
     cleartext_passwords: Annotated[
         bool,
         Meta(
-            description="Take passwords and tokens that come over the network without TLS, where "
-            "everybody on the way can read them. Passwords of native clients never travel, so "
-            "they come in all the same."
+            description="Accept passwords and tokens over the network without TLS, where others "
+            "can read them. Native clients never send passwords, so they need no such permission."
         ),
     ] = False
     audit_files: Annotated[
         int,
         Meta(
             ge=0,
-            description="Files of each audit log kept beside the newest, of 16 MiB each; the "
-            "oldest is deleted. 0: none ever is.",
+            description="Older files of each audit log to keep, of 16 MiB each; the oldest is "
+            "deleted. 0: all are kept.",
         ),
     ] = 20
     failure_delay_s: Annotated[
-        float, Meta(ge=0, description="How long a failed sign-in waits for its answer.")
+        float, Meta(ge=0, description="Delay before a failed sign-in is answered.")
     ] = 1.0
     lockout_failures: Annotated[
         int,
         Meta(
             ge=0,
-            description="So many wrong passwords of one user, or from one host, within "
-            "`lockout_window_s` lock it; 0: nothing is ever locked.",
+            description="Wrong passwords of one user, or from one host, within `lockout_window_s` "
+            "after which it is locked; 0: never.",
         ),
     ] = 10
     lockout_window_s: Annotated[
@@ -158,10 +157,10 @@ class AccessSettings(Section, frozen=True, kw_only=True):
         float,
         Meta(
             gt=0,
-            description="How long the first lock lasts; each that follows lasts twice as long.",
+            description="How long the first lock lasts; each following lock lasts twice as long.",
         ),
     ] = 30.0
-    lockout_max_s: Annotated[float, Meta(gt=0, description="No lock lasts longer.")] = 900.0
+    lockout_max_s: Annotated[float, Meta(gt=0, description="Longest duration of a lock.")] = 900.0
     token_keys: Annotated[
         str,
         Meta(
@@ -169,28 +168,32 @@ class AccessSettings(Section, frozen=True, kw_only=True):
             "OpenID provider's `jwks_uri`; empty: no tokens."
         ),
     ] = ""
-    token_issuer: Annotated[str, Meta(description="Who has to have issued a token.")] = ""
-    token_audience: Annotated[str, Meta(description="Whom a token has to be made for.")] = ""
+    token_issuer: Annotated[str, Meta(description="Required issuer of a token.")] = ""
+    token_audience: Annotated[str, Meta(description="Required audience of a token.")] = ""
     token_user_claim: Annotated[str, Meta(description="The claim that names the user.")] = "sub"
     token_users: Annotated[
         Literal["apart", "same"],
         Meta(
-            description="Whom a token names: token:NAME, apart from the user NAME who has a "
-            "password here, or the same (only where the issuer gives the names of both)."
+            description="The user that a token identifies: apart is token:NAME, distinct from the "
+            "user NAME who has a password here; same is that user (only if the issuer controls "
+            "both kinds of names)."
         ),
     ] = "apart"
     certificate_users: Annotated[
         Literal["apart", "same"],
         Meta(
-            description="Whom a client certificate names: certificate:NAME, or the same as the "
-            "user NAME who has a password here."
+            description="The user that a client certificate identifies: apart is certificate:NAME; "
+            "same is the user NAME who has a password here."
         ),
     ] = "apart"
     token_groups_claim: Annotated[
-        str, Meta(description="The claim that names groups; dots lead into objects.")
+        str,
+        Meta(
+            description="The claim that names groups; dots separate the fields of nested objects."
+        ),
     ] = "groups"
     login_idle_s: Annotated[
-        float, Meta(gt=0, description="A console session unused this long ends.")
+        float, Meta(gt=0, description="A console session that is unused for this long ends.")
     ] = 3_600.0
     login_total_s: Annotated[
         float, Meta(gt=0, description="A console session ends after this time in any case.")
@@ -199,8 +202,8 @@ class AccessSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Most console sessions of one user; with the next one that ends which was "
-            "not used for longest.",
+            description="Most console sessions of one user; another one ends the session that was "
+            "unused for longest.",
         ),
     ] = 100
 
@@ -220,26 +223,26 @@ class HttpSettings(Section, frozen=True, kw_only=True):
         bool,
         Meta(
             description="Serve HTTP: the administration API, metrics and the console. A realm "
-            "embedded in a program never does by itself."
+            "embedded in a program does not do so by itself."
         ),
     ] = True
     host: Annotated[
-        str, Meta(description="Address of HTTP; empty: the one of the native protocol.")
+        str, Meta(description="Address of HTTP; empty: that of the native protocol.")
     ] = ""
     port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
-            description="Its port; 0 takes any free one. Not given: 9080, and no HTTP where "
-            "another process has that."
+            description="Port of HTTP; 0 takes any free one. Not given: 9080, and no HTTP if "
+            "another process uses that port."
         ),
     ] = None
     connections_max: Annotated[
         int,
         Meta(
             ge=1,
-            description="Most HTTP connections at once. Beyond them the one goes that has let the "
-            "realm wait longest for a request; while all are being answered, a few more may look "
-            "at /health, /ready and /metrics.",
+            description="Most HTTP connections at once. Beyond that, the connection that has been "
+            "idle for longest is closed; while all are being answered, a few more may read "
+            "/health, /ready and /metrics.",
         ),
     ] = 256
     connections_per_address_max: Annotated[
@@ -254,8 +257,8 @@ class HttpSettings(Section, frozen=True, kw_only=True):
         str,
         Meta(
             description="Names by which browsers reach the realm, with ',' between them. Under "
-            "other names nobody comes in without a user: a page of another site may have led "
-            "there by its DNS. Addresses and localhost are known, and any name over TLS."
+            "other names every request needs a user, because a page of another site may have "
+            "led there by its DNS. Addresses, localhost and any name over TLS are accepted."
         ),
     ] = ""
     viewers_max: Annotated[int, Meta(ge=0, description="Most live views at once.")] = 100
@@ -266,8 +269,8 @@ class HttpSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Most requests of one user that are being answered at once: live views, "
-            "downloads and whatever else takes long, too.",
+            description="Most requests of one user that are being answered at once, including live "
+            "views, downloads and other long requests.",
         ),
     ] = 128
     body_bytes: Annotated[
@@ -275,13 +278,16 @@ class HttpSettings(Section, frozen=True, kw_only=True):
     ] = 32 << 20
     head_timeout_s: Annotated[
         float,
-        Meta(gt=0, description="A connection has to make a request within this time, or is over."),
+        Meta(gt=0, description="A connection has to send a request's head within this time."),
     ] = 20.0
     body_timeout_s: Annotated[
-        float, Meta(gt=0, description="The body of a request has to come within this time.")
+        float, Meta(gt=0, description="The body of a request has to arrive within this time.")
     ] = 60.0
     send_timeout_s: Annotated[
-        float, Meta(gt=0, description="A peer that takes nothing for so long is dropped.")
+        float,
+        Meta(
+            gt=0, description="A client that reads nothing of its answer for this long is dropped."
+        ),
     ] = 30.0
     channels_named_max: Annotated[
         int,
@@ -294,8 +300,8 @@ class HttpSettings(Section, frozen=True, kw_only=True):
     pipelines: Annotated[
         str,
         Meta(
-            description="Folders of pipelines' checkpoints, with ':' between them, whose progress "
-            "is shown."
+            description="Folders of pipelines' checkpoints whose progress is shown, with ':' "
+            "between them."
         ),
     ] = ""
 
@@ -308,8 +314,8 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Bytes for events that live in memory only: reliable and simple channels, "
-            "events of mixed ones that are not persistent.",
+            description="Bytes for events that are kept in memory only: those of reliable and "
+            "simple channels, and those of mixed channels that are not persistent.",
         ),
     ] = 1 << 30
     off_heap_bytes: Annotated[
@@ -322,7 +328,7 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Most property names of a channel, those inside dictionaries among them; "
+            description="Most property names of a channel, including those inside dictionaries; "
             "0: no limit.",
         ),
     ] = 1_000
@@ -339,7 +345,7 @@ class LimitSettings(Section, frozen=True, kw_only=True):
     ] = 60.0
     unsealed_bytes: Annotated[
         int,
-        Meta(ge=1 << 20, description="Bytes not in segment files above which publishers wait."),
+        Meta(ge=1 << 20, description="Bytes not yet in segment files above which publishers wait."),
     ] = 512 << 20
     channels_max: Annotated[
         int, Meta(ge=0, description="Most channels and queues together; 0: no limit.")
@@ -362,8 +368,8 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Bytes of publishes of one connection not answered yet; 0: no limit of "
-            "its own.",
+            description="Bytes of one connection's publishes that are not answered yet; 0: no "
+            "separate limit.",
         ),
     ] = 0
     requests_per_s_max: Annotated[
@@ -388,7 +394,8 @@ class StorageSettings(Section, frozen=True, kw_only=True):
 
 class LogSettings(Section, frozen=True, kw_only=True):
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least important line.")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Lowest level that is logged."),
     ] = "info"
     format: Annotated[
         Literal["auto", "text", "json"],
@@ -397,7 +404,7 @@ class LogSettings(Section, frozen=True, kw_only=True):
 
 
 class Settings(Section, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(description="What this realm calls itself.")] = "penstock"
+    name: Annotated[str, Meta(description="Name of this realm.")] = "penstock"
     listen: ListenSettings = ListenSettings()
     access: AccessSettings = AccessSettings()
     http: HttpSettings = HttpSettings()

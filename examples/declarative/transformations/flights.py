@@ -1,4 +1,4 @@
-"""Flights of a channel as a table, and the late ones back to a channel.
+"""Copy the flights of a channel to a table, and publish the late ones to another channel.
 
 ``PENSTOCK_URL`` names the realm.
 """
@@ -18,7 +18,7 @@ spark = SparkSession.active()
 
 @pipelines.table
 def flights() -> DataFrame:
-    """Every flight, once: a streaming table goes on where the last run was."""
+    """Every flight, once: a streaming table continues where the last run ended."""
     options = {"channel": "flights", "startingOffsets": "earliest"}
     return spark.readStream.format("penstock").options(**options).load()
 
@@ -28,6 +28,6 @@ pipelines.create_sink("late", "penstock", {"channel": "late"})
 
 @pipelines.append_flow(target="late")
 def late_flights() -> DataFrame:
-    """What is late goes to a channel, by the same sink as ever: each micro-batch once."""
+    """Publish late flights through the ordinary sink, each micro-batch exactly once."""
     late = spark.readStream.table("flights").where("dep_delay > 60")
     return late.select("carrier", "flight", "dep_delay")

@@ -8,16 +8,16 @@ from penstock.core.vocabulary.counters import Counters
 
 MEANINGS: Final = {
     "live": "stored, and there to be read",
-    "overdue": "past their TTL, on their way to the dead event store",
+    "overdue": "past their TTL, about to move to the dead event store",
     "consumed": "acknowledged by all who wanted them",
     "dead": "moved to the dead event store",
     "expired": "past their TTL",
     "evicted": "pushed out by newer ones when it was full",
-    "purged": "removed by somebody",
+    "purged": "removed on request",
     "replaced": "replaced by a newer event of the same key",
-    "relayed": "transient: given to those who were there, never stored",
+    "relayed": "transient: delivered to connected clients, never stored",
     "redriven": "published again, where they came from or elsewhere",
-    "dropped": "of interest to nobody",
+    "dropped": "wanted by no subscriber",
     "quarantined": "unreadable, set aside",
 }
 """What each term of the sum counts, in the order it is printed."""

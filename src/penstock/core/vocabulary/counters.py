@@ -26,7 +26,7 @@ class Counters(Struct, array_like=True):
     redriven: int = 0
     """Moved on to where they are wanted again."""
     dropped: int = 0
-    """By the JMS engine: of interest to nobody."""
+    """Dropped by the JMS engine, because no subscriber wanted them."""
 
     @property
     def gone(self) -> int:

@@ -255,14 +255,14 @@ class DataDirectoryInUse(Unavailable):
 
 
 class InsecureConnection(Refused):
-    """A password or token came over the network without TLS: it was not looked at, and whoever
-    listens on the way may have read it."""
+    """A password or token came over the network without TLS. It was not checked, and anyone who can
+    listen to the network may have read it."""
 
     code = "insecure-connection"
 
 
 class Internal(PenstockError):
-    """The realm failed in a way nobody foresaw; its log has it under the incident that the
+    """The realm failed unexpectedly; its log describes the failure under the incident that the
     message names. Whether anything was done is unknown."""
 
     code = "internal"
@@ -287,7 +287,7 @@ class NewerFormat(Corrupt):
 
 
 class Fenced(PenstockError):
-    """Somebody else has written where this owner wanted to: it is not the owner any more."""
+    """Another process has written to the same place: this one is no longer its owner."""
 
     code = "fenced"
 

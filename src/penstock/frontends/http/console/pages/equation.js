@@ -5,16 +5,16 @@ import { Note } from "../parts.js";
 
 const TERMS = [
   ["live", "live", "stored, and there to be read"],
-  ["overdue", "overdue", "past their time, on their way to the dead event store"],
+  ["overdue", "overdue", "past their time, about to move to the dead event store"],
   ["consumed", "consumed", "acknowledged by all who wanted them"],
   ["dead", "dead", "moved to the dead event store"],
   ["expired", "expired", "past their time to live"],
   ["evicted", "evicted", "pushed out by newer ones when it was full"],
-  ["purged", "purged", "removed by somebody"],
+  ["purged", "purged", "removed on request"],
   ["replaced", "replaced", "by a newer event of the same key"],
-  ["relayed", "relayed", "given to those who were there, never stored"],
+  ["relayed", "relayed", "delivered to connected clients, never stored"],
   ["redriven", "redriven", "published again, where they came from or elsewhere"],
-  ["dropped", "dropped", "of interest to nobody"],
+  ["dropped", "dropped", "wanted by no subscriber"],
   ["quarantined", "quarantined", "unreadable, set aside"],
 ];
 

@@ -8,9 +8,9 @@ import { routeOf } from "./store.js";
 
 const MEANING = {
   consumed: "acknowledged by all who wanted them", expired: "past their time to live",
-  evicted: "pushed out by newer ones when it was full", purged: "removed by somebody", replaced: "by a newer event of the same key",
+  evicted: "pushed out by newer ones when it was full", purged: "removed on request", replaced: "by a newer event of the same key",
   redriven: "published again, where they came from or elsewhere", relayed: "given to those who were there, never stored",
-  dropped: "of interest to nobody", redelivery_limit: "rolled back too often", buried: "sent to the dead by a client that could do nothing with it",
+  dropped: "wanted by no subscriber", redelivery_limit: "rolled back too often", buried: "sent to the dead by a client that could do nothing with it",
   quarantined: "unreadable, set aside", never: "never stored, or not known any more",
 };
 const BAD = new Set(["quarantined", "redelivery_limit", "buried"]);
