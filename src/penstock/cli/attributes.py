@@ -202,7 +202,7 @@ ATTRIBUTES: Final = (
 
 
 def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
-    """Those that can be given to a store of this kind: a new one, or one there is."""
+    """The attributes that can be given to a store of this kind, new or existing."""
     for attribute in ATTRIBUTES:
         if attribute.only in (None, kind) and (new or not attribute.is_fixed):
             yield attribute

@@ -1,4 +1,4 @@
-"""What ``penstock doctor`` looks at, one function a subject."""
+"""The checks of ``penstock doctor``, one function for each subject."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FILES_ASIDE: Final = 1_024
 """Open files a realm wants beside those of its connections."""
 EXPIRES_SOON: Final = timedelta(days=21)
 ANSWER_S: Final = 3.0
-"""How long a port may take to answer."""
+"""Seconds that a port may take to answer."""
 
 AMQP_ENGINE: Final = "python-qpid-proton"
 _NEEDED: Final = ("msgspec", "numpy", "pyarrow", "structlog", "typer", "uvicorn", "xxhash")
@@ -48,7 +48,7 @@ class Check(Struct, frozen=True):
     status: Status
     found: str
     remedy: str = ""
-    """What to do about it."""
+    """The remedy."""
 
 
 def installation() -> Iterator[Check]:
@@ -206,7 +206,7 @@ def _port(name: str, host: str, port: int, option: str, answers: Callable[[], st
 
 
 def _realm(scheme: str, host: str, port: int) -> str:
-    """Which realm answers; empty: none."""
+    """The realm that answers; empty if none does."""
     from penstock.client.sync.sync import connect
 
     place = "localhost" if host in ("0.0.0.0", "::", "") else host

@@ -1,9 +1,9 @@
-"""What the shell offers after the Tab key: names of the realm's channels, queues and durables,
-types, codes of errors.
+"""Completions for the Tab key: names of the realm's channels, queues and durables, types, codes of
+errors.
 
 Nothing here may fail or be slow: without a realm, or without the right to look, nothing is offered.
-A name is somebody else's text: it is offered so that the shell takes it for one word and for
-nothing else, or not at all.
+A name is text that somebody else chose: it is offered so that the shell takes it for one word and
+for nothing else, or not at all.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ WAIT_S: Final = 1.0
 _SHELL: Final = "_PENSTOCK_COMPLETE"
 """Says which shell asks: ``complete_bash`` and so on."""
 _SIGNS: Final = re.compile(r"[^\w,./+-]")
-"""What may mean something to a shell; letters and digits of any script do not."""
+"""Characters that may mean something to a shell; letters and digits of any script do not."""
 _OFFERED: Final = re.compile(r"""[^\\"'\n\t]*""")
-"""What the scripts of zsh and fish hand on as it is."""
+"""Texts that the scripts of zsh and fish pass on unchanged."""
 
 
 def channels(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -106,7 +106,7 @@ def _modules(package: ModuleType) -> list[str]:
 
 
 def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
-    """Those that begin so, as the shell that asks takes them."""
+    """The candidates that begin as typed, in the form that the asking shell takes."""
     begin = incomplete if incomplete.isascii() else unicodedata.normalize("NFC", incomplete)
     words = (_word(name) for name in sorted(names) if name.startswith(begin))
     return [_Offered(word) for word in words if word is not None]

@@ -41,7 +41,7 @@ LogFormat = Annotated[
 
 
 def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """What a server takes that is started with this file and these flags, here and now.
+    """The settings of a server that is started with this file and these flags, here and now.
 
     Raises ``InvalidArgument`` naming what is wrong, and where it was given.
     """
@@ -51,7 +51,7 @@ def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Setting
 
 
 def shown(file: Path | None, flags: Mapping[str, Any] | None = None) -> list[InForce]:
-    """The same, option by option, each with where it comes from."""
+    """List the settings of such a server, each with the place its value comes from."""
     from penstock.settings import in_force
 
     return in_force(text_of(file), os.environ, flags, file=_name_of(file))

@@ -1,4 +1,4 @@
-"""What the commands for channels and those for queues have in common."""
+"""Parts that the commands for channels share with those for queues."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def purge(
 
 
 def chosen_events(first: int | None, last: int | None, selector: str) -> str:
-    """What a purge is of; empty: all of them."""
+    """The selection of events to purge; empty: all of them."""
     begin, end = "the first" if first is None else first, "the newest" if last is None else last
     span = "" if first is None and last is None else f"ids {begin} to {end}"
     match = f"those that match {selector!r}" if selector else ""

@@ -1,4 +1,4 @@
-"""What ``show`` says of a channel or queue, for people and for programs."""
+"""The output of ``show`` for a channel or queue, for people and for programs."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _dead_events(definition: Definition) -> str:
 
 
 def _storage_facts(info: ChannelInfo) -> list[Fact]:
-    """Those that mean something where the events are."""
+    """The facts about storage that apply to the place where the events are kept."""
     storage, home = info.definition.storage, info.storage.home
     stamped = ", publisher, host, time and id" if storage.stamp_dictionary else ""
     facts = [("stamped", f"priority {storage.priority} where none is given{stamped}")]
@@ -153,7 +153,7 @@ def _home(storage: StorageInfo) -> str:
 
 
 def bytes_of(info: ChannelInfo) -> int:
-    """What its events take, wherever they are."""
+    """Size in bytes of the events, wherever they are."""
     storage = info.storage
     if storage.home == "pages":
         return storage.paged_bytes

@@ -31,7 +31,7 @@ class FileEvents(NamedTuple):
 
     events: pa.RecordBatch | list[Event]
     read: int
-    """How far the file has been read, in the unit of ``Opened.total``."""
+    """The part of the file that has been read, in the unit of ``OpenedFile.total``."""
 
 
 Pieces = Generator[FileEvents, None, None]
@@ -47,7 +47,7 @@ Parse = Callable[[bytes], "Event"]
 """Makes the event in a line."""
 
 LINES: Final = (".ndjson", ".jsonl")
-"""What names of files of lines end in."""
+"""Suffixes of files that hold one JSON document a line."""
 
 
 def open_events(path: str, parse: Parse = event_of) -> OpenedFile:

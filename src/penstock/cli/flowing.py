@@ -1,4 +1,4 @@
-"""How far the steps of a pipeline have come: a table that moves at a terminal, lines elsewhere."""
+"""Progress of a pipeline's steps: a table that is redrawn at a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.step import Progress
 
 LINES_EVERY_S: Final = 10.0
-"""How often each step gets a line where nobody sits at a terminal."""
+"""Seconds between two lines of a step when the output is no terminal."""
 
 
 class Shown(Protocol):

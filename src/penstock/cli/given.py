@@ -1,4 +1,4 @@
-"""What people type: properties, keys, durations, times, where to begin."""
+"""Parsing of what people type: properties, keys, durations, times, start positions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def milliseconds(text: str) -> int:
 
 
 def delivery(text: str) -> datetime:
-    """When to publish: a time, or ``+30``, ``+1.5``, ``+5m`` from now; seconds without a unit."""
+    """Parse a time of publication: a time, or ``+30``, ``+1.5``, ``+5m`` from now; seconds without
+    a unit."""
     try:
         if not text.startswith("+"):
             return time(text)

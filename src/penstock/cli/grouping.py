@@ -1,4 +1,4 @@
-"""What all groups of commands have in common."""
+"""Parts that all groups of commands share."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def descriptors(path: str) -> bytes:
 
 
 def known_to(store: Channel | Queue) -> Messages | None:
-    """What reads the messages of a channel or queue; None without descriptors, or without what
-    it takes to read them."""
+    """A reader of the messages of a channel or queue; None without descriptors, or without the
+    packages that reading takes."""
     try:
         messages = store.messages()
     except Unavailable:

@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for programs.
+"""Output of commands: tables for people, JSON for programs.
 
-What others have chosen, names and data and words of a realm, may hold characters that a terminal
-obeys, or that turn the direction of text. They come out escaped, here and nowhere else.
+Texts that others have chosen, names and data and words of a realm, may hold characters that a
+terminal obeys, or that turn the direction of text. They come out escaped, here and nowhere else.
 """
 
 from __future__ import annotations

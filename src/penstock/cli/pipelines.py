@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 INTERRUPTED: Final = 130
 LOOK_S: Final = 0.2
-"""How soon a signal is noticed."""
+"""Seconds after which a signal is noticed, at most."""
 
 commands = typer.Typer(
     cls=CommandGroup,
@@ -219,7 +219,7 @@ def _ended(step: StepReport) -> str:
 
 
 def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
-    """What there is to say of a step without asking anybody."""
+    """The document of a step, as far as its definition tells."""
     from penstock.spark.pipelines.standing import Keeping
 
     keeping = Keeping(pipeline, step.name)
@@ -249,7 +249,8 @@ def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> s
 
 
 def _add_lags(documents: list[dict[str, Any]], url: str) -> None:
-    """How many events each step has not read yet; none where the realm does not answer."""
+    """Add the number of events that each step has not read yet; nothing if the realm does not
+    answer."""
     from penstock.client.sync.sync import connect
 
     wanted = {name for document in documents for name in document["next"]}

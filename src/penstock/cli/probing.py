@@ -28,21 +28,22 @@ class Endpoint(Struct, frozen=True):
     port: int
     secure: bool
     wants_certificate: bool = False
-    """Of its clients: without one it hangs up behind the handshake."""
+    """Whether clients must have a certificate; without one the port hangs up after the
+    handshake."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class PortAnswer(Struct, frozen=True):
-    """What a port had to say."""
+    """The answer of a port."""
 
     is_good: bool
     said: str
 
 
 def near(host: str) -> str:
-    """Where a listener of this machine is reached that listens on ``host``."""
+    """The address by which this machine reaches its own listener on ``host``."""
     return _EVERYWHERE.get(host, host)
 
 

@@ -96,7 +96,7 @@ _ORDER: Final = (
 
 
 def _forget_output() -> None:
-    """Whoever read our output has gone; keep Python from trying again at its end."""
+    """Keep Python from writing again at its end, as the reader of our output has gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

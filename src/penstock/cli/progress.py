@@ -1,4 +1,4 @@
-"""How far long work has come, for whoever sits at the terminal."""
+"""Progress of long work, shown at a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 
 class ProgressDisplay(Protocol):
     def reached(self, done: int) -> None:
-        """So much of the total is done."""
+        """Show that ``done`` of the total is done."""
         ...
 
 

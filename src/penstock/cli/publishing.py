@@ -183,7 +183,7 @@ def send(
 
 
 class Target(NamedTuple):
-    """Where events go."""
+    """The target of published events."""
 
     store: Channel | Queue
     one: Callable[..., int]
@@ -209,7 +209,7 @@ def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Ta
 
 
 def _deltas_to(channel: Channel) -> Target:
-    """The same, of deltas."""
+    """Publish deltas to a channel or queue."""
     from penstock.columns.events.event import Event
 
     def one(data: bytes, **parts: Any) -> int:

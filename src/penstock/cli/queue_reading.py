@@ -158,7 +158,7 @@ def read(
 def _arriving(
     reader: Reader, most: int, limit: int | None, timeout: float | None
 ) -> Iterator[Sequence[EventBatch]]:
-    """What comes, at most ``most`` events at a time, until nothing does for ``timeout`` seconds;
+    """Yield arriving events, at most ``most`` at a time, until none comes for ``timeout`` seconds;
     waits in short pieces."""
     taken, idle_s = 0, 0.0
     while taken != limit and (timeout is None or idle_s <= timeout):
@@ -172,7 +172,8 @@ def _arriving(
 def _committed(
     reader: Reader, most: int, limit: int | None, timeout: float | None
 ) -> Iterator[Sequence[EventBatch]]:
-    """As :func:`_arriving`; whoever asks for more has printed what came before."""
+    """Yield as :func:`_arriving` does, and commit what came before when the caller asks for more,
+    since the caller has printed it by then."""
     for batches in _arriving(reader, most, limit, timeout):
         yield batches
         try:

@@ -1,4 +1,4 @@
-"""What happens in a realm per second: two looks through the client, and what changed between."""
+"""Activity of a realm per second: the difference between two samples taken through the client."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DurableLine(Struct, frozen=True, kw_only=True):
 
 
 class RealmRates(Struct, frozen=True, kw_only=True):
-    """What ``penstock top`` shows."""
+    """The figures that ``penstock top`` shows."""
 
     realm: str
     version: str
@@ -84,7 +84,8 @@ class Sampler:
         self._opened: dict[str, Channel | Queue] = {}
 
     def look(self) -> Sample:
-        """What may not be seen, or has gone meanwhile, is left out. Raises ``CannotConnect``."""
+        """Take a sample; it leaves out what the user may not see and what has gone meanwhile.
+        Raises ``CannotConnect``."""
         session = self._session
         channels, queues = session.channels.list(), session.queues.list()
         named = [*((name, True) for name in channels), *((name, False) for name in queues)]
@@ -119,7 +120,7 @@ class Sampler:
 
 
 def between(before: Sample, now: Sample) -> RealmRates:
-    """What changed from one look to the next, per second; what is new counts from its start."""
+    """The change from one sample to the next, per second; new stores count from their start."""
     seconds = max(now.at_us - before.at_us, 1) / 1_000_000
     stores = tuple(_stores(before, now, seconds))
     said = now.realm

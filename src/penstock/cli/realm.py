@@ -1,4 +1,4 @@
-"""Which realm a command talks to."""
+"""The realm that a command talks to."""
 
 from __future__ import annotations
 

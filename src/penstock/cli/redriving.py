@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_S = 0.2
-"""How often to ask how far it has come."""
+"""Seconds between two questions for the progress."""
 
 
 def register(app: typer.Typer) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.columns.selectors.checking import Checked
 
 SAMPLE: Final = 5
-"""So many ids of matching events are shown."""
+"""Number of ids of matching events that are shown."""
 
 commands = typer.Typer(
     cls=CommandGroup,

@@ -40,7 +40,7 @@ _ROWS_ASIDE: Final = 8
 
 
 class View:
-    """What is on the screen, and what keys have made of it."""
+    """The content of the screen, as keys have changed it."""
 
     def __init__(self) -> None:
         self.order = "published"

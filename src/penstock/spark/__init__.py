@@ -54,12 +54,12 @@ def _this_python(spark: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _settled_environment(spark: SparkSession) -> Iterator[None]:
-    """What is registered inside carries every variable that Spark adds when a query starts.
+    """Data sources registered inside have every variable that Spark adds when a query starts.
 
-    The queries of a session share the source's map of variables. A query that starts puts its
-    own into it, without a lock, while another one ships the same map to its tasks or copies it:
-    a map that grows then is garbled (``OptionalDataException``, a failing ``start``). Values of
-    keys that are there already are replaced in place, which harms nobody.
+    The queries of a session share the source's map of variables. A query that starts puts its own
+    into it, without a lock, while another one ships the same map to its tasks or copies it: a map
+    that grows then is garbled (``OptionalDataException``, a failing ``start``). Values of keys that
+    are there already are replaced in place, which harms nobody.
     """
     from pyspark.sql.utils import is_remote
 

@@ -36,7 +36,7 @@ from penstock.tables import Compacted, DataFile, Format, Table
 FORMAT: Final = "penstock-archive"
 """Only for :func:`archived`."""
 OPTION: Final = "archive"
-"""What the source is told besides the options of the format ``penstock``."""
+"""The option that carries an archive's own settings, beside those of the format ``penstock``."""
 
 _ARROW: Final = pa.schema(
     [
@@ -50,7 +50,7 @@ _ARROW: Final = pa.schema(
 
 
 class Lake(Struct, frozen=True):
-    """Where archives are."""
+    """The place of archives."""
 
     uri: str
     """The table; with ``several`` the folder that has a table for each channel."""
@@ -107,7 +107,7 @@ def commit(lake: Lake, written: list[Written], app: str, version: int) -> list[s
 
 
 def written_in(frame: DataFrame) -> list[Written]:
-    """What the tasks of a micro-batch have written. This is what makes them do it."""
+    """Run the tasks of a micro-batch, and return the files they have written."""
     return [
         Written(
             row.channel,

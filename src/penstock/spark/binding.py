@@ -53,10 +53,10 @@ Owed = Mapping[str, IdSet]
 
 
 class Binding(Protocol):
-    """What a stream's positions mean to the realm."""
+    """The effect that a stream's positions have on the realm."""
 
     def first(self, session: Session, link: ChannelLink) -> int:
-        """Where a stream without a checkpoint begins in a channel."""
+        """The id at which a stream without a checkpoint begins in a channel."""
         ...
 
     def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
@@ -73,7 +73,8 @@ class Binding(Protocol):
 
 
 def binding_of(options: SourceOptions) -> Binding:
-    """Of a stream. Raises ``InvalidArgument`` for options that contradict the durable."""
+    """The binding of a stream. Raises ``InvalidArgument`` for options that contradict the
+    durable."""
     return Bound(options) if options.durable else Unbound(options)
 
 
@@ -210,7 +211,7 @@ def durable_of(options: SourceOptions, link: ChannelLink) -> Durable:
 
 
 def outstanding(options: SourceOptions, links: Links, spans: Mapping[str, Span]) -> Owed | None:
-    """What a batch reads: the events that are outstanding at the durable, which stay so."""
+    """The events that a batch reads: those outstanding at the durable. They stay outstanding."""
     if not options.durable:
         return None
     return {
@@ -224,7 +225,7 @@ def outstanding(options: SourceOptions, links: Links, spans: Mapping[str, Span])
 
 
 def located(location: Location, owed: IdSet) -> Location:
-    """Where those events of a location are that are owed."""
+    """The parts of a location that hold events the durable is owed."""
     sealed = []
     for part in location.sealed:
         spans = owed.overlap(IdSet(part.spans)).spans
@@ -243,6 +244,6 @@ def restricted(partition: EventRange, owed: IdSet) -> EventRange:
 
 
 def mask_of(owed: Ids, batch: pa.RecordBatch) -> pa.BooleanArray:
-    """Which events of a batch are owed."""
+    """A mask of the events of a batch that the durable is owed."""
     edges = np.array(ranges(owed), dtype=np.int64).reshape(-1)
     return pa.array(np.searchsorted(edges, ids_of(batch), side="right") % 2 == 1)

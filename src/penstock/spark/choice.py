@@ -1,8 +1,8 @@
-"""Which channels, or queues, a read is of: one name, several, or patterns.
+"""The channels or queues that a read names: one name, several, or patterns.
 
-In a pattern ``*`` stands for any part of a name up to the next ``/``, ``**`` for any part
-across them, ``?`` for one character. A name that has one of these or a comma in it is written
-as :func:`penstock.core.vocabulary.names.escaped` does: ``%2C`` for the comma.
+In a pattern ``*`` stands for any part of a name up to the next ``/``, ``**`` for any part across
+them, ``?`` for one character. A name that has one of these or a comma in it is written as
+:func:`penstock.core.vocabulary.names.escaped` does: ``%2C`` for the comma.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
 
 
 class Choice(Struct, frozen=True):
-    """What was named, in canonical form."""
+    """The names and patterns of a read, in canonical form."""
 
     names: tuple[str, ...]
     patterns: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Choice(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As a user would write it."""
+        """The choice as a user would write it."""
         names = [name.translate(_SPECIAL) for name in self.names]
         return ", ".join((*names, *self.patterns))
 
@@ -57,7 +57,8 @@ class Choice(Struct, frozen=True):
 
 
 def choice_of(text: str, *, queues: bool = False) -> Choice:
-    """What a list with commas says. Raises ``InvalidName``, ``InvalidArgument``."""
+    """Parse a list of names and patterns between commas. Raises ``InvalidName``,
+    ``InvalidArgument``."""
     parts = [part for part in map(str.strip, text.split(",")) if part]
     names = {destination_name(unescaped(part)) for part in parts if not is_pattern(part)}
     patterns = {part.removeprefix("/") for part in parts if is_pattern(part)}

@@ -43,7 +43,7 @@ class ClassArchive:
         self._is_claimed = False
 
     def java_options(self, theirs: str = "") -> list[str]:
-        """What makes a JVM use the archive, or write it while it exits, or nothing.
+        """Java options that make a JVM use the archive or write it while it exits, or none.
 
         ``theirs`` are the application's own Java options: one about class archives wins.
         """

@@ -70,13 +70,14 @@ class ChannelLink:
         return Span(end if info.first_event_id is None else info.first_event_id, end)
 
     def age_ms(self, event_id: int, now: datetime) -> int:
-        """How old the first stored event is that has this id or a later one; 0: there is none."""
+        """The age in ms of the first stored event that has this id or a later one; 0 if there is
+        none."""
         published = self.store.published_at(event_id)
         return 0 if published is None else max(0, (now - published) // timedelta(milliseconds=1))
 
 
 def ask(where: Where, question: Callable[[ChannelLink], T]) -> T:
-    """What ``question`` gives for the channel. It may be asked twice, so it has to bear that.
+    """Ask ``question`` of the channel; it may be called twice, so it must be safe to repeat.
 
     Raises ``CannotConnect``, and ``NameDoesNotExist`` naming the channel.
     """
@@ -95,9 +96,9 @@ def check_there(where: Where) -> None:
 def ask_realm(
     realm: RealmAt | str, question: Callable[[Session], T], *, patient: bool = False
 ) -> T:
-    """What ``question`` gives for the realm. It may be asked twice, so it has to bear that.
+    """Ask ``question`` of the realm; it may be called twice, so it must be safe to repeat.
 
-    Tasks, and whoever is ``patient``, wait for a realm that is away as a session does, for as
+    Tasks, and callers that are ``patient``, wait for a realm that is away as a session does, for as
     long as ``realm`` says: the query has reached it before. Raises ``CannotConnect``.
     """
     settle_down()

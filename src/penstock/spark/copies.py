@@ -53,7 +53,7 @@ class Range(NamedTuple):
     offset: int
     length: int
     batches: int
-    """How many record batches are in it."""
+    """Number of record batches in the file."""
 
 
 class Copy:
@@ -161,13 +161,13 @@ class Tally:
         self._read += batch.num_rows if rows is None else int(rows.sum())
 
     def tail(self, found: Iterator[Found]) -> Iterator[Found]:
-        """What is in no file yet."""
+        """Count events that are in no file yet and come over the wire."""
         for each in found:
             self._tail += each[0].num_rows
             yield each
 
     def instead(self, found: Iterator[Found], why: str) -> Iterator[Found]:
-        """What is in a file that could not be read."""
+        """Count events that come over the wire because their file could not be read."""
         self._why = self._why or why
         for each in found:
             self._instead += each[0].num_rows
@@ -183,7 +183,7 @@ def copy_at(uri: str) -> Copy:
 
 
 def ranges(places: Sequence[SegmentBatch]) -> Iterator[Range]:
-    """How record batches are read: neighbours together."""
+    """The ranges in which record batches are read; neighbours are read together."""
     first, end, batches = 0, 0, 0
     for batch in places:
         after = batch.offset + batch.length

@@ -46,11 +46,11 @@ _ASKED: Final = (
     *("partitions", "read", "initialOffset", "latestOffset", "reportLatestOffset", "write"),
     *("commit", "abort", "prepareForTriggerAvailableNow"),
 )
-"""What Spark calls of a source, its readers and its writers."""
+"""The methods that Spark calls on a source, its readers and its writers."""
 
 
 def in_sparks_type(error: PenstockError) -> PenstockError:
-    """The same error, which is one of Spark's, too."""
+    """The error as an instance of its own class and of one of Spark's."""
     if isinstance(error, PySparkException):
         return error
     kind = _both(type(error), _kind(error))
@@ -88,7 +88,7 @@ def _made(own: type[PenstockError], sparks: type[PySparkException]) -> type[Exce
 
 @contextmanager
 def in_sparks_types() -> Iterator[None]:
-    """What is raised inside is one of Spark's errors, too."""
+    """Turn errors of Penstock that are raised inside into errors that are also Spark's."""
     try:
         yield
     except PenstockError as error:

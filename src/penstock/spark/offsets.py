@@ -1,4 +1,4 @@
-"""Where a read stands: for each channel the id of its next event.
+"""The position of a read: for each channel the id of its next event.
 
 Spark keeps a stream's position as JSON text in its checkpoint and compares the texts, so equal
 positions have to be written the same: channels sorted, whole numbers only.
@@ -30,7 +30,7 @@ Positions = dict[str, Position]
 
 
 def encode(positions: Mapping[str, Position]) -> Offset:
-    """As Spark keeps it."""
+    """Write positions as the JSON text that Spark keeps."""
     channels = {
         name: {"e": position.epoch, "n": position.event_id}
         for name, position in sorted(positions.items())
@@ -39,7 +39,7 @@ def encode(positions: Mapping[str, Position]) -> Offset:
 
 
 def decode(offset: Offset) -> Positions:
-    """What :func:`encode` wrote. Raises ``InvalidArgument`` for another format."""
+    """Read the text that :func:`encode` wrote. Raises ``InvalidArgument`` for another format."""
     version = offset.get("v")
     if version != VERSION:
         raise InvalidArgument(

@@ -96,7 +96,7 @@ class Where(Struct, frozen=True):
 
 
 class SourceOptions(Struct, frozen=True):
-    """What a read was asked for; see the table in the Spark guide."""
+    """The options of a read; see the table in the Spark guide."""
 
     url: str
     choice: Choice
@@ -125,7 +125,7 @@ class SourceOptions(Struct, frozen=True):
     files: str = ""
     """URI of a copy of the realm's data directory; empty: files are where the realm has them."""
     reconnect_s: float = RECONNECT_TIMEOUT_S
-    """So long tasks and queries wait for a realm that is away."""
+    """Seconds that tasks and queries wait for a realm that is away."""
 
     def __repr__(self) -> str:
         return f"SourceOptions({safe(self.url)!r}, {self.choice!r})"
@@ -154,7 +154,7 @@ class SourceOptions(Struct, frozen=True):
 
 
 class SinkOptions(Struct, frozen=True):
-    """What a write was asked for."""
+    """The options of a write."""
 
     where: Where
     """Without a channel every row has to name one."""
@@ -171,9 +171,10 @@ class SinkOptions(Struct, frozen=True):
     nulls_are_absent: bool = False
     """Whether a null in a column is a property the event does not have."""
     value: Literal["", "data", "property"] = ""
-    """What a column ``value`` is, where somebody has said so."""
+    """The meaning of a column ``value``: the event's data or a property; empty if the option is not
+    given."""
     realm_restarts: int = REALM_RESTARTS
-    """So often the realm may restart within one commit before the write gives up."""
+    """Number of restarts of the realm within one commit after which the write gives up."""
 
 
 def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOptions:
@@ -282,7 +283,7 @@ def _known(
 
 
 def _target(given: Mapping[str, str], texts: Mapping[str, str], default_url: str) -> Where:
-    """As it was said; it may name no channel."""
+    """The target as it was given; it may be empty, as rows can name their channel."""
     return Where(
         _url(texts, default_url),
         _said(given, texts, "channel"),

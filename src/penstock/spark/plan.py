@@ -1,8 +1,8 @@
-"""Which task reads what: a range of events, cut into partitions of about the same size.
+"""The plan of a read: each task reads a range of events, all of about one size.
 
-Events that are sealed are read from their files, where a task can reach these; all others come
-over the wire. A partition is a range of ids, and partitions are in id order, so that the order
-of events is that of partition and row.
+Events that are sealed are read from their files, where a task can reach these; all others come over
+the wire. A partition is a range of ids, and partitions are in id order, so that the order of events
+is that of partition and row.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class FileRows(Struct, frozen=True):
     spans: Spans
     """The events wanted; others in these batches are removed, or another task's."""
     publishers: Publishers | None = ()
-    """Who published which of them; None: the realm has to be asked."""
+    """The publishers of the events; None: the realm has to be asked."""
     name: str = ""
-    """Where copies of the data directory have it."""
+    """Name of the file in copies of the data directory."""
 
 
 class WireRows(Struct, frozen=True):
@@ -56,7 +56,7 @@ class WireRows(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class EventRange(InputPartition):
-    """What one task reads, in id order."""
+    """The events that one task reads, in id order."""
 
     channel: str
     """Or queue: the name."""
@@ -64,13 +64,13 @@ class EventRange(InputPartition):
     stored: bytes
     """The channel's schema, at least as new as these events."""
     epoch: str
-    """Of the channel the ids belong to."""
+    """Epoch of the channel that the ids belong to."""
     now_us: int
     """The time for selectors."""
     descriptors: bytes = b""
     """The message types whose fields a selector sees (SEM P1)."""
     owed: Ids | None = None
-    """Of a read that is bound to a durable: the events it has not seen; None: all."""
+    """The ids that a bound durable has not seen; None: all."""
 
     @property
     def span(self) -> Span:
@@ -119,13 +119,13 @@ def partitions(
 
 
 def rows_in(location: Location) -> int:
-    """How many events it has."""
+    """Number of events in the range."""
     spans = [*location.tail, *(span for part in location.sealed for span in part.spans)]
     return sum(span.size for span in spans)
 
 
 class Sizes:
-    """How many bytes the events of a location are, stored."""
+    """The stored size in bytes of events of a location."""
 
     def __init__(self, location: Location, event_bytes: float) -> None:
         """``event_bytes`` is for events that are in no file yet."""
@@ -137,7 +137,8 @@ class Sizes:
         self.total = sum(unit.size for unit in self._units)
 
     def end_within(self, bytes_max: int) -> int:
-        """Where the events end that have about so many bytes; one more than nothing."""
+        """The id behind the events that have about so many bytes; at least one event is
+        included."""
         left, end = bytes_max, self._units[0].spans[0].first + 1
         for unit in self._units:
             if unit.size > left:

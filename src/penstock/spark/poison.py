@@ -57,7 +57,7 @@ _ELSEWHERE: Final = (
     "penstock.core.vocabulary.errors.MemoryLimit",
     "penstock.core.vocabulary.errors.Damaged",
 )
-"""What an error says that no event is to blame for."""
+"""Words in errors that no event is to blame for."""
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M)
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*")
 
@@ -74,18 +74,19 @@ class Poison(Struct, frozen=True):
     channel: str
     event_id: int
     error: str
-    """What it fails with: the reason its copy in the dead event store has."""
+    """The error that the event causes; it is the reason stored with its copy in the dead event
+    store."""
 
 
 class Verdict(Struct, frozen=True):
-    """What came of looking for poison."""
+    """The result of a search for poison events."""
 
     buried: tuple[Poison, ...] = ()
     """If there are some, start the query again: it goes on without them."""
     why_none: str = ""
     """Why nothing was buried; the query's own error stands."""
     runs: int = 0
-    """How often the transformation was run."""
+    """Number of times that the transformation was run."""
 
 
 class NotPoison(Exception):
@@ -128,10 +129,10 @@ def bury_poison(
 def isolated(
     keys: Sequence[EventKey], fails: Callable[[Sequence[EventKey]], str], limit: int
 ) -> dict[EventKey, str]:
-    """Those of ``keys`` that fail by themselves, and with what; ``fails`` gives "" for events
-    that do not. For one of n events it is asked about log2(n) times.
+    """The keys that fail by themselves, and their errors.
 
-    Raises ``NotPoison``.
+    ``fails`` returns "" for events that do not fail. For one failing event among n it is called
+    about log2(n) times. Raises ``NotPoison``.
     """
     if not keys:
         raise NotPoison("the durable has no unacknowledged event of the micro-batch left")
@@ -258,7 +259,7 @@ def reason_of(error: BaseException) -> str:
 def last_begun(
     spark: SparkSession, checkpoint: str | Path, options: SourceOptions
 ) -> tuple[Positions, Positions]:
-    """Where the micro-batch begins and ends that was begun and not finished.
+    """The bounds of the micro-batch that was begun and not finished.
 
     Raises ``NotPoison`` when there is none.
     """

@@ -1,7 +1,7 @@
-"""How far a streaming query is behind the channels it reads, from its progress.
+"""The lag of a streaming query behind the channels it reads, from its progress.
 
-Spark 4.3 shows no metrics of Python sources. What it does show is the newest position a source
-has heard of, and whatever else is in that text: the lag.
+Spark 4.3 shows no metrics of Python sources. It does show the newest position that a source has
+reported, with everything else in that text: so the text carries the lag.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from penstock.spark.projection import property_names
 
 
 class Lag(Struct, frozen=True):
-    """Of a channel, after the micro-batch the progress is of."""
+    """The lag of a channel after the micro-batch that the progress describes."""
 
     events: int
     """Ids between the end of the micro-batch and the newest event; some may be of events that
@@ -54,7 +54,7 @@ def later_columns(progress: Mapping[str, Any] | None) -> dict[str, list[str]]:
 
 
 class PropertyGrowth:
-    """Which properties have come to channels since a query began."""
+    """The properties that were added to channels since a query began."""
 
     def __init__(self, wanted: Container[str]) -> None:
         self._wanted = wanted
@@ -63,7 +63,7 @@ class PropertyGrowth:
         """By channel, those that are not ``wanted``."""
 
     def saw(self, channel: str, stored: bytes) -> None:
-        """What a channel's events are stored as now."""
+        """Note the properties that a channel stores now."""
         first = self._first.setdefault(channel, stored)
         if stored != first:
             before = property_names(schema_from(first))

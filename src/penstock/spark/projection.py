@@ -56,7 +56,7 @@ _PROPERTIES: Final = "properties"
 
 
 class Extras(Struct, frozen=True):
-    """Which columns there are besides those every read has."""
+    """The optional columns of a read, beside those of every read."""
 
     headers: bool = False
     channel: bool = False
@@ -109,7 +109,7 @@ def spark_schema(
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """What Spark compares the batches of a source with."""
+    """The Arrow schema that Spark compares the batches of a source with."""
     return to_arrow_schema(schema, timezone="UTC")
 
 
@@ -123,7 +123,7 @@ def _united(stored: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def property_names(stored: pa.Schema) -> list[str]:
-    """Of a channel that stores ``stored``."""
+    """Names of the properties of a channel that stores ``stored``."""
     return [name for name, _ in _property_types(stored)]
 
 
@@ -152,7 +152,7 @@ _SHAPES: Final = {
 
 
 class _ColumnSource(Struct, frozen=True):
-    """Where one wanted column is in batches of one schema."""
+    """The source of one wanted column in batches of one schema."""
 
     index: int
     child: int | None = None
@@ -270,7 +270,7 @@ class Projection:
         return _ColumnSource(index)
 
     def _source(self, slot: Slot, shape: StructShape) -> int | None:
-        """Which property of a batch goes into ``slot`` of the channel."""
+        """The property of a batch that goes into ``slot`` of the channel."""
         for index, source in enumerate(shape.slots):
             place = place_of(source, self._shape)
             if place is not None and place.name == slot.name:

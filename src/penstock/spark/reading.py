@@ -61,7 +61,8 @@ BATCH_BYTES_MAX = 4 << 20
 """Record batches handed to Spark are cut to about this size."""
 
 LONG_POLL_S = 1.0
-"""How long a stream without news waits for some before it tells Spark that there are none."""
+"""Seconds that a stream without new events waits for some before it reports to Spark that there are
+none."""
 
 
 @tells_spark
@@ -99,9 +100,9 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._wanted = arrow_schema(schema)
         self._binding = binding_of(options)
         self._target: dict[str, int] | None = None
-        """Where to stop, for a query that reads what is there and ends."""
+        """The end of a query that reads the events present at its start and then ends."""
         self._reached: Positions = {}
-        """Where the newest micro-batch ends."""
+        """The end of the newest micro-batch."""
         self._growth = PropertyGrowth(self._wanted.names)
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -212,7 +213,8 @@ def _events_max(limit: ReadLimit) -> int | None:
 def ends_within(
     links: Mapping[str, ChannelLink], spans: Mapping[str, Span], bytes_max: int
 ) -> dict[str, int]:
-    """Where a micro-batch of about so many stored bytes ends in each channel that has events."""
+    """The id at which a micro-batch of about so many stored bytes ends, for each channel with
+    events."""
     sizes = {}
     for name, span in spans.items():
         if span.size > 0:

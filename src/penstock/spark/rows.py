@@ -47,7 +47,7 @@ class ChannelRows(NamedTuple):
     channel: str
     table: pa.Table
     numbers: Numbers
-    """Of each row in its partition, from 0."""
+    """The number of each row in its partition, from 0."""
     partition: int
 
     def refused(self, row: int, reason: str, error: type[PenstockError]) -> PenstockError:
@@ -105,7 +105,8 @@ def _check_column(
 
 
 def _check_value(schema: pa.Schema, options: SinkOptions) -> None:
-    """What writers for Kafka call ``value`` is asked about: it is the message there."""
+    """Check the option ``value``. Rows in the form of Kafka's sink must set it, as their column
+    ``value`` is the payload there."""
     if options.value == "data":
         if "value" not in schema.names:
             raise InvalidArgument("value=data, but the rows have no column value")
@@ -208,7 +209,7 @@ def events_of(
 
 
 def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:
-    """Which rows are deltas; None: none is."""
+    """A mask of the rows that are deltas; None if no row is one."""
     if options.delta:
         return np.ones(table.num_rows, dtype=np.bool_)
     if not options.delta_column:

@@ -29,9 +29,8 @@ VERIFIED_MAX = 1 << 20
 """Record batches a process remembers as sound: those of about 17 billion events."""
 
 _verified: set[tuple[str, int, int, int]] = set()
-"""Of which file, inode, offset and checksum this process has found the bytes to be sound. A file
-never changes where it was written, and computing the checksums takes most of the time of a read.
-"""
+"""The file, inode, offset and checksum of bytes that this process has verified. A file never
+changes where it was written, and computing checksums takes most of the time of a read."""
 
 
 def is_here(part: FileRows) -> bool:

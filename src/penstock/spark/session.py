@@ -132,8 +132,11 @@ def _without_checksum_files(spark: SparkSession) -> None:
 
 
 def _load_ahead() -> None:
-    """What PySpark loads for its first call of the JVM, while that starts: to see whether there is
-    NumPy it loads what users write tests with, and so pandas, which takes half a second."""
+    """Import, while the JVM starts, the modules that PySpark loads for its first call of the JVM.
+
+    To see whether NumPy is there, PySpark loads the module that its users write tests with, and so
+    pandas, which takes half a second.
+    """
     with contextlib.suppress(Exception):  # Whoever needs it finds out, and says so.
         importlib.import_module("pyspark.testing.utils")
 
@@ -155,7 +158,7 @@ def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str
 
 
 def cores_of(master: str) -> int | None:
-    """How many cores a local master uses; None when the master is not local."""
+    """Number of cores that a local master uses; None when the master is not local."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
     if found is None:
         return None

@@ -14,7 +14,7 @@ _WORKER_ONLY = "SPARK_BUFFER_SIZE"
 """Spark sets it for the Python processes it starts."""
 
 _settled: dict[str, int] = {}
-"""How many modules the process had when it last settled down."""
+"""Number of modules that were loaded when the process last settled."""
 
 
 def settle_down() -> None:

@@ -1,4 +1,4 @@
-"""Where a read begins and ends, as its options say it: for all channels, or for each."""
+"""The start and end of a read as its options give them: for all channels, or for each."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ class StartPositions(Struct, frozen=True):
 
 
 def places(side: str, texts: Mapping[str, str], choice: Choice) -> StartPositions:
-    """What the options ``startingOffsets`` and ``startingTimestamp`` say, or with ``side``
-    "ending" those for the end. Raises ``InvalidArgument`` naming the option and the channel."""
+    """Read ``startingOffsets`` and ``startingTimestamp``, or the options for the end.
+
+    ``side`` "ending" reads those for the end. Raises ``InvalidArgument`` naming the option and the
+    channel.
+    """
     offsets, moment = f"{side}Offsets", f"{side}Timestamp"
     if offsets in texts and moment in texts:
         raise InvalidArgument(f"give {offsets} or {moment}, not both")

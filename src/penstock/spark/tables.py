@@ -74,7 +74,7 @@ class Table(ArrowTable):
 
 
 class _To(msgspec.Struct, frozen=True):
-    """What is written where, and as what."""
+    """A table that rows are written to, and the identity of the write."""
 
     uri: str
     format: Format

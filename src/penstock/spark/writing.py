@@ -59,20 +59,20 @@ _BATCH: Final = "streaming.sql.batchId"
 
 
 class StagedPart(NamedTuple):
-    """What a task has put aside for one channel."""
+    """The rows that a task has staged for one channel."""
 
     channel: str
     number: int
-    """Of the channel, which is another one after delete and create."""
+    """Id of the channel; a channel that was deleted and created again has another one."""
     stages: tuple[str, ...]
     rows: tuple[bytes, ...] | None = None
-    """What is in the stages, each batch an Arrow stream; None: too much of it, or not of a
-    stream."""
+    """The content of the stages, each batch as an Arrow stream; None if it is too large or not of a
+    streaming query."""
 
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What one task has put aside."""
+    """The rows that one task has staged."""
 
     partition: int
     query: str
@@ -81,7 +81,7 @@ class Staged(WriterCommitMessage):
     """Identity of the realm it is put aside on."""
     parts: tuple[StagedPart, ...]
     group: str = ""
-    """Of the stages."""
+    """Name of the group of the stages."""
 
 
 @tells_spark
@@ -158,7 +158,7 @@ def staged(options: SinkOptions, batches: Iterator[pa.RecordBatch], work: str = 
 
 
 class _Task:
-    """What one task puts aside, by channel in the order they were met."""
+    """The rows that a task is staging, by channel in the order of their first rows."""
 
     def __init__(self, options: SinkOptions, group: str, *, carries: bool) -> None:
         self._options = options

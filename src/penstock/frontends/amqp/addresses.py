@@ -1,4 +1,4 @@
-"""What an address means: a channel or a queue of the realm, made when it is asked for first."""
+"""Addresses of AMQP: a channel or a queue of the realm, created when it is first used."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SCHEMES: Final[dict[str, Kind]] = {"topic://": "channel", "queue://": "queue"}
 _TEMPORARY: Final = re.compile(r"temp-(queue|topic)-[0-9a-f]{32}")
 
 TOPIC_DEFINITION: Final = Definition(engine="jms")
-"""Of a topic nobody has made before: a channel with the rules of JMS."""
+"""The definition of a topic that is created by its first use: a channel with the rules of JMS."""
 QUEUE_DEFINITION: Final = Definition(kind="queue")
 TEMPORARY: Final[dict[Kind, Definition]] = {
     "channel": Definition(type="reliable", engine="jms"),
     "queue": Definition(kind="queue", type="reliable"),
 }
-"""Of destinations that live as long as a connection: in memory."""
+"""Definitions of destinations that live as long as a connection: they are kept in memory."""
 
 
 class Destination(Struct, frozen=True):
@@ -74,7 +74,7 @@ def parsed(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
 SENDS: Final[dict[Kind, str]] = {"queue": "queue.push", "channel": "channel.publish"}
 TAKES: Final[dict[Kind, str]] = {"queue": "queue.pop", "channel": "channel.subscribe"}
 LOOKS: Final[dict[Kind, str]] = {"queue": "queue.peek", "channel": "channel.subscribe"}
-"""What a link does to what it names, as operations."""
+"""By kind, the operation that a link has to be allowed: to send, to take events, to browse."""
 
 
 async def resolved(

@@ -1,4 +1,4 @@
-"""Which AMQP condition tells of which error: by code, as the codes never change."""
+"""The AMQP condition of each error code; codes never change."""
 
 from __future__ import annotations
 
@@ -76,12 +76,13 @@ def condition_of(error: PenstockError) -> str:
 
 
 def condition_of_attached(error: PenstockError) -> str:
-    """The same, for a link that is there: what it was for does not exist any more."""
+    """The condition for a link that is already attached, whose destination may have been deleted
+    since."""
     return DELETED if isinstance(error, NameDoesNotExist) else condition_of(error)
 
 
 def description_of(error: PenstockError) -> str:
-    """What is said besides: the code, which programs may look for, and the text for people."""
+    """The description of an error: its code, which programs may look for, and a text for people."""
     return f"{error.code}: {error}"
 
 

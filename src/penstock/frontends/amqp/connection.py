@@ -58,7 +58,7 @@ UNSENT_MAX: Final = 8 << 20
 """Bytes of messages waiting for the peer's window above which it gets no more."""
 TICK_S_MIN: Final = 0.01
 TICK_S_MAX: Final = 5.0
-"""How long at most before looking whether something is due."""
+"""Seconds between two checks whether a timeout is due, at most."""
 
 _log = structlog.get_logger("penstock.amqp")
 
@@ -75,11 +75,11 @@ class AmqpConnection(asyncio.Protocol):
         self.principal = Principal(ANONYMOUS, "")
         self.publisher = ""
         self.container = ""
-        """What the peer calls itself: a JMS client's id."""
+        """The peer's container id: for a JMS client, its client id."""
         self.number = 0
         self.writable = True
         self.in_flight_bytes = 0
-        """Of messages that are not stored yet."""
+        """Bytes of messages that are not stored yet."""
         limits = hub.listener.limits
         self.pace = Pace(limits.each.requests_per_s_max, hub.realm.clock)
         self.engine = Engine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
@@ -200,7 +200,7 @@ class AmqpConnection(asyncio.Protocol):
         self._write(frame)
 
     def signed_in(self, principal: Principal, said: bytes | None) -> None:
-        """It is known who this is."""
+        """Continue after a successful sign-in."""
         if self._transport is None:
             return
         self._known(principal)
@@ -212,7 +212,7 @@ class AmqpConnection(asyncio.Protocol):
             self._take_in(rest)
 
     def not_signed_in(self) -> None:
-        """It is not who it says."""
+        """Continue after a failed sign-in."""
         self._write(sasl.outcome(sasl.AUTH))
         self._close_transport()
 
@@ -380,7 +380,7 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def caller(self) -> Caller:
-        """Whoever has signed in, as the realm's door knows them."""
+        """The signed-in user, as the realm's operations know it."""
         return Caller(self.realm, self.principal)
 
     def require(self, operation: str, name: str) -> None:
@@ -526,7 +526,7 @@ class AmqpConnection(asyncio.Protocol):
             self.end(ConnectionLost(f"no connection was opened within {limit:g} s"))
 
     def describe(self) -> ConnectionInfo:
-        """What an administrator sees of it."""
+        """A description of the connection for administrators."""
         transport = self._transport
         return ConnectionInfo(
             number=self.number,

@@ -68,7 +68,7 @@ class Consumer:
         self._connection = connection
         self._realm = connection.realm
         self.number = number
-        """Of its channel or queue."""
+        """Id of the channel or queue."""
         self.manner = manner
         self.session = connection.session
         self.selector = selector
@@ -202,7 +202,7 @@ class Consumer:
 
     @property
     def room(self) -> int:
-        """How many events the realm may hand out more."""
+        """Number of further events that the realm may hand out."""
         link = self.link
         if link is None or self.is_over:
             return 0
@@ -308,7 +308,7 @@ class Consumer:
         return reply
 
     def acknowledge(self, ids: Sequence[int], reply: Reply | None = None) -> None:
-        """These are consumed."""
+        """Acknowledge events: they are consumed."""
         done = self.acknowledged(ids)
         self.consumed(ids, done)
         if done is None:
@@ -352,7 +352,8 @@ class Consumer:
         return Acknowledged(self.number, self.subscription, (span,), previous=True)
 
     def consumed(self, ids: Sequence[int], done: Acknowledged | None) -> None:
-        """These never come again; ``done`` is what the realm was told."""
+        """Note that these events are consumed; ``done`` is the acknowledgement that the realm was
+        sent."""
         for event_id in ids:
             self._kept.pop(event_id, None)
         self._connection.hub.modifications.forget(self.reader, ids)
@@ -392,8 +393,10 @@ class Consumer:
         elsewhere: bool = False,
         reply: Reply | None = None,
     ) -> None:
-        """These are to be delivered again; ``counted``: the client has tried; ``elsewhere``: not
-        to this one."""
+        """Give events back for another delivery.
+
+        ``counted``: the client has tried them. ``elsewhere``: another client gets them.
+        """
         reply = reply or _ignored
         if self.manner.keeps and elsewhere:
             self._leave(ids, reply)
@@ -409,8 +412,8 @@ class Consumer:
             self._realm.shard.submit(Do(self.number, command, reply))
 
     def _leave(self, ids: Sequence[int], reply: Reply) -> None:
-        """These are not for this client: a durable's next one has them; the one that everybody
-        else has of a topic is none the worse for it."""
+        """Pass events by that this client refuses: a durable's next client gets them, while the
+        event that every subscriber of a topic has is left as it is."""
         if not self.manner.seat:
             self.consumed(ids, None)
             reply(None, None)

@@ -67,7 +67,7 @@ _TOLD: Final = frozenset(
 
 
 class Peer(Protocol):
-    """Who is told what has happened."""
+    """The receiver of the engine's events."""
 
     def received(self, link: Incoming) -> None:
         """Messages have come; whoever is told takes them off the link."""

@@ -1,4 +1,5 @@
-"""Where the realm tells a connection something: what fails there must not reach the realm."""
+"""A barrier between the realm and a connection: a failure while the connection is being told
+something must not reach the realm."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class _Flow(NamedTuple):
 
 
 class Flows:
-    """Those of one connection."""
+    """The flows of one connection."""
 
     def __init__(
         self,

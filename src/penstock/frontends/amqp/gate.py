@@ -47,12 +47,12 @@ _MANY: Final = 4_096
 """Frames that are compared at once: few at first, for most may be unlike."""
 _HALF: Final = 1 << 31
 _HEADER_BYTES: Final = 8
-"""Of the protocol, and of a frame."""
+"""Size in bytes of the protocol header, and of a frame's header."""
 _ACQUISITION: Final = "txn-id"
 
 
 class Watched(Protocol):
-    """Who is told what is wrong."""
+    """The receiver of reports about invalid frames."""
 
     def fail(self, condition: str, text: str) -> None:
         """The connection ends."""
@@ -125,7 +125,7 @@ class _Likeness(NamedTuple):
 
 
 class Gate:
-    """Of one connection."""
+    """The check that all frames of one connection pass."""
 
     def __init__(self, watched: Watched, frame_bytes_max: int, links_max: int) -> None:
         """``links_max``: as many may wait for the peer's word that they are over, besides."""

@@ -1,4 +1,4 @@
-"""What all AMQP connections of a realm have in common."""
+"""State shared by all AMQP connections of a realm."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class AmqpHub:
         self.modifications = Modifications()
         self.places = Places()
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
-        """Of durables that nobody is at since a connection was lost."""
+        """Durables without a client since a connection was lost."""
         self._written: list[tuple[Rows, Messages]] = []
         self._named: dict[tuple[Any, ...], tuple[AmqpConnection, Attached]] = {}
         """Links, by who has attached them, their name and their direction."""

@@ -313,7 +313,7 @@ def _single(value: Any) -> type:
 
 
 def _usable(found: dict[Any, Any]) -> dict[str, Any]:
-    """Those that can be properties."""
+    """The values that can be properties of an event."""
     usable: dict[str, Any] = {}
     for name, value in found.items():
         try:

@@ -17,12 +17,13 @@ class Incoming:
         self.credit_max = credit
         self.message_bytes_max = message_bytes_max
         self.messages: list[bytes] = []
-        """Of this read, with their deliveries; None where the sender has settled one."""
+        """Messages of this read with their deliveries; the delivery is None if the sender has
+        settled it."""
         self.deliveries: list[Pointer | None] = []
         self.transactions: dict[int, bytes | None] = {}
-        """Of messages that belong to a transaction, by place in the list."""
+        """Transactions of the messages that belong to one, by index in the list of messages."""
         self.parts = bytearray()
-        """What has come of a message that is not whole."""
+        """The parts of a message that is not complete."""
         self.takes_rejections = True
         """Whether the sender knows what it means that a message is rejected."""
         self.is_over = False
@@ -43,7 +44,7 @@ class Outgoing:
         self.message_bytes_max: int = link.remote_max_message_size or 1 << 63
         """The largest message the receiver takes."""
         self.accepted: list[int] = []
-        """Of this read: what was accepted and settled."""
+        """Deliveries that were accepted and settled in this read."""
         self.outcomes: list[Outcome] = []
         self.has_flow = False
         self.is_over = False

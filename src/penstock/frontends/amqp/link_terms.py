@@ -27,7 +27,7 @@ class Wish(Struct, frozen=True):
     durable: bool = False
     copies: bool = False
     kind: str = ""
-    """Of durable, where it names one."""
+    """Type of the durable, if the address names one."""
 
 
 _KINDS: Final = {"serial": "serial", "priority": "priority", "shared-queued": "shared_queued"}

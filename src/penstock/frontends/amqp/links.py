@@ -37,7 +37,7 @@ class Links:
         self.left = asyncio.Event()
         """Set once everything has ended that lived by them, after the connection has."""
         self._over: dict[int, Attached] = {}
-        """Those the realm has ended, until the peer says it knows."""
+        """Links that the realm has ended and the peer has not yet detached."""
         self._failed: dict[int, asyncio.Event] = {}
         """Sessions the realm ends; set once everything has ended that lived by them."""
 

@@ -41,7 +41,7 @@ class Residue(Struct, frozen=True, omit_defaults=True):
     zero_ttl: bool = False
     """A time to live of 0 was said, and not nothing; it means the same."""
     sizes: tuple[int, ...] = ()
-    """Of several data sections: how the data is divided."""
+    """Sizes in bytes of several data sections: the places where the data is divided."""
     to: str | None = None
     content_type: str | None = None
     content_encoding: str | None = None

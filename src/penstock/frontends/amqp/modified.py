@@ -35,7 +35,7 @@ from penstock.wire.amqp.types import (
 )
 
 BYTES_MAX: Final = 16 << 20
-"""Of all that is remembered; the oldest is forgotten first."""
+"""Limit in bytes for all remembered annotations; the oldest are forgotten first."""
 _OVERHEAD: Final = 512
 
 Added = Mapping[Any, bytes]

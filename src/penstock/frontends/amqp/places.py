@@ -45,7 +45,7 @@ class Places:
         self._of[consumer] = key
 
     def left(self, consumer: Consumer) -> None:
-        """It has gone, or lost its connection."""
+        """Note that a subscriber has left, or lost its connection."""
         key = self._of.pop(consumer, None)
         if key is not None:
             del self._taken[key]

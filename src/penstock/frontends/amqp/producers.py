@@ -63,7 +63,7 @@ class Producer:
 
     @property
     def number(self) -> int | None:
-        """Of what it sends to, where that is always the same."""
+        """Id of the destination, if all messages of the link go to one."""
         return self._destination.number if self._destination else None
 
     def deleted(self) -> None:

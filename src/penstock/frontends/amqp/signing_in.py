@@ -39,8 +39,11 @@ class SignIn:
 
     @property
     def mechanisms(self) -> list[str]:
-        """Those on offer, the best first. A password or token goes in the open only where nobody
-        listens, over TLS or inside this machine, unless the settings say otherwise."""
+        """The mechanisms on offer, the best first.
+
+        A password or token is accepted in the open only where nobody listens, over TLS or inside
+        this machine, unless the settings say otherwise.
+        """
         connection, access = self._connection, self._access
         is_private = access.is_private(connection.host, secure=connection.is_secure)
         offered: list[str] = []

@@ -26,7 +26,8 @@ from penstock.wire.amqp.types import skip
 DOUBTS_MAX: Final = 32
 """So many more messages unlike the one before than like it, and no more is learned of them."""
 KINDS_MAX: Final = 256
-"""Of messages, by the names and types of what they have: senders choose both."""
+"""Limit for the kinds of messages, told apart by the names and types of their fields: senders
+choose both."""
 
 _TTL_MAX: Final = 1 << 62
 _ALONE: Final = (Span(0, 1),)
@@ -39,7 +40,7 @@ class _Kind(NamedTuple):
     schema: bytes
     has_data: bool
     headers: tuple[str, ...]
-    """Those of the message, in the order of the columns."""
+    """Headers of the message, in the order of the columns."""
 
 
 _kinds: dict[tuple[object, ...], _Kind | None] = {}
@@ -98,7 +99,7 @@ def _read(message: bytes, now_ms: int, container: str) -> tuple[_Kind, list[Any]
 
 
 def _made(kind: _Kind, values: list[Any], row: Row) -> Body | None:
-    """Of ``row`` nothing matters but how long and where its event is kept."""
+    """Encode the event; of ``row`` only the length and the place of the stored event matter."""
     made = kind.form.made(values)
     if made is None:
         return None
@@ -220,7 +221,7 @@ def _likeness(
 
 
 def _values(kind: _Kind, row: Row, container: str) -> list[Any]:
-    """Those of the columns, in their order."""
+    """The values of the columns, in their order."""
     values: list[Any] = []
     if row.tag is not None:
         values.append(row.tag)

@@ -55,7 +55,7 @@ class Transaction(Struct):
 
 
 class Transactions:
-    """Those of one connection."""
+    """The transactions of one connection."""
 
     def __init__(self, connection: AmqpConnection) -> None:
         self._connection = connection

@@ -18,7 +18,7 @@ from penstock.runtime.access.access import Access
 from penstock.runtime.access.logins import CSRF_HEADER
 
 COOKIE: Final = "penstock_session"
-"""What the name of the session's cookie begins with."""
+"""Prefix of the name of the session's cookie."""
 LOCAL_HOSTS: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::([0-9]{0,5}))?")
 """A name or address, and a port."""
@@ -141,8 +141,11 @@ class Guard:
 
 
 def cookie_name(headers: Mapping[str, str], *, is_secure: bool) -> str:
-    """Of the session's cookie. Browsers keep cookies apart by host and not by port: two realms of
-    one machine each have a name of their own. Over TLS it is bound to this very host, too."""
+    """The name of the session's cookie.
+
+    Browsers keep cookies apart by host and not by port: two realms of one machine each have a name
+    of their own. Over TLS it is bound to this very host, too.
+    """
     port = port_of(headers.get("host", ""))
     prefix = "__Host-" if is_secure else ""
     return f"{prefix}{COOKIE}_{port}" if port else f"{prefix}{COOKIE}"

@@ -57,7 +57,7 @@ Headers = list[tuple[str, str]]
 JSON: Final = "application/json"
 QUERY_BYTES_MAX: Final = 128 << 10
 OPEN_BYTES_MAX: Final = SMALL_BYTES
-"""Of a request that nobody has signed in for."""
+"""Limit in bytes for the body of a request without a signed-in user."""
 REFUSED_S: Final = 0.25
 """How long the body of a request that is refused is waited for: only the audit log wants it."""
 HSTS: Final = ("strict-transport-security", "max-age=31536000")

@@ -15,7 +15,7 @@ from penstock.core.access.rights import ANONYMOUS, Principal
 from penstock.core.vocabulary.errors import Unavailable
 
 SMALL_BYTES: Final = 16 << 10
-"""Of each body, which nobody is held to account for."""
+"""Bytes of each body that are not counted for its user."""
 
 
 class Buffers:

@@ -35,7 +35,7 @@ class Collected:
         self.batches: list[EventBatch] = []
         self.count = 0
         self.last_id = first_id - 1
-        """Of the last event that is kept."""
+        """Id of the last event that is kept."""
         self.is_full = False
         self.done = asyncio.Event()
         self.error: PenstockError | None = None

@@ -15,8 +15,8 @@ _GENERIC: Final = re.compile(r"(\w+?)_(\w+)_")
 
 
 def readable(tree: Any) -> Any:
-    """The same document, in the words that generators know. Raises ``ValueError`` for a schema
-    that has none."""
+    """The document in the words that generators know. Raises ``ValueError`` for a schema that has
+    none."""
     if isinstance(tree, list):
         return [readable(each) for each in tree]
     if not isinstance(tree, Mapping):
@@ -40,7 +40,7 @@ def worded(name: str) -> str:
 
 
 def without_unused(paths: Any, components: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of ``components`` that ``paths`` refer to, through others or not, in their order."""
+    """The ``components`` that ``paths`` refer to, through others or not, in their order."""
     used: set[str] = set()
     waiting = [paths]
     while waiting:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 SPARE: Final = 8
 """Connections over the limit, for looking whether the realm lives."""
 _HOME_BITS: Final = 64
-"""Of an address of IPv6: what follows is whatever its owner likes."""
+"""Bits of an IPv6 address that count: its owner chooses the rest freely."""
 
 
 class Guest(Protocol):
@@ -37,7 +37,7 @@ class Guest(Protocol):
 
 
 class Places:
-    """Those of one realm."""
+    """The places of one realm."""
 
     def __init__(self, most: int, most_of_address: int) -> None:
         self._most = most

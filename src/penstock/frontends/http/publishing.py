@@ -29,7 +29,7 @@ from penstock.runtime.store.bodies import Body, body_from
 EVENTS_MAX: Final = 100_000
 """Events of one request that are no Arrow."""
 ARROW_EVENTS_MAX: Final = 2 << 20
-"""Of one that is Arrow, if it has as many bytes."""
+"""Events of one Arrow request, and never more than it has bytes."""
 PART_BYTES_MAX: Final = 8 << 20
 IN_THREAD_BYTES: Final = 64 << 10
 """A larger request is read beside the loop."""

@@ -20,7 +20,7 @@ KNOWN_MAX: Final = 10_000
 
 
 class Quotas:
-    """Those of all who ask."""
+    """The quotas of all clients."""
 
     def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
         self._limits = limits

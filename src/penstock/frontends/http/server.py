@@ -47,7 +47,7 @@ from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.runtime.access.askers import Asker
 
 HEAD_BYTES_MAX: Final = 64 << 10
-"""Of a request's first line and headers."""
+"""Limit in bytes for a request's first line and headers."""
 CHECK_S: Final = 1.0
 GRACE_S: Final = 2.0
 """How long requests in work may take when the realm ends."""
@@ -206,7 +206,7 @@ class HttpServer:
         self._tls = tls
         self._servers: list[asyncio.Server | TlsServer] = []
         self._handshakes: dict[Handshake, None] = {}
-        """Those under way."""
+        """The handshakes under way."""
         self.buffers = Buffers(BUFFERS * limits.body_bytes_max)
         self.places = Places(limits.connections_max, limits.connections_per_address_max)
         self._standstill = Standstill()

@@ -15,7 +15,7 @@ from penstock.core.vocabulary.errors import LimitReached
 
 
 class Shares:
-    """Of one thing, of all users."""
+    """The shares of all users in one limited thing."""
 
     def __init__(self, most: int, what: str, setting: str) -> None:
         """``most`` of it for one user; ``setting`` is where that is said."""

@@ -65,24 +65,25 @@ class Connection(asyncio.BufferedProtocol):
         self.realm = listener.realm
         self.session = ""
         self.principal = principal
-        """Who it is, once that is known."""
+        """The user, once it is known."""
         self.caller: Caller | None = None
-        """Who asks here, once it was welcomed."""
+        """The caller of operations, once the connection was welcomed."""
         limits = listener.limits.each
         self._quota = Quota(limits) if limits.are_set else None
         self._signing_in: SignIn | None = None
         self.number = 0
-        """Of this realm's life: administrators name it so."""
+        """Connection number, unique until the realm restarts; administrators use it as a name."""
         self._client = ""
         self.writable = True
         self.subscriptions: dict[int, int] = {}
         """Realm-wide number of each subscription, by the client's number; 0 while it is opened."""
         self.opening: dict[int, asyncio.Event] = {}
-        """Those that are being opened, the first one first; set once that is through."""
+        """Subscriptions that are being opened, the first one first; the event is set when opening
+        ends."""
         self.interrupted: set[int] = set()
-        """Those that were being opened as the connection was lost: they may come back."""
+        """Subscriptions that were being opened when the connection was lost: they may come back."""
         self._early: dict[int, list[wire.FromClient | wire.Asked]] = {}
-        """What has come for those before they were open."""
+        """Requests that arrived for a subscription before it was open."""
         self._reader = FrameReader(
             preface=PREFACE,
             frame_bytes_max=GREETING_BYTES_MAX,
@@ -224,7 +225,7 @@ class Connection(asyncio.BufferedProtocol):
     def _receive_aside(
         self, message: wire.Unreadable | wire.Schema | wire.Bye, body: memoryview
     ) -> None:
-        """What is no request that could be done."""
+        """Handle messages that are not ordinary requests."""
         match message:
             case wire.Unreadable(request, reason):
                 self.fail(request, reason)
@@ -273,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end(error)
 
     def _told(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
-        """What a subscription is told, and does not answer."""
+        """Pass a message to a subscription that sends no answer."""
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None:
             return
@@ -428,12 +429,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What waits because the peer does not take it."""
+        """Bytes that wait because the peer does not read them."""
         waiting = sum(map(len, self._out))
         return waiting + (self._transport.get_write_buffer_size() if self._transport else 0)
 
     def describe(self) -> ConnectionInfo:
-        """What an administrator sees of it."""
+        """A description of the connection for administrators."""
         return ConnectionInfo(
             number=self.number,
             protocol=self.protocol,

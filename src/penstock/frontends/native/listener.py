@@ -46,7 +46,7 @@ class NativeLimits(Struct, frozen=True):
     connections_per_user_max: int = 0
     """0: no limit."""
     each: ConnectionLimits = ConnectionLimits()
-    """Of every connection."""
+    """Limits of each connection."""
 
 
 class NativeListener:
@@ -72,7 +72,7 @@ class NativeListener:
         self.amqp: Callable[[], asyncio.Protocol] | None = None
         """Makes connections of AMQP, where the realm serves it: on the native port, too."""
         self.amqp_hub: object = None
-        """What all those have in common."""
+        """State shared by all AMQP connections; None where the realm does not speak AMQP."""
         self._arriving: dict[Either | Handshake, None] = {}
         """Connections whose handshake, or first bytes, are still to come."""
         self._opened = 0

@@ -1,4 +1,4 @@
-"""What the requests of a native connection become: asked at the realm's door, and answered."""
+"""Requests of a native connection: each becomes an operation of the realm, and is answered."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """Those of one caller on one connection."""
+    """The requests of one caller on one connection."""
 
     def __init__(self, connection: Connection, caller: Caller) -> None:
         self._connection = connection

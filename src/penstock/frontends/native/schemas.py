@@ -15,7 +15,7 @@ SCHEMAS_MAX = 10_000
 
 
 class Announced:
-    """Those of one connection."""
+    """The schemas that the client has announced on one connection."""
 
     def __init__(self) -> None:
         self._schemas: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""How a native connection shows who it is: SCRAM-SHA-256, a token, a certificate, or nothing."""
+"""Sign-in of a native connection: SCRAM-SHA-256, a token, a certificate, or none."""
 
 from __future__ import annotations
 

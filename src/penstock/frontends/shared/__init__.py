@@ -1,1 +1,1 @@
-"""What every front end needs: TLS, transports, protocol detection, back-pressure, errors."""
+"""Parts that every front end needs: TLS, transports, protocol detection, back-pressure, errors."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 LOOK_AGAIN_S: Final = 0.01
-"""How long a connection that is not read waits before it asks again whether it may be."""
+"""Seconds that a paused connection waits before it checks again whether it may be read."""
 
 
 class Reading:

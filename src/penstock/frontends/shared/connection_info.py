@@ -1,4 +1,4 @@
-"""What an administrator sees of a connection."""
+"""The description of a connection for administrators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 class ConnectionInfo(Struct, frozen=True, kw_only=True):
     number: int
-    """Of this realm's life."""
+    """Connection number, unique until the realm restarts."""
     protocol: str
     """``native`` or ``amqp``."""
     session: str
@@ -22,5 +22,5 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     requests: int
     """Being worked on."""
     unsent_bytes: int
-    """What waits because it does not take it."""
+    """Bytes that wait because the peer does not read them."""
     is_stalled: bool

@@ -22,7 +22,7 @@ BACKLOG: Final = 100
 """Connections that wait to be accepted."""
 _FULL: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _FULL_WAIT_S: Final = 1.0
-"""How long nobody is accepted where the system has no room for another connection."""
+"""Seconds without accepting when the system has no room for another connection."""
 
 _log = structlog.get_logger("penstock.tls")
 
@@ -84,9 +84,12 @@ class TlsServer:
         enter: Callable[[Handshake], bool],
         leave: Callable[[Handshake], None],
     ) -> None:
-        """Who does not come to an end within ``timeout_s`` is dropped, and so is who finds no
-        place: ``enter`` says whether there is one, and ``leave`` gives it back. ``make`` makes
-        what serves those who have come in."""
+        """Begin handshakes of accepted connections.
+
+        A handshake that takes longer than ``timeout_s`` seconds is dropped, and so is one that
+        finds no place: ``enter`` says whether there is one, and ``leave`` gives it back. ``make``
+        makes the protocol that serves connections whose handshake succeeded.
+        """
         self._context = context
         self._timeout_s = timeout_s
         self._make = make

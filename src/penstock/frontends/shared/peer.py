@@ -1,4 +1,4 @@
-"""What a realm knows of a connection, whatever protocol it speaks."""
+"""The realm's knowledge of a connection, for every protocol."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Peer(Protocol):
     """One connection, to those who look after all of them."""
 
     number: int
-    """Of this realm's life."""
+    """Connection number, unique until the realm restarts."""
     protocol: str
     """``native`` or ``amqp``."""
 
@@ -24,7 +24,7 @@ class Peer(Protocol):
 
     @property
     def principal(self) -> Principal | None:
-        """Who it is."""
+        """The user of the connection."""
         ...
 
     def check(self, now_s: float) -> None:
@@ -40,7 +40,7 @@ class Peer(Protocol):
         ...
 
     def describe(self) -> ConnectionInfo:
-        """What an administrator sees of it."""
+        """A description of the connection for administrators."""
         ...
 
     def end(self, reason: PenstockError | None) -> None:

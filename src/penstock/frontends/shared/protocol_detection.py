@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 AMQP: Final = b"AMQP"
-"""What every connection of AMQP begins with."""
+"""The first bytes of every AMQP connection."""
 
 
 class Either(asyncio.Protocol):
@@ -21,8 +21,11 @@ class Either(asyncio.Protocol):
         enter: Callable[[Either], bool] = lambda _: True,
         leave: Callable[[Either], None] = lambda _: None,
     ) -> None:
-        """Whoever says nothing for so long is dropped, and so is who finds no place: ``enter``
-        says whether there is one to wait in, and ``leave`` gives it back."""
+        """Wait for the first bytes of a connection.
+
+        A connection that sends nothing in time is dropped, and so is one that finds no place:
+        ``enter`` says whether there is one to wait in, and ``leave`` gives it back.
+        """
         self._native = native
         self._amqp = amqp
         self._patience_s = patience_s

@@ -1,4 +1,4 @@
-"""What connections of every protocol ask of their transport."""
+"""Parts that connections of every protocol ask of their transport."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 LINGER_S: Final = 2.0
-"""How long a connection that was ended has to take its last bytes."""
+"""Seconds that a connection that was ended has to take its last bytes."""
 
 
 def host_of(transport: asyncio.BaseTransport | None) -> str:

@@ -1,4 +1,4 @@
-"""What steps are told by ids, times and selectors, and how times are said."""
+"""Bounds of steps: ids, times and selectors, and how times are written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def moment_or_ids(key: str, given: Any) -> int | datetime | dict[str, int] | Non
 
 
 def bound(given: Any, channel: str) -> int | datetime | None:
-    """What a bound says of a channel."""
+    """The bound that applies to a channel."""
     found = moment_or_ids("from", given)
     return found.get(channel) if isinstance(found, dict) else found
 

@@ -29,7 +29,7 @@ T = TypeVar("T", bound=Struct)
 LOCAL_MASTER: Final = "local[*]"
 CHECKPOINTS: Final = "checkpoints"
 RESTARTS: Final = 5
-"""How often in a row a step is restarted when the cause may pass."""
+"""Default number of restarts in a row after failures whose cause may pass."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -61,16 +61,17 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Folder with a folder for each pipeline and in it one for each step."""
 
     restarts: int = RESTARTS
-    """How often in a row a step is started again after a failure whose cause may pass."""
+    """Number of times in a row that a step is started again after a failure whose cause may
+    pass."""
 
     spark: dict[str, str | int | bool] = field(default_factory=dict)
     """Further settings of Spark."""
 
     folder: Path = Path()
-    """What paths are relative to; the folder of the file."""
+    """The folder that paths are relative to: that of the definition's file."""
 
     file: str = ""
-    """Where it was read from, for messages."""
+    """The file that the definition was read from, for messages."""
 
     def __post_init__(self) -> None:
         with _naming(self.file):
@@ -147,7 +148,7 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         raise InvalidArgument(f"pipeline {self.name} has no step {name!r}: {nearest(name, names)}")
 
     def reads(self, step: Step) -> tuple[str, ...]:
-        """What a step reads, for people."""
+        """A description for people of the sources that a step reads."""
         sources = self.by_name
         return tuple(
             sources[name].reads if name in sources else name for name in self._names_read(step)

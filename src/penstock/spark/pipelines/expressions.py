@@ -77,7 +77,7 @@ def calls(words: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def judged_by_spark(key: str, text: str) -> Iterator[None]:
-    """What Spark says against the expression becomes ``InvalidArgument`` that begins with the
+    """Turn Spark's complaint about an expression into ``InvalidArgument`` that begins with the
     key."""
     from pyspark.errors import AnalysisException, ParseException
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class KeyedTarget(Struct, frozen=True, kw_only=True):
-    """Where rows go that replace those of the same key."""
+    """A target whose rows replace earlier rows of the same key."""
 
     key: tuple[str, ...]
     url: str

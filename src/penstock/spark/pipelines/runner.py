@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOOK_S: Final = 0.25
-"""How often the steps are looked at."""
+"""Seconds between two looks at the steps."""
 STOP_S: Final = 10.0
-"""How long a micro-batch may go on when the pipeline is stopped; then it is broken off."""
+"""Seconds that a running micro-batch gets when the pipeline is stopped, before it is
+interrupted."""
 KEEP_S: Final = 2.0
-"""How often what a step says of itself is written to its file."""
+"""Seconds between two writes of a step's status file."""
 BACKOFF_MAX_S: Final = 30.0
 CONNECT: Final = "sc://"
 LOG_LEVEL: Final = "spark.log.level"
@@ -44,14 +45,14 @@ LOG_LEVEL: Final = "spark.log.level"
 
 
 class PipelineWatcher(Protocol):
-    """Whoever looks on while a pipeline runs."""
+    """An observer of a running pipeline."""
 
     def told(self, step: str, text: str) -> None:
         """Something happened: it runs, it is started again, it has stopped."""
         ...
 
     def moved(self, progress: Sequence[Progress]) -> None:
-        """How far the steps have come; a few times a second."""
+        """Take the progress of all steps; called a few times a second."""
         ...
 
 
@@ -66,7 +67,7 @@ class Unwatched:
 
 
 class StepReport(Struct, frozen=True, kw_only=True):
-    """How a step ended."""
+    """The result of one step of a run."""
 
     name: str
     state: str
@@ -78,18 +79,18 @@ class StepReport(Struct, frozen=True, kw_only=True):
     batch: int | None
     restarts: int
     text: str = ""
-    """What work with an end has done, or why it failed."""
+    """The result of work that ends by itself, or the reason for a failure."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """How a run ended."""
+    """The result of a run."""
 
     pipeline: str
     steps: tuple[StepReport, ...]
 
 
 class StepContext:
-    """What a step is given; see :class:`penstock.spark.pipelines.step.Context`."""
+    """The context of a step; see :class:`penstock.spark.pipelines.step.Context`."""
 
     def __init__(self, run: Run, step: Step) -> None:
         self._run = run
@@ -189,7 +190,7 @@ class Supervised:
 
     @property
     def is_over(self) -> bool:
-        """It is done, stopped or has failed for good."""
+        """True when the step is done, was stopped or has failed for good."""
         return self._status.state in ("done", "failed", "stopped")
 
     @property

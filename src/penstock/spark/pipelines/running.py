@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 PROCESSING: Final = "Processing new data"
-"""What a query says of itself in the middle of a micro-batch."""
+"""The status message of a query in the middle of a micro-batch."""
 
 
 class Running(Protocol):
@@ -127,7 +127,7 @@ class RunningWork:
         self.outcome: WorkOutcome | None = None
         self._latest = Progress(step=step, text="runs")
         self._rows: int | None = None
-        """Of the first report: what earlier runs have done may be in it."""
+        """Rows in the first report, which may include the work of earlier runs."""
         self._work = work
         self._thread = threading.Thread(target=self._run, name=f"step-{step}", daemon=True)
 
@@ -144,7 +144,7 @@ class RunningWork:
         return not self.is_over
 
     def report(self, progress: Progress) -> None:
-        """What the work says of itself."""
+        """Take a progress report from the work."""
         if self._rows is None:
             self._rows = progress.rows
         self._latest = progress
@@ -162,7 +162,8 @@ class RunningWork:
         self._thread.join(timeout_s)
 
     def stop(self) -> None:
-        """It has been told, and looks at that itself; the thread ends with the process."""
+        """Do nothing more: the work checks the stop signal itself, and its thread ends with the
+        process."""
 
     def _run(self) -> None:
         try:
@@ -200,7 +201,7 @@ def _duration(progress: Mapping[str, Any]) -> int | None:
 
 
 def late_rows(progress: Mapping[str, Any]) -> int:
-    """How many rows of a micro-batch were left out because they came behind the watermark."""
+    """Number of rows of a micro-batch that were left out because they came behind the watermark."""
     return sum(
         int(operator.get("numRowsDroppedByWatermark", 0))
         for operator in progress.get("stateOperators", ())
@@ -213,7 +214,8 @@ def _rate(progress: Mapping[str, Any], rows: int | None) -> float | None:
 
 
 def lag_of(progress: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """How many events of all sources are not processed, and how old the oldest is, in ms."""
+    """The number of events of all sources that are not processed, and the age in ms of the
+    oldest."""
     events: list[int] = []
     ages_ms: list[int] = []
     for source in progress.get("sources") or ():

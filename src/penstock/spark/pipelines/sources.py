@@ -1,4 +1,4 @@
-"""What a pipeline reads: ``[[source]]``, a channel, several, a queue, or a table, by name."""
+"""The sources of a pipeline: ``[[source]]``, one or several channels, a queue, or a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _DELAY: Final = re.compile(r"\s*\d+(\.\d+)?\s*(millisecond|second|minute|hour|da
 
 
 class Watermark(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How late rows may come: Spark forgets what is older than the newest time less the delay."""
+    """The delay that rows may have: Spark forgets rows older than the newest time minus the
+    delay."""
 
     column: str
     delay: str
@@ -41,7 +42,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One ``[[source]]``: exactly one of ``channel``, ``queue`` and ``table``."""
 
     name: str
-    """What SQL calls it: letters, digits and ``_``."""
+    """The name of the source in SQL: letters, digits and ``_``."""
 
     channel: str | tuple[str, ...] = ""
     """A channel, several, or a pattern such as ``flights/*``."""
@@ -53,15 +54,15 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The path of a table, relative to the definition's file, or a URI."""
 
     format: Literal["", "delta", "parquet", "csv", "json"] = ""
-    """Of the table; where nothing is said its name's end tells, else it is one that a pipeline
-    has written, or a Delta table."""
+    """The table's format. Empty: the end of the table's name tells; a name that does not tell means
+    a table that a pipeline has written, or a Delta table."""
 
     durable: str = ""
     """The durable the reading is bound to: the realm keeps events until they are processed."""
 
     starting: Any = ""
-    """Where the first run begins: ``earliest``, ``latest``, an event id, a time, or one of them
-    for each channel. Later runs go on where the last one was."""
+    """The start of the first run: ``earliest``, ``latest``, an event id, a time, or one of them for
+    each channel. Later runs continue where the last one ended."""
 
     selector: str = ""
     columns: tuple[str, ...] = ()
@@ -100,7 +101,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def reads(self) -> str:
-        """What it reads, for people: ``channel flights``, ``table airports.csv``."""
+        """A description for people: ``channel flights``, ``table airports.csv``."""
         if self.table:
             return f"table {self.table}"
         if self.queue:
@@ -157,7 +158,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def table_format(self) -> str:
-        """What the table is: as it was said, else by the end of its name; "" for one of ours."""
+        """The table's format: as given, else by the end of its name; "" for a table of ours."""
         end = PurePosixPath(self.table).suffix.removeprefix(".").lower()
         return self.format or (end if end in ("csv", "json", "parquet") else "")
 

@@ -1,8 +1,8 @@
-"""Where the steps of a pipeline stand, read from what they keep in the checkpoints' folder.
+"""The state of the steps of a pipeline, read from the files in the checkpoints' folder.
 
 A pipeline has a folder of its own, in it each step one: Spark's checkpoint is ``query`` in that.
-Beside a step's folder lies ``<step>.json``, what its last run has said of itself. On a store that
-is no file system only Spark's part is kept.
+Beside a step's folder lies ``<step>.json``, the status that its last run wrote. On a store that is
+no file system only Spark's part is kept.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _URI: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class Status(Struct, kw_only=True):
-    """What a step's last run has said of itself."""
+    """The status that a step's last run wrote."""
 
     state: str = "starts"
     """``starts``, ``runs``, ``restarts``, ``stopped``, ``done`` or ``failed``."""
 
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    """When it said so."""
+    """The time at which the status was written."""
 
     pid: int = field(default_factory=os.getpid)
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     restarts: int = 0
-    """How often this run has started it again."""
+    """Number of times that this run has started the step again."""
 
     progress: Progress | None = None
     """The last there was."""
@@ -55,11 +55,11 @@ class Status(Struct, kw_only=True):
     """The last failure; stays after a restart that went well."""
 
     text: str = ""
-    """What work with an end has done."""
+    """The result of work that ends by itself."""
 
 
 class Positions(Struct, kw_only=True):
-    """Where a query stands: what its checkpoint says."""
+    """The position of a query, from its checkpoint."""
 
     batch: int | None = None
     """The last micro-batch that was done."""
@@ -97,14 +97,14 @@ class Keeping:
         aside.replace(path)
 
     def status(self) -> Status | None:
-        """What its last run has said; None before the first."""
+        """The status that the step's last run wrote; None before the first run."""
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=Status)
         except (OSError, msgspec.DecodeError):
             return None
 
     def positions(self) -> Positions:
-        """Where its query stands; empty before its first micro-batch."""
+        """The positions of the step's query; empty before its first micro-batch."""
         folder = Path(self.checkpoint) / QUERY
         done = _newest(folder / "commits")
         if not self.is_local or done is None:

@@ -32,7 +32,7 @@ result: a channel would give its own, and take ``channel`` for where to publish.
 
 
 class Rules(Struct, frozen=True, kw_only=True):
-    """What makes the state of a key out of its events."""
+    """The rules by which the events of a key become its state."""
 
     key: tuple[str, ...]
     order: str = BY_ID
@@ -86,8 +86,8 @@ WIDER: Final[Mapping[str, str]] = {
     **dict.fromkeys(("tinyint", "smallint", "int"), "bigint"),
     "float": "double",
 }
-"""What Spark keeps numbers as, so that a channel whose numbers grow does not end its queries:
-the types in a query's state are for ever."""
+"""The wider types in which Spark keeps numbers. The types in a query's state can never change, so a
+channel whose numbers grow would otherwise end its queries."""
 
 
 def widened(events: DataFrame) -> DataFrame:

@@ -1,7 +1,7 @@
-"""What a step of a pipeline is, what it is given, and what it hands back.
+"""A step of a pipeline: its definition, its context and its result.
 
-A kind of step is one class in :mod:`penstock.spark.pipelines.steps`: its fields are the keys of
-its TOML table, its :meth:`Step.plan` says what is to be done. The runner does the rest: it starts
+A kind of step is one class in :mod:`penstock.spark.pipelines.steps`: its fields are the keys of its
+TOML table, and its :meth:`Step.plan` says what is to be done. The runner does the rest: it starts
 the query or the thread, keeps the checkpoint, shows progress, restarts and stops.
 
 Nothing here imports PySpark when it is loaded: definitions are read and checked without it.
@@ -32,7 +32,7 @@ _INTERVAL: Final = re.compile(r"\s*\d+\s*(ms|millisecond|second|minute|hour|day)
 
 
 class MicroBatch(Struct, frozen=True):
-    """Which micro-batch it is: the same one, tried again, has the same identity."""
+    """The identity of a micro-batch; a retry of the micro-batch has an equal identity."""
 
     app: str
     """The query: stays through restarts, and is another one with a new checkpoint."""
@@ -60,7 +60,7 @@ class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def text(self) -> str:
-        """Which it is, for people."""
+        """The micro-batch's name for people."""
         return f"channel {self.name}" if self.name else f"channels of column {self.column}"
 
     def sink_options(self) -> dict[str, str]:
@@ -104,7 +104,8 @@ class Flow(Struct, frozen=True, kw_only=True):
     """See :func:`check_trigger`."""
 
     poison: Literal["", "bury"] = ""
-    """What becomes of an event that makes its micro-batch fail: it fails, or is buried."""
+    """How an event is treated that makes its micro-batch fail: "" lets the step fail, ``bury``
+    moves the event to the dead event store."""
 
     at_end: Callable[[], bool] | None = None
     """Called when a run that takes what is there has ended without an error; True: the step is
@@ -112,14 +113,14 @@ class Flow(Struct, frozen=True, kw_only=True):
 
 
 class WorkOutcome(Struct, frozen=True, kw_only=True):
-    """What work with an end has done; shown at the end, and kept in the step's status."""
+    """The result of work that ends by itself; shown at the end, and kept in the step's status."""
 
     text: str
     """One line: "1,200 events replayed to flights"."""
 
     rows: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
-    """What programs want to know; goes to ``--format json``."""
+    """Figures for programs; they go to ``--format json``."""
 
 
 Work: TypeAlias = Callable[[], WorkOutcome]
@@ -128,7 +129,7 @@ end within seconds, and keeps where it was in ``context.checkpoint``, so that a 
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """How far a step has come; the runner makes these for queries, work reports its own."""
+    """The progress of a step. The runner makes it for queries; work reports its own."""
 
     step: str
     rows: int = 0
@@ -139,7 +140,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     """Rows left out since then because they came behind the watermark, as Spark counts them:
     those of an aggregation after each task has summed up its own."""
     rows_per_s: float = 0.0
-    """Of the last micro-batch, or over the last second or so."""
+    """Rows per second of the last micro-batch, or over the last second or so."""
     rows_out_per_s: float | None = None
     batch: int | None = None
     """Number of the last micro-batch."""
@@ -163,7 +164,7 @@ class Stopping(Protocol):
 
 
 class Context(Protocol):
-    """What a step is given when it starts."""
+    """The context that a step is given when it starts."""
 
     @property
     def pipeline(self) -> str:
@@ -195,7 +196,7 @@ class Context(Protocol):
 
     @property
     def folder(self) -> Path:
-        """Where the definition's file is; see :meth:`located`."""
+        """The folder of the definition's file; see :meth:`located`."""
         ...
 
     @property
@@ -242,7 +243,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     kind: ClassVar[str] = ""
-    """What ``kind = "…"`` says in the definition."""
+    """The value of ``kind`` in the definition."""
 
     name: str
 
@@ -251,7 +252,7 @@ class Step(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ()
 
     def writes(self) -> tuple[str, ...]:
-        """What it writes, for people: ``channel delays``, ``table lake/delays``."""
+        """A description for people of the targets: ``channel delays``, ``table lake/delays``."""
         return ()
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:

@@ -23,11 +23,12 @@ QUERY_ID: Final = "sql.streaming.queryId"
 COUNTED: Final = "penstock_rows"
 """The name under which the rows that go out are counted in a query's progress."""
 READ: Final = "penstock_events"
-"""The same where a row stands for several events, which are then counted on both sides."""
+"""Name of the count of events read, for rows that stand for several events each; such events are
+counted on both sides."""
 
 
 class QueryTarget:
-    """Where a query writes to and what it is called."""
+    """The names that identify the target of a query."""
 
     def __init__(self, pipeline: Pipeline, step: str, url: str, checkpoint: str) -> None:
         self.located = pipeline.located

@@ -25,7 +25,8 @@ _URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _LOG_VERSION: Final = "v1"
 _WATERMARK: Final = "batchWatermarkMs"
 _WINDOWS: Final = ("window", "session_window")
-"""What Spark calls the column of a window in its state: in the key, for gaps in the value."""
+"""Spark's names for the column of a window in its state: in the key, or in the value for
+sessions."""
 
 
 def duration(key: str, text: str) -> timedelta:

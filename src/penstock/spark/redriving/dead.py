@@ -26,9 +26,9 @@ VIEW_COLUMNS: Final[dict[str, pa.DataType]] = {
     "headers": pa.struct(list(HEADERS.items())),
     "origin": FIELDS["origin"].type,
 }
-"""What every dead event has; its properties follow, each a column."""
+"""The columns of every dead event; its properties follow, one column each."""
 SAID: Final = ("outcome", "channel")
-"""What a transformation's columns of these names say is no property."""
+"""Columns of a transformation that direct the redrive and are not properties."""
 
 
 class ChannelOfDead:
@@ -114,7 +114,7 @@ def seen(batch: pa.RecordBatch) -> pa.Table:
 
 
 def rows_by_id(batch: pa.RecordBatch, ids: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Where events with these ids are in the batch; -1 for those that are not."""
+    """The row of each id in the batch; -1 for ids that are not in it."""
     known = ids_of(batch)
     wanted = np.asarray(ids.to_numpy(zero_copy_only=False), dtype=np.int64)
     rows = np.minimum(np.searchsorted(known, wanted), len(known) - 1)

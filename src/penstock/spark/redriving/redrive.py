@@ -33,9 +33,10 @@ from penstock.spark.replaying.pace import Timer
 PORTION: Final = 10_000
 """Dead events of one transaction where nothing else is said."""
 LOOK_US: Final = 1_000_000
-"""How often a redrive that stays looks for new dead events, and tries again what was refused."""
+"""Microseconds between two looks of a continuous redrive for new dead events, and between
+retries."""
 ATTEMPTS_MAX: Final = 30
-"""How often in a row the events of a portion may be gone, or in other hands."""
+"""Number of times in a row that the events of a portion may be gone or held by others."""
 
 Transformation = Callable[[pa.RecordBatch], pa.Table]
 """From stored dead events to rows of what they become."""
@@ -50,21 +51,21 @@ class CommitVerdict(Protocol):
 
 
 class RedriveCounts(Struct, frozen=True):
-    """What a redrive has done so far."""
+    """The counts of a redrive so far."""
 
     looked_at: int = 0
     redriven: int = 0
     dropped: int = 0
     kept: int = 0
     homeless: int = 0
-    """How many of the kept have no channel to go to."""
+    """Number of kept events that have no channel to go to."""
     published: int = 0
     is_refused: str = ""
     """Why nothing is taken right now."""
 
 
 class RedriveOutcome(Struct, frozen=True):
-    """What a run has done."""
+    """The result of a run."""
 
     done: RedriveCounts
     channels: dict[str, int]
@@ -210,7 +211,7 @@ class RealmCommit:
 
 
 def nothing(verdict: RedriveVerdict) -> None:
-    """What a dry run does."""
+    """Commit nothing, as a dry run does."""
 
 
 def _record_channel(session: Session, name: str) -> Channel:

@@ -1,4 +1,4 @@
-"""What becomes of a portion of dead events: which go back where, which leave, which stay."""
+"""The verdict on a portion of dead events: which go back where, which leave, which stay."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ Bools = npt.NDArray[np.bool_]
 
 
 class RedriveRules(Struct, frozen=True):
-    """What is decided without looking at the events."""
+    """The decisions that do not depend on the events."""
 
     step: str
-    """Who redrives, for the record."""
+    """The step that redrives, for the record in the events."""
     targets: Collection[str]
     """Every channel there is to publish to."""
     store: str
-    """Where the dead events are."""
+    """The dead event store."""
     channel: str = ""
-    """Where all of them go; empty: each where it came from."""
+    """The channel that all events go to; empty: each goes where it came from."""
     unmatched: str = KEPT
-    """What becomes of an event of which a transformation makes no row."""
+    """Fate of an event for which a transformation makes no row."""
     marks: bool = False
     """Whether events have the property ``redrive_of``."""
 
 
 class RedriveVerdict(Struct, frozen=True):
-    """What becomes of a portion."""
+    """The verdict on a portion."""
 
     bodies: Mapping[str, pa.RecordBatch]
-    """What is published, by channel."""
+    """The batches to publish, by channel."""
     redriven: Int64s
     dropped: Int64s
     kept: Int64s
@@ -61,11 +61,11 @@ class RedriveVerdict(Struct, frozen=True):
     record: pa.RecordBatch | None
     """The body with a record of each that leaves; None when none does."""
     homeless: int = 0
-    """How many of the kept have no channel to go to."""
+    """Number of kept events that have no channel to go to."""
 
     @property
     def published(self) -> Counter[str]:
-        """How many events go where."""
+        """Number of published events by channel."""
         return Counter({name: body.num_rows for name, body in self.bodies.items()})
 
 
@@ -193,7 +193,7 @@ def _check_agree(dead: pa.RecordBatch, ends: Mapping[str, Int64s]) -> None:
 def _targets(
     dead: pa.RecordBatch, rules: RedriveRules, named: pa.Array | None, rows: Int64s
 ) -> npt.NDArray[np.object_]:
-    """Where each row goes: what it says itself, else the step, else where it came from."""
+    """The channel of each row: named by the row, else by the step, else the one it came from."""
     if rules.channel:
         default = pa.repeat(pa.scalar(rules.channel), len(rows))
     else:
@@ -216,7 +216,8 @@ def _check_named(named: pa.Array, rules: RedriveRules) -> None:
 
 
 def _with_more(body: pa.RecordBatch, dead: pa.RecordBatch, rows: Int64s) -> pa.RecordBatch:
-    """What did not fit columns, and so was not seen, comes back as it was."""
+    """Restore the properties that did not fit into columns, which the transformation has not
+    seen."""
     index = dead.schema.get_field_index("more")
     if index < 0 or not len(rows):
         return body

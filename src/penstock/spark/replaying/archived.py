@@ -29,7 +29,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bounds(Struct, frozen=True):
-    """Which events of a channel: from the first ones on, and before the second ones."""
+    """Bounds of events of a channel: ``first_id`` and ``from_us`` are included, ``end_id`` and
+    ``until_us`` are not."""
 
     first_id: int = 0
     end_id: int | None = None
@@ -38,14 +39,14 @@ class Bounds(Struct, frozen=True):
     until_us: int | None = None
 
     def within(self, first_id: int, end_id: int | None = None) -> Bounds:
-        """Those of them that are in this range of ids as well."""
+        """These bounds, restricted to a range of ids."""
         ends = [end for end in (self.end_id, end_id) if end is not None]
         return replace(
             self, first_id=max(self.first_id, first_id), end_id=min(ends) if ends else None
         )
 
     def expression(self, schema: pa.Schema) -> Any:
-        """What they are for Arrow, in a table of this schema."""
+        """The bounds as an Arrow expression for a table of this schema."""
         found = ds.field("event_id") >= self.first_id
         if self.end_id is not None:
             found &= ds.field("event_id") < self.end_id
@@ -111,7 +112,7 @@ class Archived:
                 yield batch
 
     def count(self, first_id: int) -> int | None:
-        """How many events there are from ``first_id`` on; None where only reading them tells."""
+        """Number of events from ``first_id`` on; None if only a read can tell."""
         if self._selector is not None:
             return None
         check_archive(self._dataset.schema)

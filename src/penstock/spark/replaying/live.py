@@ -27,7 +27,7 @@ class LiveHistory:
         self._before = before
 
     def batches(self, first_id: int, end_id: int | None = None) -> Iterator[pa.RecordBatch]:
-        """Those of the archive, then those behind its last one that are on the channel now."""
+        """Yield the events of the archive, then those of the channel that follow its last one."""
         first = first_id
         if self._before is not None:
             for batch in self._before.batches(first_id, end_id):

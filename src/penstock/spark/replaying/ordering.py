@@ -41,7 +41,7 @@ class SourceRows(NamedTuple):
     """Rows of one source."""
 
     source: int
-    """Which one, by its place among the sources."""
+    """Index of the run among the sources."""
     rows: SortedRows
 
 
@@ -93,7 +93,7 @@ def _limit(heads: dict[int, SortedRows]) -> tuple[int, int]:
 
 
 def cut_at(portion: Portion, key: int) -> tuple[Portion, Portion]:
-    """What lies at or before ``key``, and the rest."""
+    """Split the rows at ``key``: those at or before it, and the rest."""
     before: Portion = []
     after: Portion = []
     for source, rows in portion:
@@ -106,7 +106,7 @@ def cut_at(portion: Portion, key: int) -> tuple[Portion, Portion]:
 
 
 def count_of(portion: Portion) -> int:
-    """How many rows it has."""
+    """Number of rows."""
     return sum(len(piece.rows.keys) for piece in portion)
 
 
@@ -121,7 +121,7 @@ def last_key(portion: Portion) -> int:
 
 
 def order_of(pieces: Portion) -> Int64s:
-    """How to take the rows of the pieces, one after the other, to have them in order."""
+    """The order in which to take the rows of the pieces, laid end to end."""
     keys = np.concatenate([piece.rows.keys for piece in pieces])
     order: Int64s = np.argsort(keys, kind="stable").astype(np.int64)
     return order

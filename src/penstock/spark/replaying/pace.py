@@ -1,4 +1,5 @@
-"""When an event is due again: as far behind the first one as it was then, or a part of that."""
+"""The pace of a replay: an event is due as long after the first one as it was then, or a fraction
+of that."""
 
 from __future__ import annotations
 
@@ -38,12 +39,13 @@ class ReplayPace:
         return self._speed == FLAT_OUT
 
     def start(self, original_us: int, now_us: int) -> None:
-        """What was published at ``original_us`` is due at ``now_us``; only the first time."""
+        """Let the event published at ``original_us`` be due at ``now_us``; later calls change
+        nothing."""
         if self._original_us is None:
             self._original_us, self._now_us = original_us, now_us
 
     def due_us(self, original_us: int) -> int:
-        """When it is due; at once where nothing waits."""
+        """The time at which the event is due; at once when the replay does not wait."""
         if self._original_us is None or self.is_flat_out:
             return self._now_us
         return self._now_us + int((original_us - self._original_us) / self._speed)
@@ -56,7 +58,7 @@ class ReplayPace:
 
 
 def late_us(pace: ReplayPace, originals: Int64s, now_us: int) -> int:
-    """How late the first of these events is; 0 when nothing waits."""
+    """The delay of the first of these events in microseconds; 0 when the replay does not wait."""
     if pace.is_flat_out or not len(originals):
         return 0
     return max(0, now_us - pace.due_us(int(originals[0])))

@@ -1,8 +1,8 @@
-"""How far a replay has come, kept in one file: what a replay that was killed goes on from.
+"""The position of a replay in one file, from which a replay that was killed continues.
 
 Before a portion is published, the file says which events are in it and what number it has; the
-realm stores a publish of one producer and number once. So a portion is published again as long
-as nothing is known of its end, and is stored once all the same.
+realm stores a publish of one producer and number once. So a portion whose end is not known is
+published again, and is stored once all the same.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FILE: Final = "position.json"
 
 
 class ReplayPosition(Struct, frozen=True, kw_only=True):
-    """Where a replay is."""
+    """The position of a replay."""
 
     format: int = FORMAT
     producer: str
-    """Who publishes: another one in every folder, the same after a restart."""
+    """The producer's id: one for each folder, unchanged after a restart."""
 
     replays: dict[str, str]
-    """What is replayed and where to; a replay cannot go on with something else."""
+    """The replayed channels and their targets; a replay cannot continue with others."""
 
     number: int = 0
     """Number of the portion begun last; 0: none."""
@@ -57,10 +57,10 @@ class ReplayPosition(Struct, frozen=True, kw_only=True):
 
 
 class PositionStore(Protocol):
-    """Where a position is kept."""
+    """The file or other store that keeps a position."""
 
     def read(self) -> bytes | None:
-        """What was written last; None when nothing was."""
+        """Read the text that was written last; None if nothing was."""
         ...
 
     def write(self, content: bytes) -> None:

@@ -33,12 +33,13 @@ from penstock.spark.replaying.rows import body_of_stored, effective_times, marke
 TICK_US: Final = 20_000
 """At a pace, events that are due within this time are published together."""
 RETRY_US: Final = 1_000_000
-"""How long a replay waits for a realm that takes nothing: it is full, or publishing is paused."""
+"""Microseconds that a replay waits for a realm that takes nothing, because it is full or publishing
+is paused."""
 NO_TIME: Final = int(np.iinfo(np.int64).min)
 
 
 class ReplayOutlet(Protocol):
-    """Where a replay publishes to."""
+    """The port by which a replay publishes."""
 
     def publish(
         self, channel: str, bodies: Sequence[pa.RecordBatch], producer: str, sequence: int
@@ -48,20 +49,20 @@ class ReplayOutlet(Protocol):
 
 
 class Reached(Struct, frozen=True):
-    """How far a replay has come."""
+    """The progress of a replay."""
 
     events: int
     """Published since it was started this time."""
     original_us: int
-    """When the newest of them was published the first time, in microseconds since 1970."""
+    """The time at which the newest of them was first published, in microseconds since 1970."""
     late_us: int
-    """How far it is behind its pace; 0 flat out."""
+    """Microseconds that the replay is behind its pace; 0 if it does not wait."""
     is_refused: str = ""
     """Why the realm takes nothing right now."""
 
 
 class Replayed(Struct, frozen=True):
-    """What a run of a replay has done."""
+    """The result of a run of a replay."""
 
     events: int
     """Published in this run."""
@@ -74,7 +75,7 @@ class Replayed(Struct, frozen=True):
 
 
 class ReplayRoute(Struct, frozen=True):
-    """Where a replay goes, and what it says of where it came from."""
+    """The targets of a replay, and the origin that it records in the events."""
 
     targets: Mapping[str, str]
     """The channel to publish to, by channel of the history."""
@@ -275,7 +276,7 @@ class ReplayRun:
         self._report(Reached(self._events, last_key(portions[-1]), late))
 
     def _bodies(self, portions: Sequence[Portion]) -> dict[str, list[pa.RecordBatch]]:
-        """What each target gets, in order; targets by what comes first."""
+        """The batches of each target, in order; targets are ordered by their first event."""
         found: dict[str, list[pa.RecordBatch]] = {}
         for portion in portions:
             by_target: dict[str, Portion] = {}
@@ -311,7 +312,7 @@ def interleaved(bodies: Sequence[pa.RecordBatch], pieces: Portion) -> pa.RecordB
 
 
 def joined(bodies: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """The same events in fewer batches: neighbours of one schema become one."""
+    """Join neighbouring batches of one schema, so that there are fewer."""
     found: list[list[pa.RecordBatch]] = []
     for body in bodies:
         if found and found[-1][0].schema.equals(body.schema, check_metadata=True):

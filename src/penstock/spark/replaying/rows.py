@@ -142,10 +142,10 @@ def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.Recor
 
 
 def effective_times(published: pa.Array, reached: int) -> Int64s:
-    """When events were published, in microseconds, and never before one of a lower id.
+    """The times of publication in microseconds, never before that of a lower id.
 
-    ``reached`` is the latest time so far. A realm's clock may have been set back in a restart;
-    the order of ids is the one that counts.
+    ``reached`` is the latest time so far. A realm's clock may have been set back in a restart; the
+    order of ids is the one that counts.
     """
     times = np.asarray(pc.cast(published, pa.int64()).to_numpy(zero_copy_only=False))
     if not len(times):

@@ -37,7 +37,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Micro-batches after which small files are written together; 0: never."""
 
     keep_hours: int = 168
-    """How long files that a compaction has replaced are kept for those who still read them."""
+    """Hours that files replaced by a compaction are kept for readers that have begun with them."""
 
     register: bool = True
     """Let the channel name the table as its archive, so that reads find it by themselves."""

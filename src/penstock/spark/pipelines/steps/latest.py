@@ -98,7 +98,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def rules(self) -> Rules:
-        """How states are made."""
+        """The rules by which events become states."""
         return Rules(
             key=self.keys,
             order=self.order,

@@ -189,14 +189,14 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
 
 
 def used_in(sql: str, names: Iterable[str]) -> Iterable[str]:
-    """Those of the names that stand in the SQL, outside of texts and comments."""
+    """The names that occur in the SQL, outside of string literals and comments."""
     known = {name.lower(): name for name in names}
     found = {(quoted or plain).lower(): None for quoted, plain in _WORDS.findall(sql)}
     return [known[word] for word in found if word in known]
 
 
 def said(text: str, sql: str) -> str:
-    """What Spark says of a query, in one line, with the line of the query it means."""
+    """Spark's complaint about a query in one line, with the line of the query that it means."""
     what = " ".join(_END.split(text.partition("] ")[2] or text, maxsplit=1)[0].split())
     place = _PLACE.search(text)
     if place is None:
@@ -264,7 +264,7 @@ def _module(place: str, folder: Path) -> ModuleType:
 
 
 def _travels(function: Callable[..., Any], folder: Path) -> None:
-    """What stands beside the definition goes to Spark's processes with the code that uses it."""
+    """Send the modules beside the definition to Spark's processes, with the code that uses them."""
     from pyspark import cloudpickle
 
     module = sys.modules.get(function.__module__)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VIEW: Final = "dead"
-"""What the dead events are called in SQL, and as a parameter of a Python function."""
+"""The name of the view of dead events in SQL, and of the parameter of a Python function."""
 
 SESSION: Final = "spark"
 
@@ -57,10 +57,11 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``"module:function"`` with a parameter ``dead``, a DataFrame; it returns another one."""
 
     unmatched: Literal["kept", "dropped"] = "kept"
-    """What becomes of dead events of which no row is made."""
+    """Fate of dead events for which the transformation makes no row."""
 
     channel: str = ""
-    """Where all of them go; else each where it came from, or where a column ``channel`` says."""
+    """The channel that all events go to. Empty: each event goes to the channel that its column
+    ``channel`` names, else to the one it came from."""
 
     record: str = ""
     """The channel that gets a record of each event that leaves; made where it is missing."""
@@ -183,7 +184,7 @@ def _check_target(session: Session, name: str) -> None:
 
 
 def _transformation(step: RedriveStep, context: Context) -> Transformation | None:
-    """What runs on Spark; None where nothing is changed, and Spark is not needed."""
+    """The transformation that runs on Spark; None if nothing is changed and Spark is not needed."""
     if not (step.sql or step.python):
         return None
     function = _function(step, context) if step.python else None

@@ -35,7 +35,7 @@ from penstock.tables import Table
 _TIMES: Final = re.compile(r"\s*(?:x\s*(\d+(?:\.\d+)?)|(\d+(?:\.\d+)?)\s*x)\s*", re.IGNORECASE)
 _SPEEDS: Final = {"original": 1.0, "flat out": FLAT_OUT}
 REPORT_US: Final = 500_000
-"""How often progress is reported at most."""
+"""Microseconds between two reports of progress, at least."""
 
 
 class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +64,7 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``"original"``, a number of times as fast (``10``, ``"10x"``, ``0.5``), or ``"flat out"``."""
 
     channel: str = ""
-    """Where all of them go; else each channel to one of its name."""
+    """The channel that all events go to. Empty: each channel goes to one of its own name."""
 
     prefix: str = ""
     """Put in front of the channels' names."""
@@ -105,13 +105,13 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """What is replayed, by name."""
+        """The replayed channels by name of their source."""
         live = self.live if isinstance(self.live, tuple) else ()
         return tuple(sorted({*self.archives, *live}))
 
     @property
     def targets(self) -> Mapping[str, str]:
-        """Where to, by channel."""
+        """The target of each replayed channel."""
         return {name: self.channel or f"{self.prefix}{name}" for name in self.channels}
 
     def reads(self, sources: Mapping[str, Source]) -> tuple[str, ...]:
@@ -163,7 +163,8 @@ def replay(step: ReplayStep, context: Context) -> WorkOutcome:
 def history_of(
     step: ReplayStep, name: str, context: Context, session: Session, rows: int
 ) -> Archived | LiveHistory:
-    """What there is of a channel: its archive, itself, or one behind the other."""
+    """The history of a channel: its archive, the channel itself, or first one and then the
+    other."""
     bounds = bounds_of(step, name)
     archived = None
     path = step.archives.get(name)
@@ -176,7 +177,7 @@ def history_of(
 
 
 def bounds_of(step: ReplayStep, channel: str) -> Bounds:
-    """Which events of a channel are replayed."""
+    """The bounds of the events of a channel that are replayed."""
     first, end = bound(step.first, channel), bound(step.until, channel)
     return Bounds(
         first if isinstance(first, int) else 0,
@@ -187,7 +188,8 @@ def bounds_of(step: ReplayStep, channel: str) -> Bounds:
 
 
 def identity(step: ReplayStep) -> dict[str, str]:
-    """What makes it another replay: its position would mean nothing. Its pace may change."""
+    """The settings that identify a replay. A position means nothing to a replay with others; only
+    the pace may change."""
     return {
         "archive": ", ".join(f"{name} = {path}" for name, path in sorted(step.archives.items())),
         "from": str(step.first or ""),
@@ -198,7 +200,7 @@ def identity(step: ReplayStep) -> dict[str, str]:
 
 
 def speed_of(given: str | float) -> float:
-    """How many times as fast as it was; 0 where nothing waits. Raises ``InvalidArgument``."""
+    """The speed as a multiple of the original; 0 for no waits. Raises ``InvalidArgument``."""
     speed = _SPEEDS.get(given.strip().lower()) if isinstance(given, str) else float(given)
     if speed is None and (times := _TIMES.fullmatch(str(given))) is not None:
         speed = float(times[1] or times[2])
@@ -219,7 +221,7 @@ def channel_of(path: str) -> str:
 
 
 def _count(histories: list[Archived | LiveHistory], next_ids: Mapping[str, int]) -> int | None:
-    """How many events are left; None where only reading them tells."""
+    """Number of events that are left; None if only a read can tell."""
     total = 0
     for history in histories:
         left = history.count(next_ids.get(history.channel, 0))
@@ -266,7 +268,7 @@ class Reporting:
 
 
 def outcome(step: ReplayStep, done: Replayed) -> WorkOutcome:
-    """What a run has done, in a line."""
+    """The result of a run, in one line."""
     targets = sorted(set(step.targets.values()))
     where = targets[0] if len(targets) == 1 else f"{len(targets)} channels"
     text = f"{done.events:,} events replayed to {where}"

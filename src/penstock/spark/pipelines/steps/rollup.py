@@ -44,7 +44,7 @@ AGGREGATES: Final = frozenset(
         *("bit_and", "bit_or", "bit_xor"),
     ]
 )
-"""What makes one value of many; an aggregate has to have one of them in it."""
+"""The aggregate functions; an aggregate expression has to contain one of them."""
 
 _REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -83,7 +83,7 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     gap: str = ""
     """Instead of ``window``: a window ends when nothing has come for so long."""
     delay: str = ""
-    """How much later than the newest event one may come; the source's watermark else."""
+    """The delay behind the newest event that an event may have; empty: the source's watermark."""
     group_by: tuple[str, ...] | dict[str, str] = ()
     """Columns, or column to SQL."""
     where: str = ""
@@ -93,7 +93,7 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     key: str = "key"
     """With ``update``: the column that tells window and group apart, a text."""
     at_end: Literal["keep", "close"] = "keep"
-    """What becomes of open windows when a run has taken all there is and ends."""
+    """Fate of open windows when a run has taken all events and ends."""
     channel: ChannelTarget | str | None = None
     table: TableTarget | str | None = None
 
