@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.api.channels import ChannelInfo, StorageInfo
-from penstock.cli.conservation import equation, terms, write_sum
+from penstock.cli.facts import equation, terms, write_sum
 from penstock.core.channel.conservation import MEANINGS
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.messages import Definition

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.ids.ids import Span
-from penstock.spark.portions import fair, parts_of, portion
+from penstock.spark.reading import fair, parts_of, portion
 
 sizes = st.dictionaries(st.sampled_from("abcdefg"), st.integers(0, 100))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli import conservation
 from penstock.cli.attributes import type_shown
-from penstock.cli.output import count, duration, size, write_facts
+from penstock.cli.output import count, duration, size, write, write_facts
+from penstock.core.channel import conservation
+from penstock.core.channel.conservation import MEANINGS, Term
 from penstock.runtime.subscriptions.documents import types_of
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from penstock.core.vocabulary.messages import Definition, Storage
 
 Fact = tuple[str, str]
+
+_ONLY_IF_ANY: Final = frozenset(("overdue",))
+"""Terms of the sum that have a line only where they are not 0."""
 
 _IN_MEMORY: Final = {
     "heap": "memory",
@@ -27,7 +31,7 @@ def show(info: ChannelInfo, durables: list[DurableInfo]) -> None:
     """Attributes, content, and the sum of what was published (SEM T8)."""
     content = [*_content_facts(info), *_consumer_facts(info, durables)]
     write_facts([*_attribute_facts(info), *_storage_facts(info), *content])
-    conservation.write_sum(info)
+    write_sum(info)
 
 
 # --- attributes ---------------------------------------------------------------------------
@@ -175,3 +179,38 @@ def _consumer_facts(info: ChannelInfo, durables: list[DurableInfo]) -> list[Fact
 
 def _durable(durable: DurableInfo) -> str:
     return f"{durable.name} ({durable.type}, {durable.outstanding:,} outstanding)"
+
+
+# --- conservation: where every published event is or went (SEM T8) ---------------------------
+
+
+def terms(info: ChannelInfo) -> list[Term]:
+    """Every term of the sum, those that are 0 among them."""
+    return conservation.terms(info.counters, live=info.events, overdue=info.overdue)
+
+
+def accounted_for(info: ChannelInfo) -> int:
+    """The sum."""
+    return sum(term.events for term in terms(info))
+
+
+def equation(info: ChannelInfo) -> str:
+    """``5 published = 2 live + 3 purged``: the terms that are not 0, and whether they add up."""
+    published, found = info.counters.published, accounted_for(info)
+    shown = [f"{each.events:,} {each.name}" for each in terms(info) if each.events]
+    right = " + ".join(shown) or "0 live"
+    if found == published:
+        return f"{published:,} published = {right}"
+    return f"{published:,} published != {found:,} = {right}; this must not happen: please report it"
+
+
+def write_sum(info: ChannelInfo) -> None:
+    """A line for each term, and the sum."""
+    shown = [each for each in terms(info) if each.events or each.name not in _ONLY_IF_ANY]
+    names = max(len(term.name) for term in shown)
+    numbers = max(len(f"{term.events:,}") for term in shown)
+    write("conservation")
+    for term in shown:
+        number = f"{term.events:,}".rjust(numbers)
+        write(f"  {term.name.ljust(names)}  {number}  {MEANINGS[term.name]}")
+    write(f"  {equation(info)}")

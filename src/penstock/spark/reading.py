@@ -48,7 +48,6 @@ from penstock.spark.losses import check_first, check_front
 from penstock.spark.offsets import Offset, Position, Positions, decode, encode
 from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange, FileRows, Sizes, WireRows, partitions, rows_in
-from penstock.spark.portions import fair, parts_of, portion
 from penstock.spark.progress import PropertyGrowth, reported
 from penstock.spark.projection import Projection, arrow_schema, extras_of
 from penstock.spark.sealed import Absent, CopiedFile, opened, stored_batches
@@ -400,3 +399,36 @@ def _browse(link: ChannelLink, selector: str, epoch: str, span: Span) -> Any:
 def _closing(reading: Any) -> Iterator[Any]:
     with reading:
         yield from reading.batches()
+
+
+# --- a micro-batch is shared fairly among channels --------------------------------------------
+
+
+def portion(waiting: Mapping[str, Span], most: int | None) -> dict[str, int]:
+    """Where a micro-batch of ``most`` events ends in each channel; None: it takes all.
+
+    Channels get the same number of events; what one has no use for, the others share.
+    """
+    sizes = {name: max(0, span.size) for name, span in waiting.items()}
+    shares = sizes if most is None else fair(sizes, most)
+    return {name: span.first + shares[name] for name, span in waiting.items()}
+
+
+def fair(wanted: Mapping[str, int], most: int) -> dict[str, int]:
+    """``most`` divided: nobody gets more than is wanted, and nobody less than another who wants
+    more, but for the last unit."""
+    shares = {}
+    left = most
+    for number, (name, size) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):
+        shares[name] = min(size, -(-left // (len(wanted) - number)))
+        left -= shares[name]
+    return shares
+
+
+def parts_of(parts_min: int | None, rows: Mapping[str, int]) -> dict[str, int | None]:
+    """How many partitions each channel is to have, by its share of the rows; None: as many as
+    its size asks for."""
+    total = sum(rows.values())
+    if parts_min is None or not total:
+        return dict.fromkeys(rows)
+    return {name: max(1, -(-parts_min * count // total)) for name, count in rows.items()}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines.columns_kept import remembered
+from penstock.spark.pipelines.steps.latest import remembered
 
 FIRST = {"event_id": "bigint", "ccy": "string", "bid": "double"}
 

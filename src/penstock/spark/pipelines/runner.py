@@ -19,13 +19,12 @@ from msgspec import Struct
 
 from penstock.core.vocabulary.errors import InvalidArgument, StepFailed, Unavailable
 from penstock.spark.options import URL_VARIABLE
-from penstock.spark.pipelines.burying import Burial, bury
 from penstock.spark.pipelines.definition import Pipeline, known_source
 from penstock.spark.pipelines.failures import FailureCause, cause_of
 from penstock.spark.pipelines.running import Running, RunningQuery, RunningWork
 from penstock.spark.pipelines.sources import Source
-from penstock.spark.pipelines.standing import Keeping, Status, alone
-from penstock.spark.pipelines.step import Flow, Progress, Step, Stopping, WorkOutcome
+from penstock.spark.pipelines.standing import QUERY, Keeping, Status, alone
+from penstock.spark.pipelines.step import Context, Flow, Progress, Step, Stopping, WorkOutcome
 from penstock.spark.pipelines.targets import QueryTarget, start
 
 if TYPE_CHECKING:
@@ -453,3 +452,39 @@ def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     if LOG_LEVEL not in pipeline.spark and not master.startswith(CONNECT):
         spark.sparkContext.setLogLevel("OFF")
+
+
+# --- an event that makes a step fail is buried, and the step goes on --------------------------
+
+
+class Replaceable(Context, Protocol):
+    """A context whose sources can be replaced."""
+
+    instead: dict[str, DataFrame]
+
+
+class Burial(Struct, frozen=True):
+    """What came of it."""
+
+    text: str = ""
+    """Which events were buried; empty when none was."""
+    why_none: str = ""
+
+
+def bury(pipeline: Pipeline, step: Step, context: Replaceable) -> Burial:
+    """Find and bury the events that made the last micro-batch of a step's query fail."""
+    from penstock.spark.poison import bury_poison
+
+    source = pipeline.bound_source(step)
+
+    def attempt(table: DataFrame) -> None:
+        context.instead[source.name] = table
+        planned = step.plan(context)
+        if not isinstance(planned, Flow):
+            raise InvalidArgument("poison is for steps that run as a query")
+        planned.frame.write.format("noop").mode("overwrite").save()
+
+    options = {"url": context.url, **source.format_options()}
+    verdict = bury_poison(context.spark, options, f"{context.checkpoint}/{QUERY}", attempt)
+    buried = ", ".join(f"event {each.event_id} of {each.channel}" for each in verdict.buried)
+    return Burial(buried, verdict.why_none)

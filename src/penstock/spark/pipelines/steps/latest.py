@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 import msgspec
+from pyarrow import fs
 
+from penstock.columns.schema.layout import RESERVED_PREFIX, key_path
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.choice import choice_of
 from penstock.spark.nulls import NULLS
 from penstock.spark.options import nearest
-from penstock.spark.pipelines.archived import as_read
-from penstock.spark.pipelines.columns_kept import remembered
 from penstock.spark.pipelines.expressions import words_of
 from penstock.spark.pipelines.keyed import KeyedTarget, check_keyed, publish
 from penstock.spark.pipelines.sources import Source
@@ -41,9 +42,17 @@ from penstock.spark.pipelines.step import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 AS_OF: Final = "as_of"
+PATHS: Final = f"{RESERVED_PREFIX}_nulls"
+_DAY: Final = "published_day"
+_PLAIN: Final = ("event_id", "published", "tag", "data", "ttl", "priority", "persistent", "headers")
+_ON_REQUEST: Final = _PLAIN[4:]
+_FILE: Final = "columns.json"
+_BEGUN: Final = "query/offsets"
+"""Not empty when the query has begun with a micro-batch."""
+_URI: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -286,3 +295,109 @@ def _located(table: TableTarget | None, context: Context) -> TableTarget | None:
     if table is None:
         return None
     return msgspec.structs.replace(table, path=context.located(table.path))
+
+
+# --- rows of an archive, with the columns that a read of the channel has ----------------------
+#
+# An archive keeps which nulls are meant as the channel stores it: as paths of properties, beside
+# the columns. What is merged needs them as a read with ``includeNulls`` gives them.
+
+
+def as_read(archive: DataFrame) -> DataFrame:
+    """A table that no archive step has written stays as it is."""
+    from pyspark.sql import functions as sf
+
+    has_paths = PATHS in archive.columns  # once an event has set something to null
+    if not has_paths and not {_DAY, *_PLAIN}.issubset(archive.columns):
+        return archive
+    left_out = [name for name in archive.columns if name.startswith(RESERVED_PREFIX)]
+    left_out += [name for name in (_DAY, *_ON_REQUEST) if name in archive.columns]
+    names = [name for name in archive.columns if name not in (*left_out, *_PLAIN)]
+    by_property: dict[str, list[str]] = {}
+    for name in names:
+        by_property.setdefault(_property(name), []).append(name)
+    said = [_said(name, by_property[_property(name)], has_paths=has_paths) for name in names]
+    nulls = sf.array_compact(sf.array(*said)) if said else sf.lit(None)
+    return archive.withColumn(NULLS, nulls.cast("array<string>")).drop(*left_out)
+
+
+def _property(column: str) -> str:
+    return column.removeprefix("properties.").partition("::")[0]
+
+
+def _said(name: str, columns: list[str], *, has_paths: bool) -> Column:
+    """The name of a column where an event sets it to null: that, or another type, is its value."""
+    from pyspark.sql import functions as sf
+
+    path = key_path("", _property(name))
+    sets = sf.lit(False)
+    if has_paths:
+        sets = sf.coalesce(sf.array_contains(column_of(PATHS), path), sets)
+    for other in columns:
+        if other != name:
+            sets |= column_of(other).isNotNull()
+    return sf.when(column_of(name).isNull() & sets, sf.lit(name))
+
+
+# --- the columns of a query's state, which are those of its first run for ever -----------------
+#
+# Spark refuses a state of other columns with words about its own files. So a step whose columns
+# follow those of its source writes them down, and says what is new.
+
+
+def remembered(checkpoint: str, columns: Mapping[str, str]) -> list[str]:
+    """The columns in the order of the first run, which is kept in the folder of a step, with
+    their types, once its query has begun.
+
+    Raises ``InvalidArgument`` naming the columns that are others now, and what can be done.
+    """
+    known = _read(checkpoint)
+    if known is None:
+        _write(checkpoint, columns)
+        return list(columns)
+    new = [name for name in columns if name not in known]
+    gone = [name for name in known if name not in columns]
+    other = [name for name in known if name in columns and known[name] != columns[name]]
+    if not (new or gone or other):
+        return list(known)
+    found = [
+        f"{text} {', '.join(names)}"
+        for text, names in (
+            ("has new columns", new),
+            ("has lost", gone),
+            ("has other types of", other),
+        )
+        if names
+    ]
+    others = [name for name in columns if name in known]
+    raise InvalidArgument(
+        f"source {' and '.join(found)}, but the step's stored state has the columns of its first "
+        f"run: name these in the source (columns = {msgspec.json.encode(others).decode()}), or "
+        f"delete {checkpoint} to start over with the first event"
+    )
+
+
+def _read(checkpoint: str) -> dict[str, str] | None:
+    files, path = _place(checkpoint)
+    begun = fs.FileSelector(f"{path.removesuffix(_FILE)}{_BEGUN}", allow_not_found=True)
+    is_there = files.get_file_info(path).type != fs.FileType.NotFound
+    if not (is_there and files.get_file_info(begun)):
+        return None
+    with files.open_input_stream(path) as stream:
+        return msgspec.json.decode(stream.read(), type=dict[str, str])
+
+
+def _write(checkpoint: str, columns: Mapping[str, str]) -> None:
+    files, path = _place(checkpoint)
+    aside = f"{path}.tmp"
+    with files.open_output_stream(aside) as stream:
+        stream.write(msgspec.json.encode(columns))
+    files.move(aside, path)
+
+
+def _place(checkpoint: str) -> tuple[fs.FileSystem, str]:
+    if _URI.match(checkpoint):
+        files, path = fs.FileSystem.from_uri(checkpoint)
+    else:
+        files, path = fs.LocalFileSystem(), checkpoint
+    return files, f"{path}/{_FILE}"
