@@ -127,7 +127,10 @@ def test_states_are_kept_in_a_table_and_a_merge_channel_over_several_runs(
     }
     assert live.info().events == 2
     change(changes, {"ccy": 3, "comment": "a new property"})
-    with pytest.raises(StepFailed, match="source has new columns comment, but what the step keeps"):
+    with pytest.raises(
+        StepFailed,
+        match="source has new columns comment, but the step's stored state has the columns",
+    ):
         run(pipeline, url=url, once=True, spark=spark)
 
 
