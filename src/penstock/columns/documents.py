@@ -1,4 +1,4 @@
-"""Events as JSON: one object an event, the same going out and coming in."""
+"""Events as JSON, one object per event. Output and input have one form."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count",
 
 
 def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any]:
-    """What ``--format json`` prints; data that is no text is base64, a message that
-    ``messages`` knows is an object."""
+    """The JSON object that ``--format json`` prints for an event.
+
+    Data that is not text is base64. A message whose type is in ``messages`` is an object.
+    """
     document: dict[str, Any] = {"event_id": event.event_id, "published": event.published}
     if event.tag is not None:
         document["tag"] = event.tag
@@ -50,7 +52,10 @@ def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any
 
 
 def message_in(event: Event, messages: Messages | None) -> dict[str, Any] | None:
-    """The event's message; None when it has none that can be read: its data is shown then."""
+    """The decoded message of the event; None when there is none, or it cannot be decoded.
+
+    The caller then shows the data instead.
+    """
     if messages is None or not messages.has(event):
         return None
     try:
@@ -60,12 +65,12 @@ def message_in(event: Event, messages: Messages | None) -> dict[str, Any] | None
 
 
 def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = None) -> Event:
-    """The event in a line of JSON, or in the object that line is.
+    """The event that a line of JSON, or an already parsed object, describes.
 
-    With an object ``properties`` it is what :func:`document_of` makes; what the realm gives (id,
-    time, origin, a stamp) is left out. Without, every field that is not a part of an event is a
-    property.
-    Raises ``InvalidArgument``, ``InvalidEvent``.
+    An object with ``properties`` has the form that :func:`document_of` makes; the fields set by
+    the realm (id, time, origin, stamp) are ignored. In an object without ``properties``, every
+    field that is not a part of an event is a property.
+    Raises ``InvalidArgument`` or ``InvalidEvent``.
     """
     document = line if isinstance(line, dict) else _decoded(line)
     if not isinstance(document, dict):
@@ -122,7 +127,7 @@ def _event(fields: dict[str, Any], properties: dict[str, Any]) -> Event:
 
 
 def _stamp() -> str:
-    """The property a realm adds where the channel asks for it."""
+    """The name of the property in which a realm stamps publisher, host, time and id."""
     from penstock.columns.schema.layout import DICTIONARY  # brings Arrow
 
     return DICTIONARY

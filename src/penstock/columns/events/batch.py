@@ -70,7 +70,7 @@ def runs_of(ids: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def within(ids: Int64s, spans: Iterable[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-    """Which of the ascending ``ids`` are in one of ``spans``?"""
+    """A mask of the ascending ``ids`` that lie in one of ``spans``."""
     edges = np.array(list(spans), dtype=np.int64).reshape(-1, 2)
     steps = np.bincount(np.searchsorted(ids, edges[:, 0]), minlength=len(ids) + 1).astype(np.int64)
     steps -= np.bincount(np.searchsorted(ids, edges[:, 1]), minlength=len(ids) + 1)
@@ -88,30 +88,30 @@ def flatten(batch: pa.RecordBatch, properties: Sequence[str] | None = None) -> p
 
     ``properties`` picks them by name, all when None. A second type of one property keeps the
     name of its field (``price::string``); a property named like one of the first four columns
-    becomes ``properties.<name>``. What only ``more`` holds is not shown.
+    becomes ``properties.<name>``. Properties that only ``more`` holds are left out.
     """
     plan = _flat_plans.of(batch.schema) if properties is None else _flat(batch.schema, properties)
     return pa.RecordBatch.from_arrays(_flat_columns(batch, plan), schema=plan.schema)
 
 
 class _Flat(NamedTuple):
-    """Where the columns of a flat batch come from."""
+    """How to build a flat batch: for each of its columns, the index of its source."""
 
     schema: pa.Schema
     columns: tuple[int, ...]
-    """Of :data:`FLAT`; below 0: not there."""
+    """Index of each column of :data:`FLAT` in the stored batch; negative: absent."""
     struct: int
     children: tuple[int, ...]
-    """Of the struct of properties."""
+    """Indexes of the picked fields in the struct of properties."""
 
 
 def flat_field(name: str) -> pa.Field:
-    """Of one of the columns every flat batch starts with."""
+    """The Arrow field of ``name``, one of the columns every flat batch starts with."""
     return pa.field(name, STAMPED[name], nullable=False) if name in STAMPED else FIELDS[name]
 
 
 def flat_name(name: str) -> str:
-    """What the column of a property's field is called in a flat batch."""
+    """The name that the column of a property has in a flat batch."""
     return f"properties.{name}" if name in FLAT else name
 
 
@@ -138,7 +138,7 @@ def _flat_columns(batch: pa.RecordBatch, plan: _Flat) -> list[pa.Array]:
     ]
     if plan.children:
         properties = batch.column(plan.struct)
-        if properties.null_count:  # who has none has no property
+        if properties.null_count:  # a null struct is an event without properties
             children = properties.flatten()
             arrays += [children[index] for index in plan.children]
         else:
@@ -154,11 +154,15 @@ def _absent(name: str, count: int) -> pa.Array:
 
 
 _FIRST_ROWS: Final = 16
-"""These tell what of the others is going to be asked for."""
+"""Rows read first, event by event: they show whether data and properties are read at all.
+
+Later rows are converted a block at a time, only for the parts that were read before.
+"""
 
 
 def stretches(count: int) -> Iterator[tuple[int, int]]:
-    """Rows to be read together: a few, then the rest of their block, then block after block."""
+    """Half-open ranges of rows to convert together: the first few rows, then the rest of their
+    block, then one block at a time."""
     first, end = 0, min(_FIRST_ROWS, count)
     while first < count:
         yield first, end
@@ -166,7 +170,7 @@ def stretches(count: int) -> Iterator[tuple[int, int]]:
 
 
 class EventBatch:
-    """Events as they are stored and delivered: columns, and an :class:`Event` where asked."""
+    """Events in columns, as stored and delivered. An :class:`Event` is made on access."""
 
     __slots__ = ("_batch", "_event_type", "_publishers", "_redeliveries", "_rows")
 
@@ -180,7 +184,7 @@ class EventBatch:
         self._batch = batch
         self._publishers = publishers
         self._rows: Rows | None = None
-        """Made for the first event that is asked for by its row."""
+        """The row reader for access by index; None until the first such access."""
         self._redeliveries = redeliveries
         self._event_type = event_type
 
@@ -193,7 +197,7 @@ class EventBatch:
         make = kind.__new__
         for first, end in stretches(len(self)):
             for row, data, properties, count in self._read(rows, first, end):
-                event = make(kind)  # as Event.received does: a call less for each event
+                event = make(kind)  # inlines Event.received: saves a call per event
                 event._rows = rows
                 event._row = row
                 event._data = data
@@ -204,7 +208,10 @@ class EventBatch:
     def _read(
         self, rows: Rows, first: int, end: int
     ) -> Iterator[tuple[int, bytes | None, dict[str, Any] | None, int]]:
-        """Row, data and properties, as far as they were asked for of others, and redeliveries."""
+        """Row, data, properties and redeliveries of each event from ``first`` to ``end``.
+
+        Data or properties are None where no event before them was asked for its own.
+        """
         datas, properties = rows.wanted(first, end)
         counts: Iterable[int] = repeat(0)
         if self._redeliveries:
@@ -218,7 +225,7 @@ class EventBatch:
         )
 
     def _in_order(self) -> Rows:
-        """Its rows, to be read from the first to the last."""
+        """A row reader for access from the first row to the last, which converts whole blocks."""
         return Rows(self._batch, self._publishers, in_order=True)
 
     def __getitem__(self, row: int) -> Event:
@@ -241,29 +248,29 @@ class EventBatch:
 
     @property
     def redeliveries(self) -> Mapping[int, int]:
-        """How often events were delivered before, by id; those never delivered are not in."""
+        """Number of earlier deliveries by event id. Events never delivered before are missing."""
         return self._redeliveries or {}
 
     @property
     def publishers(self) -> Publishers:
-        """Who published which of these, as ``user@host`` (SEM E3)."""
+        """The publishers as ``user@host``, each with the ids of its events (SEM E3)."""
         return self._publishers
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The stored batch itself; :mod:`penstock.columns.schema.layout` tells its columns."""
+        """The stored batch itself. :mod:`penstock.columns.schema.layout` describes its columns."""
         return self._batch
 
     def to_table(self) -> pa.Table:
-        """A flat table: ``event_id, published, tag, data``, then one column a property."""
+        """A flat table: ``event_id, published, tag, data``, then one column per property."""
         if "more" in self._batch.schema.names:
-            from penstock.columns.events.lifted_columns import table_of  # it stands on this module
+            from penstock.columns.events.lifted_columns import table_of  # imports this module
 
             return table_of([self._batch])
         plan = _flat_plans.of(self._batch.schema)
         return pa.Table.from_arrays(_flat_columns(self._batch, plan), schema=plan.schema)
 
     def to_pandas(self) -> Any:
-        """The flat table as a pandas DataFrame; needs pandas installed."""
+        """The flat table as a pandas DataFrame. pandas must be installed."""
         try:
             return self.to_table().to_pandas()
         except ModuleNotFoundError as error:

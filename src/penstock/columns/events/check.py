@@ -1,4 +1,4 @@
-"""What an untrusted body must satisfy before anything else looks at it."""
+"""Validation of bodies from clients, before any other code reads them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _YEAR_9999_END: Final = 253_402_300_799_999_999
 
 
 def check_body(batch: pa.RecordBatch) -> None:
-    """Refuse with :class:`InvalidEvent` what is not a body in
+    """Raise :class:`InvalidEvent` unless ``batch`` is a body as described in
     :mod:`penstock.columns.schema.layout`.
 
     Checks the columns, their types, that the buffers are sound, and the values: ``data`` has no
     nulls, ``ttl`` is not negative, ``priority`` is 0..9, timestamps are in the years 1 to 9999,
-    ``more`` can be read. What the realm writes is refused: ids, times, ``origin`` and properties
-    with the reserved prefix. A batch without events is refused.
+    ``more`` can be decoded. A body with what only the realm may write (ids, times, ``origin``,
+    properties with the reserved prefix) is refused, and so is a batch without events.
     """
     if batch.num_rows > BODY_ROWS_MAX:
         raise InvalidEvent(
@@ -61,14 +61,14 @@ def check_body(batch: pa.RecordBatch) -> None:
         raise InvalidEvent("the batch has no events; publish at least one")
     if not ruled:
         return
-    # Lists of nulls take no bytes either: a handful of offsets could claim billions of them.
+    # Nulls in lists take no bytes: without this limit a few offsets could claim billions of them.
     elements_max = max(BODY_ROWS_MAX, 8 * batch.nbytes) if ruled[-1][1] in _NESTED else 0
     for index, name in ruled:
         _check_values(name, batch.column(index), elements_max)
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Refuse with :class:`InvalidEvent` a schema that no body has."""
+    """Raise :class:`InvalidEvent` for a schema that no body may have."""
     _schemas.of(schema)
 
 
@@ -88,7 +88,7 @@ def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
 
 
 def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
-    """The columns whose values have rules of their own: index and name, nested ones last."""
+    """Index and name of each column whose values must be checked, nested columns last."""
     try:
         for field in schema:
             _check_field(field)
@@ -111,7 +111,7 @@ def _has_rules(field: pa.Field) -> bool:
 
 
 def _holds_ruled(kind: pa.DataType) -> bool:
-    """Are there lists, whose length is limited, or timestamps, whose years are?"""
+    """True if the type contains lists (limited in length) or timestamps (limited in years)."""
     if pa.types.is_struct(kind):
         return any(_holds_ruled(field.type) for field in kind)
     return bool(pa.types.is_list(kind) or pa.types.is_timestamp(kind))
@@ -157,7 +157,7 @@ def _check_headers(kind: pa.StructType) -> None:
 
 
 def check_properties(shape: StructShape) -> None:
-    """Refuse a properties struct that no conforming publisher would send."""
+    """Raise :class:`InvalidEvent` for a properties struct that a correct publisher never sends."""
     if leaf_count(shape) > PROPERTY_COLUMNS_MAX:
         raise InvalidEvent(
             f"properties has {leaf_count(shape)} columns; at most {PROPERTY_COLUMNS_MAX}; put the "

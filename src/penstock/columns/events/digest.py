@@ -1,4 +1,4 @@
-"""The digest: what the core needs to know of a batch, from its columns at once."""
+"""The digest: all that the core needs to know about a batch, computed by columns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from penstock.core.vocabulary.errors import EventTooLarge
 from penstock.core.vocabulary.messages import Digest, Spans
 
 _MEASURED_ABOVE: Final = 64 * 1024
-"""Where nothing is too large, below this a batch's size is good enough as that of its largest
-event."""
+"""Bytes of a batch up to which events are not measured one by one, when there is no size limit.
+
+The size of the whole batch then stands for that of its largest event.
+"""
 _UNLIMITED: Final = 1 << 62
 
 Bools = npt.NDArray[np.bool_]
@@ -25,11 +27,12 @@ Sizes = npt.NDArray[np.int64]
 def digest(batch: pa.RecordBatch, max_event_bytes: int) -> Digest:
     """The digest of a body or stored batch.
 
-    Raises :class:`EventTooLarge` (SEM E7), naming the first event that is and both sizes.
+    Raises :class:`EventTooLarge` (SEM E7) with the offset of the first event that is too large,
+    its size and the limit, in bytes.
     """
     size = batch.nbytes
     largest = size
-    # In a batch that is no larger than one event may be, none is too large.
+    # A batch not larger than the limit of one event holds no event above it: no need to measure.
     exact_above = max_event_bytes if max_event_bytes < _UNLIMITED else _MEASURED_ABOVE
     if size > exact_above and batch.num_rows:
         sizes = event_sizes(batch)
@@ -68,7 +71,7 @@ def _ttls(column: pa.Int64Array) -> tuple[tuple[int, Spans], ...]:
 
 
 def grouped(values: Sizes) -> tuple[tuple[int, Spans], ...]:
-    """The offsets of each value, smallest value first."""
+    """Each distinct value with the offsets that have it, smallest value first."""
     if not len(values):
         return ()
     if (values == values[0]).all():
@@ -85,7 +88,7 @@ def grouped(values: Sizes) -> tuple[tuple[int, Spans], ...]:
 
 
 def spans_of(mask: pa.BooleanArray) -> Spans:
-    """The runs of true in a mask, as offsets; null is false."""
+    """The runs of true in a mask, as half-open ranges of offsets. Null counts as false."""
     return _flagged(mask, True)
 
 
@@ -97,7 +100,7 @@ def _spans(mask: Bools) -> Spans:
 
 
 def event_sizes(batch: pa.RecordBatch) -> Sizes:
-    """Bytes of each event: its values, without the ids and times the realm adds."""
+    """Size of each event in bytes: its values, without the id and time that the realm adds."""
     total = np.zeros(batch.num_rows, dtype=np.int64)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name not in STAMPED:

@@ -1,4 +1,4 @@
-"""An event: what a publisher makes and what a consumer gets (SEM E1)."""
+"""The event, as publishers make it and consumers receive it (SEM E1)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TTL_MAX = (1 << 63) - 1
 
 
 class Origin(Struct, frozen=True):
-    """Where a dead or joined event was before it came to where it is (SEM E3)."""
+    """Where a dead event, or a copy made by a join, was stored before (SEM E3)."""
 
     store: str
-    """The channel or queue it was on."""
+    """The channel or queue it came from."""
     event_id: int
     """Its id there."""
     published: datetime
-    """When the realm took it there, in UTC."""
+    """When the realm stored it there, in UTC."""
     cause: str
     """Why it left: the cause of its removal, or ``join`` for a copy made by a join."""
     at: datetime
@@ -34,13 +34,13 @@ class Origin(Struct, frozen=True):
     durables: tuple[str, ...] = ()
     """The durables that had not acknowledged it."""
     redeliveries: int = 0
-    """How often it had been delivered again there."""
+    """Number of redeliveries it had there."""
     ttl: int = 0
-    """The TTL of its own it had there, in milliseconds; 0 for none."""
+    """The event's own TTL there, in milliseconds; 0 if it had none."""
     path: tuple[str, ...] = ()
-    """All stores it has been on, the first one first."""
+    """All stores it has been on, oldest first."""
     reason: str = ""
-    """Why a client has buried it, in the client's words (cause ``buried``)."""
+    """The reason that the client gave for burying it (cause ``buried``)."""
 
     def __repr__(self) -> str:
         shown = (
@@ -56,13 +56,13 @@ class Origin(Struct, frozen=True):
 
 
 class Event:
-    """One event. Made by you to publish it, or read lazily from the batch it came in.
+    """One event: made by you to publish it, or received, and then read lazily from its batch.
 
-    ``ttl`` is in milliseconds, 0 for none of its own; ``priority`` 0 to 9, 4 when not given;
-    ``persistent`` matters on Mixed channels only; a ``transient`` event is never stored
-    (SEM E8). With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is kept
-    aside until then. One that ``is_delta`` has the key of a merge channel and the properties to
-    change (SEM K2).
+    ``ttl`` is in milliseconds; 0 means that the event has no TTL of its own. ``priority`` is 0
+    to 9 and defaults to 4. ``persistent`` matters on Mixed channels only. A ``transient`` event
+    is never stored (SEM E8). ``deliver_at``, a datetime with a time zone or seconds since 1970,
+    holds the event back until that time. An event with ``is_delta`` carries the key of a merge
+    channel and only the properties to change (SEM K2).
     Raises :class:`InvalidEvent` when an argument cannot be part of an event.
     """
 
@@ -83,7 +83,7 @@ class Event:
     )
 
     redelivery_count: int
-    """How often it was delivered before to this durable (SEM E9)."""
+    """Number of earlier deliveries to this durable (SEM E9)."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Event:
 
     @classmethod
     def received(cls, rows: Rows, row: int, redelivery_count: int = 0) -> Self:
-        """The event in a row; nothing is read before it is asked for."""
+        """The event in a row of a batch. Values are read on first access."""
         event = cls.__new__(cls)
         event._rows = rows
         event._row = row
@@ -132,22 +132,22 @@ class Event:
 
     @property
     def event_id(self) -> int | None:
-        """Given by the realm (SEM E4); None before that."""
+        """The id, assigned by the realm (SEM E4); None for an event not yet published."""
         return None if self._rows is None else self._rows.value("event_id", self._row)
 
     @property
     def published(self) -> datetime | None:
-        """When the realm took it, in UTC; None before that."""
+        """When the realm stored it, in UTC; None for an event not yet published."""
         return None if self._rows is None else self._rows.published(self._row)
 
     @property
     def tag(self) -> str | None:
-        """A word to tell events apart by."""
+        """A short label of the event; None if it has none."""
         return self._tag if self._rows is None else self._rows.value("tag", self._row)
 
     @property
     def data(self) -> bytes:
-        """The bytes of the event; may be empty."""
+        """The payload; may be empty."""
         found = self._data
         if found is None:
             rows = self._rows
@@ -156,7 +156,7 @@ class Event:
 
     @property
     def properties(self) -> dict[str, Any]:
-        """Names to typed values, exactly as published (SEM E2)."""
+        """The properties: typed values by name, exactly as published (SEM E2)."""
         found = self._properties
         if found is None:
             rows = self._rows
@@ -172,7 +172,7 @@ class Event:
 
     @property
     def ttl(self) -> int:
-        """Milliseconds; 0 for none of its own."""
+        """The event's own time to live in milliseconds; 0 if it has none."""
         return self._ttl if self._rows is None else self._rows.ttl(self._row)
 
     @property
@@ -184,38 +184,38 @@ class Event:
 
     @property
     def priority(self) -> int:
-        """0 to 9."""
+        """The priority, 0 to 9."""
         if self._rows is None:
             return PRIORITY_DEFAULT if self._priority is None else self._priority
         return self._rows.priority(self._row)
 
     @property
     def transient(self) -> bool:
-        """Never stored (SEM E8)."""
+        """True if the event is never stored (SEM E8)."""
         return self._transient if self._rows is None else self._rows.transient(self._row)
 
     @property
     def redelivered(self) -> bool:
-        """Was it delivered before to this durable (SEM E9)?"""
+        """True if it was delivered to this durable before (SEM E9)."""
         return self.redelivery_count > 0
 
     @property
     def is_delta(self) -> bool:
-        """Does it carry only what changed of a registered event (SEM K3)?"""
+        """True if it carries only the changed properties of a registered event (SEM K3)."""
         if self._rows is None:
             return self._is_delta
         return self._rows.value("delta", self._row) is True
 
     @property
     def deliver_at(self) -> datetime | None:
-        """Not delivered before this time; None for at once, and for what was delivered."""
+        """The earliest time of delivery; None for immediate delivery, and on received events."""
         if self._rows is None:
             return self._deliver_at
         return _in_utc(self._rows.value("deliver_at", self._row))
 
     @property
     def origin(self) -> Origin | None:
-        """Where a dead or joined event came from; None for any other."""
+        """Where a dead or joined event came from; None for other events."""
         found = None if self._rows is None else self._rows.value("origin", self._row)
         return None if found is None else _origin(found)
 
@@ -233,7 +233,7 @@ class Event:
 
 
 def event_data(data: object) -> bytes:
-    """The bytes of ``data``; :class:`InvalidEvent` when it is not bytes-like."""
+    """``data`` as bytes. Raises :class:`InvalidEvent` if it is not bytes-like."""
     if isinstance(data, str):
         raise InvalidEvent("data is a str; events carry bytes: pass data.encode()")
     if isinstance(data, bytes | bytearray | memoryview):
@@ -242,19 +242,23 @@ def event_data(data: object) -> bytes:
 
 
 def check_ttl(ttl: object) -> None:
-    """Refuse what is not a whole number of milliseconds from 0."""
+    """Raise :class:`InvalidEvent` unless ``ttl`` is a whole number of milliseconds, 0 or more."""
     if type(ttl) is not int or not 0 <= ttl <= _TTL_MAX:
         raise InvalidEvent(f"ttl {ttl!r} is not a whole number of milliseconds from 0")
 
 
 def check_priority(priority: object) -> None:
-    """Refuse what is not None or 0 to 9."""
+    """Raise :class:`InvalidEvent` unless ``priority`` is None or a whole number from 0 to 9."""
     if priority is not None and (type(priority) is not int or not 0 <= priority <= PRIORITY_MAX):
         raise InvalidEvent(f"priority {priority!r} is not a whole number from 0 to {PRIORITY_MAX}")
 
 
 def moment(given: object) -> datetime:
-    """When to publish. Refuse what is no datetime with a time zone, nor seconds since 1970."""
+    """The time to publish at, as a datetime.
+
+    Raises :class:`InvalidEvent` unless ``given`` is a datetime with a time zone, or seconds
+    since 1970.
+    """
     if isinstance(given, datetime) and given.utcoffset() is not None:
         return given
     try:

@@ -1,7 +1,7 @@
-"""Properties of ``more`` as columns again: the way back from
+"""Moves properties from ``more`` back into columns, the inverse of
 :mod:`penstock.columns.files.lean_columns`.
 
-Who asks for a table sees the property of an event in its column, wherever a file has put it.
+A table shows each property in its column, wherever the file keeps it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from penstock.columns.schema.shapes import (
 
 UNLIMITED: Final = 1 << 30
 SCATTERED: Final = 64
-"""A column with values in fewer than one of so many rows is made of pieces."""
+"""A column with values in fewer than one of this many rows is built from pieces."""
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def rows_with_more(batch: pa.RecordBatch) -> Indices:
-    """The rows whose properties are not all in columns."""
+    """The rows that have properties in ``more``."""
     at = batch.schema.get_field_index("more")
     if at < 0 or batch.column(at).null_count == batch.num_rows:
         return np.empty(0, dtype=np.int64)
@@ -45,8 +45,11 @@ def rows_with_more(batch: pa.RecordBatch) -> Indices:
 
 
 def lifted(batch: pa.RecordBatch, names: Iterable[str] | None = None) -> pa.RecordBatch:
-    """The same events with what ``more`` has of the properties ``names`` (None: of all) in
-    columns, as far as columns can hold it. Each row costs Python's time."""
+    """The events of ``batch`` with properties moved from ``more`` into columns.
+
+    ``names`` are the properties to move, None for all. Values that no column can hold stay in
+    ``more``. This is a Python loop over the rows, so the cost grows with their number.
+    """
     if not len(rows_with_more(batch)):
         return batch
     wanted = None if names is None else frozenset(names)
@@ -88,7 +91,7 @@ def _left(cell: Any, chosen: dict[str, Any], still: bytes | None) -> bytes | Non
 def _sparse(
     batch: pa.RecordBatch, source: StructShape, found: Any, shape: StructShape
 ) -> dict[str, pa.Array]:
-    """All rows sparse, with their nulls listed."""
+    """The columns ``sparse`` and ``nulls`` that make all rows sparse."""
     count = batch.num_rows
     columns = {"sparse": pa.array(np.ones(count, dtype=np.bool_))}
     if source.slots:
@@ -117,7 +120,7 @@ def _joined(
     shape: StructShape,
     chosen: Sequence[dict[str, Any]],
 ) -> pa.StructArray:
-    """Both structs in one; of a property that is in both, what was in ``more``."""
+    """One struct with the fields of both. Where a row has a property in both, ``more`` wins."""
     whole = grown(source, shape.slots, UNLIMITED)
     count = batch.num_rows
     old = batch.column("properties") if source.slots else None
@@ -143,8 +146,11 @@ def _child(struct: Any, shape: StructShape, slot: Slot, whole: StructShape, coun
 
 
 def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
-    """Stored events in the columns of their channel, as :meth:`ChannelSchema.conform` gives them,
-    and what ``more`` has of the channel's properties in columns, too."""
+    """Stored events in the columns of their channel.
+
+    Like :meth:`ChannelSchema.conform`, but properties of the channel that a file keeps in
+    ``more`` are also moved into their columns.
+    """
     rows = rows_with_more(batch)
     if not len(rows):
         return channel.grown(batch.schema).conform(batch)
@@ -162,8 +168,11 @@ def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
 
 def flat_table(batches: Sequence[pa.RecordBatch], channel: ChannelSchema) -> pa.Table:
     """Stored events as a flat table: ``event_id, published, tag, data``, then each property of
-    the channel. Columns without a value in a batch share their nulls, and those with few are
-    made of pieces: a name that one event has costs the others nothing."""
+    the channel.
+
+    Columns without a value in a batch share one array of nulls, and columns with few values are
+    built from pieces, so a name used by one event costs the other rows no memory.
+    """
     shape = channel.properties
     columns: dict[str, list[pa.Array]] = {name: [] for name in FLAT}
     fields = [flat_field(name) for name in FLAT]
@@ -184,7 +193,7 @@ def flat_table(batches: Sequence[pa.RecordBatch], channel: ChannelSchema) -> pa.
 
 
 def table_of(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Stored events as a flat table with a column for each property any of them has."""
+    """Stored events as a flat table with a column for each property that occurs in them."""
     schema = ChannelSchema.empty()
     for batch in batches:
         schema = schema.grown(batch.schema)
@@ -195,7 +204,7 @@ def table_of(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 
 class _Part:
-    """One batch on its way into a flat table."""
+    """One batch that is being turned into a part of a flat table."""
 
     def __init__(self, batch: pa.RecordBatch, shape: StructShape) -> None:
         self._batch = batch
@@ -220,7 +229,7 @@ class _Part:
         return self._null(field.type)
 
     def property(self, slot: Slot) -> list[pa.Array]:
-        """The values of one column, in order."""
+        """The chunks of one property's column, in the order of the rows."""
         child = self._column(self._struct, self._source, slot)
         inner = self._column(self._lifted_struct, self._lifted, slot)
         if inner is None or not any(slot.logical in names for names in self._covered):
@@ -254,7 +263,7 @@ class _Part:
         return [piece for piece in found if len(piece)]
 
     def _null(self, kind: pa.DataType) -> pa.Array:
-        """As many nulls as there are rows; columns of one type share them."""
+        """An array of nulls, one per row, shared by all columns of this type."""
         found = self._nulls.get(str(kind))
         if found is None:
             found = self._nulls[str(kind)] = pa.nulls(self._batch.num_rows, kind)

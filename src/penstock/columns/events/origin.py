@@ -1,7 +1,7 @@
-"""Moving events between stores: what is written to ``origin``, and how it is read back.
+"""Moves events between stores: writes the column ``origin``, and reads it back.
 
-A dead event, or a copy made by a join, says where it was before (SEM E3, T7, L1). Everything
-here goes by columns; the rows of a batch are never looked at one by one.
+A dead event, or a copy made by a join, records where it was before (SEM E3, T7, L1). All
+functions work on whole columns, never row by row.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ JOINED: Final = "join"
 """The cause in the origin of a copy made by a join."""
 
 Durables = Sequence[tuple[tuple[str, ...], Spans]]
-"""Names of durables with the ids they have not acknowledged; an id may be in several."""
+"""Sets of durables, each with the ids they have not acknowledged; an id may be in several."""
 
 Redeliveries = Sequence[tuple[int, Spans]]
-"""How often events were delivered again, with their ids."""
+"""Redelivery counts, each with the ids that have it."""
 
 _FIELDS: Final = [pa.field(name, kind) for name, kind in ORIGIN.items()]
 
@@ -42,12 +42,12 @@ def with_origin(
 ) -> pa.RecordBatch:
     """The body that takes stored events of ``store`` to another store (SEM T7).
 
-    Their TTL of their own goes to the origin: where they are now it does not count. The path
-    they have come is kept and extended by ``store``.
+    An event's own TTL moves to the origin, because it does not apply in the new store. The path
+    of stores is kept and extended by ``store``.
     """
     ids = ids_of(batch)
     own, former = _column(batch, "ttl"), _origin_field(batch, "ttl")
-    ttl = former if own is None else pc.coalesce(own, former)  # from one such store to the next
+    ttl = former if own is None else pc.coalesce(own, former)  # the origin has it if moved before
     origin = _origin(
         batch,
         store,
@@ -67,7 +67,7 @@ def with_origin(
 def for_join(batch: pa.RecordBatch, ids: int | Int64s, at_us: int, store: str) -> pa.RecordBatch:
     """The body of the copies a join makes of events just published on ``store`` (SEM L1).
 
-    ``ids`` are the events' ids there, or the first one where they follow each other.
+    ``ids`` are the ids of the events there, or the first id if they are consecutive.
     """
     if isinstance(ids, int):
         ids = np.arange(ids, ids + batch.num_rows, dtype=np.int64)
@@ -80,7 +80,7 @@ def for_join(batch: pa.RecordBatch, ids: int | Int64s, at_us: int, store: str) -
 
 
 def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The body that brings stored dead events back: no origin, their own TTL again."""
+    """The body that brings dead events back: without origin, and with their own TTL again."""
     if _column(batch, "origin") is None:
         return _body(batch, {})
     former = _origin_field(batch, "ttl")
@@ -90,30 +90,30 @@ def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def due_body(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The body of scheduled events, stored or not yet, whose time has come."""
+    """The body of scheduled events that are due, without ``deliver_at``."""
     return _body(batch, {"deliver_at": None})
 
 
 def origins_of(batch: pa.RecordBatch) -> pa.StringArray:
-    """The store each event was on before; null where it was published where it is."""
+    """The store each event came from; null for events published here."""
     return _origin_field(batch, "store")
 
 
 def path_lengths(batch: pa.RecordBatch) -> Int64s:
-    """How many stores each event has been on before this one (SEM L2)."""
+    """For each event the number of stores it was on before this one (SEM L2)."""
     lengths = pc.fill_null(pc.list_value_length(_origin_field(batch, "path")), 0)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def stores_on_paths(batch: pa.RecordBatch) -> set[str]:
-    """Every store that some event of the batch has been on before."""
+    """All stores on which any event of the batch was before."""
     if _column(batch, "origin") is None:
         return set()
     return set(pc.unique(pc.list_flatten(_origin_field(batch, "path"))).to_pylist())
 
 
 def path_contains(batch: pa.RecordBatch, store: str) -> pa.BooleanArray:
-    """Has an event been on ``store`` before (SEM L2)? No nulls."""
+    """A mask, without nulls, of the events that were on ``store`` before (SEM L2)."""
     path = _origin_field(batch, "path")
     met = pc.equal(pc.list_flatten(path), store)
     rows = pc.filter(pc.list_parent_indices(path), met)
@@ -123,10 +123,10 @@ def path_contains(batch: pa.RecordBatch, store: str) -> pa.BooleanArray:
 
 
 def schedule_ttls(batch: pa.RecordBatch, now_us: int) -> tuple[tuple[int, Spans], ...]:
-    """How long each scheduled event waits, in whole milliseconds rounded up, at least 1.
+    """The delays of scheduled events, in whole milliseconds rounded up, at least 1.
 
-    By duration, shortest first; the spans are offsets inside the batch. An event without
-    ``deliver_at`` waits the least.
+    Each delay comes with the offsets of its events in the batch, shortest delay first. An event
+    without ``deliver_at`` gets the smallest delay, 1 ms.
     """
     column = _column(batch, "deliver_at")
     if column is None:
@@ -167,7 +167,7 @@ def _body(batch: pa.RecordBatch, changed: Mapping[str, pa.Array | None]) -> pa.R
 
 
 def _origin(batch: pa.RecordBatch, store: str, values: Mapping[str, Any]) -> pa.StructArray:
-    """The origin of all rows: arrays, and single values for all; what is not named is null."""
+    """The column ``origin``. ``values`` are arrays, or one value for all rows; the rest is null."""
     count = batch.num_rows
     given = {**values, "store": store, "path": _extended(_origin_field(batch, "path"), store)}
     arrays = [_filled(given.get(name), kind, count) for name, kind in ORIGIN.items()]
@@ -183,7 +183,7 @@ def _filled(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _extended(path: pa.ListArray, store: str) -> pa.ListArray:
-    """Each list with ``store`` at its end."""
+    """The path of each event with ``store`` appended."""
     lengths = pc.fill_null(pc.list_value_length(path), 0).to_numpy().astype(np.int64)
     offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(lengths + 1)))
     values = pc.list_flatten(path)
@@ -199,7 +199,7 @@ def _lists(offsets: Int64s, values: pa.StringArray) -> pa.ListArray:
 
 
 def _durables(ids: Int64s, durables: Durables) -> pa.ListArray:
-    """For each id the names that have it in their spans, in the order given."""
+    """For each id the names of the durables whose spans contain it, in the order given."""
     rows: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
     codes: list[npt.NDArray[np.int64]] = [np.empty(0, dtype=np.int64)]
     known: list[str] = []

@@ -1,6 +1,6 @@
-"""Who published an event and from where, as the realm has seen it: filled into the headers.
+"""Fills the headers publisher and host with what the realm knows about each event.
 
-The realm keeps it by ranges of ids, not by event (SEM E3).
+The realm stores publishers as ranges of ids, not per event (SEM E3).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ _FIELDS: Final = ("publisher", "host")
 
 
 def with_publishers(headers: pa.Array, ids: pa.Array, publishers: Publishers) -> pa.Array:
-    """``headers`` with what the realm knows in the place of what was claimed."""
+    """``headers`` with publisher and host as the realm knows them, not as clients claimed them."""
     names = [field.name for field in headers.type]
     if not publishers or not set(_FIELDS).intersection(names):
         return headers
     known = np.full(len(headers), -1, dtype=np.int32)
     numbers = np.asarray(ids.to_numpy(), dtype=np.int64)
-    for index in range(len(publishers) - 1, -1, -1):  # the first one that has an id counts
+    # Backwards, because the first publisher that has an id wins: it is written last.
+    for index in range(len(publishers) - 1, -1, -1):
         known[_of(numbers, publishers[index][1])] = index
     if (known < 0).all():
         return headers
@@ -52,7 +53,7 @@ def _of(ids: npt.NDArray[np.int64], spans: Sequence[tuple[int, int]]) -> Any:
 
 
 def _names(publishers: Publishers, known: npt.NDArray[np.int32]) -> tuple[pa.Array, pa.Array]:
-    """User and host of each row; an unknown user is null."""
+    """User and host of each row. An unknown user is null."""
     pairs = [name.rpartition("@") for name, _ in publishers]
     users = pa.array([user or None for user, _, _ in pairs], pa.string())
     hosts = pa.array([host for _, _, host in pairs], pa.string())

@@ -1,4 +1,4 @@
-"""What a channel's storage properties make a realm write into bodies (SEM S)."""
+"""Values that a realm writes into bodies because of a channel's storage properties (SEM S)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _DICTIONARY_FIELDS = [
 
 
 def with_priority(batch: pa.RecordBatch, default: int) -> pa.RecordBatch:
-    """The body with ``default`` as the priority of the events that have none."""
-    if default == PRIORITY_DEFAULT:  # what no priority means anyway
+    """The body with ``default`` as the priority of events that have none."""
+    if default == PRIORITY_DEFAULT:  # a null priority means this default already
         return batch
     index = batch.schema.get_field_index("priority")
     if index < 0:
@@ -42,10 +42,10 @@ def with_priority(batch: pa.RecordBatch, default: int) -> pa.RecordBatch:
 def with_dictionary(
     batch: pa.RecordBatch, first_id: int, at_us: int, publisher: str, host: str
 ) -> pa.RecordBatch:
-    """The body with one more property, :data:`.layout.DICTIONARY`: who, where from, when, id.
+    """The body with the property :data:`.layout.DICTIONARY`: publisher, host, time and id.
 
-    Ids follow each other from ``first_id``. A dictionary the events have from another channel
-    is replaced; all other properties, their nulls and their absence stay as they are (SEM E2).
+    Ids are consecutive from ``first_id``. A dictionary stamped by another channel is replaced.
+    All other properties keep their values, explicit nulls and absent keys (SEM E2).
     """
     fields: list[pa.Field] = []
     arrays: list[pa.Array] = []
@@ -82,14 +82,18 @@ def _dictionary(count: int, first_id: int, at_us: int, publisher: str, host: str
 
 
 def _sparse(batch: pa.RecordBatch, struct: pa.StructArray) -> pa.BooleanArray:
-    """Rows that had no properties have some now, the nulls of which say absent."""
+    """The column ``sparse``. Rows that had no properties become sparse: their nulls mean absent."""
     index = batch.schema.get_field_index("sparse")
     empty = struct.is_null()
     return empty if index < 0 else pc.or_(batch.column(index).fill_null(False), empty)
 
 
 def _without_dictionary(cells: pa.BinaryArray) -> pa.BinaryArray:
-    """A full channel has kept the dictionary here, and what is here wins over columns."""
+    """``more`` without the stamped dictionary.
+
+    A channel without free columns keeps the dictionary in ``more``, where it would hide the new
+    one, because ``more`` wins over columns.
+    """
     stamped = pc.fill_null(pc.match_substring(cells, DICTIONARY), False)
     if not pc.any(stamped).as_py():
         return cells
