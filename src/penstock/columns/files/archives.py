@@ -1,4 +1,4 @@
-"""Events as rows of an archive: everything about them, in columns that tables can hold.
+"""Events as rows of an archive table: a column for each part of an event, in plain types.
 
 ============================  ================================================================
 column                        what it has
@@ -8,14 +8,14 @@ tag, data                     as they were published
 ttl, priority, persistent     as they were published; null where the publisher said nothing
 headers                       struct of all headers, publisher and host among them
 one for each property         named as in the channel's own columns
-``$penstock_…``               what only programs need: ``origin``, ``nulls``, ``more``
+``$penstock_…``               for programs only: ``origin``, ``nulls``, ``more``
 ============================  ================================================================
 
-Whole numbers are kept with 64 bits and floats as doubles, so that a column's type never changes.
+Whole numbers are stored with 64 bits and floats as doubles, so that a column never changes type.
 A null in a property's column means "key absent", unless ``$penstock_nulls`` names its path.
-Properties that no column of a table can hold (local times, lists of nothing but nulls) are in
-``$penstock_more``. A property whose name is taken, whatever case it is in, is called
-``properties.<name>``; which property a column has is in the metadata of its field.
+Properties that no table column can hold (times without a zone, lists of only nulls) are in
+``$penstock_more``. If the name of a property is taken, ignoring case, its column is called
+``properties.<name>``. The metadata of a field says which property its column holds.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from penstock.columns.schema.shapes import (
 from penstock.core.vocabulary.errors import InvalidArgument
 
 PROPERTY: Final = b"penstock.property"
-"""Field metadata: the column has the property field of this name."""
+"""Field metadata: the name of the property field that the column holds."""
 CHANNEL: Final = b"penstock.channel"
 """Metadata of ``event_id``: the channel's name."""
 EPOCH: Final = b"penstock.epoch"
-"""Metadata of ``event_id``: which channel of that name."""
+"""Metadata of ``event_id``: tells channels apart that had this name one after the other."""
 DAY: Final = "published_day"
-"""The day of ``published``, by which an archive is partitioned."""
+"""Column with the day of ``published``; archives are partitioned by it."""
 
 _HEADERS: Final = pa.struct(list(HEADERS.items()))
 _PLAIN: Final[dict[str, pa.DataType]] = {
@@ -73,10 +73,10 @@ _LOGICAL: Final = LOGICAL_NAME
 
 
 class ArchiveLayout:
-    """How the events of one channel go into its archive.
+    """Converts the events of one channel to rows of its archive.
 
-    ``stored`` is the channel's schema, at least as new as the events; ``table`` the columns the
-    archive has by now.
+    ``stored`` is the channel's schema, at least as new as the events. ``table`` has the columns
+    that the archive has so far.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class ArchiveLayout:
         ]
 
     def of(self, batch: pa.RecordBatch, publishers: Publishers = ()) -> pa.RecordBatch:
-        """Stored events as rows of the archive."""
+        """The archive rows of stored events."""
         batch = in_columns(batch, self._channel)
         count = batch.num_rows
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -135,7 +135,7 @@ class ArchiveLayout:
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
     def _beside(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """What the properties' columns do not say."""
+        """The columns ``nulls`` and ``more``: what the property columns cannot express."""
         if not self._shape.slots:
             return {}
         found: dict[str, pa.Array] = {}
@@ -154,7 +154,7 @@ class ArchiveLayout:
 
 
 def _names(shape: StructShape, table: pa.Schema | None) -> dict[str, str]:
-    """The columns of the properties: as the table has them, or new names that are free."""
+    """The column name of each property: the one in the table, or a new name that is free."""
     known = {} if table is None else _properties_of(table)
     names = {field: column for column, field in known.items()}
     taken = {*_TAKEN, *(name.casefold() for name in names.values())}
@@ -172,7 +172,7 @@ def _names(shape: StructShape, table: pa.Schema | None) -> dict[str, str]:
 
 
 def _properties_of(table: pa.Schema) -> dict[str, str]:
-    """Columns that have a property: the name of its field in the channel's schema."""
+    """By column that holds a property, the name of its field in the channel's schema."""
     return {
         field.name: field.metadata[PROPERTY].decode()
         for field in table
@@ -192,7 +192,7 @@ def _machine(name: str) -> str:
 
 
 def _has_column(shape: Shape) -> bool:
-    """Whether a table can hold it as it is. Of a single null only ``nulls`` has to tell."""
+    """True if a table can hold the shape. A property that is always null needs only ``nulls``."""
     return shape == NULL or _is_whole(shape)
 
 
@@ -217,12 +217,12 @@ def _wide(shape: Shape) -> Shape:
 
 
 def _child(struct: pa.StructArray, number: int) -> pa.Array:
-    # Without nulls of its own the struct hides nothing of its fields.
+    # A struct that has no nulls itself does not mask its fields, so they can be taken directly.
     return pc.struct_field(struct, [number]) if struct.null_count else struct.field(number)
 
 
 def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
-    """All headers; publisher and host as the realm has seen them win over what was said."""
+    """All headers. Publisher and host as the realm knows them replace those set by clients."""
     count = batch.num_rows
     index = batch.schema.get_field_index("headers")
     given: Any = batch.column(index) if index >= 0 else None
@@ -238,13 +238,13 @@ def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
     return with_publishers(headers, batch.column("event_id"), publishers)
 
 
-# --- and back -----------------------------------------------------------------------------
+# --- archive rows to events ---------------------------------------------------------------
 
 
 def identity_of(table: pa.Schema) -> tuple[str, str]:
-    """The channel an archive is of: its name, and which one of that name.
+    """The name and the epoch of the channel that an archive was made from.
 
-    Raises ``InvalidArgument`` for a table that is no archive.
+    Raises ``InvalidArgument`` if the table is not an archive.
     """
     index = table.get_field_index("event_id")
     metadata = (table.field(index).metadata or {}) if index >= 0 else {}
@@ -256,7 +256,7 @@ def identity_of(table: pa.Schema) -> tuple[str, str]:
 
 
 def from_archive(rows: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
-    """Rows of an archive as stored events again; ``table`` has the archive's columns."""
+    """Archive rows converted back to stored events; ``table`` is the schema of the archive."""
     count = rows.num_rows
     columns = dict(zip(rows.schema.names, rows.columns, strict=True))
     arrays: dict[str, pa.Array] = {}
@@ -315,7 +315,7 @@ def _shape_of(kind: pa.DataType) -> Shape:
 
 
 def _listed(kind: pa.DataType) -> pa.DataType:
-    """``kind`` with its lists' elements called as the channel's are."""
+    """``kind`` with list elements named as in channel schemas."""
     if pa.types.is_list(kind):
         return pa.list_(_listed(kind.value_type))
     if pa.types.is_struct(kind):
@@ -324,7 +324,7 @@ def _listed(kind: pa.DataType) -> pa.DataType:
 
 
 def _null_names(nulls: pa.Array | None) -> list[str]:
-    """Names of properties, at the top, that are null in some row."""
+    """Names of top-level properties that are an explicit null in some row."""
     if nulls is None:
         return []
     paths = pc.unique(pc.list_flatten(nulls)).to_pylist()
@@ -337,7 +337,7 @@ def _plain_name(path: str) -> str | None:
 
 
 def _says_it_all(arrays: dict[str, pa.Array]) -> bool:
-    """Whether every event has every property, so that no null has to be told from none."""
+    """True if every event has every property, so no absent key can be mistaken for a null."""
     properties = arrays["properties"]
     if "nulls" in arrays:
         return False

@@ -1,13 +1,13 @@
-"""An exported channel as files: what lies in the folder, and what makes it whole (SEM C7).
+"""The files of an exported channel, and the checks that an export is complete (SEM C7).
 
 ::
 
-    manifest.json               what this is, and size and checksum of everything else
+    manifest.json               the channel, and size and checksum of all other files
     state.msgpack               durables, producers, counters, ages
-    events/<first>-<last>.arrow plain Arrow files, one row an event, with ``event_id``
+    events/<first>-<last>.arrow plain Arrow files, one row per event, with ``event_id``
 
-The manifest is written last: a folder without one is an export that did not end. Both sides
-check with the code here: who imports a folder before anything is sent, and the realm again.
+The manifest is written last: a folder without one is an unfinished export. The importing client
+checks a folder with this code before it sends anything, and the realm checks again.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from penstock.core.vocabulary.errors import DamagedExport, InvalidSelector, Pens
 from penstock.core.vocabulary.messages import Definition, Spans
 
 FORMAT: Final = 1
-"""Of the folder. One with a larger number was written by a newer version."""
+"""Format version of the folder. A larger number was written by a newer version of Penstock."""
 
 MANIFEST: Final = "manifest.json"
 STATE: Final = "state.msgpack"
 EVENTS: Final = "events"
 
 FILE_BYTES_MAX: Final = 256 << 20
-"""Largest file of an export; it is held in memory while it is checked."""
+"""Bytes of the largest file in an export: a file is held in memory while it is checked."""
 
 _EVENTS_NAME: Final = re.compile(rf"{EVENTS}/\d{{20}}-\d{{20}}\.arrow")
 
@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an export is. ``manifest.json`` is this, byte for byte as :meth:`encoded`."""
+    """The description of an export, stored as ``manifest.json`` exactly as :meth:`encoded`."""
 
     format: int
     name: str
@@ -67,14 +67,14 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``channel`` or ``queue``."""
     definition: Definition
     realm: str
-    """Identity of the realm it comes from."""
+    """Identity of the exporting realm."""
     exported: str
-    """When: ISO time, UTC. Every event and settlement before is in it, none after."""
+    """Time of the export: ISO, UTC. It holds every event and settlement before, and none after."""
     events: int
     state: ExportedFile
     files: tuple[ExportedFile, ...]
     checksum: str = ""
-    """xxh3_64 of this manifest with an empty checksum."""
+    """xxh3_64 of this manifest, computed with an empty checksum."""
 
     def encoded(self) -> bytes:
         """The bytes of ``manifest.json``."""
@@ -87,36 +87,36 @@ class _Versioned(Struct):
 
 
 class FileFacts(Struct, frozen=True, array_like=True):
-    """What a file of events does not say itself."""
+    """Facts about a file of events that the file itself does not contain."""
 
     index: SegmentIndex
     publishers: tuple[tuple[str, Spans], ...]
-    """Who published which of its events (SEM E3)."""
+    """Each publisher with the ids of its events (SEM E3)."""
 
 
 class StateFile(Struct, frozen=True, array_like=True):
-    """What ``state.msgpack`` holds."""
+    """The content of ``state.msgpack``."""
 
     channel: ExportedState
     files: tuple[FileFacts, ...]
-    """In the order of the manifest."""
+    """Facts about each file of events, in the order of the manifest."""
 
 
 _state_decoder = msgspec.msgpack.Decoder(StateFile)
 
 
 def state_bytes(state: StateFile) -> bytes:
-    """``state.msgpack``."""
+    """The bytes of ``state.msgpack``."""
     return msgspec.msgpack.encode(state)
 
 
 def events_name(index: SegmentIndex) -> str:
-    """Where in the folder a file of events lies."""
+    """The path of a file of events inside the folder."""
     return f"{EVENTS}/{index.first_id:020d}-{index.end_id - 1:020d}.arrow"
 
 
 def described(image: SegmentImage, *, in_memory: bool) -> ExportedFile:
-    """The manifest's line of a file of events."""
+    """The entry in the manifest for a file of events."""
     index = image.index
     return ExportedFile(
         name=events_name(index),
@@ -130,7 +130,7 @@ def described(image: SegmentImage, *, in_memory: bool) -> ExportedFile:
 
 
 def described_state(content: bytes) -> ExportedFile:
-    """The manifest's line of the state."""
+    """The entry in the manifest for ``state.msgpack``."""
     return ExportedFile(name=STATE, size=len(content), checksum=xxh3_64_hexdigest(content))
 
 
@@ -138,7 +138,7 @@ def described_state(content: bytes) -> ExportedFile:
 
 
 def manifest_from(content: bytes) -> Manifest:
-    """Raises ``DamagedExport`` unless these are the bytes of a whole manifest."""
+    """Decode a manifest. Raises ``DamagedExport`` if it is damaged or incomplete."""
     version = _decoded(content, _Versioned, MANIFEST).format
     if version != FORMAT:
         raise DamagedExport(
@@ -171,7 +171,7 @@ def _check_lines(manifest: Manifest) -> None:
 
 
 def check_file(file: ExportedFile, *, is_state: bool) -> None:
-    """Raises ``DamagedExport`` for a file no export has, whoever says that it is one."""
+    """Raise ``DamagedExport`` for a manifest entry that no valid export contains."""
     known = file.name == STATE if is_state else _EVENTS_NAME.fullmatch(file.name) is not None
     if not known or not 0 < file.size <= FILE_BYTES_MAX:
         raise DamagedExport(
@@ -181,7 +181,7 @@ def check_file(file: ExportedFile, *, is_state: bool) -> None:
 
 
 def check_bytes(file: ExportedFile, content: bytes | memoryview) -> None:
-    """Raises ``DamagedExport`` unless these are the bytes of ``file``."""
+    """Raise ``DamagedExport`` unless ``content`` has the size and checksum of ``file``."""
     if len(content) != file.size:
         raise DamagedExport(f"{file.name} has {len(content)} bytes, not the {file.size} it had")
     if xxh3_64_hexdigest(content) != file.checksum:
@@ -189,7 +189,7 @@ def check_bytes(file: ExportedFile, content: bytes | memoryview) -> None:
 
 
 def state_from(manifest: Manifest, content: bytes | memoryview) -> StateFile:
-    """The state, as whole as its bytes can tell. Raises ``DamagedExport``."""
+    """Decode ``state.msgpack``. Raises ``DamagedExport`` if it does not match the manifest."""
     check_bytes(manifest.state, content)
     try:
         state = _state_decoder.decode(content)
@@ -210,14 +210,14 @@ def state_from(manifest: Manifest, content: bytes | memoryview) -> StateFile:
 
 
 class CheckedEvents(Struct, frozen=True):
-    """A file of events that is what it claims to be."""
+    """A file of events that passed all checks."""
 
     ids: IdSet
     batches: tuple[pa.RecordBatch, ...]
 
 
 def events_from(file: ExportedFile, facts: FileFacts, content: bytes | memoryview) -> CheckedEvents:
-    """The events of a file. Raises ``DamagedExport`` for one that is not what it should be."""
+    """Read and check a file of events. Raises ``DamagedExport`` if it is damaged."""
     check_bytes(file, content)
     index = facts.index
     declared = (file.size, file.checksum, file.rows, file.first_id, file.last_id)
@@ -267,14 +267,16 @@ def _check_ids(file: ExportedFile, place: SegmentBatch, batch: pa.RecordBatch) -
 
 
 def id_set(ids: npt.NDArray[np.int64]) -> IdSet:
-    """The set of ascending ids."""
+    """Ascending ids as an id set."""
     firsts, ends = runs_of(ids)
     return IdSet(map(Span, firsts.tolist(), ends.tolist()))
 
 
 def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> None:
-    """Raises ``DamagedExport`` unless the files (``ids`` are theirs, in order) have each stored
-    event once, where it belongs."""
+    """Raise ``DamagedExport`` unless the files together have each stored event exactly once.
+
+    ``ids`` are the ids in each file, in the order of the manifest.
+    """
     stored = stored_ids.id_set(state.channel.restored.stored)
     volatile = IdSet(Span(*span) for span in state.channel.volatile)
     for in_memory, wanted in ((True, volatile), (False, _without(stored, volatile))):

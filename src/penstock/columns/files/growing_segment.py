@@ -1,9 +1,9 @@
-"""A segment that grows: batches are added behind those it has, where its old footer was.
+"""A segment that grows: new batches are appended, starting where its old footer was.
 
-At every moment that matters it is a plain Arrow IPC file. What lies before the old footer is
-never touched, so an index of the file as it was stays true, whatever becomes of the new bytes.
-The checksum in the index of such a file is that of its tail (end mark and footer): each batch
-has its own.
+After each finished write it is a plain Arrow IPC file. Bytes before the old footer are never
+changed, so the old index of the file stays valid even if writing the new bytes fails.
+The checksum in the index of such a file covers its tail (end mark and footer) only, because each
+batch has its own.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _MAGIC = b"ARROW1"
 _START = _MAGIC + b"\0\0"
 _END_OF_BATCHES = b"\xff\xff\xff\xff\0\0\0\0"
 _BLOCK = struct.Struct("<qi4xq")
-"""Footer entry of a batch: offset, bytes of its metadata, bytes of its body."""
+"""Footer entry of a batch: offset, size of its metadata and size of its body, in bytes."""
 _BATCHES_FIELD = 10
-"""Where the footer's table of fields says where the list of batches is (Arrow format)."""
+"""Position, in the footer's flatbuffer vtable, of the list of batches (Arrow format)."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Growth(Struct, frozen=True):
-    """What to write to a file, and its index once that is done."""
+    """The bytes to write to a file, and the index of the file after that."""
 
     at: int
-    """Everything from this byte on is replaced."""
+    """Offset in bytes; everything from here on is replaced."""
     chunks: tuple[Buffer, ...]
     index: SegmentIndex
     added: tuple[SegmentBatch, ...]
@@ -53,7 +53,7 @@ def growing_name(folder: str, number: int) -> str:
 
 
 def number_in(name: str) -> int:
-    """The number in a name :func:`growing_name` made; 0 for any other name."""
+    """The number in a name made by :func:`growing_name`; 0 for other names."""
     parts = name.rpartition("/")[2].split(".")
     return int(parts[1]) if parts[0] == "events" and len(parts) == 3 else 0
 
@@ -64,8 +64,10 @@ def started(
     rows_per_batch: int = ROWS_PER_BATCH,
     note: Mapping[bytes, bytes] | None = None,
 ) -> Growth:
-    """A new file of all rows of ``batches``, with ``note`` in the metadata of its schema. Raises
-    as :func:`.segments.encode_segment` does."""
+    """A new file with all rows of ``batches``; ``note`` goes into the metadata of its schema.
+
+    Raises the errors of :func:`.segments.encode_segment`.
+    """
     table = checked_table(batches).replace_schema_metadata(note)
     schema = table.schema.serialize().to_pybytes()
     head = _START + schema
@@ -90,10 +92,10 @@ def extended(
     *,
     rows_per_batch: int = ROWS_PER_BATCH,
 ) -> Growth:
-    """What makes the file of ``index``, which ends in ``tail``, hold ``batches`` too.
+    """The write that appends ``batches`` to the file of ``index``, whose last bytes are ``tail``.
 
-    Their schema is the file's and their ids are above all in it; ``InvalidArgument`` otherwise.
-    Raises ``Damaged`` when ``tail`` is not what the index says.
+    Raises ``InvalidArgument`` unless the batches have the schema of the file and ids above all
+    ids in it, and ``Damaged`` if ``tail`` does not match the index.
     """
     noted = pa.ipc.read_schema(pa.py_buffer(index.schema)).metadata
     table = checked_table(batches).replace_schema_metadata(noted)
@@ -116,7 +118,7 @@ def extended(
 def grown_index(
     index: SegmentIndex, added: tuple[SegmentBatch, ...], size: int, checksum: int
 ) -> SegmentIndex:
-    """The index of a file of ``size`` bytes after ``added`` batches have come."""
+    """The index of a file after ``added`` batches were appended; it has ``size`` bytes then."""
     return replace(
         index,
         end_id=added[-1].end_id,
@@ -128,20 +130,20 @@ def grown_index(
 
 
 def end_of_batches(batches: Sequence[SegmentBatch]) -> int:
-    """Where the tail of a file starts."""
+    """Offset of the tail: the end of the last batch, in bytes."""
     return batches[-1].offset + batches[-1].length
 
 
 def has_its_tail(file: memoryview, index: SegmentIndex) -> bool:
-    """Whether the file ends as its index says: then plain Arrow readers can open it."""
+    """True if the file ends as its index says, so that plain Arrow readers can open it."""
     at = end_of_batches(index.batches)
     return len(file) == index.size and xxh3_64_intdigest(file[at:]) == index.checksum
 
 
 def mended_tail(file: memoryview, index: SegmentIndex) -> bytes:
-    """The tail that belongs behind the batches of ``index``, found again from the batches.
+    """The tail that belongs after the batches of ``index``, rebuilt from the batches.
 
-    A batch that does not even start as one is left out of it: plain readers do not see it.
+    A batch whose header is damaged is left out, so plain readers do not see it.
     """
     blocks = []
     for place in index.batches:
@@ -153,10 +155,10 @@ def mended_tail(file: memoryview, index: SegmentIndex) -> bytes:
 
 
 def tail_of(schema: pa.Schema, blocks: bytes) -> bytes:
-    """End mark and footer of an Arrow file whose batches are where ``blocks`` say.
+    """End mark and footer of an Arrow file whose batches lie where ``blocks`` say.
 
-    Arrow writes the footer of a file without batches; the list of batches is put behind it and
-    the footer made to refer to it: its parts may lie in any order.
+    Arrow itself writes the footer of a file without batches. The list of batches is appended
+    and the footer patched to refer to it: parts of a flatbuffer may lie in any order.
     """
     sink = pa.BufferOutputStream()
     pa.ipc.new_file(sink, schema).close()
@@ -195,7 +197,7 @@ def _blocks_of(messages: Sequence[memoryview], places: Sequence[SegmentBatch]) -
 
 
 def _blocks_in(tail: Buffer) -> bytes:
-    """The entries of the batches in a footer."""
+    """The bytes of the footer's list of batches."""
     footer = _footer(bytes(tail))
     reference = _batches_reference(footer)
     start = reference + struct.unpack_from("<I", footer, reference)[0]
@@ -209,7 +211,7 @@ def _footer(file: bytes) -> bytes:
 
 
 def _batches_reference(footer: Buffer) -> int:
-    """Where the footer (a flatbuffer) keeps the distance to its list of batches."""
+    """Offset, inside the footer, of the field that points to its list of batches."""
     (table,) = struct.unpack_from("<I", footer, 0)
     (back,) = struct.unpack_from("<i", footer, table)
     (field,) = struct.unpack_from("<H", footer, table - back + _BATCHES_FIELD)

@@ -1,9 +1,9 @@
-"""Batches in the columns they need: what one event has, all others do not pay for.
+"""Writes batches with only the columns they need, so rare properties do not cost every row.
 
-A column takes room in every row of a file. Names that few events have, and that would take more
-room together than all the file says, go to ``more`` in the rows that have them; those that do not
-occur are left out. Nothing of any event is lost, and :mod:`penstock.columns.events.lifted_columns`
-is the way back.
+A column takes space in every row of a file. Properties that few events have move to ``more`` in
+the rows that have them, if the empty cells of their columns together would take more space than
+all values in the file. Columns without any value are left out. No value is lost:
+:mod:`penstock.columns.events.lifted_columns` moves the properties back into columns.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from penstock.columns.schema.shapes import (
 from penstock.columns.schema.values import is_struct
 
 FREE_BYTES: Final = 64 << 10
-"""Empty cells of a file may take so much in any case."""
+"""Bytes that empty cells of a file may take, however little its events hold."""
 
 _BESIDE: Final = frozenset({"more", "sparse", "nulls"})
-"""Where properties are that have no column."""
+"""The columns that carry properties without a column of their own."""
 _STAMPS_BYTES: Final = 16
 _OFFSET_BYTES: Final = 4
 _VALIDITY_BYTES: Final = 1 / 8
@@ -46,17 +46,17 @@ Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class _Column(NamedTuple):
-    """A column of single values, or of lists of them, somewhere in the properties."""
+    """A leaf column of the properties: single values, or lists of them."""
 
     path: Path
     values: int
-    """There are so many."""
+    """Number of values in it."""
     empty_bytes: float
-    """What its cells without a value take."""
+    """Bytes that its cells without a value take."""
 
 
 class Needs:
-    """Which columns of a channel some events need."""
+    """Collects which columns of a channel its events need, and how often."""
 
     def __init__(self, channel: ChannelSchema) -> None:
         self._channel = channel
@@ -65,13 +65,13 @@ class Needs:
         self._headers = NO_SLOTS
         self._counts: dict[Path, int] = {}
         self._lengths: dict[Path, int] = {}
-        """Elements of the lists at a path, over all events."""
+        """Number of list elements at each path, summed over all events."""
         self._rows = 0
         self._said = 0.0
-        """Bytes of what the events say."""
+        """Bytes of all values in the events."""
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Stored events, or a body; the channel's schema has grown by theirs."""
+        """Count stored events, or a body, whose columns the channel's schema already has."""
         self._rows += batch.num_rows
         self._said += _STAMPS_BYTES * batch.num_rows
         parts = Parts.of(batch.schema)
@@ -91,7 +91,7 @@ class Needs:
                 self._count((name,), 1)
 
     def add_all(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """As :meth:`add`, of each."""
+        """Call :meth:`add` for each batch."""
         for batch in batches:
             self.add(batch)
 
@@ -103,7 +103,7 @@ class Needs:
         full: StructShape,
         dense: float,
     ) -> None:
-        """``dense`` is the share of rows in which a null is one that was published."""
+        """Count the values of a struct; ``dense`` is the share of rows whose nulls are values."""
         for index, slot in enumerate(source.slots):
             place = place_of(slot, full)
             if place is None:
@@ -132,8 +132,11 @@ class Needs:
         also: StructShape = NO_SLOTS,
         maybe: StructShape = NO_SLOTS,
     ) -> StructShape:
-        """Of the properties: what is there often enough to be worth a column, and ``also`` those
-        of another shape of this channel; and ``maybe`` others, if there is room to spare."""
+        """The properties that get a column: those frequent enough to be worth it.
+
+        ``also`` are columns to keep in any case. ``maybe`` are columns without a value so far
+        that are kept if the budget of empty cells has room for them.
+        """
         columns = sorted(
             self._columns((), self._full, self._rows, _paths((), maybe)),
             key=lambda own: -own.values,
@@ -170,7 +173,7 @@ class Needs:
                 yield _Column(below, count, max(0, rows - count) * (width + _VALIDITY_BYTES))
 
     def schema(self, free_bytes: int = FREE_BYTES) -> ChannelSchema:
-        """The schema these events fit in, some of their properties in ``more`` perhaps."""
+        """The schema for these events; rare properties go to ``more``."""
         shape = self.shape(free_bytes)
         names = self._names | ({"properties"} if shape.slots else set())
         if self._leaves_out(shape):
@@ -180,8 +183,10 @@ class Needs:
     def open_schema(
         self, also: StructShape = NO_SLOTS, maybe: StructShape = NO_SLOTS
     ) -> ChannelSchema:
-        """The schema of a file that any other events of the channel can be added to: its columns
-        are those of :meth:`shape`."""
+        """The schema of a file to which any events of the channel can be added later.
+
+        Its property columns are those of :meth:`shape`.
+        """
         shape = self.shape(also=also, maybe=maybe)
         names = self._channel.names - {"properties"}
         if shape.slots:
@@ -197,7 +202,7 @@ class Needs:
 def lean(
     batches: Sequence[pa.RecordBatch], channel: ChannelSchema, free_bytes: int = FREE_BYTES
 ) -> list[pa.RecordBatch]:
-    """The same events in one schema, which has the columns they need."""
+    """The events of ``batches`` in one schema that has only the columns they need."""
     first = batches[0].schema
     if "sparse" not in first.names and all(
         batch.schema.equals(channel.arrow, check_metadata=True) for batch in batches
@@ -212,8 +217,11 @@ def lean(
 def fitted_in(
     batches: Iterable[pa.RecordBatch], schema: ChannelSchema, channel: ChannelSchema
 ) -> list[pa.RecordBatch]:
-    """The batches in ``schema``, whose properties are some of those of ``channel``; others go to
-    ``more``. Everything the rows turn out to need is in all of them."""
+    """The batches in ``schema``, which may have fewer property columns than ``channel``.
+
+    Properties without a column go to ``more``. If that needs further columns (``more``,
+    ``sparse``, ``nulls``), all batches get them, so they keep one schema.
+    """
     kept = [_without(batch, schema.properties, channel.properties) for batch in batches]
     for batch in kept:
         schema = schema.grown(batch.schema)
@@ -221,7 +229,7 @@ def fitted_in(
 
 
 def has_room(physical: ChannelSchema, wanted: StructShape) -> bool:
-    """Whether a file with these columns has those of ``wanted``."""
+    """True if a file with the columns ``physical`` has all columns of ``wanted``."""
     return _paths((), wanted) <= _paths((), physical.properties)
 
 
@@ -261,8 +269,10 @@ def _without(batch: pa.RecordBatch, kept: StructShape, full: StructShape) -> pa.
 
 
 def _kept_place(slot: Slot, kept: StructShape, full: StructShape) -> tuple[Slot, Slot] | None:
-    """Where a slot goes in ``full``, and what is kept of that. None where nothing of it is: also
-    where others' parts of the same dictionary are kept, and none of its own."""
+    """The slot of ``full`` that a slot belongs to, and the part of it that is kept.
+
+    None if nothing of it is kept, also when only other fields of the same dictionary are.
+    """
     place = place_of(slot, full)
     if place is None:
         return None
@@ -294,7 +304,7 @@ def _inner(shape: Shape) -> StructShape:
 
 
 class _Hits:
-    """Which rows of a batch have something that is left out."""
+    """Finds the rows of a batch that have values in columns which are left out."""
 
     def __init__(
         self,
@@ -319,7 +329,7 @@ class _Hits:
                     self._nulls.setdefault(name, []).append(row)
 
     def of(self, index: int, kept: StructShape, full: StructShape) -> Indices:
-        """Rows in which slot ``index``, or something in it, is left out."""
+        """The rows that have a value in slot ``index``, or below it, that is left out."""
         slot = self._source.slots[index]
         found = self._dense.copy()
         found[self._nulls.get(slot.logical, [])] = True
@@ -331,7 +341,7 @@ class _Hits:
 def _mark(
     array: Any, slot: Slot, owners: Indices, kept: StructShape, full: StructShape, found: Bools
 ) -> None:
-    """Mark the rows in which ``array`` has a value that is left out."""
+    """Set ``found`` for the rows in which ``array`` has a value that is left out."""
     owners = np.where(_valid(array), owners, -1)
     places = _kept_place(slot, kept, full)
     if places is None:
@@ -355,7 +365,7 @@ def _mark(
 def _narrowed(
     array: Any, source: StructShape, kept: StructShape, full: StructShape
 ) -> tuple[pa.StructArray, StructShape]:
-    """A struct without the fields that are left out, at any depth."""
+    """A struct, and its shape, without the fields that are left out, at any depth."""
     slots, children = [], []
     for index, slot in enumerate(source.slots):
         places = _kept_place(slot, kept, full)
@@ -412,7 +422,7 @@ def _more(
 
 
 def _restricted(path: Path, shape: StructShape, kept: set[Path]) -> StructShape:
-    """``shape`` with the columns at the paths ``kept``; structs without any are left out."""
+    """``shape`` with only the columns at the paths ``kept``, without structs that become empty."""
     slots = []
     for slot in shape.slots:
         below = (*path, slot.name)
@@ -443,7 +453,7 @@ def _width(shape: Shape) -> float:
     assert isinstance(shape, str), "a single value"
     kind = LEAVES[shape]
     if pa.types.is_null(kind):
-        return -_VALIDITY_BYTES  # takes nothing at all
+        return -_VALIDITY_BYTES  # a column of nulls takes no bytes
     return _OFFSET_BYTES if shape in ("string", "binary") else kind.bit_width / 8
 
 
@@ -460,7 +470,7 @@ def _null_names(column: Any) -> list[str]:
 
 
 def _top(path: str) -> str:
-    """The property a path begins with."""
+    """The top-level property of a path."""
     name, escaped = [], False
     for character in path:
         if not escaped and character == "\\":

@@ -1,9 +1,9 @@
-"""Sealed segments: Arrow IPC files of one channel's events that anything can read.
+"""Sealed segments: files with events of one channel, readable by any Arrow program.
 
 A segment is a plain, uncompressed Arrow file whose first column is ``event_id``, so pyarrow,
 DuckDB and Spark read it without this package. The index, kept in the manifest, says where each
-record batch lies and what its checksum is: a reader maps the file, goes straight to the batches
-it needs, and one damaged batch hides only its own events (SEM S1).
+record batch lies and its checksum. A reader maps the file and goes straight to the batches it
+needs; a damaged batch makes only its own events unreadable (SEM S1).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.core.vocabulary.errors import Damaged, InvalidArgument
 from penstock.core.vocabulary.names import file_part
 
 ROWS_PER_BATCH = 16_384
-"""Rows of a record batch in a segment, unless the caller knows better."""
+"""Default number of rows of a record batch in a segment."""
 
 ID_COLUMN = "event_id"
 
@@ -34,19 +34,19 @@ _first = itemgetter(0)
 
 
 class SegmentBatch(Struct, frozen=True, array_like=True):
-    """Where one record batch lies in a segment."""
+    """The index entry of one record batch in a segment."""
 
     first_id: int
     end_id: int
     """One more than the newest id."""
     rows: int
     offset: int
-    """Of the encapsulated IPC message in the file."""
+    """Offset, in bytes, of the encapsulated IPC message in the file."""
     length: int
     checksum: int
     """xxh3_64 of that message."""
     summary: bytes = b""
-    """What selectors can tell of it without reading it; empty where nobody has looked."""
+    """Statistics that let selectors skip the batch; empty where none were computed."""
 
     @property
     def span(self) -> Span:
@@ -54,14 +54,14 @@ class SegmentBatch(Struct, frozen=True, array_like=True):
 
 
 class SegmentIndex(Struct, frozen=True, array_like=True):
-    """What the manifest knows about a segment."""
+    """The index of a segment, kept in the manifest."""
 
     first_id: int
     end_id: int
     """One more than the newest id."""
     rows: int
     size: int
-    """Bytes of the file."""
+    """Size of the file in bytes."""
     checksum: int
     """xxh3_64 of the file."""
     schema: bytes
@@ -82,10 +82,11 @@ class SegmentImage(Struct, frozen=True):
 
 
 def segment_folder(name: str, number: int, newest: str = "") -> str:
-    """Where the files of channel ``number`` lie below ``segments``; ``newest`` is the last of them.
+    """The folder below ``segments`` for the files of channel ``number``.
 
-    The number tells the folders of channels apart whose names were cut, or differ in case only.
-    Where an earlier version has begun, with a folder for each part of a name, it goes on.
+    The number keeps folders apart whose channel names were shortened or differ only in case.
+    ``newest`` is the name of the channel's newest file. If an earlier version of Penstock wrote
+    it, into one folder for each part of the channel's name, that folder stays in use.
     """
     before = f"{name}.{number}"
     return before if newest.startswith(f"segments/{before}/") else f"{file_part(name)}.{number}"
@@ -102,23 +103,23 @@ def encode_segment(
     rows_per_batch: int = ROWS_PER_BATCH,
     note: Mapping[bytes, bytes] | None = None,
 ) -> SegmentImage:
-    """One file of all rows of ``batches``, in record batches of ``rows_per_batch`` rows; ``note``
-    is put into the metadata of its schema.
+    """One file with all rows of ``batches``, in record batches of ``rows_per_batch`` rows.
 
-    All batches have the same schema, whose first column is ``event_id``: int64, no nulls, and
-    ascending over all of them; ids may be left out. Raises ``InvalidArgument`` otherwise, and
-    for dictionary-encoded columns: a batch could not be read without its dictionary.
+    ``note`` goes into the metadata of its schema. All batches have one schema, whose first column
+    is ``event_id``: int64, without nulls, ascending over all batches; gaps are allowed. Raises
+    ``InvalidArgument`` otherwise, and for dictionary-encoded columns, because such a batch could
+    not be read without its dictionary.
     """
     if rows_per_batch < 1:
         raise InvalidArgument(f"rows_per_batch is {rows_per_batch}; at least 1 is needed")
-    # Who reads segments needs none of it, and it brings all of the selectors.
+    # Imported here because it loads all of the selectors, which readers of segments do not need.
     from penstock.columns.selectors.summaries import summary_of
 
     table = checked_table(batches).replace_schema_metadata(note)
     record_batches = table.combine_chunks().to_batches(max_chunksize=rows_per_batch)
     measured = pa.MockOutputStream()
     _write(measured, table.schema, record_batches)
-    buffer = pa.allocate_buffer(measured.size())  # what grows as it is written is copied each time
+    buffer = pa.allocate_buffer(measured.size())  # a growing buffer would be copied
     with pa.FixedSizeBufferWriter(buffer) as sink:
         ends = _write(sink, table.schema, record_batches)
     spans: list[tuple[int, int, int]] = []
@@ -147,7 +148,7 @@ def encode_segment(
 
 
 def _write(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> list[int]:
-    """Put a whole file down; where each of its record batches ends."""
+    """Write a whole file and return the offset at which each record batch ends, in bytes."""
     ends = []
     options = pa.ipc.IpcWriteOptions(compression=None)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
@@ -158,10 +159,10 @@ def _write(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBa
 
 
 class SegmentReader:
-    """Reads ids out of a mapped segment without copying.
+    """Reads events from a mapped segment without copying them.
 
-    The checksum of a record batch is verified when it is first read. A damaged one raises
-    ``Damaged`` naming the segment, the batch and its ids; all others stay readable.
+    The checksum of a record batch is verified on first read. A damaged batch raises ``Damaged``
+    with the segment, the batch and its ids; all other batches stay readable.
     """
 
     __slots__ = ("_batches", "_buffer", "_name", "_schema", "index")
@@ -184,8 +185,8 @@ class SegmentReader:
     ) -> Iterator[pa.RecordBatch]:
         """The events with ids in ``span``, oldest first, as slices of the mapped file.
 
-        A damaged batch raises ``Damaged``; with ``on_damage`` it is told there instead, with
-        the ids that cannot be read, and reading goes on behind it.
+        A damaged batch raises ``Damaged``. With ``on_damage``, the error and the ids that cannot
+        be read are passed to it instead, and reading continues after the batch.
         """
         for number, place in enumerate(self.index.batches):
             if place.end_id <= span.first or place.first_id >= span.end:
@@ -204,11 +205,11 @@ class SegmentReader:
     def gather(
         self, spans: Sequence[Span], on_damage: Callable[[Damaged, Span], None]
     ) -> Iterator[tuple[Sequence[Span], pa.RecordBatch]]:
-        """The events with ids in ``spans``, which ascend and do not touch, in as few batches as
-        the file has, each with the spans it is of: where they are many and small, far less work
-        than reading each. There may be fewer: ids that are not in the file.
+        """The events with ids in ``spans``, at most one batch per record batch of the file.
 
-        What is damaged is told to ``on_damage``, as when reading.
+        Each comes with the spans it covers. ``spans`` are ascending and do not touch; ids that
+        are not in the file are skipped. For many small spans this is far cheaper than
+        :meth:`read` for each. Damage goes to ``on_damage``, as in :meth:`read`.
         """
         ends = [end for _, end in spans]
         for number, place in enumerate(self.index.batches):
@@ -229,14 +230,14 @@ class SegmentReader:
                 yield parts, within
 
     def batch(self, number: int) -> pa.RecordBatch:
-        """One whole record batch of the segment. Raises ``Damaged``."""
+        """Record batch ``number`` of the segment, whole. Raises ``Damaged``."""
         found = self._batches[number]
         if found is None:
             found = self._batches[number] = self._verified(number)
         return found
 
     def check(self) -> list[str]:
-        """Read every batch; what is wrong with those that are damaged."""
+        """Read every batch and return one message for each that is damaged."""
         found = []
         for number in range(len(self.index.batches)):
             try:
@@ -263,7 +264,7 @@ class SegmentReader:
 
 
 def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:
-    """The rows of a batch whose ids are in ``spans``, which ascend and do not touch."""
+    """The rows of a batch whose ids are in ``spans``, which are ascending and do not touch."""
     edges = np.fromiter(chain.from_iterable(spans), np.int64, 2 * len(spans))
     places = np.searchsorted(ids_of_column(batch.column(0)), edges)
     if len(spans) == 1:
@@ -272,7 +273,7 @@ def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:
 
 
 def numbers_in(firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The numbers of all these half-open ranges, one range after the other."""
+    """All numbers in the half-open ranges, one range after the other."""
     sizes = ends - firsts
     before = np.cumsum(sizes) - sizes
     numbers: npt.NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(firsts - before, sizes)
@@ -280,7 +281,7 @@ def numbers_in(firsts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> np
 
 
 def _schema_end(file: pa.Buffer) -> int:
-    """Where the first record batch starts: the writer puts the schema down together with it."""
+    """Offset of the first record batch; the writer writes the schema together with it."""
     magic, marker, length = struct.unpack("<8sIi", file.slice(0, 16).to_pybytes())
     assert magic == b"ARROW1\0\0", "an Arrow file starts so"
     assert marker == 0xFFFFFFFF, "then comes the schema, as an encapsulated message"
@@ -290,7 +291,7 @@ def _schema_end(file: pa.Buffer) -> int:
 def _slice(batch: pa.RecordBatch, place: SegmentBatch, span: Span) -> pa.RecordBatch:
     if span.first <= place.first_id and span.end >= place.end_id:
         return batch
-    if place.end_id - place.first_id == place.rows:  # no gaps: ids are positions
+    if place.end_id - place.first_id == place.rows:  # no gaps, so offsets follow from ids
         start = max(span.first - place.first_id, 0)
         return batch.slice(start, min(span.end, place.end_id) - place.first_id - start)
     ids = ids_of_column(batch.column(0))
@@ -299,12 +300,15 @@ def _slice(batch: pa.RecordBatch, place: SegmentBatch, span: Span) -> pa.RecordB
 
 
 def ids_of_column(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> npt.NDArray[np.int64]:
-    """Event ids as numbers."""
+    """The event ids of a column, as NumPy integers."""
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
 
 def checked_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """All rows of ``batches``, if they may be a segment. Raises ``InvalidArgument``."""
+    """All rows of ``batches`` as one table.
+
+    Raises ``InvalidArgument`` if they cannot be a segment (:func:`encode_segment`).
+    """
     if not any(batch.num_rows for batch in batches):
         raise InvalidArgument("a segment needs at least one event")
     schema = batches[0].schema

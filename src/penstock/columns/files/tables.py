@@ -1,4 +1,4 @@
-"""Bodies from tables: Arrow, pandas, polars and whatever else speaks Arrow (no per-event work)."""
+"""Bodies made from tables (Arrow, pandas, polars and other Arrow producers) by columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.columns.schema.shapes import (
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
 
 _SYSTEM: Final = ("tag", "data", "ttl", "persistent", "priority", "deliver_at")
-"""Columns of a table that are no properties; besides a struct ``properties`` or ``headers``."""
+"""Columns of a table that are not properties, besides structs ``properties`` and ``headers``."""
 
 _STRUCTS: Final = ("properties", "headers")
 
@@ -92,20 +92,20 @@ _ALLOWED: Final[dict[str, tuple[_Is, ...]]] = {
     "priority": (pa.types.is_integer, pa.types.is_null),
     "deliver_at": (_has_zone, pa.types.is_null),
 }
-"""Types of the system columns that need no cast by the user."""
+"""Accepted types of each system column; for others the user has to cast."""
 
 
 def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]:
-    """The bodies for the rows of a table, at most ``max_rows`` each; none for an empty table.
+    """The rows of a table as bodies of at most ``max_rows`` events; an empty table gives none.
 
     Takes a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, or
     any object with ``__arrow_c_stream__`` or ``__arrow_c_array__``. The columns ``tag``,
     ``data``, ``ttl``, ``persistent``, ``priority`` and ``deliver_at``, and structs
     ``properties`` and ``headers``, mean what they mean in :mod:`penstock.columns.schema.layout`;
-    null ``data`` is empty. Every other column is a property of that name, a null in it an explicit
-    null.
+    null ``data`` is empty. Every other column is a property of that name, and a null in it is an
+    explicit null.
 
-    Raises :class:`InvalidEvent` naming the column, its type and the cast to use.
+    Raises :class:`InvalidEvent` with the column, its type and the cast to use.
     """
     if not 1 <= max_rows <= BODY_ROWS_MAX:
         raise InvalidArgument(f"max_rows {max_rows} is not in 1..{BODY_ROWS_MAX}")
@@ -143,7 +143,7 @@ def _table(obj: Any) -> pa.Table:
 
 
 def _without_index(table: pa.Table) -> pa.Table:
-    """Without the columns pandas made from an index; they are no data of the user's."""
+    """The table without the index columns that pandas added; they are not data of the user."""
     described = (table.schema.metadata or {}).get(b"pandas")
     if described is None:
         return table
@@ -164,7 +164,7 @@ def _check_names(schema: pa.Schema) -> None:
 
 
 class _Direct(NamedTuple):
-    """Where the columns of a body come from, where they can be taken as they are."""
+    """A plan for tables whose columns need no conversion: the source of each body column."""
 
     schema: pa.Schema
     columns: Mapping[str, int]
@@ -173,7 +173,7 @@ class _Direct(NamedTuple):
 
 
 def _planned(schema: pa.Schema) -> _Direct | None:
-    """None where something has to be looked at, cast or moved."""
+    """The plan for a schema; None if a column has to be checked, cast or renamed."""
     columns: dict[str, int] = {}
     properties = []
     for index, field in enumerate(schema):
@@ -197,12 +197,12 @@ def _planned(schema: pa.Schema) -> _Direct | None:
 
 
 def _is_plain(kind: pa.StructType) -> bool:
-    """Whether these properties are stored as they are."""
+    """True if a struct of properties can be stored without conversion."""
     try:
         if any(_plain(field.type, field.name) != field.type for field in kind):
             return False
     except InvalidEvent:
-        return False  # whoever publishes it is told in the usual way
+        return False  # the general path raises the error
     shape = struct_shape(kind)
     wanted = grown(NO_SLOTS, shape.slots)
     return not unplaced(shape, wanted) and arrow_type(wanted).equals(kind, check_metadata=True)
@@ -242,7 +242,7 @@ def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
             arrays.append(array)
     if fields:
         columns |= _properties(fields, arrays, batch.num_rows)
-    if not columns:  # properties without any field
+    if not columns:  # only a struct without fields
         columns["data"] = pa.array([b""] * batch.num_rows, pa.binary())
     names = [name for name in BODY if name in columns]
     schema = pa.schema([FIELDS.get(name) or pa.field(name, columns[name].type) for name in names])
@@ -250,7 +250,7 @@ def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _kept(field: pa.Field) -> pa.Field:
-    """The field without metadata that means nothing here."""
+    """The field without metadata that has no meaning in a body."""
     logical = (field.metadata or {}).get(LOGICAL_NAME)
     return pa.field(
         field.name, field.type, metadata=None if logical is None else {LOGICAL_NAME: logical}
@@ -280,7 +280,10 @@ def _properties(fields: list[pa.Field], arrays: list[pa.Array], count: int) -> d
 
 
 def _plain(kind: pa.DataType, path: str) -> pa.DataType:
-    """The supported type that holds the same values; :class:`InvalidEvent` if there is none."""
+    """The supported type that holds all values of ``kind``.
+
+    Raises :class:`InvalidEvent` if there is none.
+    """
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type, path)
     if pa.types.is_struct(kind):

@@ -1,4 +1,4 @@
-"""The newest ids of each value of a publish key, by slot (SEM K1)."""
+"""Keeps the newest event ids of each value of a publish key, by slot (SEM K1)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Bools = npt.NDArray[np.bool_]
 
 _SLOTS_MIN: Final = 64
 _SCATTERED: Final = 64
-"""More gaps than this: a set is made of bitmaps, not of ranges."""
+"""Number of gaps above which an id set is built from bitmaps instead of ranges."""
 _BLOCK_SHIFT: Final = 10
-"""Ids share a bitmap of :meth:`IdSet.of_bitmaps` when they are equal above these bits."""
+"""Low bits of an id inside a bitmap of :meth:`IdSet.of_bitmaps`; ids equal above share one."""
 _BLOCK: Final = 1 << _BLOCK_SHIFT
 
 
 def is_first(slots: Int64s) -> Bools:
-    """Which of these have a slot that none before them has."""
+    """A mask of the rows whose slot does not occur in an earlier row."""
     rows = np.arange(len(slots))
     first = np.empty(int(slots.max(initial=-1)) + 2, dtype=np.int64)
     first[slots[::-1]] = rows[::-1]  # the last one written stays
@@ -32,7 +32,7 @@ def is_first(slots: Int64s) -> Bools:
 
 
 class Newest:
-    """Depth 1: one id a value, all by columns."""
+    """Retention of depth 1: one id per value, computed by columns."""
 
     __slots__ = ("_end", "_last", "_newest", "_sure")
 
@@ -40,9 +40,9 @@ class Newest:
         self._newest: Int64s = np.full(_SLOTS_MIN, -1, dtype=np.int64)
         self._last: Int64s = np.empty(_SLOTS_MIN, dtype=np.int64)
         self._end = 0
-        """Above every id appended."""
+        """One more than the newest appended id."""
         self._sure = 0
-        """From here on ids are known to live as long as they are the newest of a slot."""
+        """From this id on, the newest id of a slot is known to be stored, without a lookup."""
 
     def grow(self, slots: int) -> None:
         """Make room for slots below ``slots``."""
@@ -53,14 +53,14 @@ class Newest:
             self._last = np.empty(len(self._newest), dtype=np.int64)
 
     def doubt(self) -> None:
-        """Ids may have been removed: those appended so far are looked up each time."""
+        """Note that events may have been removed: ids appended so far must be looked up again."""
         self._sure = self._end
 
     def reset(self) -> None:
-        """Other events are looked at; nothing is kept from the last look."""
+        """Forget an unfinished :meth:`superseded`; at this depth nothing was kept."""
 
     def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
-        """Ids to remove when events with these slots and ascending ids come."""
+        """Ids to remove when events with these slots and ascending ids are appended."""
         self._last[slots] = ids  # the last one written stays
         is_last = self._last[slots] == ids
         older = self._newest.take(slots[is_last])
@@ -72,7 +72,7 @@ class Newest:
         return found
 
     def lives(self, slots: Int64s, stored: IdSet) -> Bools:
-        """Of which slots the newest event is on the channel."""
+        """A mask of the slots whose newest event is stored on the channel."""
         ids = self._newest[slots]
         found: Bools = ids >= 0
         unsure = np.flatnonzero(found & (ids < self._sure))
@@ -81,20 +81,20 @@ class Newest:
         return found
 
     def append(self, slots: Int64s, ids: Int64s) -> None:
-        """These events are stored now."""
+        """Record that events with these slots and ids are stored."""
         self._newest[slots] = ids
         if len(ids):
             self._end = int(ids[-1]) + 1
 
     def prune(self, slots: int, stored: IdSet) -> Bools:
-        """Forget the slots without a live event, the others move up; which lived?"""
+        """Drop slots without a stored event, renumber the rest; return the mask of those kept."""
         newest = self._newest[:slots]
         alive = np.fromiter((event_id in stored for event_id in newest.tolist()), np.bool_, slots)
         self.keep(alive)
         return alive
 
     def keep(self, alive: Bools) -> None:
-        """Forget the other slots; those that are alive move up."""
+        """Drop all slots that are not ``alive`` and renumber the rest in their order."""
         self.grow(len(alive))
         kept = self._newest[: len(alive)][alive]
         self._newest = np.full(max(len(kept), _SLOTS_MIN), -1, dtype=np.int64)
@@ -117,7 +117,7 @@ def _of_ascending(ids: Int64s) -> IdSet:
 
 
 def _written(ids: Int64s, gaps: Int64s) -> bytes:
-    """The list of ids :func:`penstock.core.ids.id_lists.listed` would make, at once."""
+    """The bytes that :func:`penstock.core.ids.id_lists.listed` makes, computed by columns."""
     wide = np.flatnonzero(gaps >= WIDE)
     widest = int(gaps[wide].max()) if len(wide) else 0
     size = gap_bytes(widest, len(gaps), len(wide))
@@ -130,7 +130,7 @@ def _written(ids: Int64s, gaps: Int64s) -> bytes:
 
 
 def _narrow(gaps: Int64s, wide: Int64s) -> bytes:
-    """A byte a gap, three where it is one of the ``wide`` ones."""
+    """The gaps as bytes: one byte each, three for those in ``wide``."""
     narrow = gaps.astype(np.uint8)
     if not len(wide):
         return narrow.tobytes()
@@ -146,13 +146,13 @@ def _narrow(gaps: Int64s, wide: Int64s) -> bytes:
 
 
 def _of_scattered(ids: Int64s) -> IdSet:
-    """The set of ascending ids that share blocks, block by block."""
+    """An id set of scattered ascending ids, built from one bitmap per block."""
     blocks = ids >> _BLOCK_SHIFT
     begins = np.empty(len(ids), dtype=np.bool_)
     begins[0] = True
     np.not_equal(blocks[1:], blocks[:-1], out=begins[1:])
     starts = np.flatnonzero(begins)
-    if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():  # one is full
+    if len(ids) >= _BLOCK and (np.diff(starts, append=len(ids)) == _BLOCK).any():  # a full block
         return IdSet.of(ids.tolist())
     bits = np.zeros(len(starts) << _BLOCK_SHIFT, dtype=np.bool_)
     rows = np.cumsum(begins) - 1
@@ -166,7 +166,7 @@ def _of_scattered(ids: Int64s) -> IdSet:
 
 
 class _Cut(NamedTuple):
-    """What a publish takes from a slot: its live ids, how many of them, how many new ones."""
+    """What a publish removes from a slot: its stored ids, how many of them and of the new ids."""
 
     live: list[int]
     older: int
@@ -174,10 +174,10 @@ class _Cut(NamedTuple):
 
 
 class NewestFew:
-    """Any depth: the newest ids of each value, as many as there are and no room for more.
+    """Retention of any depth: a list of the newest ids of each value, without spare memory.
 
-    As long as nobody else removed events, all ids in a slot are known to live. After a doubt a
-    slot is checked against the stored ids once, when it is next too full.
+    While only this class removes events, all ids in a slot are known to be stored. After
+    :meth:`doubt`, a slot is checked against the stored ids once, when it next exceeds its depth.
     """
 
     __slots__ = ("_checked", "_cuts", "_depth", "_epoch", "_ids", "_sizes")
@@ -188,7 +188,7 @@ class NewestFew:
         self._sizes: Int64s = np.zeros(_SLOTS_MIN, dtype=np.int64)
         self._epoch = 0
         self._checked: list[int] = []
-        """By slot: the epoch in which all its ids were known to live."""
+        """By slot, the last epoch in which all its ids were known to be stored."""
         self._cuts: dict[int, _Cut] = {}
 
     def grow(self, slots: int) -> None:
@@ -202,15 +202,15 @@ class NewestFew:
         self._checked.extend([self._epoch] * missing)
 
     def doubt(self) -> None:
-        """Ids may have been removed: none is known to live any more."""
+        """Note that events may have been removed: no id is known to be stored any more."""
         self._epoch += 1
 
     def reset(self) -> None:
-        """Other events are looked at: forget what the last look would take."""
+        """Forget the result of an unfinished :meth:`superseded`."""
         self._cuts = {}
 
     def superseded(self, slots: Int64s, ids: Int64s, stored: IdSet) -> IdSet:
-        """Ids to remove when events with these slots and ascending ids come."""
+        """Ids to remove when events with these slots and ascending ids are appended."""
         self._cuts = {}
         groups = _Groups(slots)
         full = self._sizes[groups.slots] + groups.counts > self._depth
@@ -232,7 +232,7 @@ class NewestFew:
         return cut
 
     def append(self, slots: Int64s, ids: Int64s) -> None:
-        """These events are stored now, and what the look at them before took is gone."""
+        """Record stored events and drop the ids that :meth:`superseded` returned for them."""
         groups = _Groups(slots)
         own = ids[groups.order].tolist()
         for slot, start, count in groups.each():
@@ -250,7 +250,7 @@ class NewestFew:
         self._cuts = {}
 
     def prune(self, slots: int, stored: IdSet) -> Bools:
-        """Forget the slots without a live event, the others move up; which lived?"""
+        """Drop slots without a stored event, renumber the rest; return the mask of those kept."""
         found = [[event_id for event_id in ids if event_id in stored] for ids in self._ids[:slots]]
         self._ids = [ids for ids in found if ids]
         self._checked = [self._epoch] * len(self._ids)
@@ -261,7 +261,7 @@ class NewestFew:
 
 
 class _Groups:
-    """Events by slot: ``order`` brings those of a slot together, in the order of their ids."""
+    """Events grouped by slot: ``order`` sorts rows by slot, then by id."""
 
     __slots__ = ("counts", "order", "slots", "starts")
 
@@ -272,7 +272,7 @@ class _Groups:
         )
 
     def each(self, picked: Bools | slice = slice(None)) -> Iterator[tuple[int, int, int]]:
-        """Slot, where in ``order`` its events start, how many there are."""
+        """For each slot: its number, the start of its events in ``order``, and their count."""
         return zip(
             self.slots[picked].tolist(),
             self.starts[picked].tolist(),

@@ -1,9 +1,9 @@
-"""Slots of a publish key's values, remembered by the bytes of the values (SEM K1).
+"""A cache of the slots of publish key values, looked up by the bytes of the values (SEM K1).
 
-Which slot a value has is for :class:`~penstock.columns.keys.key_values.Values` to say, a
-dictionary. Asking it a thousand times takes longer than everything else a publish does about keys,
-so the answers are kept here in columns, and looked up by columns, for values that are short: whole
-numbers, and strings such as ``sku-000123``. What is not found is asked for.
+:class:`~penstock.columns.keys.key_values.Values` assigns slots by a dictionary. A thousand
+lookups in it take longer than all other work on keys in a publish. So slots of short values
+(whole numbers, and strings such as ``sku-000123``) are cached here in arrays and looked up by
+columns; only values not found here are looked up in the dictionary.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ Words = npt.NDArray[np.uint64]
 
 _WORD_BYTES: Final = 8
 _BYTES_MAX: Final = 24
-"""Longer values are not looked up here."""
+"""Bytes of the longest value that is cached."""
 _CELLS_MIN: Final = 1 << 10
 _CELLS_MAX: Final = 1 << 20
 _CELLS_EACH: Final = 8
-"""Cells a value, which has two to be in: few values find both taken by others."""
+"""Cells per value. Each value has two possible cells, so few find both of them taken."""
 _MIX: Final = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93],
     dtype=np.uint64,
 )
-"""Odd numbers without a pattern, one a word."""
+"""Random odd multipliers of the hash, one per word."""
 
 _HALF: Final = np.uint64(32)
 
 
 def words_of(column: pa.Array) -> Words | None:
-    """Row by row the bytes of a column's values, as one to four numbers; None where there are
-    nulls, or long values. Where there are as many numbers, equal ones are equal values."""
+    """The bytes of each value of a column as one to four 64-bit words.
+
+    None if the column has nulls or long values. Two columns with as many words per value can be
+    compared: equal words are equal values.
+    """
     if column.null_count or not len(column):
         return None
     if pa.types.is_int64(column.type):
@@ -55,12 +58,12 @@ def words_of(column: pa.Array) -> Words | None:
     if int(lengths.min()) != longest:
         column = pc.utf8_rpad(column, longest, "\0")
         offsets = _offsets(column)
-        if (offsets[1:] - offsets[:-1] != longest).any():  # it pads to characters, not bytes
+        if (offsets[1:] - offsets[:-1] != longest).any():  # rpad counts characters, not bytes
             return None
     values = np.frombuffer(column.buffers()[2], np.uint8, longest * len(column), int(offsets[0]))
     width = -(-longest // _WORD_BYTES)
     words = np.zeros((len(column), 1 + width), dtype=np.uint64)
-    words[:, 0] = lengths  # a NUL at the end is not the padding
+    words[:, 0] = lengths  # tells a NUL at the end of a value from padding
     words.view(np.uint8)[:, _WORD_BYTES : _WORD_BYTES + longest] = values.reshape(-1, longest)
     return words
 
@@ -71,22 +74,22 @@ def _offsets(column: pa.Array) -> npt.NDArray[np.int32]:
 
 
 class WordSlots:
-    """The slots of values that are as many words each."""
+    """The cache for values of one number of words."""
 
     __slots__ = ("_cells", "_shift", "_words")
 
     def __init__(self, width: int) -> None:
         self._words: Words = np.zeros((1, width), dtype=np.uint64)
-        """By slot."""
+        """The words of the value of each slot."""
         self._resize(_CELLS_MIN)
 
     def _resize(self, cells: int) -> None:
         self._cells = np.zeros(cells, dtype=np.int64)
-        """Slot of the value that fell on a cell last, plus one."""
+        """By cell, one more than the slot of the last value put there; 0 for empty."""
         self._shift = np.uint64(64 - (cells.bit_length() - 1))
 
     def slots_of(self, words: Words, ask: Callable[[Int64s], Int64s]) -> Int64s:
-        """The slot of each row; ``ask`` says it for rows that are not known."""
+        """The slot of each row; ``ask`` returns the slots of rows that are not cached."""
         mixed = _mixed(words)
         slots, known = self._in_cells(words, mixed >> self._shift)
         if not known.all():
@@ -100,7 +103,7 @@ class WordSlots:
         return slots
 
     def _in_cells(self, words: Words, places: Words) -> tuple[Int64s, Bools]:
-        """What the cells say, and for which rows that is true."""
+        """The cached slot of each row, and a mask of the rows for which it is right."""
         slots = self._cells.take(places.view(np.int64)) - 1
         same = self._words.take(slots, axis=0, mode="clip") == words
         known: Bools = slots >= 0
@@ -117,7 +120,7 @@ class WordSlots:
         self._words[slots] = words
         wanted = min(_CELLS_EACH * top, _CELLS_MAX)
         if wanted > len(self._cells):
-            self._resize(1 << (wanted - 1).bit_length())  # those forgotten are asked for again
+            self._resize(1 << (wanted - 1).bit_length())  # evicted values are looked up again
         places = (mixed >> self._shift).view(np.int64)
         taken = self._cells[places] > 0
         places[taken] = (_second(mixed[taken]) >> self._shift).view(np.int64)
@@ -135,6 +138,6 @@ def _mixed(words: Words) -> Words:
 
 
 def _second(mixed: Words) -> Words:
-    """Another place for the same values."""
+    """The second possible cell of each value."""
     other: Words = (mixed ^ (mixed >> _HALF)) * _MIX[2]
     return other

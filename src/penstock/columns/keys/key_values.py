@@ -1,4 +1,4 @@
-"""The values of a publish key as numbers: each value met has a slot (SEM K1)."""
+"""Numbers the values of a publish key: each value that has occurred has a slot (SEM K1)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.columns.schema.shapes import struct_shape
 from penstock.columns.schema.values import leaf_of
 
 NO_SLOT: Final = -1
-"""Of an event without a value the key looks at."""
+"""Slot of an event that has no value for the key."""
 
 _FAMILIES: Final = {
     "bool": "bool",
@@ -29,7 +29,7 @@ _FAMILIES: Final = {
     "binary": "bytes",
     **dict.fromkeys(("timestamp[us]", "timestamp[us, tz=UTC]"), "timestamp"),
 }
-"""By the shape of a field: values of one family may be the same one, as 1 and 1.0 are."""
+"""The family of each leaf type. Values of one family are compared: 1 and 1.0 are equal."""
 
 _HEAD: Final = 64
 
@@ -37,7 +37,7 @@ _EPOCH: Final = np.datetime64(0, "us")
 
 
 class _Slots(dict[Any, int]):
-    """Value to slot; a value not met before gets the next one."""
+    """Slot by value; a lookup of a new value assigns it the next slot."""
 
     def __init__(self, following: Callable[[], int]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _Slots(dict[Any, int]):
 
 
 class Values:
-    """The slots of one key's values, from 0 on."""
+    """The slots of the values of one key, numbered from 0."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -58,7 +58,7 @@ class Values:
         self._fields = SchemaMemo(self._fields_of)
         self._by_words: dict[tuple[str, int], WordSlots] = {}
         self._last: tuple[pa.RecordBatch, Int64s] | None = None
-        """What was asked for last: two may want to know in turn."""
+        """The last batch and its slots: several callers ask about one batch in turn."""
 
     def __len__(self) -> int:
         return sum(map(len, self._families.values()))
@@ -79,7 +79,7 @@ class Values:
     def slots_of(self, batch: pa.RecordBatch) -> Int64s:
         """The slot of each event's value; :data:`NO_SLOT` where it has none that counts.
 
-        Null, NaN, lists and dictionaries do not count, and of course no property at all.
+        Null, NaN, lists, dictionaries and an absent property do not count.
         """
         if self._last is not None and self._last[0] is batch:
             return self._last[1]
@@ -132,7 +132,7 @@ class Values:
         return slots.take(places)
 
     def _read_more(self, cells: pa.BinaryArray, found: Int64s) -> None:
-        """Row by row: few events have properties that found no column."""
+        """Add slots of values in ``more``. A Python loop, because few events have values there."""
         maybe = pc.fill_null(pc.match_substring(cells, self._name), False)
         for row in np.flatnonzero(maybe.to_numpy(zero_copy_only=False)).tolist():
             properties = overflow.decoded(cells[row].as_py())
@@ -146,14 +146,14 @@ class Values:
         return self._families[family][plain]
 
     def slot_of(self, value: Any) -> int:
-        """The slot of a value; :data:`NO_SLOT` for one that was not met. Changes nothing."""
+        """The slot of a value; :data:`NO_SLOT` if it has not occurred. Assigns no slot."""
         if not _counts(value):
             return NO_SLOT
         family, plain = _family_of(value)
         return self._families[family].get(plain, NO_SLOT)
 
     def known(self) -> list[tuple[str, Any]]:
-        """By slot: the family and the value."""
+        """The family and the value of each slot, in the order of slots."""
         found: list[tuple[str, Any]] = [("", None)] * len(self)
         for family, slots in self._families.items():
             for value, slot in slots.items():
@@ -161,7 +161,7 @@ class Values:
         return found
 
     def keep(self, alive: npt.NDArray[np.bool_]) -> None:
-        """Forget the values whose slots are not alive; the others move up, in their order."""
+        """Drop values whose slots are not ``alive`` and renumber the rest in their order."""
         self._last = None
         self._by_words = {}
         moved = (np.cumsum(alive) - 1).tolist()
@@ -179,7 +179,7 @@ def _counts(value: Any) -> bool:
 
 
 def _family_of(value: Any) -> tuple[str, Any]:
-    """The family of a value, and what it is kept as."""
+    """The family of a value, and the form in which it is a key of the dictionary."""
     leaf, plain = leaf_of(value)
     if isinstance(plain, datetime):
         plain = int((np.datetime64(plain.replace(tzinfo=None), "us") - _EPOCH).astype(int))
@@ -187,8 +187,7 @@ def _family_of(value: Any) -> tuple[str, Any]:
 
 
 def _varies(column: pa.Array) -> bool:
-    """Whether most values come once, as far as the first few tell: then it does not pay to
-    look for those that are the same."""
+    """True if most of the first few values are distinct: removing duplicates does not pay then."""
     head = column[:_HEAD]
     return len(column) <= _HEAD or 2 * len(head.unique()) > len(head)
 
@@ -198,7 +197,7 @@ def _slots(known: _Slots, values: Sequence[Any]) -> Int64s:
 
 
 def _plain(values: pa.Array) -> Sequence[Any]:
-    """Python values: equal ones are one value of the key."""
+    """The values as Python objects that are equal exactly if they are one value of the key."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         values = values.view(pa.int64())

@@ -1,7 +1,7 @@
-"""Publish keys: which events newer ones of the same value replace (SEM K1).
+"""Publish keys: finds the events that newer events with the same key value replace (SEM K1).
 
-The index is derived: it can be built again from the stored events at any time. All it knows of
-an event is its id; whether the event still lives it asks the set of stored ids.
+The index is derived: it can be rebuilt from the stored events at any time. It holds only ids of
+events, and looks up in the set of stored ids whether an event still exists.
 """
 
 from __future__ import annotations
@@ -18,43 +18,43 @@ from penstock.columns.keys.key_values import NO_SLOT, Values
 from penstock.core.ids.ids import IdSet
 
 PRUNE_MIN: Final = 1024
-"""Below twice this many values nothing is dropped unasked."""
+"""Automatic pruning starts at twice this number of values."""
 
 
 class _Key(NamedTuple):
-    """A key: its values, and the newest ids of each."""
+    """One publish key: its values, and the newest ids of each."""
 
     values: Values
     newest: Newest | NewestFew
 
 
 class _Publish(NamedTuple):
-    """What was worked out for bodies: per key the rows that have a value, and their slots."""
+    """The prepared keys of bodies: for each key the rows that have a value, and their slots."""
 
     bodies: tuple[pa.RecordBatch, ...]
     rows: tuple[tuple[Int64s, Int64s], ...]
 
 
 class Known(NamedTuple):
-    """Events of a publish: which have the key, and which a value that is known already."""
+    """Masks over the events of a publish: those with the key, and those with a known value."""
 
     keyed: Bools
     follows: Bools
 
 
 class KeyIndex:
-    """The newest events of each value of a channel's publish keys.
+    """An index of the newest events of each value of a channel's publish keys.
 
-    Every stored event goes through :meth:`append`, in the order of ids. A value is told by what
-    it is and its family - bool, number, string, bytes or timestamp: 1 and 1.0 are the same
-    value, 1 and ``true`` are not. Events without the property, or with null, NaN, a list or a
-    dictionary, are untouched.
+    Every stored event goes through :meth:`append`, in the order of ids. Values are equal if they
+    are of one family (bool, number, string, bytes or timestamp) and compare equal: 1 and 1.0 are
+    one value, 1 and ``true`` are two. Events without the property, or with null, NaN, a list or
+    a dictionary, are neither replaced nor replace others.
     """
 
     __slots__ = ("_expected", "_keys", "_last", "_promised", "_pruned", "_shares")
 
     def __init__(self, keys: Mapping[str, int], values: Values | None = None) -> None:
-        """``values`` of the one key, when somebody else numbers them: see :meth:`renumbered`."""
+        """``values``, for an index of one key, are numbered elsewhere (:meth:`renumbered`)."""
         assert all(depth >= 1 for depth in keys.values()), "a depth is at least 1"
         self._keys = [
             _Key(
@@ -66,22 +66,23 @@ class KeyIndex:
         self._shares = values is not None
         self._last: _Publish | None = None
         self._expected = -1
-        """How many events are stored if none was removed behind the back of this index."""
+        """Number of stored events, if none was removed without this index being told."""
         self._promised = -1
-        """The same once the bodies of the last look are appended."""
+        """The expected number once the bodies of the last :meth:`superseded` are appended."""
         self._pruned = PRUNE_MIN
 
     def __len__(self) -> int:
-        """Values met, of all keys; some may have no live event any more."""
+        """Number of values of all keys, including values without a stored event."""
         return sum(len(key.values) for key in self._keys)
 
     def superseded(self, bodies: Sequence[pa.RecordBatch], first_id: int, stored: IdSet) -> IdSet:
-        """The ids to remove when ``bodies`` are appended with ids from ``first_id`` on.
+        """The ids to remove when ``bodies`` are appended with consecutive ids from ``first_id``.
 
-        Of each value the newest *depth* stay, those in ``bodies`` included. Each key looks for
-        itself: what another one replaces by the same publish still counts as newer. ``stored``
-        are the live ids, all that was appended before included. Nothing changes until
-        :meth:`append`, which comes before the next look when these ids were removed.
+        The newest *depth* events of each value stay, including those in ``bodies``. Keys are
+        independent: an event that another key replaces in this publish still counts as newer.
+        ``stored`` are the ids on the channel, including all appended before. The index does not
+        change until :meth:`append`, which must be called before the next :meth:`superseded` if
+        the ids were removed.
         """
         if len(self) > 2 * self._pruned and not self._shares:
             self.prune(stored)
@@ -95,7 +96,7 @@ class KeyIndex:
             else:
                 removed = found
         total = sum(body.num_rows for body in bodies)
-        # With several keys, one does not know what another replaced.
+        # With several keys, a key is not told which ids another key replaced.
         certain = len(self._keys) == 1 or not removed
         self._promised = len(stored) + total - len(removed) if certain else -1
         return removed
@@ -106,8 +107,11 @@ class KeyIndex:
                 key.newest.doubt()
 
     def known(self, bodies: Sequence[pa.RecordBatch], stored: IdSet) -> Known:
-        """Which events of ``bodies`` have the key, and for which of them there is another one of
-        its value, stored or before it in ``bodies``. For an index of one key, of depth 1."""
+        """Masks of the events in ``bodies`` that have the key, and of those with a known value.
+
+        A value is known if an event with it is stored or comes earlier in ``bodies``. Only for
+        an index of one key of depth 1.
+        """
         self._doubt(stored)
         (key,), ((rows, slots),) = self._keys, self._worked_out(bodies).rows
         assert isinstance(key.newest, Newest), "one event a value"
@@ -118,7 +122,7 @@ class KeyIndex:
         return Known(keyed, follows)
 
     def append(self, bodies: Sequence[pa.RecordBatch], ids: int | Int64s) -> None:
-        """Take note of stored events: their ids, ascending, or the first of dense ones."""
+        """Add stored events; ``ids`` are ascending, or the first of consecutive ids."""
         looked_at = self._last is not None and _same(self._last.bodies, bodies)
         publish = self._worked_out(bodies)
         for key, (rows, slots) in zip(self._keys, publish.rows, strict=True):
@@ -128,7 +132,7 @@ class KeyIndex:
         self._last, self._promised = None, -1
 
     def prune(self, stored: IdSet) -> None:
-        """Drop the values without a live event. Done unasked when their number has doubled."""
+        """Drop values without a stored event. Runs by itself when the number of values doubles."""
         for values, newest in self._keys:
             alive = newest.prune(len(values), stored)
             values.keep(alive)
@@ -136,7 +140,7 @@ class KeyIndex:
         self._pruned = max(len(self), PRUNE_MIN)
 
     def renumbered(self, alive: Bools) -> None:
-        """Only these of the shared values are left; they have moved up, in their order."""
+        """Follow a renumbering of the shared values: only those ``alive`` are left, in order."""
         (key,) = self._keys
         assert isinstance(key.newest, Newest), "one event a value"
         key.newest.keep(alive)

@@ -1,4 +1,4 @@
-"""Which lanes events are in: by the value of one of their properties (SEM D11)."""
+"""Assigns events to lanes by the value of one of their properties (SEM D11)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from penstock.columns.events.batch import ids_of
 from penstock.columns.keys.key_values import NO_SLOT, Values
 
 Lanes = tuple[list[Hashable], list[int], "array[int]"]
-"""A key for each lane, where in the ids each ends, and the ids: lane by lane, ascending."""
+"""The key of each lane, the end of each in the ids, and the ids: lane by lane, ascending."""
 
 
 def lanes_of(batches: Sequence[pa.RecordBatch], name: str) -> Lanes:
     """The lanes of stored batches by the property ``name``.
 
-    Values are told apart as publish keys tell them (``columns.keys.keys``). All events without a
-    value that counts are in one lane, with the key None.
+    Values are equal as they are for publish keys (``columns.keys.keys``). All events without a
+    value that counts share one lane, whose key is None.
     """
     ids = array("q")
     if not batches:

@@ -1,1 +1,1 @@
-"""Merge channels: deltas and the states they add up to."""
+"""Merge channels: deltas, and the merged state of each key."""

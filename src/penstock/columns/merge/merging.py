@@ -1,8 +1,7 @@
-"""Merging deltas into full events, by columns (SEM K2, K4).
+"""Merges deltas into full events, by columns (SEM K2, K4).
 
-Rows of one key are laid side by side in the order they came; for each property the newest row
-that says something of it is where its value comes from. So several deltas of one key in a batch
-cost no more than one.
+Rows are sorted by key, each key in the order of publishing. The value of a property comes from
+the newest row that sets it, so several deltas of one key in a batch cost no more than one.
 """
 
 from __future__ import annotations
@@ -23,18 +22,21 @@ from penstock.columns.schema.shapes import NO_SLOTS, StructShape, struct_shape
 Bools = npt.NDArray[np.bool_]
 
 _KEPT = ("tag", "headers", "priority")
-"""What a delta that does not give it leaves as it was; its TTL, origin and time are its own."""
+"""Columns that a delta leaves unchanged if it does not set them.
+
+TTL, origin and time of the merged event are always those of the delta.
+"""
 
 
 class _Said(NamedTuple):
-    """Values that lie beside the columns, row by row: nulls of sparse rows, overflow."""
+    """Values of one property outside its column: listed nulls of sparse rows, or overflow."""
 
     rows: Int64s
-    """Ascending."""
+    """The rows that have such a value, ascending."""
     values: npt.NDArray[Any]
 
     def of(self, sources: Int64s) -> tuple[Int64s, npt.NDArray[Any]]:
-        """For each row that ``sources`` names: its place there, and the values."""
+        """The positions in ``sources`` whose rows have such a value, and these values."""
         low = np.searchsorted(self.rows, sources, "left")
         counts = np.searchsorted(self.rows, sources, "right") - low
         places = np.repeat(np.arange(len(sources)), counts)
@@ -43,7 +45,7 @@ class _Said(NamedTuple):
 
 
 class _Order:
-    """Rows by key, and where in that order each key and each full event begins."""
+    """Rows sorted by key, and where in that order each key and each full event starts."""
 
     def __init__(self, slots: Int64s, whole: Bools, wanted: Int64s) -> None:
         self.order: Int64s = np.argsort(slots, kind="stable")
@@ -56,8 +58,11 @@ class _Order:
         self._wanted = place[wanted]
 
     def sources(self, says: Bools | None) -> Int64s:
-        """For each wanted row the newest row up to it, of its key and since its last full event,
-        that says something; None: none of the deltas does."""
+        """For each wanted row the row that its value comes from: the newest row of its key up to
+        it that sets the value, but none before its last full event.
+
+        ``says`` is the mask of rows that set the value; None if no delta does.
+        """
         is_source = self._ends if says is None else self._ends | says[self.order]
         newest = np.maximum.accumulate(np.where(is_source, self._places, 0))
         found: Int64s = self.order[newest[self._wanted]]
@@ -67,8 +72,8 @@ class _Order:
 def merge(rows: pa.RecordBatch, slots: Int64s, whole: Bools, wanted: Int64s) -> pa.RecordBatch:
     """The rows ``wanted`` (ascending), each merged with those before it of the same slot.
 
-    A row that is ``whole`` replaces what was before. The first row of a slot is taken as all
-    there is. ``rows`` are :func:`normal`, and so is the batch returned, in their schema.
+    A row that is ``whole`` replaces everything before it. The first row of a slot is taken as a
+    full event. ``rows`` are :func:`normal`; the result is so too, and has their schema.
     """
     if whole.all():
         return rows if len(wanted) == rows.num_rows else rows.take(pa.array(wanted))
@@ -86,7 +91,7 @@ def merge(rows: pa.RecordBatch, slots: Int64s, whole: Bools, wanted: Int64s) -> 
 
 
 def normal(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same events, all rows sparse if the batch can have sparse ones."""
+    """The events of ``batch``, with all rows sparse if the schema has sparse rows."""
     names = batch.schema.names
     if "sparse" not in names:
         return batch
@@ -106,7 +111,7 @@ def _shape(batch: pa.RecordBatch) -> StructShape:
 
 
 def _given(column: pa.Array) -> Bools | None:
-    """Which rows say something of a column that is not a property; None: none does."""
+    """A mask of the rows that set a column which is not a property; None if no row does."""
     if pa.types.is_binary(column.type):
         return _bools(pc.greater(pc.binary_length(column), 0).fill_null(False))
     return None if column.null_count == len(column) else _bools(column.is_valid())
@@ -154,7 +159,7 @@ def _merged_properties(rows: pa.RecordBatch, order: _Order, count: int) -> dict[
 
 
 def _says(columns: Iterable[pa.Array], beside: Iterable[Int64s], count: int) -> Bools | None:
-    """Which rows say something of a property, be it null."""
+    """A mask of the rows that set a property, also to null; None if no row does."""
     found: Bools | None = None
     for column in columns:
         if column.null_count == count:
@@ -168,7 +173,7 @@ def _says(columns: Iterable[pa.Array], beside: Iterable[Int64s], count: int) -> 
 
 
 def _nulls(column: pa.ListArray) -> dict[str, _Said]:
-    """By property: the paths of the explicit nulls in it."""
+    """The paths of explicit nulls, grouped by property."""
     if column.null_count == len(column):
         return {}
     encoded = column.flatten().dictionary_encode()
@@ -184,7 +189,7 @@ def _nulls(column: pa.ListArray) -> dict[str, _Said]:
 
 
 def _top(path: str) -> str:
-    """The property a path leads into."""
+    """The top-level property of a path."""
     name = []
     rest = iter(path)
     for letter in rest:
@@ -195,7 +200,7 @@ def _top(path: str) -> str:
 
 
 def _overflow(column: pa.BinaryArray) -> dict[str, _Said]:
-    """By property: values that found no column. Row by row: few events have any."""
+    """Values in ``more``, grouped by property. A Python loop, because few events have any."""
     found: dict[str, tuple[list[int], list[Any]]] = {}
     for row in np.flatnonzero(_bools(column.is_valid())).tolist():
         for logical, value in overflow.nodes(column[row].as_py()).items():
@@ -209,7 +214,7 @@ def _overflow(column: pa.BinaryArray) -> dict[str, _Said]:
 
 
 def _objects(values: list[Any]) -> npt.NDArray[Any]:
-    """Lists among them stay values of their own."""
+    """An array of objects in which lists stay single values."""
     found = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):
         found[index] = value

@@ -1,7 +1,7 @@
-"""The states of a merge channel: of each value of its publish key one merged event (SEM K2).
+"""The states of a merge channel: one merged event for each value of its publish key (SEM K2).
 
-Rows lie in a few batches, each about twice as long as the next, so that a small change costs
-little however many keys there are. Used by the realm, and by clients that want merged events.
+Rows are kept in a few batches, each about twice as long as the next, so the cost of a small
+change hardly depends on the number of keys. Both the realm and merging clients use this.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Codes = npt.NDArray[np.int32]
 
 DELTA: Final = "delta"
 SLOTS_KEPT_MIN: Final = 4_096
-"""Values of the key below which none is forgotten."""
+"""Number of key values below which none is dropped."""
 PACKED_MIN: Final = 32
-"""Batches of fewer deltas are sent as they are."""
+"""Batches with fewer deltas than this are sent uncompressed."""
 _SLOTS_MIN: Final = 64
 
 
@@ -38,45 +38,45 @@ class Chunk(NamedTuple):
     ids: Int64s
     slots: Int64s
     codes: Codes
-    """Who published them."""
+    """The publisher of each row, as a code."""
     size: int = 0
-    """Bytes, where it is kept."""
+    """Size in bytes; 0 for a chunk that is not stored."""
 
     def taken(self, rows: Int64s) -> Chunk:
-        """Some of its rows."""
+        """A chunk of the given rows."""
         batch = self.batch.take(pa.array(rows))
         return Chunk(batch, self.ids[rows], self.slots[rows], self.codes[rows])
 
 
 class States:
-    """Merged rows by key value and by id."""
+    """The merged rows of a channel, found by key value and by id."""
 
     def __init__(self, key: str) -> None:
         self.values = Values(key)
         self._newest: Int64s = np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)
         self.chunks: list[Chunk] = []
         self.columns = sparse_columns_only()
-        """The schema of merged rows: no row of theirs is a delta."""
+        """The schema of merged rows; no merged row is a delta."""
         self.generation = 0
-        """Changes when slots are numbered anew."""
+        """Changes whenever slots are renumbered."""
 
     @property
     def slots(self) -> int:
-        """Values of the key met, more than live perhaps."""
+        """Number of key values, including values without a stored event."""
         return len(self.values)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the rows held."""
+        """Size of all rows in memory, in bytes."""
         return sum(chunk.size for chunk in self.chunks)
 
     @property
     def rows(self) -> int:
-        """Rows held, those included that a newer one has replaced."""
+        """Number of rows in memory, including rows that newer ones replaced."""
         return sum(len(chunk.ids) for chunk in self.chunks)
 
     def slots_of(self, batch: pa.RecordBatch) -> Int64s:
-        """The slot of each event; one without the key has none."""
+        """The slot of each event; ``NO_SLOT`` for events without the key."""
         slots = self.values.slots_of(batch)
         if len(self.values) > len(self._newest):
             room = np.full(len(self.values), NO_SLOT, dtype=np.int64)
@@ -84,13 +84,13 @@ class States:
         return slots
 
     def newest_of(self, value: Any) -> int | None:
-        """The id of the newest merged event of a value of the key; None: none was met."""
+        """The id of the newest merged event with this key value; None if there was none."""
         slot = self.values.slot_of(value)
         newest = NO_SLOT if slot == NO_SLOT else int(self._newest[slot])
         return None if newest == NO_SLOT else newest
 
     def grown(self, schema: pa.Schema) -> None:
-        """Make room for what batches of ``schema`` hold."""
+        """Extend the columns so that batches of ``schema`` fit."""
         self.columns = self.columns.grown(without_delta(schema))
 
     # --- changes -------------------------------------------------------------------------
@@ -98,10 +98,10 @@ class States:
     def merged(
         self, rows: pa.RecordBatch, slots: Int64s, whole: Bools, *, every: bool = False
     ) -> tuple[pa.RecordBatch, Int64s]:
-        """The merged rows after these stored events, and which of ``rows`` they come from: the
-        newest of each key, or with ``every`` all of them. Changes nothing.
+        """The merged rows after these stored events, and the row of ``rows`` each comes from.
 
-        A delta of a key that has no state is taken as all there is.
+        There is one for the newest row of each key, or with ``every`` one for each row. A delta
+        of a key without a state is taken as a full event. Does not change the states.
         """
         self.grown(rows.schema)
         rows = self.conformed(rows)
@@ -117,7 +117,7 @@ class States:
         return merge(rows, slots, whole, wanted + below), wanted
 
     def take_in(self, batch: pa.RecordBatch, slots: Int64s, codes: Codes) -> None:
-        """Merged rows are the newest of their keys now. Their ids are above all there are."""
+        """Store merged rows as the newest of their keys. Their ids are above all ids in here."""
         if not batch.num_rows:
             return
         self.grown(batch.schema)
@@ -128,12 +128,14 @@ class States:
         self.chunks.append(Chunk(batch, ids, slots, codes, batch.nbytes))
 
     def clear(self) -> None:
-        """No event is left."""
+        """Drop all rows: the channel is empty."""
         self.chunks = []
 
     def tidy(self, stored: IdSet | None = None) -> None:
-        """Bring chunks together that are of about one size, without rows that were replaced;
-        with ``stored``, also without those whose events have left otherwise."""
+        """Join chunks of similar size and drop rows that were replaced.
+
+        With ``stored``, also drop rows whose events are not stored any more.
+        """
         start = len(self.chunks) - 1
         size = len(self.chunks[-1].ids) if self.chunks else 0
         while start > 0 and len(self.chunks[start - 1].ids) < 2 * size:
@@ -143,8 +145,10 @@ class States:
             self._unite(start, stored)
 
     def compact(self, stored: IdSet) -> Bools | None:
-        """Bring all together, and forget values of the key that have no event any more: gives
-        which lived, if slots have other numbers now."""
+        """Join all chunks, and drop key values without a stored event.
+
+        Returns the mask of slots that were kept if slots were renumbered, otherwise None.
+        """
         if self.chunks:
             self._unite(0, stored)
         alive = np.zeros(len(self.values), dtype=np.bool_)
@@ -169,7 +173,7 @@ class States:
             self.chunks.append(united._replace(size=united.batch.nbytes))
 
     def alive(self, chunk: Chunk, stored: IdSet | None = None) -> Chunk:
-        """Without the rows that newer ones have replaced."""
+        """``chunk`` without rows that newer ones replaced; with ``stored``, only with those ids."""
         keyed = chunk.slots != NO_SLOT
         alive = ~keyed | (self._newest[chunk.slots] == chunk.ids)
         if stored is not None:
@@ -189,14 +193,14 @@ class States:
         )
 
     def conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A stored batch in the schema of merged rows, no longer marked as deltas."""
+        """A stored batch in the schema of merged rows, without the marks of deltas."""
         names = batch.schema.names
         if DELTA in names:
             batch = batch.select([name for name in names if name != DELTA])
         return normal(self.columns.conform(batch))
 
     def _bases(self, slots: Int64s, whole: Bools) -> list[Chunk]:
-        """The rows that deltas build on: those of keys whose first event here is one."""
+        """The current rows of keys whose first event in the batch is a delta."""
         ids = self._newest[slots[is_first(slots) & ~whole]]
         ids = np.sort(ids[ids >= 0])
         return list(self._with_ids(ids))
@@ -212,10 +216,10 @@ class States:
             if len(rows):
                 yield chunk.taken(rows)
 
-    # --- questions -----------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------
 
     def read(self, spans: Sequence[Span]) -> list[Chunk]:
-        """The rows of ``spans`` (live ids, ascending), in chunks, in the order of ids."""
+        """The rows of ``spans`` (stored ids, ascending), in chunks, in the order of ids."""
         found = []
         for chunk in self.chunks:
             rows = np.flatnonzero(_within(chunk.ids, spans))
@@ -227,7 +231,7 @@ class States:
         ]
 
     def together(self, chunks: Sequence[Chunk]) -> Chunk:
-        """Chunks as one."""
+        """One chunk with the rows of all ``chunks``."""
         return self._united(chunks)
 
 
@@ -237,12 +241,12 @@ def without_delta(schema: pa.Schema) -> pa.Schema:
 
 
 def is_packed(batch: pa.RecordBatch) -> bool:
-    """Whether a batch pays to be compressed on its way: many deltas, mostly of nulls."""
+    """True if a batch is worth compressing: it has many deltas, which are mostly nulls."""
     return batch.num_rows >= PACKED_MIN and DELTA in batch.schema.names
 
 
 def deltas_of(batch: pa.RecordBatch) -> Bools:
-    """Which events of a batch are deltas."""
+    """A mask of the events of a batch that are deltas."""
     index = batch.schema.get_field_index(DELTA)
     if index < 0:
         return np.zeros(batch.num_rows, dtype=np.bool_)
@@ -253,15 +257,15 @@ def deltas_of(batch: pa.RecordBatch) -> Bools:
 
 
 def sparse_columns_only() -> ChannelSchema:
-    """Where schemas of merged rows start: with what sparse rows need."""
+    """The initial schema of merged rows: only the columns that sparse rows need."""
     sparse = [pa.field(name, BODY[name]) for name in ("sparse", "nulls")]
     return ChannelSchema.empty().grown(pa.schema(sparse))
 
 
 def _newest_of(slots: Int64s) -> Int64s:
-    """The rows that are the last of their slot; those without a slot stay all."""
+    """The rows that are the last of their slot, and all rows without a slot."""
     rows = np.arange(len(slots))
-    last = np.empty(int(slots.max()) + 2, dtype=np.int64)  # the end is for those without
+    last = np.empty(int(slots.max()) + 2, dtype=np.int64)  # last cell: rows without a slot
     last[slots] = rows  # the last one written stays
     return np.flatnonzero((last[slots] == rows) | (slots == NO_SLOT))
 
@@ -271,7 +275,7 @@ def _around(ids: Int64s) -> Span:
 
 
 def _within(ids: Int64s, spans: Sequence[tuple[int, int]]) -> Bools:
-    """Which of ``ids`` (ascending) lie in ``spans`` (ascending)."""
+    """A mask of the ``ids`` (ascending) that lie in ``spans`` (ascending)."""
     found = np.zeros(len(ids), dtype=np.bool_)
     if not len(ids) or not spans:
         return found

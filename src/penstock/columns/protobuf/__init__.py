@@ -1,4 +1,4 @@
-"""Protocol Buffers: message types a channel knows, and the columns inside its messages (SEM P).
+"""Protocol Buffers: the message types of a channel, and message fields as columns (SEM P).
 
 A channel holds *descriptors*, a serialized ``FileDescriptorSet``; an event names the type of the
 message in its data with the header ``message_type``. Needs the extra ``protobuf``.

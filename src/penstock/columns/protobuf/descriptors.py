@@ -1,4 +1,4 @@
-"""The message types of a channel: found by name, written from JSON and read as JSON (SEM P).
+"""The message types of a channel: lookup by name, and conversion from and to JSON (SEM P).
 
 Sources: the Protocol Buffers language guide for what a descriptor set is, its JSON mapping for
 how messages look as dictionaries (64-bit integers and bytes are strings, names in camel case
@@ -17,11 +17,13 @@ import pyarrow as pa
 from penstock.core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
 
 DESCRIPTORS_BYTES_MAX: Final = 960 << 10
-"""Bytes of a channel's descriptors: they travel with what describes the channel."""
+"""Largest size of a channel's descriptors in bytes: they are part of its description."""
 
 FIELDS_MAX: Final = 10_000
-"""Fields of a message, those of the messages inside it among them: each is a column, and a few
-types that hold each other twice would make millions."""
+"""Most fields of a message, counting those of the messages inside it.
+
+Each field becomes a column, and a few types that contain each other twice would make millions.
+"""
 
 
 class Descriptors:
@@ -51,7 +53,7 @@ class Descriptors:
                 raise InvalidDescriptor(f"descriptor file {file.name!r}: {error}") from error
         self._files = [self._pool.FindFileByName(file.name) for file in files.file]
         self.types: tuple[str, ...] = tuple(sorted(_names(self._files)))
-        """Full names of the message types, those inside other messages too."""
+        """Full names of all message types, including nested ones, sorted."""
         if not self.types:
             raise InvalidDescriptor("these descriptors define no message type")
         self._known = frozenset(self.types)
@@ -62,21 +64,21 @@ class Descriptors:
         return name in self._known
 
     def has_field(self, name: str, field: str) -> bool:
-        """Whether the message type ``name`` is known and has this field."""
+        """True if the message type ``name`` is known and has this field."""
         return name in self._known and field in self._type(name).fields_by_name
 
     def is_too_wide(self, name: str) -> bool:
-        """Whether a message of this type has more fields than selectors read."""
+        """True if a message of this type has more fields than selectors can read."""
         found = self._too_wide.get(name)
         if found is None:
             found = self._too_wide[name] = _is_too_wide(self._type(name))
         return found
 
     def encoded(self, name: str, value: object) -> bytes:
-        """``value`` as a message of type ``name``: a dictionary in the JSON mapping, its text,
-        or a message object of that type.
+        """Encode ``value`` as a message of type ``name``.
 
-        Raises :class:`InvalidEvent` when the type is not known here, or the value is not of it.
+        ``value`` is a dictionary in the JSON mapping, JSON text, or a message object of the type.
+        Raises :class:`InvalidEvent` if the type is unknown, or the value does not match it.
         """
         from google.protobuf import json_format, message
 
@@ -102,7 +104,7 @@ class Descriptors:
         """The message in ``data`` as a dictionary in the JSON mapping, with the field names of
         the descriptor.
 
-        Raises :class:`InvalidEvent` when the type is not known here, or the bytes are not of it.
+        Raises :class:`InvalidEvent` if the type is unknown, or the bytes do not match it.
         """
         from google.protobuf import json_format, message
 
@@ -118,18 +120,18 @@ class Descriptors:
         return found
 
     def table(self, name: str, data: pa.BinaryArray) -> pa.RecordBatch:
-        """Messages of one type as columns, a row each and a column for each field.
+        """Messages of one type as a batch: a row per message, a column per field.
 
-        A scalar field that the message does not hold has the default value of its type, unless
-        it is ``optional`` or in a ``oneof``: then it is null. Enumerations are names, times have
-        microseconds. A message that holds its own type inside itself stays binary there.
-        Raises :class:`InvalidEvent` when the type is not known here, or some bytes are not of it.
+        A scalar field that is not set has the default value of its type, or null if it is
+        ``optional`` or in a ``oneof``. Enumerations are names, timestamps have microseconds. A
+        field that contains its own message type stays binary.
+        Raises :class:`InvalidEvent` if the type is unknown, or some bytes do not match it.
         """
         self._message_class(name)
         try:
             return self._decoder(name).array_to_record_batch(data)
         except BaseException as error:
-            # The decoder panics at a length beyond all memory, and a panic is no Exception.
+            # The decoder panics at an impossible length; a panic is not a subclass of Exception.
             if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
                 raise InvalidEvent(f"data that is not a {name}: {error}") from error
             raise
@@ -158,14 +160,14 @@ class Descriptors:
 
 @lru_cache(maxsize=64)
 def descriptors_of(serialized: bytes) -> Descriptors:
-    """The message types of a channel's descriptors, parsed once."""
+    """The message types of a channel's descriptors. Results are cached."""
     return Descriptors(serialized)
 
 
 def checked_descriptors(serialized: bytes) -> None:
-    """Refuse what cannot be a channel's descriptors (SEM P4); empty is none and right.
+    """Check the descriptors of a channel (SEM P4). Empty bytes mean none, and are valid.
 
-    Raises :class:`InvalidDescriptor`, :class:`Unavailable`.
+    Raises :class:`InvalidDescriptor` or :class:`Unavailable`.
     """
     check_size(serialized)
     if serialized:
@@ -173,9 +175,9 @@ def checked_descriptors(serialized: bytes) -> None:
 
 
 def check_size(serialized: bytes) -> None:
-    """Refuse more than a channel takes, on either side: a client could not even send much more.
+    """Check the size of descriptors, in clients and in the realm.
 
-    Raises :class:`InvalidDescriptor`.
+    Raises :class:`InvalidDescriptor` above :data:`DESCRIPTORS_BYTES_MAX`.
     """
     if len(serialized) > DESCRIPTORS_BYTES_MAX:
         raise InvalidDescriptor(
@@ -185,7 +187,7 @@ def check_size(serialized: bytes) -> None:
 
 
 def require_protobuf() -> None:
-    """Raises :class:`Unavailable` where what reads messages is not installed."""
+    """Raise :class:`Unavailable` if the packages that read messages are not installed."""
     missing = [
         package
         for package, module in (("protobuf", "google.protobuf"), ("ptars", "ptars"))
@@ -201,14 +203,14 @@ def require_protobuf() -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package around it is missing
+    except ModuleNotFoundError:  # also if its parent package is missing
         return False
 
 
 def _in_order_of_use(files: Any) -> list[Any]:
-    """The files so that each comes after those it imports; the well-known ones are added.
+    """The files in an order in which each comes after its imports, with well-known files added.
 
-    Raises :class:`InvalidDescriptor` for an import that is missing, or goes round.
+    Raises :class:`InvalidDescriptor` for a missing or circular import.
     """
     from google.protobuf import descriptor_pb2, descriptor_pool
 

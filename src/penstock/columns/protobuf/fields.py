@@ -1,7 +1,7 @@
-"""The fields of messages as columns that selectors read (SEM P1, P2).
+"""Message fields as columns for selectors (SEM P1, P2).
 
-Messages are decoded a batch at a time, without an object each. A row without a message, of a
-type that is not known, or whose bytes are not of its type, has nulls: unknown to a selector.
+Messages are decoded a batch at a time, without an object per message. A row without a message,
+with an unknown type, or with bytes that do not match its type, has nulls: "unknown" in selectors.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from penstock.core.vocabulary.errors import InvalidEvent
 TYPE_HEADER = "message_type"
 """The header that names the type of the message in an event's data."""
 _PARTS: Final = 16
-"""Into so many a part with a broken message is split, to find it."""
+"""Number of parts into which data with a broken message is split to find it."""
 
 
 class MessageFields:
-    """What the messages of a channel hold, for one set of descriptors."""
+    """Reads fields of a channel's messages, for one set of descriptors."""
 
     def __init__(self, descriptors: Descriptors) -> None:
         self._descriptors = descriptors
         self._last: tuple[pa.RecordBatch, dict[str, tuple[pa.Array, pa.RecordBatch]]] | None = None
-        """The batch decoded last: selectors and joins look at the same one in turn."""
+        """The last decoded batch: selectors and joins read one batch in turn."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Any], Any]:
-        """The columns of the field ``name``, one for each message type that has it; and which
-        rows are of such a type, None for none."""
+        """The columns of the field ``name``, one for each message type that has it.
+
+        Also the mask of rows with a message of such a type; None if there is no such row.
+        """
         found: list[Any] = []
         owned: Any = None
         for kind, rows in self._rows_of_types(batch).items():
@@ -45,7 +47,7 @@ class MessageFields:
         return found, owned
 
     def _rows_of_types(self, batch: pa.RecordBatch) -> dict[str, Any]:
-        """Which rows hold a message of each type that is known."""
+        """For each known message type, the mask of rows that hold one."""
         index = batch.schema.get_field_index("headers")
         if index < 0:
             return {}
@@ -61,7 +63,7 @@ class MessageFields:
         }
 
     def _decoded(self, batch: pa.RecordBatch, kind: str, rows: Any) -> Any:
-        """Where each row's message is among the decoded ones, and these."""
+        """The position of each row's message among the decoded messages, and the messages."""
         if self._last is None or self._last[0] is not batch:
             self._last = (batch, {})
         known = self._last[1]
@@ -76,7 +78,7 @@ class MessageFields:
         return known[kind]
 
     def _messages(self, kind: str, data: Any) -> tuple[pa.RecordBatch, list[int]]:
-        """The messages as columns, and the places of those that are broken."""
+        """The messages as columns, and the positions of those that cannot be decoded."""
         try:
             return self._descriptors.table(kind, data), []
         except InvalidEvent:
@@ -87,9 +89,9 @@ class MessageFields:
         return self._descriptors.table(kind, whole), broken
 
     def _broken(self, kind: str, data: Any, first: int) -> list[int]:
-        """The places of broken messages in data that has some, counted from ``first``.
+        """The positions, counted from ``first``, of messages in ``data`` that cannot be decoded.
 
-        To decode a good message alone costs most: so parts are split until they are small.
+        Decoding messages one by one is slow, so only parts with an error are split further.
         """
         if len(data) == 1:
             return [first]
@@ -117,5 +119,5 @@ def _fields_of(serialized: bytes) -> MessageFields:
 
 
 def fields_of(serialized: bytes) -> MessageFields | None:
-    """The fields of a channel's messages; None for a channel without descriptors."""
+    """The field reader of a channel's messages; None for a channel without descriptors."""
     return _fields_of(serialized) if serialized else None

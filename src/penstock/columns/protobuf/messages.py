@@ -1,4 +1,4 @@
-"""What clients do with the messages of a channel: write them, read them, see them as columns."""
+"""Messages for clients: encode and decode them, and read them as columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.core.vocabulary.errors import InvalidEvent
 
 
 class Messages:
-    """The message types a channel or queue knows, as its descriptors are now (SEM P)."""
+    """The message types of a channel or queue, by its current descriptors (SEM P)."""
 
     def __init__(self, store: str, descriptors: bytes) -> None:
         self._store = store
@@ -26,31 +26,33 @@ class Messages:
         return self._descriptors.types if self._descriptors is not None else ()
 
     def event(self, message_type: str, message: object, **parts: Any) -> Event:
-        """An event with a message: a dictionary in Protocol Buffers' JSON mapping, its text, or
-        a message object. ``parts`` are those of :class:`Event`, without ``data``.
+        """An event that carries a message.
 
-        Raises ``InvalidEvent`` when the type is not known here, or the message is not of it;
-        then there is nothing to publish (SEM P3).
+        ``message`` is a dictionary in the JSON mapping of Protocol Buffers, JSON text, or a
+        message object. ``parts`` are the arguments of :class:`Event` except ``data``.
+
+        Raises ``InvalidEvent`` if the type is unknown, or the message does not match it
+        (SEM P3).
         """
         data = self._known(message_type).encoded(message_type, message)
         headers = {**(parts.pop("headers", None) or {}), TYPE_HEADER: message_type}
         return Event(data, headers=headers, **parts)
 
     def has(self, event: Event) -> bool:
-        """Whether the event carries a message of a type that is known here."""
+        """True if the event carries a message of a known type."""
         kind = self.type_of(event)
         return kind is not None and kind in self.types
 
     def type_of(self, event: Event) -> str | None:
-        """The message type an event names; None for none."""
+        """The message type named in the event's header ``message_type``; None if there is none."""
         kind = event.headers.get(TYPE_HEADER)
         return str(kind) if kind is not None else None
 
     def decode(self, event: Event) -> dict[str, Any]:
         """The event's message as a dictionary in the JSON mapping.
 
-        Raises ``InvalidEvent`` when the event names no type, one that is not known here, or its
-        data is not of it.
+        Raises ``InvalidEvent`` if the event names no type or an unknown one, or if its data does
+        not match the type.
         """
         kind = self.type_of(event)
         if kind is None:
@@ -60,9 +62,9 @@ class Messages:
         return self._known(kind).decoded(kind, event.data)
 
     def table(self, message_type: str, events: Iterable[Event] | pa.Array) -> pa.RecordBatch:
-        """Messages of one type as columns, a row each: of events, or of an Arrow column of data.
+        """Messages of one type as columns, one row each, from events or from a column of data.
 
-        Raises ``InvalidEvent`` when the type is not known here, or some data is not of it.
+        Raises ``InvalidEvent`` if the type is unknown, or some data does not match it.
         """
         descriptors = self._known(message_type)
         if isinstance(events, pa.ChunkedArray):
@@ -72,8 +74,10 @@ class Messages:
         return descriptors.table(message_type, events)
 
     def seen_in(self, stored: pa.Schema) -> pa.Schema:
-        """The columns of the store with the fields of its messages among the properties: what
-        names in a selector may mean (SEM P1)."""
+        """The columns of the store, with message fields added to the properties.
+
+        These are all names that a selector can use (SEM P1).
+        """
         if self._descriptors is None:
             return stored
         none = pa.array([], pa.binary())
@@ -99,11 +103,11 @@ class Messages:
 
 
 def descriptor_set(given: object) -> bytes:
-    """A serialized ``FileDescriptorSet`` from bytes that are one, a message class, a module made
-    by ``protoc``, or a list of these; with everything they import.
+    """A serialized ``FileDescriptorSet``, including all imports.
 
-    Raises :class:`TypeError` for anything else, :class:`Unavailable` without the extra
-    ``protobuf``.
+    ``given`` is a serialized set, a message class, a module made by ``protoc``, or a list of
+    these. Raises :class:`TypeError` for anything else, and :class:`Unavailable` without the
+    extra ``protobuf``.
     """
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
