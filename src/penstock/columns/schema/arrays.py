@@ -1,7 +1,7 @@
-"""Arrow arrays of few plain values.
+"""Builds Arrow arrays of a few plain values without ``pyarrow.array``.
 
-The first conversion by ``pyarrow.array`` imports pandas wherever it is installed, which takes
-longer than a whole publish may. A few values are put into buffers here instead.
+The first call of ``pyarrow.array`` imports pandas if it is installed, which takes longer than a
+whole publish should. A few values are written into buffers here instead.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 FEW: Final = 8
-"""Above this Arrow's own conversion is faster."""
+"""Number of values above which Arrow's own conversion is faster."""
 
 _BYTES_MAX: Final = (1 << 31) - 1
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """``pa.array(values, kind)`` for values whose types suit ``kind`` already, or are None."""
+    """``pa.array(values, kind)``, for values that are None or already have the type of ``kind``."""
     few = _FEW.get(id(kind)) if len(values) <= FEW else None
     if few is None or any(value is None for value in values):
         return pa.array(values, kind)

@@ -1,7 +1,8 @@
-"""Arrow's compute functions, loaded with the first that is used.
+"""Arrow's compute functions, loaded on first use.
 
-``pyarrow.compute`` builds a Python function for each kernel when it is imported, a tenth of what a
-process loads that only connects, publishes or plans. Import this one instead, as ``pc``.
+``pyarrow.compute`` builds a Python function for each kernel on import, which is a tenth of the
+start-up of a process that only connects, publishes or plans. Import this module instead, as
+``pc``.
 """
 
 from __future__ import annotations
@@ -12,5 +13,5 @@ from typing import Any
 
 def __getattr__(name: str) -> Any:
     found = getattr(importlib.import_module("pyarrow.compute"), name)
-    globals()[name] = found  # the next use finds it without asking here
+    globals()[name] = found  # found directly from now on
     return found

@@ -4,7 +4,7 @@ A *body* is what a publisher sends: an Arrow record batch, one row an event. A *
 is a body with ``event_id`` and ``published`` prepended. A column is present only where used:
 
 ============  =====================  ==========================================================
-column        type                   meaning; what null and an absent column say
+column        type                   meaning; how null and an absent column are read
 ============  =====================  ==========================================================
 event_id      int64 not null         given by the realm (stored batches only)
 published     timestamp[us, UTC]     given by the realm, not null (stored batches only)
@@ -57,23 +57,25 @@ from penstock.core.vocabulary.errors import InvalidEvent
 UTC_MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
 
 PROPERTY_COLUMNS_MAX: Final = 256
-"""Leaf columns of one properties struct; what goes beyond is kept in ``more``."""
+"""Most leaf columns of one properties struct; further properties are kept in ``more``."""
 
 BODY_ROWS_MAX: Final = 1 << 20
-"""Events of one body. Columns of nulls take no bytes, so the size alone is no bound."""
+"""Most events of one body. Columns of nulls take no bytes, so a limit in bytes is not enough."""
 
 EVENT_BYTES_MIN: Final = 16
-"""What an event counts at least against limits: columns of nulls take no bytes, but their events
-have ids and times."""
+"""Smallest size in bytes that counts for an event against limits.
+
+Columns of nulls take no bytes, but their events have ids and times.
+"""
 
 RESERVED_PREFIX: Final = "$penstock"
-"""No property name a publisher gives starts with this."""
+"""Reserved prefix of property names; publishers may not use it."""
 
 DICTIONARY: Final = RESERVED_PREFIX
-"""The property the realm adds where a channel stamps publisher, host, time and id."""
+"""The property that the realm adds on channels that stamp publisher, host, time and id."""
 
 LOGICAL_NAME: Final = b"penstock.name"
-"""Field metadata: the property's name, where the field has another one."""
+"""Field metadata key: the name of the property, if the field has another name."""
 
 PRIORITY_DEFAULT: Final = 4
 PRIORITY_MAX: Final = 9
@@ -93,8 +95,10 @@ HEADERS: Final[dict[str, pa.DataType]] = {
     "host": pa.string(),
     "amqp": pa.string(),
 }
-"""Header fields and their types (SEM E3); only those in use are present. ``amqp`` is what an AMQP
-message says and no column does, as JSON."""
+"""Header fields and their types (SEM E3); only fields in use are present.
+
+``amqp`` holds, as JSON, the parts of an AMQP message that have no column.
+"""
 
 ORIGIN: Final[dict[str, pa.DataType]] = {
     "store": pa.string(),
@@ -107,8 +111,10 @@ ORIGIN: Final[dict[str, pa.DataType]] = {
     "ttl": pa.int64(),
     "path": pa.list_(pa.string()),
 }
-"""Where a dead or joined event was before (SEM E3, T7, L2); written by the realm alone. A buried
-event's ``cause`` is ``buried: `` and why."""
+"""Where a dead or joined event was before (SEM E3, T7, L2). Only the realm writes it.
+
+The ``cause`` of a buried event is ``buried: `` followed by the reason.
+"""
 
 REASON_CHARACTERS_MAX: Final = 2_000
 _REASON_FOLLOWS: Final = ": "
@@ -135,7 +141,7 @@ BODY: Final[dict[str, pa.DataType | None]] = {
     "deliver_at": UTC_MICROSECONDS,
     "delta": pa.bool_(),
 }
-"""The columns of a body in their order; None where the type is a struct that varies."""
+"""The columns of a body in their order; None for a struct whose fields vary."""
 
 FIELDS: Final[dict[str, pa.Field]] = {
     name: pa.field(name, kind) for name, kind in BODY.items() if kind is not None
@@ -146,7 +152,7 @@ PROPERTY_TYPES: Final = (
     "bool, int8, int16, int32, int64, float32, float64, string, bytes, datetime, "
     "None, and lists and dictionaries of these"
 )
-"""What a property may be (SEM E2), for error messages."""
+"""The types a property may have (SEM E2), for error messages."""
 
 _ESCAPED = str.maketrans({"\\": "\\\\", ".": "\\.", "[": "\\[", "]": "\\]"})
 
@@ -158,7 +164,7 @@ def key_path(parent: str, key: str) -> str:
 
 
 def check_property_name(name: object) -> None:
-    """Refuse what cannot name a property with :class:`InvalidEvent`."""
+    """Raise :class:`InvalidEvent` unless ``name`` can be the name of a property."""
     if not isinstance(name, str):
         raise InvalidEvent(f"property name {name!r} is {type(name).__name__}; names are strings")
     if not name:
@@ -175,11 +181,11 @@ def check_property_name(name: object) -> None:
 
 
 def with_reason(cause: str, reason: str) -> str:
-    """The ``cause`` of an origin, where somebody has said why."""
+    """The ``cause`` of an origin, with the reason that a client gave."""
     return f"{cause}{_REASON_FOLLOWS}{reason[:REASON_CHARACTERS_MAX]}" if reason else cause
 
 
 def cause_and_reason(written: str) -> tuple[str, str]:
-    """What :func:`with_reason` was given."""
+    """Split the result of :func:`with_reason` into cause and reason."""
     cause, _, reason = written.partition(_REASON_FOLLOWS)
     return cause, reason

@@ -1,4 +1,4 @@
-"""A shape indexed for reading and writing rows: which fields carry a property."""
+"""Indexes of a shape for reading and writing rows: the Arrow fields that carry a property."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.columns.schema.shapes import ListShape, Shape, StructShape
 
 
 class Column:
-    """One field of a level; ``level`` is the struct it holds, below any lists, or None."""
+    """One field of a level. ``level`` is the struct inside it, below any lists; None if none."""
 
     __slots__ = ("level", "name", "shape")
 
@@ -40,7 +40,7 @@ class Level:
     def read(
         self, fields: dict[str, Any], nulls: frozenset[str] | None, path: str = ""
     ) -> dict[str, Any]:
-        """The dictionary in ``fields`` (Arrow names); ``nulls`` is None in a row not sparse."""
+        """The dictionary that ``fields`` (by Arrow name) hold; ``nulls`` is None in a dense row."""
         found: dict[str, Any] = {}
         for logical, columns in self.columns.items():
             for column in columns:

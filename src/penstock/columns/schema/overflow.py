@@ -47,7 +47,7 @@ _decoder = msgspec.msgpack.Decoder(dict[str, Node])
 
 
 def encoded(properties: dict[str, Any]) -> bytes:
-    """The cell for ``properties``, whose values are supported ones (:mod:`.values`)."""
+    """The cell for ``properties``, whose values must be supported (:mod:`.values`)."""
     return _encoder.encode({name: _node(value) for name, value in properties.items()})
 
 
@@ -69,9 +69,9 @@ def _node(value: Any) -> Node:
 
 
 def decoded(cell: bytes) -> dict[str, Any]:
-    """The properties in a cell; :class:`InvalidEvent` when it is not one.
+    """The properties in a cell. Raises :class:`InvalidEvent` for bytes that are not a cell.
 
-    The realm's own dictionary may be among them: it goes here when a channel's columns are full.
+    The realm's own dictionary may be among them: a channel without free columns keeps it here.
     """
     try:
         nodes = _decoder.decode(cell)
@@ -134,7 +134,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def extended(cell: bytes | None, properties: dict[str, Any]) -> bytes | None:
-    """A cell with ``properties`` added; names it has already keep their values."""
+    """A cell with ``properties`` added. Names already in the cell keep their values."""
     if not properties:
         return cell
     nodes = {name: _node(value) for name, value in properties.items()}
@@ -142,8 +142,11 @@ def extended(cell: bytes | None, properties: dict[str, Any]) -> bytes | None:
 
 
 def typed(cell: bytes) -> dict[str, Any]:
-    """As :func:`decoded`, of a cell that was checked; numbers narrower than Python's are NumPy's,
-    so that columns made of them have the types they were published with."""
+    """The properties of a checked cell, like :func:`decoded`, with the width of numbers kept.
+
+    Numbers narrower than 64 bits are NumPy scalars, so columns built from them have the types
+    that were published.
+    """
     return {name: _typed(node) for name, node in _decoder.decode(cell).items()}
 
 
@@ -162,12 +165,12 @@ def _typed(node: Node) -> Any:
 
 
 def nodes(cell: bytes) -> dict[str, Node]:
-    """The properties in a cell that was checked, as they are written."""
+    """The properties of a checked cell as encoded nodes."""
     return _decoder.decode(cell)
 
 
 def of_nodes(properties: dict[str, Node]) -> bytes:
-    """The cell that says so."""
+    """The cell that holds these nodes."""
     return _encoder.encode(properties)
 
 

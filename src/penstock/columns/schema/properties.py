@@ -1,4 +1,4 @@
-"""Python dictionaries to property columns (SEM E2). The way back is :mod:`.rows`."""
+"""Converts dictionaries to property columns (SEM E2). :mod:`.rows` converts them back."""
 
 from __future__ import annotations
 
@@ -44,13 +44,16 @@ class PropertyColumns(NamedTuple):
     nulls: pa.ListArray | None = None
     more: pa.BinaryArray | None = None
     plan: pa.StructType | None = None
-    """The type of ``properties`` when it is one met often: the same object each time."""
+    """The type of ``properties`` if it is common: one cached object for equal types."""
 
 
 NO_PROPERTIES: Final = PropertyColumns()
 
 NESTING_MAX: Final = 24
-"""Lists and dictionaries nested deeper are kept in ``more``: Arrow's readers stop at 64."""
+"""Deepest nesting of lists and dictionaries in columns: Arrow's readers stop at 64 levels.
+
+Values nested deeper are kept in ``more``.
+"""
 
 _FAST: Final[dict[type, pa.DataType]] = {
     **{kind: LEAVES[leaf] for kind, leaf in NATIVE.items()},
@@ -65,7 +68,7 @@ _plans: dict[tuple[Any, ...], _Plan] = {}
 def property_columns(rows: Sequence[Properties | None]) -> PropertyColumns:
     """The columns for a list of property dictionaries, one a row.
 
-    Raises :class:`InvalidEvent` naming the event, the property and what is allowed.
+    Raises :class:`InvalidEvent` with the event, the property and the types that are allowed.
     """
     if not any(rows):
         return NO_PROPERTIES
@@ -74,7 +77,7 @@ def property_columns(rows: Sequence[Properties | None]) -> PropertyColumns:
 
 
 def _uniform(rows: Sequence[Properties | None]) -> PropertyColumns | None:
-    """All rows have the same keys, and each key values of one single type; or None."""
+    """Fast path: all rows have the same keys, and each key one type. None if not."""
     first = rows[0]
     if not first:
         return None
@@ -99,7 +102,7 @@ def _uniform(rows: Sequence[Properties | None]) -> PropertyColumns | None:
         struct_type, types = plan
         arrays = list(map(array_of, columns, types))
     except (KeyError, TypeError, ValueError, OverflowError, pa.ArrowException):
-        return None  # the general way finds what is wrong, if anything is, and where
+        return None  # the general path reports any error, with its place
     struct = pa.Array.from_buffers(struct_type, len(rows), [None], 0, 0, arrays)
     return PropertyColumns(struct, plan=struct_type)
 
@@ -139,7 +142,7 @@ def _plan(names: tuple[str, ...], kinds: list[pa.DataType | None]) -> _Plan | No
 
 
 class _Cell(NamedTuple):
-    """One property of one row on its way into a slot."""
+    """One property value of one row that is to be placed in a slot."""
 
     name: str
     slot: int | None
@@ -148,7 +151,7 @@ class _Cell(NamedTuple):
 
 
 def _general(rows: Sequence[Properties | None]) -> PropertyColumns:
-    """Any rows: types may differ, keys may be missing, values may be nested."""
+    """General path: types may differ, keys may be missing, values may be nested."""
     growth = Growth(limit=PROPERTY_COLUMNS_MAX)
     places: dict[tuple[str, Shape | None], int | None] = {}
     cells = [_cells(index, row, growth, places) for index, row in enumerate(rows)]
@@ -171,7 +174,7 @@ def _general(rows: Sequence[Properties | None]) -> PropertyColumns:
 
 
 def _struct(rows: list[dict[str, Any] | None], shape: StructShape) -> pa.StructArray:
-    # As the one element of a list: Arrow converts a list of dictionaries much faster there.
+    # Wrapped in a list, because Arrow converts a list of dictionaries much faster that way.
     return pa.array([rows], pa.list_(arrow_type(shape))).values
 
 
@@ -204,7 +207,7 @@ def _cells(
 
 
 class _Written(NamedTuple):
-    """One row as Arrow will take it."""
+    """One row in the form that Arrow converts."""
 
     fields: dict[str, Any] | None = None
     sparse: bool = False
@@ -241,7 +244,7 @@ def _gaps(
     nulls: list[str],
     skip: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Does a dictionary lack a key of its level, at any depth? Its nulls are collected."""
+    """True if a dictionary lacks a key of its level, at any depth. Collects paths of nulls."""
     lacks = False
     for logical, columns in level.columns.items():
         if skip and logical in skip:
@@ -270,7 +273,7 @@ def _gaps_inside(level: Level, value: Any, path: str, nulls: list[str]) -> bool:
 
 
 def _column(columns: list[Column], plain: Any) -> Column:
-    """The column, among those of one name, that holds a value."""
+    """The column that can hold a value, out of the columns of one name."""
     if len(columns) == 1:
         return columns[0]
     shape, _ = survey(plain)
@@ -278,12 +281,12 @@ def _column(columns: list[Column], plain: Any) -> Column:
     for column in columns:
         if fits(column.shape, shape):
             return column
-    # Made plain, a narrow number says no more how narrow it was.
+    # A plain Python number no longer shows how narrow the published one was.
     return next(column for column in columns if united(column.shape, shape) is not None)
 
 
 def _arrow_named(column: Column, plain: Any) -> Any:
-    """A plain value with the dictionaries' keys replaced by the names of Arrow fields."""
+    """A plain value in which keys of dictionaries are replaced by names of Arrow fields."""
     level = column.level
     if level is None or not level.is_renamed:
         return plain

@@ -1,7 +1,7 @@
-"""The property names of a channel, those inside dictionaries among them, and how many there may be.
+"""Counts and limits the property names of a channel, including names inside dictionaries.
 
-Every name is a column, or may become one, for all who read the channel: publishers that make up
-names, ids or times for instance, are told so before their events are stored.
+Every name may become a column for all readers of the channel. Publishers that generate names,
+from ids or times for example, get an error before their events are stored.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ _SCHEMAS_MAX: Final = 4_096
 _SHOWN_MAX: Final = 60
 
 NAMES_MAX: Final = 1_000
-"""Unless the realm says otherwise; 0: no limit."""
+"""Default limit of names per channel; 0 means no limit."""
 
 
 class PropertyNames:
-    """Those of one channel."""
+    """The property names of one channel."""
 
     __slots__ = ("_known", "_numbers", "_schemas")
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._numbers: set[int] = set()
-        """Of schemas whose names have been added."""
+        """Numbers of the schemas whose names were added."""
         self._schemas: set[bytes] = set()
-        """Schemas all of whose names are known: to look is much less than to hash one of Arrow."""
+        """Serialized schemas whose names are all known: cheaper to look up than an Arrow schema."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def add(self, schema: pa.Schema, number: int | None = None) -> None:
-        """Events with these columns are on the channel; ``number`` stands for the schema."""
+        """Add the names of stored events with this schema, which has the number ``number``."""
         if number in self._numbers:
             return
         if number is not None:
@@ -50,12 +50,14 @@ class PropertyNames:
         self._known |= names_in(schema)
 
     def add_more(self, batch: pa.RecordBatch) -> None:
-        """So are those that this batch has beside its columns."""
+        """Add the names that a stored batch has in ``more``."""
         self._known |= names_beside(batch)
 
     def check(self, channel: str, batches: Iterable[Any], limit: int) -> None:
-        """Raises ``LimitReached`` for bodies (with ``schema_bytes``, ``schema``, ``names`` and
-        ``batch``) whose new names would be more than the channel may have."""
+        """Raise ``LimitReached`` if the new names in ``batches`` would exceed ``limit``.
+
+        ``batches`` are bodies with ``schema_bytes``, ``schema``, ``names`` and ``batch``.
+        """
         if not limit:
             return
         new: dict[str, None] = {}
@@ -87,8 +89,10 @@ class PropertyNames:
 
 
 def names_in(schema: pa.Schema) -> set[str]:
-    """The paths of all properties in a schema, dictionaries and what is in them; elements of
-    lists are called like their list."""
+    """The paths of all properties in a schema, including those inside dictionaries.
+
+    Elements of a list have the path of the list.
+    """
     return set(_paths("", Parts.of(schema).properties))
 
 
@@ -106,7 +110,9 @@ def _paths(path: str, shape: StructShape) -> Iterator[str]:
 
 
 def names_beside(batch: pa.RecordBatch) -> set[str]:
-    """The names of the properties that a batch has in ``more``; what is inside them is not
-    counted, for it is no column."""
+    """The names of the properties that a batch has in ``more``.
+
+    Names inside their values are not counted, because they never become columns.
+    """
     cells = batch.column("more").drop_null().to_pylist()
     return {key_path("", name) for cell in cells for name in overflow.nodes(cell)}

@@ -1,4 +1,4 @@
-"""Rows of a stored batch or body, read one at a time and only when asked."""
+"""Reads rows of a stored batch or body one at a time, on demand."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 Publishers = Sequence[tuple[str, Sequence[tuple[int, int]]]]
-"""By publisher (``user@host``): the ids it published; no ids: all of them."""
+"""Pairs of a publisher (``user@host``) and the ids it published; no ids means all events."""
 
 
 BLOCK_ROWS: Final = 256
-"""Rows converted at once when a batch is read in order."""
+"""Number of rows converted at once when a batch is read in order."""
 
 _NO_BLOCK: Final[tuple[int, list[Any]]] = (-BLOCK_ROWS, [])
 
 
 class Rows:
-    """Exact access to the events of a batch by row. Columns are looked up once.
+    """Access to the values of a batch by row, without loss. Columns are looked up once.
 
-    Read ``in_order`` from the first to the last row, values are converted a block at a time,
-    which is many times faster; going back is then as fast as without.
+    With ``in_order``, values are converted a block at a time, which is many times faster for
+    reading from the first to the last row. Reading a row of an earlier block then costs as much
+    as without ``in_order``.
     """
 
     __slots__ = ("_blocks", "_columns", "_is_plain", "_level", "batch", "publishers")
@@ -46,7 +47,7 @@ class Rows:
         self._is_plain: bool | None = None
 
     def value(self, name: str, row: int) -> Any:
-        """The value of a column in a row; None where it is null or the column absent."""
+        """The value of a column in a row; None if it is null or the column is absent."""
         blocks = self._blocks
         if blocks is not None:
             first, values = blocks.get(name, _NO_BLOCK)
@@ -80,24 +81,26 @@ class Rows:
             return column
 
     def published(self, row: int) -> datetime | None:
-        """When the realm took the event, in UTC; None in a body."""
+        """When the realm stored the event, in UTC; None in a body."""
         index = self.batch.schema.get_field_index("published")
         if index < 0:
             return None
         return _EPOCH + timedelta(microseconds=self.batch.column(index)[row].value)
 
     def data(self, row: int) -> bytes:
-        """The event's bytes."""
-        if self._blocks is not None:  # as in value(): a call less for each event
+        """The payload of the event; empty if the batch has no column ``data``."""
+        if self._blocks is not None:  # inlines value(): saves a call per event
             first, values = self._blocks.get("data", _NO_BLOCK)
             if 0 <= row - first < len(values):
                 return values[row - first] or b""
         return self.value("data", row) or b""
 
     def wanted(self, first: int, end: int) -> tuple[Sequence[Any] | None, Sequence[Any] | None]:
-        """The bytes and the properties of rows that are read in order, each only if it was asked
-        for before: who reads those of one event reads those of the next. None for one of them is
-        to be asked for by itself."""
+        """The data and the properties of rows that are read in order.
+
+        Each is None unless it was read for an earlier row: a consumer that reads the data of one
+        event mostly reads that of the next. Where it is None, each row is converted on demand.
+        """
         blocks = self._blocks or {}
         datas = self._list("data", first, end) if "data" in blocks else None
         has_properties = self._is_plain and "properties" in blocks
@@ -109,7 +112,7 @@ class Rows:
         return values
 
     def ttl(self, row: int) -> int:
-        """Milliseconds; 0 for none of its own."""
+        """The event's own TTL in milliseconds; 0 if it has none."""
         return self.value("ttl", row) or 0
 
     def persistent(self, row: int) -> bool:
@@ -121,7 +124,7 @@ class Rows:
         return self.value("transient", row) is True
 
     def priority(self, row: int) -> int:
-        """0..9."""
+        """The priority, 0 to 9."""
         priority: int | None = self.value("priority", row)
         return PRIORITY_DEFAULT if priority is None else priority
 
@@ -134,7 +137,7 @@ class Rows:
         return headers
 
     def _stamped(self, event_id: int) -> dict[str, str]:
-        """Who published the event and from where, as the realm has seen it (SEM E3)."""
+        """The headers publisher and host as the realm knows them (SEM E3)."""
         for publisher, spans in self.publishers:
             if not spans or any(first <= event_id < end for first, end in spans):
                 user, _, host = publisher.rpartition("@")
@@ -142,7 +145,7 @@ class Rows:
         return {}
 
     def properties(self, row: int) -> dict[str, Any]:
-        """The properties as published: values, nulls and absent keys exact (SEM E2)."""
+        """The properties as published, with exact values, nulls and absent keys (SEM E2)."""
         if self._is_plain and self._blocks is not None:
             first, values = self._blocks.get("properties", _NO_BLOCK)
             if 0 <= row - first < len(values):
@@ -162,7 +165,7 @@ class Rows:
         return {**found, **overflow.decoded(left_over)} if left_over else found
 
     def _says_it_all(self) -> bool:
-        """Whether the properties of every row are what their column says."""
+        """True if the column alone gives the properties: no sparse rows, nothing in ``more``."""
         if self._column("properties") is None or self._column("sparse") is not None:
             return False
         return self._column("more") is None and not self._properties_level().is_renamed

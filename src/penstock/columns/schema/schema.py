@@ -1,4 +1,4 @@
-"""The schema of a channel: it only grows, and every batch can be brought into it."""
+"""The schema of a channel. It only grows, and every batch can be converted to it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from penstock.columns.schema.shapes import (
 from penstock.core.vocabulary.errors import InvalidEvent
 
 CHANNEL_SCHEMA: Final = b"penstock.channel"
-"""Metadata of a file's schema: the channel's, packed, where the file has other columns."""
+"""Metadata key in a file's schema: the channel's schema, packed, if the file's differs."""
 SCHEMA_BYTES_MAX: Final = 16 << 20
 
 
 class Parts(NamedTuple):
-    """What a schema of a body or stored batch consists of."""
+    """The parts of the schema of a body or stored batch."""
 
     names: frozenset[str]
     properties: StructShape
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, schema: pa.Schema) -> Parts:
-        """Raises ``InvalidEvent`` for columns no event has."""
+        """The parts of an Arrow schema. Raises ``InvalidEvent`` for columns that no event has."""
         return _parts.of(schema)
 
     @classmethod
@@ -60,7 +60,7 @@ _parts = SchemaMemo(Parts._of)
 
 
 class _Plan(NamedTuple):
-    """How batches of one schema come into the channel's."""
+    """The conversion of batches from one schema to that of the channel."""
 
     parts: Parts
     leaving: list[Slot]
@@ -68,12 +68,12 @@ class _Plan(NamedTuple):
 
 
 class ChannelSchema:
-    """The stored form of a channel's events: grows with what is published, never shrinks."""
+    """The schema of a channel's stored events: grows with new properties, never shrinks."""
 
     __slots__ = ("_grown", "_parts", "_plans", "arrow")
 
     arrow: pa.Schema
-    """Columns of stored batches, ``event_id`` and ``published`` included."""
+    """The Arrow schema of stored batches, including ``event_id`` and ``published``."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -83,24 +83,27 @@ class ChannelSchema:
 
     @classmethod
     def empty(cls) -> Self:
-        """The schema of a channel nothing was published to."""
+        """The schema of a channel without events."""
         return cls(Parts(frozenset(), NO_SLOTS, NO_SLOTS))
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Self:
-        """The schema :meth:`to_bytes` wrote; :class:`InvalidEvent` when it is none."""
+        """Decode a schema from :meth:`to_bytes`. Raises :class:`InvalidEvent` for other bytes."""
         return cls(Parts.of(schema_from(message)))
 
     @classmethod
     def of_file(cls, message: bytes) -> Self:
-        """What the channel's schema was when a file with this schema was made: the file may have
-        fewer columns (:mod:`penstock.columns.files.lean_columns`). Raises :class:`InvalidEvent`."""
+        """The schema that the channel had when a file was written, from the schema of the file.
+
+        The file itself may have fewer columns (:mod:`penstock.columns.files.lean_columns`).
+        Raises :class:`InvalidEvent`.
+        """
         schema = schema_from(message)
         packed = (schema.metadata or {}).get(CHANNEL_SCHEMA)
         return cls.from_bytes(message if packed is None else _unpacked(packed))
 
     def note(self, columns: pa.Schema) -> dict[bytes, bytes] | None:
-        """Metadata for the schema of a file with these ``columns``; None where they are all."""
+        """Metadata for a file with these ``columns``; None if they are the channel's schema."""
         if columns.equals(self.arrow, check_metadata=True):
             return None
         packed = base64.b64encode(zlib.compress(self.to_bytes()))
@@ -108,7 +111,7 @@ class ChannelSchema:
 
     @property
     def names(self) -> frozenset[str]:
-        """The columns of bodies it has."""
+        """Names of the columns, without those that the realm adds."""
         return self._parts.names
 
     @property
@@ -124,7 +127,7 @@ class ChannelSchema:
         return schema_bytes(self.arrow)
 
     def grown(self, body: pa.Schema) -> ChannelSchema:
-        """The schema that also holds batches of ``body``; this very object when it does."""
+        """The schema that also fits batches of ``body``; this object itself if nothing is new."""
         return self._grown.of(body)
 
     def _grow(self, body: pa.Schema) -> ChannelSchema:
@@ -149,10 +152,10 @@ class ChannelSchema:
         return _Plan(parts, unplaced(parts.properties, mine), narrow)
 
     def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A stored batch in this schema, the same events with the same values.
+        """Convert a stored batch to this schema without changing any event.
 
-        The schema must have :meth:`grown` by the schema of the batch before. A batch that is in
-        it already is returned as it is.
+        The schema must have :meth:`grown` by that of the batch before. A batch that has this
+        schema already is returned unchanged.
         """
         if batch.schema.equals(self.arrow, check_metadata=True):
             return batch
@@ -211,7 +214,10 @@ def _absent(field: pa.Field, count: int) -> pa.Array:
 
 
 def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Array]:
-    """All rows sparse; rows that were not have their nulls listed."""
+    """The columns ``sparse`` and ``nulls`` for a batch whose rows all become sparse.
+
+    Explicit nulls of rows that were not sparse are listed in ``nulls``.
+    """
     count = batch.num_rows
     names = batch.schema.names
     dense = np.ones(count, dtype=np.bool_)

@@ -1,7 +1,7 @@
-"""A small memory of what was worked out for a schema.
+"""A small cache of values computed from a schema.
 
-Schemas of batches are new Python objects at each look, so identity cannot be the key; comparing
-two of the same origin costs next to nothing, and few schemas are in use at a time.
+Each access to the schema of a batch gives a new Python object, so identity cannot be the key.
+Comparing two schemas of one origin is cheap, and few schemas are in use at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Found = TypeVar("Found")
 
 
 class SchemaMemo(Generic[Found]):
-    """Remembers ``work_out(schema)`` for the schemas used last."""
+    """Caches ``work_out(schema)`` for the most recently used schemas."""
 
     __slots__ = ("_entries", "_work_out")
 
@@ -26,8 +26,8 @@ class SchemaMemo(Generic[Found]):
         self._entries: tuple[tuple[pa.Schema, Found], ...] = ()
 
     def of(self, schema: pa.Schema) -> Found:
-        """What ``schema`` comes to, field metadata included."""
-        entries = self._entries  # replaced as a whole, so readers in other threads are safe
+        """The value for ``schema``. Schemas with different field metadata have different values."""
+        entries = self._entries  # replaced as a whole, so other threads may read it
         for index, (known, found) in enumerate(entries):
             if known is schema or known.equals(schema, check_metadata=True):
                 if index:

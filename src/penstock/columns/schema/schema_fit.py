@@ -1,4 +1,4 @@
-"""Fitting property columns of a narrow shape into a wider one, by columns, without loss."""
+"""Converts property columns from a narrow shape to a wider one, by columns, without loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Nulls = dict[int, list[str]]
 
 
 def place_of(source: Slot, target: StructShape) -> Slot | None:
-    """The slot of ``target`` that takes the values of ``source`` as they are."""
+    """The slot of ``target`` that can hold the values of ``source`` without loss, or None."""
     for slot in target.slots:
         if slot.logical == source.logical and fits(slot.shape, source.shape):
             return slot
@@ -37,14 +37,14 @@ def place_of(source: Slot, target: StructShape) -> Slot | None:
 
 
 def unplaced(source: StructShape, target: StructShape) -> list[Slot]:
-    """The slots of ``source`` that ``target`` has no place for; they go to ``more``."""
+    """The slots of ``source`` without a place in ``target``; their values go to ``more``."""
     return [slot for slot in source.slots if place_of(slot, target) is None]
 
 
 def lacks(source: Shape, target: Shape) -> bool:
-    """Is there a property in ``target``, at any depth, that ``source`` knows nothing of?
+    """True if ``target`` has a property, at any depth, that ``source`` does not have.
 
-    Its null in a row that came from ``source`` means absent, so such rows must be sparse.
+    Its null in a row from ``source`` means "absent", so such rows must become sparse.
     """
     if isinstance(source, ListShape) and isinstance(target, ListShape):
         return lacks(source.element, target.element)
@@ -58,7 +58,7 @@ def lacks(source: Shape, target: Shape) -> bool:
 
 
 def fitted(array: pa.Array, source: Shape, target: Shape) -> pa.Array:
-    """``array`` in the Arrow type of ``target``; what ``target`` has no place for is left out."""
+    """``array`` in the Arrow type of ``target``. Values without a place in it are left out."""
     kind = arrow_type(target)
     if array.type.equals(kind, check_metadata=True):
         return array
@@ -90,7 +90,7 @@ def _fitted_struct(
 
 
 def explicit_nulls(array: pa.StructArray, shape: StructShape, rows: Bools) -> Nulls:
-    """Paths of the nulls in the rows picked by ``rows``, none of which is sparse."""
+    """The paths of all nulls, by row, in the rows picked by ``rows``; none of them is sparse."""
     found: Nulls = {}
     owners = np.where(rows & ~_is_null(array), np.arange(len(array)), -1)
     _collect(array, shape, owners, lambda _: "", found)
@@ -110,7 +110,10 @@ def _collect(
     path: Callable[[int], str],
     found: Nulls,
 ) -> None:
-    """``owners`` has the row of each element, -1 to pass it by; ``path`` leads to an element."""
+    """Add the paths of nulls in a struct to ``found``.
+
+    ``owners`` has the row of each element, -1 to skip it; ``path`` gives the path of an element.
+    """
     fields: dict[str, list[tuple[Shape, pa.Array]]] = {}
     for index, slot in enumerate(shape.slots):
         fields.setdefault(slot.logical, []).append((slot.shape, array.field(index)))
@@ -158,7 +161,10 @@ _WIDTH: Final[dict[str, type]] = {
 
 
 def spilled(batch: pa.RecordBatch, source: StructShape, slots: list[Slot]) -> pa.BinaryArray:
-    """The ``more`` column of a batch when ``slots`` of its properties move there, row by row."""
+    """The column ``more`` of a batch after ``slots`` of its properties moved there.
+
+    This is a Python loop over the rows.
+    """
     rows = Rows(batch)
     struct = batch.column("properties")
     columns = {slot.name: struct.field(source.slots.index(slot)) for slot in slots}
@@ -183,8 +189,10 @@ def typed_properties(
     columns: dict[str, pa.Array],
     staying: set[str],
 ) -> dict[str, Any]:
-    """Those of the ``properties`` of a row that ``slots`` have, with the widths of their columns;
-    a null only where no column of its name is ``staying``."""
+    """The properties of a row that come from ``slots``, with numbers as wide as in the column.
+
+    A null is included only if no column of its name is ``staying``.
+    """
     found: dict[str, Any] = {}
     for slot in slots:
         if slot.logical not in properties:
@@ -197,7 +205,7 @@ def typed_properties(
 
 
 def _typed(shape: Shape, value: Any) -> Any:
-    """A value read from a column, with the width the column gave it."""
+    """A value read from a column, with numbers as wide as in the column."""
     if value is None:
         return None
     if isinstance(shape, ListShape):

@@ -1,7 +1,7 @@
-"""Shapes: the types of properties, and how one grows to hold another without loss (SEM E2).
+"""Shapes: types of properties that can grow to hold further types without loss (SEM E2).
 
-A shape knows what an Arrow type does not: which fields of a struct carry the same property in
-different types. Shapes are values; :func:`united` never changes its arguments.
+Unlike an Arrow type, a shape knows which fields of a struct carry one property in different
+types. Shapes are immutable values.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAVES: Final[dict[str, pa.DataType]] = {
         pa.timestamp("us"),
     )
 }
-"""Arrow types of single values, by the name Arrow gives them."""
+"""Arrow types of single values, by Arrow's name for them."""
 
 NULL: Final = "null"
 UTC: Final = "timestamp[us, tz=UTC]"
@@ -47,7 +47,7 @@ _LABELS: Final = {
 
 
 class ListShape(Struct, frozen=True):
-    """A list whose elements have one shape."""
+    """A list; all elements have the shape ``element``."""
 
     element: Shape
 
@@ -58,12 +58,12 @@ class Slot(Struct, frozen=True):
     name: str
     """Name of the Arrow field."""
     logical: str
-    """Name of the property it carries."""
+    """Name of the property in it."""
     shape: Shape
 
 
 class StructShape(Struct, frozen=True):
-    """A dictionary; several slots may carry one logical name in different types."""
+    """A dictionary. Several slots may carry one property in different types."""
 
     slots: tuple[Slot, ...] = ()
 
@@ -72,7 +72,7 @@ Shape = str | ListShape | StructShape
 
 
 class Unsupported(Exception):
-    """An Arrow type that no property can have; ``path`` leads to it from the column."""
+    """Raised for an Arrow type that no property can have; ``path`` is its place in the column."""
 
     def __init__(self, kind: pa.DataType, path: str = "") -> None:
         super().__init__(f"type {kind} at {path or 'the top'}")
@@ -81,7 +81,7 @@ class Unsupported(Exception):
 
 
 def label(shape: Shape) -> str:
-    """What a field of a second type is called after: ``price::string``."""
+    """The suffix that names a field of a second type, as in ``price::string``."""
     if isinstance(shape, ListShape):
         return f"list<{label(shape.element)}>"
     if isinstance(shape, StructShape):
@@ -90,7 +90,7 @@ def label(shape: Shape) -> str:
 
 
 def united(one: Shape, other: Shape) -> Shape | None:
-    """The smallest shape that holds both without loss; None when there is none."""
+    """The smallest shape that holds both without loss; None if there is none."""
     if one == other or other == NULL:
         return one
     if one == NULL:
@@ -110,7 +110,7 @@ def united(one: Shape, other: Shape) -> Shape | None:
 
 
 def fits(wide: Shape, narrow: Shape) -> bool:
-    """Does ``wide`` hold every value of ``narrow`` as it is?"""
+    """True if ``wide`` can hold every value of ``narrow`` without loss."""
     return united(wide, narrow) == wide
 
 
@@ -118,7 +118,7 @@ NO_SLOTS: Final = StructShape()
 
 
 class Growth:
-    """A struct shape in the making: places properties in slots, widening and adding them."""
+    """A struct shape being built: places properties in slots, which it widens or adds."""
 
     __slots__ = ("_leaves", "_limit", "_places", "_slots")
 
@@ -135,7 +135,7 @@ class Growth:
         return StructShape(tuple(self._slots))
 
     def place(self, logical: str, shape: Shape) -> int | None:
-        """The index of the slot that now holds ``shape``; None when the limit forbids it."""
+        """Make room for ``shape`` and return the index of its slot; None at the limit."""
         for index in self._places.get(logical, ()):
             slot = self._slots[index]
             union = united(slot.shape, shape)
@@ -174,7 +174,7 @@ class Growth:
 
 
 def leaf_count(shape: Shape) -> int:
-    """Columns of single values in a shape."""
+    """Number of columns of single values in a shape."""
     if isinstance(shape, StructShape):
         return sum(leaf_count(slot.shape) for slot in shape.slots)
     if isinstance(shape, ListShape):
@@ -183,7 +183,7 @@ def leaf_count(shape: Shape) -> int:
 
 
 def nesting(shape: Shape) -> int:
-    """Lists and structs around the innermost value."""
+    """Number of lists and structs around the innermost value."""
     if isinstance(shape, ListShape):
         return 1 + nesting(shape.element)
     if isinstance(shape, StructShape):
@@ -192,7 +192,7 @@ def nesting(shape: Shape) -> int:
 
 
 def holds_empty_struct(shape: Shape) -> bool:
-    """Is there a struct without fields in it? Most readers of Arrow files refuse those."""
+    """True if the shape contains a struct without fields, which most Arrow readers refuse."""
     if isinstance(shape, StructShape):
         return not shape.slots or any(holds_empty_struct(slot.shape) for slot in shape.slots)
     return isinstance(shape, ListShape) and holds_empty_struct(shape.element)
@@ -201,7 +201,7 @@ def holds_empty_struct(shape: Shape) -> bool:
 def grown(
     start: StructShape, slots: Iterable[Slot], limit: int = PROPERTY_COLUMNS_MAX
 ) -> StructShape:
-    """``start`` with all ``slots`` placed that the limit admits; itself when nothing changed."""
+    """``start`` with ``slots`` added up to the limit; ``start`` itself if nothing changed."""
     growth = Growth(start, limit)
     for slot in slots:
         if not holds_empty_struct(slot.shape):
@@ -220,13 +220,13 @@ def arrow_type(shape: Shape) -> pa.DataType:
 
 
 def arrow_field(slot: Slot) -> pa.Field:
-    """The Arrow field of a slot, with the logical name as metadata where it is another."""
+    """The Arrow field of a slot; metadata holds the property's name if it differs."""
     metadata = {LOGICAL_NAME: slot.logical.encode()} if slot.name != slot.logical else None
     return pa.field(slot.name, arrow_type(slot.shape), metadata=metadata)
 
 
 def shape_of(kind: pa.DataType, path: str = "") -> Shape:
-    """The shape of an Arrow type; :class:`Unsupported` where no property can have it."""
+    """The shape of an Arrow type. Raises :class:`Unsupported` if no property can have it."""
     if pa.types.is_struct(kind):
         return struct_shape(kind, path)
     if pa.types.is_list(kind):
@@ -238,7 +238,7 @@ def shape_of(kind: pa.DataType, path: str = "") -> Shape:
 
 
 def struct_shape(kind: pa.StructType, path: str = "") -> StructShape:
-    """The shape of a struct type, logical names taken from the metadata of its fields."""
+    """The shape of a struct type, with property names from the metadata of its fields."""
     return StructShape(tuple(_slots_of(kind, path)))
 
 

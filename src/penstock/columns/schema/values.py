@@ -1,4 +1,4 @@
-"""Python values of properties: which are supported, and their exact types (SEM E2)."""
+"""Python values of properties: the supported types, and their exact Arrow types (SEM E2)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NATIVE: Final[dict[type, str]] = {
     str: "string",
     bytes: "binary",
 }
-"""Types whose values Arrow takes as they are, by their leaf."""
+"""Python types whose values Arrow takes unchanged, each with its leaf type."""
 
 _NUMPY: Final[dict[type, str]] = {
     np.bool_: "bool",
@@ -61,7 +61,7 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class NotAProperty(Exception):
-    """A value that no property can have. ``path`` grows while the error unwinds."""
+    """Raised for a value that no property can have. ``path`` grows while the error propagates."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -70,7 +70,7 @@ class NotAProperty(Exception):
 
     @property
     def path(self) -> str:
-        """From the properties to the value, as in the ``nulls`` column."""
+        """The path of the value inside the properties, as in the column ``nulls``."""
         path = ""
         for step in reversed(self.trail):
             path = key_path(path, step) if isinstance(step, str) else f"{path}[{step}]"
@@ -78,7 +78,7 @@ class NotAProperty(Exception):
 
 
 def leaf_of(value: Any) -> tuple[str, Any]:
-    """The leaf of a single value and the plain Python value Arrow stores for it."""
+    """The leaf type of a single value, and the plain Python value that Arrow stores for it."""
     leaf = NATIVE.get(type(value))
     if leaf is None:
         return _foreign_leaf(value)
@@ -128,7 +128,7 @@ _SUBCLASSED: Final[dict[type, Callable[[Any], Any]]] = {
     bytearray: bytes,
     memoryview: bytes,
 }
-"""Subclasses (an IntEnum, say) travel as the type they extend."""
+"""Converters to the base type: a value of a subclass, such as IntEnum, is stored as that."""
 
 
 def _timestamp_leaf(value: datetime) -> tuple[str, datetime]:
@@ -150,8 +150,11 @@ def _scalar_leaf(value: pa.Scalar) -> tuple[str, Any]:
 
 
 def survey(value: Any) -> tuple[Shape | None, Any]:
-    """The shape of a value and the value made plain; the shape is None where columns
-    cannot hold it (a list of mixed types). :class:`NotAProperty` where nothing can."""
+    """The shape of a value, and its plain form.
+
+    The shape is None if columns cannot hold the value, such as a list of mixed types. Raises
+    :class:`NotAProperty` for a value that is not supported at all.
+    """
     if isinstance(value, dict):
         return _survey_dict(value)
     if isinstance(value, list):
@@ -194,14 +197,14 @@ def _survey_list(value: list[Any]) -> tuple[Shape | None, list[Any]]:
 
 
 def is_struct(shape: Shape) -> bool:
-    """Does the shape hold dictionaries, at the top or below lists?"""
+    """True if the shape holds dictionaries, directly or inside lists."""
     while isinstance(shape, ListShape):
         shape = shape.element
     return isinstance(shape, StructShape)
 
 
 def refusal(error: NotAProperty, event: int, name: object) -> InvalidEvent:
-    """The error the publisher sees: which event, which property, what and what instead."""
+    """The publisher's error: event, property, what is wrong, and what is allowed."""
     if isinstance(name, str):
         error.trail.append(name)
     return InvalidEvent(

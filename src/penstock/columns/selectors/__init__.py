@@ -1,6 +1,6 @@
-"""Selectors: which events a client wants, as SQL-92 conditions over columns (SEM F).
+"""Selectors: SQL-92 conditions that choose events, evaluated over columns (SEM F).
 
-``parse`` reads the text, ``Selector`` applies it to batches of events. Bad text raises
+``parse`` reads the text, ``Selector`` applies it to batches of events. Invalid text raises
 ``InvalidSelector`` with line, column and what was expected.
 """
 

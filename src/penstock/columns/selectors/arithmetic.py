@@ -1,7 +1,7 @@
 """``+ - * /`` over values (SEM F1).
 
-Whole numbers stay whole, as in Java: ``7 / 2`` is 3. What does not fit 64 bits, and a division
-by zero, is unknown. A time counts as whole milliseconds since the epoch.
+Operations on whole numbers give whole numbers, as in Java: ``7 / 2`` is 3. A result that does not
+fit 64 bits, and a division by zero, is unknown. A time counts as milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LEAST: Final = -(1 << 63)
 
 
 def calculated(operator: ArithmeticOperator, left: Value, right: Value) -> Value:
-    """``left operator right``; no lane where the types do not allow it."""
+    """The value of ``left operator right``, without a lane for types that cannot be combined."""
     return merged(
         tuple(
             _calculated(operator, one, other) for one in numeric(left) for other in numeric(right)
@@ -59,7 +59,7 @@ def negated(value: Value) -> Value:
 
 
 def numeric(value: Value) -> Value:
-    """The lanes of a value one can calculate with, times as milliseconds."""
+    """The numeric lanes of a value, with times as milliseconds since the epoch."""
     lanes = []
     for lane in value:
         if lane.kind in (Kind.INTEGER, Kind.FLOAT):
@@ -88,7 +88,7 @@ def _whole(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
 
 
 def _without_overflow(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
-    """As ``_whole``, null in the rows whose result does not fit."""
+    """The result of ``_whole``, but null in rows where it does not fit 64 bits."""
     if isinstance(left, pa.Scalar) and isinstance(right, pa.Scalar):
         return pa.scalar(None, pa.int64())
     rows = len(left if isinstance(left, pa.Array) else right)
@@ -104,7 +104,7 @@ def _numbers(column: Column, rows: int) -> tuple[Any, Any]:
 
 
 def _wrapped(operator: ArithmeticOperator, one: Any, other: Any) -> tuple[Any, Any]:
-    """The result modulo 2 ** 64, and where that is not the result."""
+    """The result modulo 2 ** 64, and a mask of the rows where that is wrong."""
     match operator:
         case ArithmeticOperator.ADD:
             result = one + other
@@ -121,6 +121,6 @@ def _wrapped(operator: ArithmeticOperator, one: Any, other: Any) -> tuple[Any, A
             overflows = (one == _LEAST) & (other == -1)
             divisor = np.where((other == 0) | overflows, 1, other)
             quotient = np.floor_divide(one, divisor)
-            # numpy rounds down, Java towards zero.
+            # NumPy rounds down, Java rounds towards zero.
             inexact = (quotient * divisor != one) & ((one < 0) != (divisor < 0))
             return quotient + inexact, overflows

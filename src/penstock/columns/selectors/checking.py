@@ -1,7 +1,7 @@
-"""The names a selector refers to, and what of it can never match on a channel (SEM F1).
+"""Lists the names in a selector, and conditions that can never match on a channel (SEM F1).
 
-A name no event has yet is no error, and neither is a comparison of types that do not compare:
-both only match nothing. Someone who writes a selector wants to be told.
+An unknown name is not an error, and neither is a comparison of types that do not compare: both
+just match nothing. The check tells the author of a selector about them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _OF_HEADERS: Final[dict[str, str]] = {
     "JMSPriority": "int64",
     "JMSTimestamp": "int64",
 }
-"""The others are text."""
+"""Types of headers that are not text."""
 
 
 class Family(Enum):
-    """Values that compare with each other."""
+    """Groups of types whose values compare with each other."""
 
     TRUTH = "true or false"
     NUMBER = "a number"
@@ -64,18 +64,18 @@ class Name(Struct, frozen=True):
     kind: str
     """``header`` or ``property``."""
     types: tuple[str, ...] | None = None
-    """As stored on the channel; none at all if no event has had it. None: not looked up."""
+    """Types stored on the channel, empty if no event has the name; None if not looked up."""
 
 
 class Checked(Struct, frozen=True):
-    """What there is to say of a selector on a channel."""
+    """The result of checking a selector against a channel."""
 
     names: tuple[Name, ...]
     remarks: tuple[str, ...]
 
 
 def checked(expression: Expression, stored: pa.Schema | None = None) -> Checked:
-    """The names of ``expression``; with the columns of a channel what can never match there."""
+    """Check ``expression``; with ``stored``, a channel's columns, also for what never matches."""
     names = tuple(_names(expression, stored))
     if stored is None:
         return Checked(names, ())
@@ -118,7 +118,7 @@ _FLOATS: Final = {"float": "float32", "double": "float64"}
 
 
 def _types(steps: Sequence[Step], stored: pa.Schema) -> list[pa.DataType]:
-    """The types a property has been seen with; none that was only ever null."""
+    """The types that a property has on the channel, without the null type."""
     index = stored.get_field_index("properties")
     kinds = [] if index < 0 else [stored.field(index).type]
     for step in steps:
@@ -144,7 +144,7 @@ def _has_overflow(stored: pa.Schema) -> bool:
     return bool(stored.get_field_index("more") >= 0)
 
 
-# --- what can never match -----------------------------------------------------------------
+# --- conditions that never match ----------------------------------------------------------
 
 
 def _hopeless(expression: Expression, stored: pa.Schema) -> Iterator[str]:
@@ -175,10 +175,10 @@ def _reason(node: Expression, stored: pa.Schema) -> str:
 
 
 def _unlike(left: Expression, right: Expression, stored: pa.Schema, operator: Comparison) -> str:
-    """Why two values never compare; empty if they may."""
+    """The reason why two values never compare; empty if they may compare."""
     ours, theirs = _families(left, stored), _families(right, stored)
     if not ours or not theirs:
-        return ""  # of one nothing is known; if it is missing, that is said already
+        return ""  # a type is unknown; a missing name is reported elsewhere
     if any(
         _compare(one, other, operator) or _is_moment(one, right) or _is_moment(other, left)
         for one in ours
@@ -199,7 +199,7 @@ def _compare(one: Family, other: Family, operator: Comparison) -> bool:
 
 
 def _is_moment(family: Family, other: Expression) -> bool:
-    """Whether a time is compared with text that says one."""
+    """True if a time is compared with text that is a valid time."""
     return (
         family is Family.TIME and isinstance(other, Text) and microseconds(other.value) is not None
     )
@@ -210,7 +210,7 @@ def _listed(families: set[Family]) -> str:
 
 
 def _families(node: Expression, stored: pa.Schema) -> set[Family]:
-    """What a value may be; empty: nothing is known of it."""
+    """The families a value may belong to; empty if its type is unknown."""
     match node:
         case Reference(steps):
             return _of_reference(steps, stored)

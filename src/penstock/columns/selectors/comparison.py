@@ -1,9 +1,9 @@
-"""The six comparisons over values. Lanes of types that do not compare give unknown (SEM F1).
+"""The six comparisons. Values of types that do not compare give unknown (SEM F1).
 
-Text compares by code point (JMS has ``=`` and ``<>`` for text only), booleans with ``=`` and
-``<>``. A time compares with another time and with literal ISO 8601 text to the microsecond, and
-with a number as whole milliseconds since the epoch; without a zone it is UTC. Whole numbers
-and floats compare exactly, without rounding one to the other.
+Text compares by code point, with all six operators (JMS allows only ``=`` and ``<>``). Booleans
+compare with ``=`` and ``<>``. A time compares with another time and with literal ISO 8601 text to
+the microsecond, and with a number as whole milliseconds since the epoch. Text without a zone is
+UTC. Whole numbers and floats compare exactly, without rounding one to the other.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ MIRRORED: Final = {
     Comparison.AT_MOST: Comparison.AT_LEAST,
     Comparison.AT_LEAST: Comparison.AT_MOST,
 }
-"""The comparison that says the same with its sides swapped."""
+"""By comparison, the equivalent one with its sides swapped."""
 _TIMES: Final = (Kind.TIME, Kind.MOMENT)
 _NUMBERS: Final = (Kind.INTEGER, Kind.FLOAT)
 _EQUALITIES: Final = (Comparison.EQUAL, Comparison.UNEQUAL)
 _EXACT: Final = float(1 << 53)
-"""Whole numbers below this are floats without loss."""
+"""Whole numbers below this convert to float without loss."""
 
 
 def compared(operator: Comparison, left: Value, right: Value) -> Column:
-    """Where ``left operator right`` holds; null where that is unknown."""
+    """The outcome of ``left operator right`` by row; null where it is unknown."""
     found = []
     for kind, column in left:
         for other, against in right:
@@ -92,8 +92,8 @@ def _mixed(operator: Comparison, whole: Column, floating: Column) -> Column:
     rounded = pc.cast(whole, pa.float64(), safe=False)
     outcome = _FUNCTIONS[operator](rounded, floating)
     if isinstance(whole, pa.Scalar) and whole.is_valid and abs(whole.as_py()) < _EXACT:
-        return outcome  # nothing was rounded
-    # Rounding keeps order, so only a tie with a large float can be wrong.
+        return outcome  # no value was rounded
+    # Rounding keeps the order, so only equality with a large float can be wrong.
     largest = pc.max(pc.abs(floating)) if isinstance(floating, pa.Array) else pc.abs(floating)
     if not (largest.is_valid and largest.as_py() >= _EXACT):
         return outcome
@@ -102,7 +102,7 @@ def _mixed(operator: Comparison, whole: Column, floating: Column) -> Column:
 
 
 def _whole_ties(operator: Comparison, whole: Column, floating: Column) -> Column:
-    """The comparison of rows known to differ by less than the float's precision."""
+    """The exact comparison of rows that are equal after rounding to float."""
     if isinstance(whole, pa.Scalar) and isinstance(floating, pa.Scalar):
         if not (whole.is_valid and floating.is_valid):
             return UNKNOWN
@@ -119,7 +119,7 @@ def _numbers(column: Column) -> Any:
 
 
 def _as_whole(whole: Any, floating: Any) -> tuple[Any, Any]:
-    """Both as whole numbers; 2 ** 63, which is one too large, as a pair that compares alike."""
+    """Both as whole numbers. 2 ** 63, one too large for int64, becomes a pair in the same order."""
     floats = np.asarray(floating, dtype=np.float64)
     too_large = floats >= 2.0**63
     within = np.where(np.isfinite(floats) & (np.abs(floats) < 2.0**63), floats, 0.0)

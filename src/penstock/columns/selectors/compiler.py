@@ -1,7 +1,7 @@
-"""From an expression to a function over frames, built once per selector.
+"""Compiles an expression to a function over frames, once per selector.
 
-Conditions give a nullable boolean column (null = unknown) and combine by Kleene's rules;
-values give lanes. No step looks at single events.
+Conditions return a nullable boolean column (null = unknown) and combine by Kleene's logic. Values
+return lanes. No step works on single events.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _SETS: Final[dict[type[Expression], tuple[Kind, pa.DataType]]] = {
 
 
 def condition(node: Expression) -> Condition:
-    """``node`` as a condition."""
+    """Compile ``node`` as a condition."""
     match node:
         case And(operands):
             return _chained(both, [condition(operand) for operand in operands])
@@ -86,7 +86,7 @@ def condition(node: Expression) -> Condition:
 
 
 def _remembered(node: Expression, holds: Condition) -> Condition:
-    """``holds``, asked once for the same events where it depends on what was published alone."""
+    """``holds``, with its outcome kept per batch if it depends only on what was published."""
     key = key_text(node)
     if not key:
         return holds
@@ -143,7 +143,7 @@ def _between(node: Between) -> Condition:
 
 
 def _in(node: In) -> Condition:
-    """A set where all options have one type and the column has it; else one by one."""
+    """Compile ``IN``: a set lookup if all options and the column have one type, else one by one."""
     subject = value(node.operand)
     options = [value(option) for option in node.options]
     kinds = {type(option) for option in node.options}
@@ -188,7 +188,7 @@ def _present(lanes: Value) -> Column:
 
 
 def value(node: Expression) -> Valued:
-    """``node`` as a value."""
+    """Compile ``node`` as a value."""
     match node:
         case Text() | Integer() | Float() | Truth():
             constant = _constant(node)
@@ -239,7 +239,7 @@ def _constant(node: Text | Integer | Float | Truth) -> Value:
 
 
 def microseconds(text: str) -> int | None:
-    """ISO 8601 text as microseconds since the epoch, UTC where it does not say; else None."""
+    """ISO 8601 text as microseconds since the epoch, by default in UTC; None for other text."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -250,12 +250,12 @@ def microseconds(text: str) -> int | None:
 
 
 def since_epoch(moment: datetime) -> int:
-    """Microseconds."""
+    """A time as microseconds since the epoch."""
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _searched(node: Expression, holds: Condition) -> Condition:
-    """``holds``, or for a predicate on array elements whether it holds for any (SEM F2)."""
+    """``holds``; for a predicate on array elements, whether it holds for any of them (SEM F2)."""
     found = each_references(node)
     if not found:
         return holds
@@ -282,7 +282,7 @@ def _any(frame: Frame, steps: tuple[Step, ...], roots: Sequence[Root], holds: Co
 
 
 def _gathered(outcome: Column, rows: Any, present: Any) -> Column:
-    """Per row with a list: true if an element is, else unknown if an element is, else false."""
+    """By row with a list: true if any element is, else unknown if any is, else false."""
     yes = np.zeros(len(present), dtype=bool)
     yes[rows[outcome.fill_null(False).to_numpy(zero_copy_only=False)]] = True
     unsure = np.zeros(len(present), dtype=bool)

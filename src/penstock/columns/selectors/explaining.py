@@ -1,4 +1,4 @@
-"""A selector in plain words, for people who wonder what it chooses."""
+"""Explains a selector in plain words."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WORDS: Final[dict[Comparison, str]] = {
 
 
 def explained(expression: Expression) -> list[str]:
-    """What has to hold for an event to be chosen, a line each, indented where nested."""
+    """The conditions an event must meet, one per line, with nested ones indented."""
     return list(_lines(expression, 0))
 
 

@@ -1,9 +1,8 @@
-"""What a selector says, as a tree of frozen records.
+"""The syntax tree of a selector, made of frozen records.
 
-A *predicate* (``Compare``, ``Between``, ``In``, ``Like``, ``IsNull``, or a boolean reference that
-stands alone) is where an array is searched: with ``NAMES[]`` among its operands it holds when
-it holds for one element, is unknown when the array is absent, and false when it is empty
-(SEM F2).
+A *predicate* is ``Compare``, ``Between``, ``In``, ``Like``, ``IsNull``, or a boolean reference that
+stands alone. With ``NAMES[]`` among its operands it searches an array: it holds if it holds for
+one element, is unknown if the array is absent, and false if it is empty (SEM F2).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from msgspec import Struct
 
 
 class Expression(Struct, frozen=True, tag=True):
-    """Anything with a value: true, false, a number, text, a time, or unknown."""
+    """A node with a value: true, false, a number, text, a time, or unknown."""
 
 
 class Each(Struct, frozen=True, tag=True):
@@ -33,7 +32,7 @@ class Text(Expression, frozen=True):
 
 
 class Integer(Expression, frozen=True):
-    """An exact number of 64 bits."""
+    """A whole number of 64 bits."""
 
     value: int
 
@@ -60,7 +59,7 @@ class Reference(Expression, frozen=True):
 
     @property
     def has_each(self) -> bool:
-        """Whether it names elements of an array instead of one value."""
+        """True if the reference names elements of an array instead of one value."""
         return any(isinstance(step, Each) for step in self.steps)
 
 
@@ -69,7 +68,7 @@ class Now(Expression, frozen=True):
 
 
 class DistanceUnit(StrEnum):
-    """What a distance is measured in."""
+    """The unit of a distance."""
 
     KILOMETRES = "K"
     MILES = "M"
@@ -77,8 +76,8 @@ class DistanceUnit(StrEnum):
 
 
 class Distance(Expression, frozen=True):
-    """``DISTANCE(lat, lon, unit)``: along a great circle, from the given point (degrees) to the
-    event's ``latitude`` and ``longitude`` (SEM F3)."""
+    """``DISTANCE(lat, lon, unit)``: great-circle distance from a point, in degrees, to the event's
+    ``latitude`` and ``longitude`` (SEM F3)."""
 
     latitude: float
     longitude: float
@@ -90,8 +89,10 @@ class DataLength(Expression, frozen=True):
 
 
 class DataText(Expression, frozen=True):
-    """``EVENTDATA.AS_STRING(offset, length)``: that part of the data, in bytes, as UTF-8; what
-    there is of it, unknown where it is not UTF-8 (SEM F3)."""
+    """``EVENTDATA.AS_STRING(offset, length)``: a range of bytes of the data, read as UTF-8.
+
+    A range beyond the end is cut; the value is unknown if the bytes are not UTF-8 (SEM F3).
+    """
 
     offset: int
     length: int
@@ -107,7 +108,7 @@ class ArithmeticOperator(StrEnum):
 
 
 class Arithmetic(Expression, frozen=True):
-    """Two numbers combined; unknown when either is none, or nothing fits (SEM F1)."""
+    """Two numbers combined; unknown if one is not a number, or the result does not fit (SEM F1)."""
 
     operator: ArithmeticOperator
     left: Expression
@@ -115,7 +116,7 @@ class Arithmetic(Expression, frozen=True):
 
 
 class Negative(Expression, frozen=True):
-    """A number with its sign turned."""
+    """A number with its sign changed."""
 
     operand: Expression
 
@@ -132,7 +133,7 @@ class Comparison(StrEnum):
 
 
 class Compare(Expression, frozen=True):
-    """Unknown when the sides are of types that do not compare (SEM F1)."""
+    """A comparison; unknown if the types of the sides do not compare (SEM F1)."""
 
     operator: Comparison
     left: Expression
@@ -140,7 +141,7 @@ class Compare(Expression, frozen=True):
 
 
 class Between(Expression, frozen=True):
-    """Both ends belong to the range."""
+    """``BETWEEN``: both ends belong to the range."""
 
     operand: Expression
     low: Expression
@@ -149,7 +150,7 @@ class Between(Expression, frozen=True):
 
 
 class In(Expression, frozen=True):
-    """Equal to one of the options; unknown ones count as in a chain of OR."""
+    """``IN``: equal to one of the options. Unknown options count as in a chain of OR."""
 
     operand: Expression
     options: tuple[Literal, ...]
@@ -157,8 +158,11 @@ class In(Expression, frozen=True):
 
 
 class Like(Expression, frozen=True):
-    """The whole text fits the pattern: ``_`` is any character, ``%`` any number of them, line
-    ends included; a character after ``escape`` stands for itself."""
+    """``LIKE``: the whole text matches the pattern.
+
+    ``_`` matches any character and ``%`` any number of them, including line ends. A character
+    after ``escape`` stands for itself.
+    """
 
     operand: Expression
     pattern: str
@@ -167,26 +171,26 @@ class Like(Expression, frozen=True):
 
 
 class IsNull(Expression, frozen=True):
-    """The value is unknown or, negated, known. Never unknown itself."""
+    """``IS NULL``: the value is unknown; negated, it is known. Never unknown itself."""
 
     operand: Expression
     negated: bool = False
 
 
 class Not(Expression, frozen=True):
-    """True and false swapped; unknown stays."""
+    """``NOT``: swaps true and false; unknown stays unknown."""
 
     operand: Expression
 
 
 class And(Expression, frozen=True):
-    """False if one is, else unknown if one is. Never directly inside another."""
+    """``AND``: false if any part is, else unknown if any is. Parts are never ``And`` themselves."""
 
     operands: tuple[Expression, ...]
 
 
 class Or(Expression, frozen=True):
-    """True if one is, else unknown if one is. Never directly inside another."""
+    """``OR``: true if any part is, else unknown if any is. Parts are never ``Or`` themselves."""
 
     operands: tuple[Expression, ...]
 
@@ -196,7 +200,7 @@ CONDITIONS = (*PREDICATES, Not, And, Or)
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
-    """The expressions ``node`` is made of, in the order written."""
+    """The direct operands of ``node``, in the order written."""
     match node:
         case Compare(_, left, right) | Arithmetic(_, left, right):
             return (left, right)
@@ -220,8 +224,10 @@ def walk(node: Expression) -> Iterator[Expression]:
 
 
 def each_references(predicate: Expression) -> list[Reference]:
-    """The references to array elements that ``predicate`` itself searches, not those that a
-    predicate inside it does."""
+    """The references to array elements that ``predicate`` itself searches.
+
+    References inside nested predicates are left out.
+    """
     found = []
     waiting = list(children(predicate)) if isinstance(predicate, CONDITIONS) else [predicate]
     while waiting:

@@ -1,4 +1,4 @@
-"""What is wrong with a selector's text, where, and what would be right."""
+"""Syntax errors of selectors: what is wrong, where, and what was expected."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Final
 from penstock.core.vocabulary.errors import InvalidSelector
 
 _SHOWN_MAX: Final = 72
-"""Most characters of the faulty line an error message repeats."""
+"""Most characters of the wrong line that an error message quotes."""
 _FOUND_MAX: Final = 40
 
 
 class MalformedSelector(InvalidSelector):
-    """Text that is not a selector (SEM F4). The message repeats the line, a caret below it."""
+    """Raised for text that is not a selector (SEM F4). The message marks the place by a caret."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1, expected: str = "") -> None:
         super().__init__(message)
         self.line = line
-        """From 1."""
+        """Line number, from 1."""
         self.column = column
-        """In characters, from 1; one past the last when the text ends too early."""
+        """Column in characters, from 1; one past the last character if the text ends too early."""
         self.expected = expected
-        """What would have been right, in words."""
+        """What was expected, in words."""
 
 
 def fault(text: str, position: int, expected: str, found: str) -> MalformedSelector:
-    """The error for ``text`` being wrong at index ``position``."""
+    """The error for a mistake in ``text`` at index ``position``."""
     before = text[:position]
     line = before.count("\n") + 1
     start = before.rfind("\n") + 1

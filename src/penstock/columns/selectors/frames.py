@@ -1,4 +1,4 @@
-"""Where references find their values: the events of a batch, or the elements of their arrays."""
+"""Frames: the rows a selector is evaluated on, either events of a batch or array elements."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Frame(Protocol):
 
     @property
     def check(self) -> Check:
-        """Raises when nobody waits any more for what is found out, or for too long."""
+        """Raise if the evaluation is to stop: it was cancelled, or takes too long."""
         ...
 
     def lookup(self, steps: tuple[Step, ...]) -> Value:
@@ -56,24 +56,24 @@ class Frame(Protocol):
         ...
 
     def roots(self, steps: tuple[Step, ...]) -> list[Root]:
-        """Where the value of a reference is to be looked for; each row has it in one of them."""
+        """The columns that may hold the value of a reference; each row has it in one of them."""
         ...
 
     def outcome(self, predicate: str, holds: Callable[[Frame], Column]) -> Column:
-        """What ``holds`` finds out of a predicate with this text."""
+        """The outcome of ``holds``, which evaluates the predicate with this text."""
         ...
 
 
 class Messages(Protocol):
-    """Where the fields of the messages in the events' data are found (SEM P1)."""
+    """Access to fields of the messages in the events' data (SEM P1)."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Column], Column | None]:
-        """The columns of the field ``name``, one a message type; the rows whose message has it."""
+        """The columns of the field ``name``, one per message type, and the rows that have it."""
         ...
 
 
 class EventFrame:
-    """The events of one batch. A column it lacks is unknown."""
+    """The events of one batch. Values of a column that it lacks are unknown."""
 
     __slots__ = (
         *("_batch", "_known", "_messages", "_outcomes", "_overflow"),
@@ -89,7 +89,7 @@ class EventFrame:
         check: Check = unlimited,
         outcomes: PredicateOutcomes | None = None,
     ) -> None:
-        """``outcomes`` knows what predicates are here, and is told what they turn out to be."""
+        """``outcomes`` is the cache of predicates on these events; it is read and filled."""
         self.check = check
         self._outcomes = outcomes
         self._batch = batch
@@ -106,7 +106,7 @@ class EventFrame:
         return self._known[steps]
 
     def outcome(self, predicate: str, holds: Callable[[Frame], Column]) -> Column:
-        """What ``holds`` finds out, or has found out before for the same events."""
+        """The outcome of ``holds``, from the cache if it was evaluated on these events before."""
         if self._outcomes is None:
             return holds(self)
         key = (self._messages, predicate)
@@ -129,7 +129,7 @@ class EventFrame:
         fields, owned = self._messages.roots(self._batch, name)
         if owned is None:
             return self._properties(steps)
-        # A field of the event's message hides a property of the same name.
+        # A field of the event's message takes precedence over a property of that name.
         hidden = [
             Root(pc.if_else(owned, None, column), left) for column, left in self._properties(steps)
         ]
@@ -189,7 +189,7 @@ class EventFrame:
         return [lane.column] if lane is not None and lane.kind is Kind.TIME else []
 
     def _delivery_mode(self, stated: Column | None) -> Column:
-        """What the header says, else the event's ``persistent`` flag, which is on by default."""
+        """The header, or else the event's flag ``persistent``, which is true by default."""
         persistent = self._column("persistent")
         if persistent is None:
             persistent = pa.scalar(True)
@@ -204,7 +204,7 @@ class EventFrame:
 class ElementFrame:
     """One row per array element, for one reference that names elements.
 
-    All other references give each element its event's value.
+    Every other reference gives each element the value of its event.
     """
 
     __slots__ = (
@@ -230,11 +230,11 @@ class ElementFrame:
     ) -> None:
         self._outer = outer
         self._events = events
-        """Row of ``outer`` each element belongs to."""
+        """The row of ``outer`` that each element belongs to."""
         self._steps = steps
         self._elements = elements
         self._tail = tail
-        """Steps of the reference from an element on."""
+        """The steps of the reference that follow the element."""
         self._known: dict[tuple[Step, ...], Value] = {}
         self.rows = len(elements)
         self.now_us = outer.now_us
@@ -287,7 +287,7 @@ def _children(column: Column, name: str) -> list[Column]:
         field = kind.field(index)
         known_as = field.metadata.get(LOGICAL_NAME) if field.metadata else None
         if known_as == wanted or (known_as is None and field.name == name):
-            # Without nulls of its own the struct hides nothing of its fields.
+            # A struct that has no nulls itself does not mask its fields.
             by_index = [index]
             hides = column.null_count > 0
             found.append(pc.struct_field(column, by_index) if hides else column.field(index))
@@ -295,7 +295,7 @@ def _children(column: Column, name: str) -> list[Column]:
 
 
 def is_list(column: Column) -> bool:
-    """Whether it has elements; those of a map are structs of ``key`` and ``value``."""
+    """True for lists and maps; elements of a map are structs of ``key`` and ``value``."""
     kind = column.type
     return bool(
         pa.types.is_list(kind)
@@ -306,7 +306,7 @@ def is_list(column: Column) -> bool:
 
 
 def _bounds(column: Column) -> tuple[Any, Any, Any, Any]:
-    """The values of a list column, and per row the first index, the count and presence."""
+    """The values of a list column, and by row the first index, the count, and if it is present."""
     if pa.types.is_fixed_size_list(column.type):
         column = column.cast(pa.list_(column.type.value_type))
     elif pa.types.is_map(column.type):

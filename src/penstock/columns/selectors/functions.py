@@ -18,7 +18,7 @@ EARTH_RADIUS: Final = {
     DistanceUnit.MILES: 6_371.0088 / 1.609344,
     DistanceUnit.NAUTICAL_MILES: 6_371.0088 / 1.852,
 }
-"""The mean radius in each unit."""
+"""Mean radius of the earth in each unit."""
 
 _UTF8: Final = (
     r"\A(?:[\x00-\x7F]|[\xC2-\xDF][\x80-\xBF]|\xE0[\xA0-\xBF][\x80-\xBF]"
@@ -28,29 +28,28 @@ _UTF8: Final = (
 
 
 def now(frame: Frame) -> Value:
-    """Milliseconds since the epoch."""
+    """``NOW()``: milliseconds since the epoch."""
     return (Lane(Kind.INTEGER, pa.scalar(frame.now_us // 1_000, pa.int64())),)
 
 
 def data_length(frame: Frame) -> Value:
-    """Bytes of the event's data; 0 where the batch has none."""
+    """``EVENTDATA.LENGTH()``: bytes of the event's data; 0 if the batch has no data."""
     return (Lane(Kind.INTEGER, pc.binary_length(frame.data()).cast(pa.int64())),)
 
 
 def data_text(node: DataText, frame: Frame) -> Value:
-    """What there is of that part of the data, as text; unknown where it is not UTF-8."""
+    """``EVENTDATA.AS_STRING()``: a part of the data as text; unknown if it is not UTF-8."""
     piece = pc.binary_slice(frame.data().cast(pa.binary()), node.offset, node.offset + node.length)
     try:
         return (Lane(Kind.TEXT, piece.cast(pa.string())),)
-    except pa.ArrowInvalid:  # some are not UTF-8: those are unknown
+    except pa.ArrowInvalid:  # some rows are not UTF-8: they become unknown
         valid = pc.match_substring_regex(piece, _UTF8)
         piece = pc.if_else(valid, piece, pa.scalar(None, pa.binary()))
         return (Lane(Kind.TEXT, piece.cast(pa.string())),)
 
 
 def distance(node: Distance, frame: Frame) -> Value:
-    """By the haversine formula; unknown for an event whose coordinates are missing or no
-    degrees."""
+    """``DISTANCE()`` by the haversine formula; unknown if coordinates are missing or invalid."""
     latitude, no_latitude = _degrees(frame, "latitude", 90)
     longitude, no_longitude = _degrees(frame, "longitude", 180)
     from_latitude, from_longitude = math.radians(node.latitude), math.radians(node.longitude)

@@ -1,4 +1,4 @@
-"""Names a selector can use that are not properties, and the columns behind them (SEM F1)."""
+"""Names in selectors that are not properties, and the columns they read (SEM F1)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ HEADERS: Final = {
     "JMSTimestamp": "published",
     "JMSDeliveryMode": "headers.delivery_mode",
 }
-"""The column each name reads. They hide properties of the same name."""
+"""The column that each name reads. They take precedence over properties of the name."""
 
 
 def column_path(steps: tuple[Step, ...]) -> str:
-    """The stored column a reference reads, in dots, down to the first array."""
+    """The dotted path of the stored column that a reference reads, down to the first array."""
     if steps[0] in HEADERS:
         return HEADERS[str(steps[0])]
     names = ["properties"]

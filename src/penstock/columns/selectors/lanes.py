@@ -1,8 +1,8 @@
-"""Values of a column of events, one lane per type.
+"""The values of a name, split into lanes by type.
 
-A property may hold numbers in some events and text in others; it is stored as one column per
-type and read as one *value* of several lanes. In every row at most one lane is set, so an
-operation works lane by lane and merges what comes out.
+A property may hold numbers in some events and text in others. It is stored as one column per type
+and read as one *value* with several lanes. In every row at most one lane is set, so an operation
+works lane by lane and merges the results.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Column = Any
-"""A pyarrow array, or a scalar that stands for the same value in every row. (pyarrow has no
-types of its own.)"""
+"""A pyarrow array, or a scalar for one value in every row. pyarrow has no type hints."""
 
 _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _INT64_MAX: Final = (1 << 63) - 1
 
 
 class Kind(Enum):
-    """What the values of a lane are, and how they are kept."""
+    """The type of the values in a lane, and how they are stored."""
 
     TRUTH = "bool"
     TEXT = "string"
@@ -42,17 +41,17 @@ class Lane(NamedTuple):
 Value = tuple[Lane, ...]
 
 UNKNOWN: Final[Column] = pa.nulls(1, pa.bool_())[0]
-"""Not by ``pa.scalar``: its first call imports pandas wherever that is installed."""
+"""Not made by ``pa.scalar``, because its first call imports pandas if that is installed."""
 
 
 def value_of(columns: list[Column]) -> Value:
-    """The value made of ``columns``, which belong to one name."""
+    """The value of a name that is stored in ``columns``."""
     lanes = (lane_of(column) for column in columns)
     return tuple(lane for lane in lanes if lane is not None)
 
 
 def lane_of(column: Column) -> Lane | None:
-    """The lane of a stored column; None where it can hold nothing but nulls."""
+    """The lane of a stored column; None for a type that only holds nulls."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         column = column.dictionary_decode()
@@ -82,7 +81,7 @@ _STORED: Final = (
 
 
 def _unsigned(column: Column) -> Lane:
-    """Whole numbers; as nearest doubles where one of them is beyond int64."""
+    """The lane of unsigned numbers; they become the nearest doubles if one exceeds int64."""
     most = pc.max(column).as_py()
     if most is None or most <= _INT64_MAX:
         return Lane(Kind.INTEGER, column.cast(pa.int64()))
@@ -111,14 +110,14 @@ def floor_divided(column: Column, divisor: int) -> Column:
 
 
 def numbers_of(column: Column) -> tuple[Any, Any]:
-    """A numeric column as a numpy array, and where it is null."""
+    """A numeric column as a NumPy array, and the mask of its nulls."""
     absent = column.is_null().to_numpy(zero_copy_only=False)
     filled = column.fill_null(0) if column.null_count else column
     return filled.to_numpy(zero_copy_only=False), absent
 
 
 def merged(lanes: Value) -> Value:
-    """The same value with at most one lane per kind."""
+    """A value with at most one lane per kind, merged from ``lanes``."""
     by_kind: dict[Kind, Column] = {}
     for kind, column in lanes:
         by_kind[kind] = pc.coalesce(by_kind[kind], column) if kind in by_kind else column
@@ -126,30 +125,30 @@ def merged(lanes: Value) -> Value:
 
 
 def truth(value: Value) -> Column:
-    """A value as a condition: unknown wherever it is not true or false."""
+    """A value as a condition: unknown where it is neither true nor false."""
     columns = [column for kind, column in value if kind is Kind.TRUTH]
     return first_known(columns)
 
 
 def first_known(columns: list[Column]) -> Column:
-    """Row by row the first that is not null; unknown when there is none."""
+    """By row the first value that is not null; unknown if there is none."""
     if not columns:
         return UNKNOWN
     return columns[0] if len(columns) == 1 else pc.coalesce(*columns)
 
 
 def both(one: Column, other: Column) -> Column:
-    """AND over three values."""
+    """AND in three-valued logic."""
     return (pc.and_kleene if _may_be_unknown(one, other) else pc.and_)(one, other)
 
 
 def either(one: Column, other: Column) -> Column:
-    """OR over three values."""
+    """OR in three-valued logic."""
     return (pc.or_kleene if _may_be_unknown(one, other) else pc.or_)(one, other)
 
 
 def _may_be_unknown(*columns: Column) -> bool:
-    """Without nulls two values will do, which is many times faster."""
+    """True if any column has nulls; without nulls, two-valued logic is many times faster."""
     return any(
         not column.is_valid if isinstance(column, pa.Scalar) else column.null_count > 0
         for column in columns

@@ -1,8 +1,8 @@
-"""What predicates have turned out to be for the events of a batch, kept so that nobody works it
-out twice: a thread may do so before the turn that needs it, with all else that is stamped then.
+"""A cache of the outcomes of predicates for the events of a batch.
 
-Kept is what depends on nothing but what the publisher gave. Ids, times and origins are the
-realm's, and change with the place an event is stored in.
+A thread may evaluate predicates before the realm's turn that needs them, so no predicate is
+evaluated twice. Only predicates that depend on nothing but what the publisher sent are cached:
+ids, times and origins are set by the realm, and change with the store an event is in.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from penstock.columns.selectors.lanes import Column
 from penstock.columns.selectors.wording import canonical
 
 Key = tuple[object, str]
-"""What knows the fields of the messages in the data, and the text of a predicate."""
+"""The reader of message fields, and the text of a predicate."""
 Source = Callable[[Key], Column | None]
 
 _GIVEN: Final = frozenset(("tag", "headers.type", "headers.correlation_id"))
-"""Columns behind names of headers that stay as the publisher gave them."""
+"""Columns of header names that the realm never changes."""
 
 
 def is_given(node: Expression) -> bool:
-    """Whether it asks only of what the publisher gave: no ids, times, defaults or origins."""
+    """True if it reads only what the publisher sent: no ids, times, defaults or origins."""
     return not any(_is_stamped(part) for part in walk(node))
 
 
 def key_text(node: Expression) -> str:
-    """What tells a predicate from all others; empty for one whose outcome is not kept."""
+    """The text that identifies a predicate; empty if its outcome is not cached."""
     return canonical(node) if isinstance(node, CONDITIONS) and is_given(node) else ""
 
 
@@ -55,17 +55,17 @@ def _is_stamped(node: Expression) -> bool:
 
 
 class PredicateOutcomes:
-    """The outcomes of predicates, a row for each event of one batch."""
+    """Cached outcomes of predicates, with one row per event of a batch."""
 
     __slots__ = ("_known", "_sources")
 
     def __init__(self, *sources: Source) -> None:
         self._known: dict[Key, Column] = {}
         self._sources = list(sources)
-        """Where to look for what is not here."""
+        """Caches to search for outcomes that are not in this one."""
 
     def find(self, key: Key) -> Column | None:
-        """What is known; None: nobody has worked it out."""
+        """The cached outcome; None if there is none."""
         if key not in self._known:
             for source in self._sources:
                 if (found := source(key)) is not None:
@@ -74,7 +74,7 @@ class PredicateOutcomes:
         return self._known.get(key)
 
     def add_parts(self, parts: Sequence[PredicateOutcomes]) -> None:
-        """Take up what is known of all ``parts`` of the batch, which lie end to end."""
+        """Add the outcomes cached for all ``parts`` of the batch; parts follow each other."""
 
         def source(key: Key) -> Column | None:
             found = [part.find(key) for part in parts]
@@ -85,11 +85,11 @@ class PredicateOutcomes:
         self._sources.append(source)
 
     def keep(self, key: Key, outcome: Column) -> None:
-        """Take an outcome up, true, false or null for each row."""
+        """Cache an outcome: true, false or null for each row."""
         self._known[key] = outcome if outcome.type == pa.bool_() else outcome.cast(pa.bool_())
 
     def chosen(self, wanted: pa.BooleanArray) -> PredicateOutcomes:
-        """Those of some of the rows."""
+        """The outcomes for the ``wanted`` rows."""
 
         def source(key: Key) -> Column | None:
             found = self.find(key)

@@ -1,7 +1,7 @@
-"""Properties of the overflow column, as columns for selectors.
+"""Reads properties in the overflow column ``more`` as columns for selectors.
 
-Few events have any: lists of mixed types, and what goes beyond the columns of a channel. Their
-cells are decoded one by one, and only the names a selector asks for become columns.
+Few events have any: lists of mixed types, and properties beyond the columns of a channel. Cells
+are decoded one by one, and only names used by a selector become columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.columns.selectors.expressions import Step
 from penstock.columns.selectors.lanes import Column
 
 _ELEMENT: Final = ""
-"""Elements of a list may be of several types: each is the one field of a struct."""
+"""Name of the field that wraps each list element in a struct, as types may differ."""
 
 _TIME: Final = pa.timestamp("us", tz="UTC")
 
@@ -44,7 +44,7 @@ class Overflow:
         return _columns(values)
 
     def uncovered(self, name: str, column: Column) -> Column:
-        """A column of the property ``name``, null where it is here: what is here wins."""
+        """The column of a property, null in rows that have it in the overflow: that one wins."""
         rows = [row for row, cell in self._cells.items() if name in cell]
         if not rows:
             return column
@@ -54,7 +54,7 @@ class Overflow:
 
 
 def steps_inside(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    """``steps`` through columns made here."""
+    """``steps`` adapted to the columns made here."""
     found: list[Step] = []
     for step in steps:
         found.append(step)
@@ -95,7 +95,7 @@ def _lists(values: list[Any]) -> Column:
 
 
 def _times(values: Iterable[datetime | None]) -> Column:
-    """Without a zone it is UTC."""
+    """A column of times; those without a zone are taken as UTC."""
     zoned = [v.replace(tzinfo=UTC) if v is not None and v.tzinfo is None else v for v in values]
     return pa.array(zoned, _TIME)
 

@@ -1,6 +1,6 @@
-"""From selector text to its expression: precedence climbing over the tokens (SEM F1, F4).
+"""Parses selector text to an expression, by precedence climbing (SEM F1, F4).
 
-From loose to tight: OR, AND, NOT, predicates, ``+ -``, ``* /``, signs.
+From the loosest to the tightest operator: OR, AND, NOT, predicates, ``+ -``, ``* /``, signs.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ _INTEGER_END: Final = 1 << 63
 
 
 def parse(text: str, *, is_stored: bool = False) -> Expression:
-    """The expression ``text`` stands for.
+    """Parse ``text``.
 
     Raises ``InvalidSelector`` with line, column and what was expected (SEM F4), also for text
     longer than 65,536 characters, nested deeper than 100 levels, or with more than 100 wildcards
-    in a pattern. A selector that ``is_stored`` may be from before that was a limit.
+    in a pattern. The last limit does not apply if ``is_stored``, because a stored selector may be
+    older than the limit.
     """
     return _Parser(text, is_stored=is_stored).selector()
 
@@ -72,7 +73,7 @@ class _Parser:
         self._reader = Reader(text)
         self._depth = 0
         self._height = 0
-        """Of the expression read last."""
+        """Height of the last parsed expression."""
 
     def selector(self) -> Expression:
         found = self._condition(_OR)
@@ -98,7 +99,7 @@ class _Parser:
             if not minimum <= power <= loosest:
                 break
             left = self._infix(left, power, start)
-            # Predicates do not chain: `a = b = c` has no meaning.
+            # Predicates do not chain: `a = b = c` is an error.
             loosest = _AND if power <= _PREDICATE else loosest
         self._depth -= 1
         return left

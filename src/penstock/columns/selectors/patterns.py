@@ -1,8 +1,8 @@
-"""LIKE patterns, turned into the cheapest search that means the same (SEM F1).
+"""LIKE patterns, compiled to the cheapest equivalent search (SEM F1).
 
-A pattern is fixed pieces with ``%`` between them, and the leftmost place of each piece behind
-the one before is as good as any other: one pass over a text tells whether it fits, however many
-wildcards there are. A regular expression takes as many passes as the pattern is long.
+A pattern consists of pieces with ``%`` between them. It is enough to find each piece at its
+leftmost place after the piece before, so one pass over a text decides, however many wildcards
+there are. A regular expression can take as many passes as the pattern is long.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from penstock.columns.selectors.lanes import Column
 _ANY: Final = "%"
 _ONE: Final = "_"
 WILDCARDS_MAX: Final = 100
-"""Most wildcards in the pattern of a selector that somebody writes."""
+"""Most wildcards in a pattern of a new selector."""
 _LOOKED_AT: Final = 1 << 20
-"""After so many characters it is asked whether to go on."""
+"""Characters searched between two calls of ``check``."""
 _TRIES: Final = 4_096
-"""So is it after so many places that turned out to be wrong."""
+"""Failed places between two calls of ``check``."""
 
 Part = str | None
 """A piece of fixed text, or a wildcard: ``""`` for any text, None for any one character."""
 Check = Callable[[], None]
-"""Raises when the search is to end."""
+"""Called during a search; raises to stop it."""
 
 
 def unlimited() -> None:
-    """Somebody waits, for as long as it takes."""
+    """A check that never stops the search."""
 
 
 def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
-    """What finds the texts that fit ``pattern``; null stays null."""
+    """A function that returns which texts match ``pattern``; null stays null."""
     match parts(pattern, escape):
         case []:
             return lambda texts, _: pc.equal(texts, pa.scalar(""))
@@ -60,12 +60,12 @@ def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
 
 
 def wildcards(pattern: str, escape: str = "") -> int:
-    """How many wildcards a pattern has, neighbouring ``%`` taken as one."""
+    """Number of wildcards in a pattern; adjacent ``%`` count as one."""
     return sum(not part for part in parts(pattern, escape))
 
 
 def parts(pattern: str, escape: str = "") -> list[Part]:
-    """The fixed pieces and wildcards of ``pattern``, neighbours merged."""
+    """The fixed text and wildcards of ``pattern``, with adjacent ones merged."""
     found: list[Any] = []
     escaped = False
     for character in pattern:
@@ -96,12 +96,12 @@ def _between(first: str, last: str) -> Callable[[Column, Check], Column]:
 
 
 class _Piece(Struct, frozen=True):
-    """What stands between two ``%``: fixed runs, and any one character elsewhere."""
+    """The part between two ``%``: runs of fixed text, and single-character wildcards elsewhere."""
 
     runs: tuple[tuple[int, str], ...]
-    """Where each begins, the longest first."""
+    """Offset and text of each run, longest first."""
     size: int
-    """In characters."""
+    """Length in characters."""
 
     @classmethod
     def of(cls, found: Sequence[Part]) -> _Piece:
@@ -117,7 +117,7 @@ class _Piece(Struct, frozen=True):
         return all(text.startswith(run, at + offset) for offset, run in self.runs)
 
     def find(self, text: str, at: int, end: int, check: Check) -> int:
-        """The first place from ``at`` on where it fits before ``end``; -1: there is none."""
+        """The first index from ``at`` where the piece matches, ending by ``end``; -1 if none."""
         last = end - self.size
         if not self.runs:
             return at if at <= last else -1
@@ -138,7 +138,7 @@ class _Piece(Struct, frozen=True):
 
 
 class _Walk:
-    """A pattern of several pieces, found one behind the other."""
+    """A search for several pieces, one after the other."""
 
     def __init__(self, found: list[Part]) -> None:
         pieces: list[list[Part]] = [[]]
@@ -150,7 +150,7 @@ class _Walk:
         first, *rest = map(_Piece.of, pieces)
         self._first = first
         self._last = rest.pop() if rest else None
-        """None: without ``%`` the first is all there is."""
+        """The last piece; None if the pattern has no ``%``, so that the first piece is all."""
         self._middle = [piece for piece in rest if piece.size]
         self._least = sum(piece.size for piece in (first, *rest, self._last or _Piece((), 0)))
         texts = [run for part in pieces for run in part if run]
@@ -160,7 +160,7 @@ class _Walk:
         if isinstance(texts, pa.Scalar):
             return self.of(pa.array([texts.as_py()], pa.string()), check)[0]
         found = pc.greater_equal(pc.utf8_length(texts), self._least)
-        if self._longest:  # most texts do not have it, and Arrow is the faster one to say so
+        if self._longest:  # Arrow quickly excludes most texts
             found = pc.and_(found, pc.match_substring(texts, self._longest))
         hits = np.asarray(found.fill_null(False).to_numpy(zero_copy_only=False), dtype=np.bool_)
         rows = np.flatnonzero(hits)

@@ -1,4 +1,4 @@
-"""A place in the tokens of a selector, and errors about that place."""
+"""Reads the tokens of a selector one after the other, and makes errors about the current one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.columns.selectors.tokens import Kind, Token, tokenize
 
 
 class Reader:
-    """Goes through the tokens of a text once, one token ahead."""
+    """A pass over the tokens of a text with one token of lookahead."""
 
     __slots__ = ("_index", "_text", "_tokens")
 
@@ -18,40 +18,40 @@ class Reader:
 
     @property
     def token(self) -> Token:
-        """The next token, not taken yet."""
+        """The next token, not consumed yet."""
         return self._tokens[self._index]
 
     @property
     def previous(self) -> Token:
-        """The token taken last; the next one at the beginning."""
+        """The last consumed token; at the start, the next token."""
         return self._tokens[max(self._index - 1, 0)]
 
     @property
     def place(self) -> str:
-        """Where the next token stands, in words."""
+        """The place of the next token, in words."""
         return f"after {self.previous.shown}" if self._index else "at the beginning"
 
     def advance(self) -> Token:
-        """Take the next token; the end stays the next one for ever."""
+        """Consume the next token and return it. The end token is never consumed."""
         taken = self.token
         if taken.kind is not Kind.END:
             self._index += 1
         return taken
 
     def at(self, sign: str) -> bool:
-        """Whether ``sign``, an operator or a keyword, comes next."""
+        """True if ``sign``, an operator or a keyword, comes next."""
         token = self.token
         return token.kind in (Kind.SIGN, Kind.KEYWORD) and token.text == sign
 
     def accept(self, sign: str) -> bool:
-        """Take ``sign`` if it comes next."""
+        """Consume ``sign`` if it comes next, and return whether it did."""
         if not self.at(sign):
             return False
         self.advance()
         return True
 
     def expect(self, *signs: str) -> Token:
-        """Take one of ``signs``; raises ``InvalidSelector`` when something else comes."""
+        """Consume one of ``signs``. Raises ``InvalidSelector`` if something else comes next."""
         if not any(self.at(sign) for sign in signs):
             wanted = " or ".join(f"'{sign}'" for sign in signs)
             raise self.fault(f"{wanted} {self.place}")
@@ -62,7 +62,7 @@ class Reader:
         return self._text[token.position : token.position + len(token.text)]
 
     def text_literal(self, expected: str) -> str:
-        """Take a literal text and give its value."""
+        """Consume a text literal and return its value."""
         if self.token.kind is not Kind.TEXT:
             raise self.fault(f"{expected} {self.place}")
         return str(self.advance().value)

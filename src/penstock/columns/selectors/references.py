@@ -1,4 +1,4 @@
-"""What begins with a name: references, header names and functions (SEM F1-F3)."""
+"""Parses expressions that begin with a name: references, header names, functions (SEM F1-F3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INDEX_MAX: Final = (1 << 31) - 1
 
 
 def read_name(reader: Reader) -> Expression:
-    """The reference or function call that comes next."""
+    """Parse the reference or function call that comes next."""
     first = reader.advance()
     steps: list[Step] = [first.text]
     while True:

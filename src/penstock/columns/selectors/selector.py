@@ -1,4 +1,4 @@
-"""A selector, ready to be applied to batch after batch (SEM F5)."""
+"""Selectors that are compiled once and applied to many batches (SEM F5)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from penstock.columns.selectors.wording import canonical
 
 
 class Selector:
-    """What a client wants to see of a channel or queue, compiled once.
+    """A condition on events, compiled once.
 
-    Its ``text`` is the same for all spellings of one selector, and parses to it again.
-    Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
+    ``text`` is the canonical text: one for all spellings of a selector, and it parses to this
+    selector again. Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
     """
 
     __slots__ = ("_condition", "columns", "expression", "text", "work")
@@ -45,46 +45,45 @@ class Selector:
         self.expression: Expression = parse(text, is_stored=is_stored)
         self.text = canonical(self.expression)
         if len(self.text) > LENGTH_MAX:
-            # What is stored is the canonical text: it has to parse again.
+            # The canonical text is what gets stored, so it has to parse again.
             expected = f"at most {LENGTH_MAX} characters with spaces around operators"
             raise fault(text, 0, expected, f"{len(self.text)} of them")
         self.columns = _columns(self.expression)
-        """Paths of the stored columns it reads, in dots, down to the first array:
-        ``properties.carrier``, ``headers.type``, ``data``. The others can stay unread."""
+        """Dotted paths of the stored columns it reads, down to the first array, such as
+        ``properties.carrier``, ``headers.type``, ``data``. Other columns need not be read."""
         self.work = sum(map(_work, walk(self.expression))) or 1
-        """How often it looks at the values of an event, about: once for each comparison,
-        calculation and wildcard."""
+        """Approximate cost per event: one for each comparison, calculation and wildcard."""
         self._condition = condition(self.expression)
 
     def mask(
         self, batch: pa.RecordBatch, *, now_us: int = 0, messages: Messages | None = None
     ) -> pa.BooleanArray:
-        """Which events of ``batch`` it selects, one boolean each and never null.
+        """A mask, without nulls, of the events of ``batch`` that it selects.
 
-        Unknown is not selected, and what the batch has no column for is unknown; an event that
-        is not stored yet has no ``event_id``. ``now_us`` is the time ``NOW()`` gives;
-        ``messages`` knows the fields of the messages in the data (SEM P1).
+        Events for which it is unknown are not selected. Values without a column are unknown;
+        ``event_id`` is unknown for events not stored yet. ``now_us`` is the time of ``NOW()``
+        in microseconds; ``messages`` reads the fields of messages in the data (SEM P1).
         """
         return self.mask_in(EventFrame(batch, now_us, messages))
 
     def mask_in(self, frame: EventFrame) -> pa.BooleanArray:
-        """As :meth:`mask`, of a frame that several selectors look at: each value is found once."""
+        """Like :meth:`mask`, on a frame shared by several selectors, so each value is read once."""
         found = rows_of(self._condition(frame), frame.rows)
         return found.fill_null(False) if found.null_count else found
 
     def may_match(
         self, statistics: Mapping[str, ColumnStatistics], *, now_us: int | None = None
     ) -> bool:
-        """False only if it selects no event of a part of the store with these statistics.
+        """False only if a part of the store with these statistics has no event that it selects.
 
-        They are by column path, as in ``columns``; one that is missing says nothing. A name
-        that is stored in several columns, one a type, has to be missing. ``now_us`` is the time
-        ``NOW()`` gives, where it is known.
+        Statistics are by column path, as in ``columns``. Nothing is known about a missing path.
+        A name that is stored in several columns, one per type, must be missing. ``now_us`` is
+        the time of ``NOW()`` in microseconds, if it is known.
         """
         return outcomes(self.expression, Known(statistics, now_us)).may_hold
 
     def may_match_in(self, summary: bytes, *, now_us: int | None = None) -> bool:
-        """False only if it selects no event of a record batch with this summary (SEM F5)."""
+        """False only if a record batch with this summary has no event that it selects (SEM F5)."""
         if not summary:
             return True
         return self.may_match(known_of(summary, self.columns), now_us=now_us)
@@ -101,8 +100,9 @@ class Selector:
 
 @lru_cache(maxsize=4_096)
 def selector_of(text: str) -> Selector:
-    """The selector of a stored text, which is used again and again: parsed once, not at every
-    publish. Raises ``InvalidSelector``.
+    """The selector of a stored text, cached so that it is not parsed at every publish.
+
+    Raises ``InvalidSelector``.
     """
     return Selector(text, is_stored=True)
 
@@ -115,7 +115,7 @@ def _work(node: Expression) -> int:
 
 @lru_cache(maxsize=65_536)
 def work_of(text: str) -> int:
-    """The work of the selector of a stored text, which need not be parsed again to tell it."""
+    """The cached ``work`` of the selector of a stored text."""
     return selector_of(text).work
 
 

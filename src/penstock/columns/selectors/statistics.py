@@ -1,7 +1,7 @@
-"""Whether a part of the store can hold a match at all, told from bounds of its columns.
+"""Decides from bounds of columns whether a part of the store can hold a match.
 
-Reasoning is on whole columns: an expression *may hold* and *may fail* in some event. Unknown is
-always possible and is neither. Everything not understood may do both.
+For a whole part it is derived whether an expression *may hold* and whether it *may fail* in some
+event. Unknown is always possible, and is neither. An expression not handled here may do both.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from penstock.columns.selectors.patterns import parts
 
 
 class ColumnStatistics(NamedTuple):
-    """What is known of one column in one part of the store. None where it is not known.
+    """Bounds of one column in one part of the store; None for what is not known.
 
-    Values are Python's: numbers, text, booleans, and times with a time zone.
+    Values are Python objects: numbers, text, booleans, and times with a time zone.
     """
 
     minimum: Any = None
-    """Not greater than any value. NaN does not count; text by code point."""
+    """A lower bound of all values but NaN; text is ordered by code point."""
     maximum: Any = None
-    """Not less than any value."""
+    """An upper bound of all values but NaN."""
     null_count: int | None = None
     distinct: Sequence[Any] | None = None
-    """All values there are, perhaps more."""
+    """A superset of all values."""
 
     @property
     def has_no_value(self) -> bool:
-        """Whether there are only nulls, or no such column."""
+        """True if the column has only nulls, or does not exist."""
         return self.distinct is not None and not self.distinct
 
 
@@ -65,7 +65,7 @@ ONLY_NULLS: Final = ColumnStatistics(distinct=())
 
 
 class Outcomes(NamedTuple):
-    """What an expression can come to, besides unknown."""
+    """The possible outcomes of an expression, besides unknown."""
 
     may_hold: bool
     may_fail: bool
@@ -79,21 +79,23 @@ UNKNOWN: Final = Outcomes(may_hold=False, may_fail=False)
 
 _LEAST: Final = -(1 << 63)
 _FEW: Final = 64
-"""Values of a longer list are compared with bounds in one go: one by one takes more time than
-looking at the events does."""
+"""Length of a list of options above which they are compared with the bounds all at once.
+
+Comparing a longer list one by one would take more time than reading the events.
+"""
 
 
 class Known(NamedTuple):
-    """What there is to reason from."""
+    """The statistics of a part of the store, and the current time."""
 
     columns: Mapping[str, ColumnStatistics]
-    """By path."""
+    """Statistics by column path."""
     now_us: int | None = None
-    """The time ``NOW()`` gives; None where it is not the same for all."""
+    """The time of ``NOW()`` in microseconds; None if it differs between events."""
 
 
 def outcomes(node: Expression, statistics: Known) -> Outcomes:
-    """What ``node`` can come to in a part of the store."""
+    """The possible outcomes of ``node`` in a part of the store."""
     match node:
         case And(operands):
             found = [outcomes(operand, statistics) for operand in operands]
@@ -133,7 +135,7 @@ def _in(operand: Expression, options: Sequence[Literal], statistics: Known) -> O
 
 
 def _among(operand: Expression, options: Sequence[Literal], statistics: Known) -> Outcomes:
-    """Whether a value of a long list lies within the bounds."""
+    """The outcomes of a long list of options: whether any of them lies within the bounds."""
     known = _known(operand, statistics) if isinstance(operand, Reference) else None
     if known is None:
         return ANYTHING
@@ -175,7 +177,7 @@ def _known(reference: Reference, statistics: Known) -> ColumnStatistics | None:
 
 
 def _priority(known: ColumnStatistics | None) -> ColumnStatistics | None:
-    """A null in this column stands for the default."""
+    """Statistics of the priority, in which null stands for the default."""
     if known is None or known.null_count == 0:
         return known
     if known.has_no_value:
@@ -190,7 +192,7 @@ def _priority(known: ColumnStatistics | None) -> ColumnStatistics | None:
 def _is_null(reference: Reference, statistics: Known) -> Outcomes:
     known = _known(reference, statistics)
     if known is not None and known.has_no_value:
-        # Of an array that is not there it is not even known whether an element is null.
+        # If the array is absent, it is unknown whether an element is null.
         return Outcomes(may_hold=True, may_fail=False)
     return Outcomes(may_hold=known is None or known.null_count != 0, may_fail=True)
 
@@ -206,7 +208,7 @@ def _compare(
     if known is None:
         return ANYTHING
     if known.has_no_value:
-        # Of an empty array no element is compared with what is missing: that is false.
+        # In an empty array no element is compared with the missing value, so the outcome is false.
         return ANYTHING if each_references(right) else UNKNOWN
     literal = _literal(right, statistics.now_us)
     if literal is None:
@@ -218,7 +220,7 @@ def _compare(
 
 
 def _literal(node: Expression, now_us: int | None) -> Text | Integer | Float | Truth | None:
-    """What ``node`` is in every event; None where that is not known."""
+    """The value of ``node`` if it is one and known for all events; otherwise None."""
     match node:
         case Text() | Integer() | Float() | Truth():
             return node
@@ -242,7 +244,7 @@ _WHOLE: Final[dict[ArithmeticOperator, Callable[[int, int], int]]] = {
 
 
 def _is_of_another_type(literal: Text | Integer | Float | Truth, known: ColumnStatistics) -> bool:
-    """Whether the column has values of one type, and they do not compare with the literal."""
+    """True if all values of the column have one type, which does not compare with the literal."""
     samples = (known.minimum, known.maximum)
     match literal:
         case Text():
@@ -254,7 +256,7 @@ def _is_of_another_type(literal: Text | Integer | Float | Truth, known: ColumnSt
 
 
 class _Scale(NamedTuple):
-    """How bounds and the literal are brought to numbers, or texts, that compare."""
+    """Conversions of bounds and literal to numbers, or to text, so that they compare."""
 
     literal: Any
     of_bound: Callable[[Any], Any]
@@ -299,7 +301,7 @@ def _is_number(sample: object) -> bool:
 def _bounded(operator: str, scale: _Scale, known: ColumnStatistics) -> Outcomes:
     literal = scale.literal
     low, high = scale.of_bound(known.minimum), scale.of_bound(known.maximum)
-    if not low <= high:  # NaN among the bounds
+    if not low <= high:  # a bound is NaN
         return ANYTHING
     holds = {
         "=": low <= literal <= high,
@@ -316,7 +318,7 @@ def _bounded(operator: str, scale: _Scale, known: ColumnStatistics) -> Outcomes:
     if isinstance(low, bool) and operator not in ("=", "<>"):
         return Outcomes(may_hold=False, may_fail=False)
     if isinstance(low, float) or isinstance(high, float):
-        # A NaN fails all comparisons but `<>`, and bounds do not show it.
+        # NaN fails all comparisons but `<>`, and the bounds do not show whether there is one.
         return Outcomes(found.may_hold or operator == "<>", may_fail=True)
     return found
 

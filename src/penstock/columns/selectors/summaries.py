@@ -1,8 +1,8 @@
-"""What is known of each column of one record batch, kept beside it in a segment's index.
+"""Summaries: statistics of each column of a record batch, kept in the index of its segment.
 
-A *summary* lets a selector pass over events without reading them (SEM F5): bounds, nulls, and
-where a column has few different values all of these. It is small, for the index of every
-segment is in memory; what it has no room for, it does not know.
+A *summary* lets a selector skip events without reading them (SEM F5). It has bounds, nulls, and
+all values of a column that has few. It is small, because the indexes of all segments are in
+memory; columns beyond its size limit are left out, and count as unknown.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from penstock.columns.selectors.statistics import NOTHING_KNOWN, ONLY_NULLS, Col
 BYTES_MAX: Final = 2_048
 """Most bytes of one summary."""
 DISTINCT_MAX: Final = 16
-"""A column with more different values has bounds only."""
+"""Most distinct values that are listed; a column with more has bounds only."""
 TEXT_MAX: Final = 32
-"""Most characters of a bound; longer text is cut, to something that still is a bound."""
+"""Most characters of a bound; longer text is shortened such that it is still a bound."""
 _SAMPLE: Final = 512
 _DEPTH_MAX: Final = 8
 
 _UNREAD: Final = frozenset(("data", "nulls", "origin", "ttl", "transient", "sparse", "deliver_at"))
-"""Columns no selector reads, or reads no value of."""
+"""Columns whose values selectors do not read."""
 _OVERFLOW: Final = "more"
 _PROPERTIES: Final = "properties"
 _LAST: Final = 0x10FFFF
 _SURROGATES: Final = range(0xD800, 0xE000)
 
 Found = ColumnStatistics | None
-"""None: nothing is known of the column, nor of what is below it."""
+"""Statistics of a column; None if nothing is known of it and of the columns inside it."""
 
 _Packed = tuple[bool, dict[str, tuple[Any, ...] | None]]
 _decoder = msgspec.msgpack.Decoder(_Packed)
@@ -49,14 +49,14 @@ def summary_of(batch: pa.RecordBatch) -> bytes:
         if name in _UNREAD or name == _OVERFLOW:
             continue
         if name == _PROPERTIES and overflows:
-            found[name] = None  # a name in the overflow column wins over a column
+            found[name] = None  # the overflow wins over the column
         else:
             found.update(_described(name, [column], 0))
     return _packed(found)
 
 
 def known_of(summary: bytes, paths: Collection[str]) -> Mapping[str, ColumnStatistics]:
-    """What a summary knows of the columns at ``paths``; an empty summary knows nothing."""
+    """The statistics that a summary has for ``paths``; an empty summary has none."""
     if not summary:
         return {}
     is_complete, packed = _decoder.decode(summary)
@@ -67,12 +67,12 @@ def known_of(summary: bytes, paths: Collection[str]) -> Mapping[str, ColumnStati
             if values is not None:
                 known[path] = ColumnStatistics(*values)
         elif is_complete and not _is_below(path, packed):
-            known[path] = ONLY_NULLS  # there is no such column
+            known[path] = ONLY_NULLS  # the column does not exist
     return known
 
 
 def _is_below(path: str, packed: Mapping[str, tuple[Any, ...] | None]) -> bool:
-    """Whether ``path`` is inside a column of which nothing is known."""
+    """True if ``path`` is inside a column without statistics."""
     above = path.rpartition(".")[0]
     while above:
         if above in packed:
@@ -87,7 +87,7 @@ def _overflows(batch: pa.RecordBatch) -> bool:
 
 
 def _packed(found: dict[str, Found]) -> bytes:
-    """As many columns as there is room for, the event's own first."""
+    """Pack as many columns as fit into :data:`BYTES_MAX`, in the given order."""
     room = BYTES_MAX
     kept: dict[str, tuple[Any, ...] | None] = {}
     is_complete = True
@@ -110,7 +110,7 @@ def _short(known: ColumnStatistics) -> tuple[Any, ...]:
 
 
 def _described(path: str, columns: list[Any], depth: int) -> Iterator[tuple[str, Found]]:
-    """``columns`` are those of one name, one a type."""
+    """Statistics of a name, and of the names inside it; it has one column per type."""
     column, *others = columns
     if others or depth > _DEPTH_MAX:
         yield path, None
@@ -123,7 +123,7 @@ def _described(path: str, columns: list[Any], depth: int) -> Iterator[tuple[str,
 
 
 def _children(column: Any) -> dict[str, list[Any]]:
-    """By name; a name with a dot in it is none a selector can say."""
+    """Struct fields by name, without names with a dot: selectors cannot refer to those."""
     found: dict[str, list[Any]] = {}
     for index in range(column.type.num_fields):
         field = column.type.field(index)
@@ -143,7 +143,7 @@ def _statistics(column: Any) -> Found:
     try:
         least, most = pc.min_max(column).as_py().values()
         distinct = _distinct(column)
-    except (OverflowError, ValueError):  # a time no Python datetime can be
+    except (OverflowError, ValueError):  # a time that datetime cannot hold
         return None
     return _bounded(least, most, column.null_count, distinct)
 
@@ -183,7 +183,7 @@ def _above(text: str) -> str | None:
 
 
 def _distinct(column: Any) -> tuple[Any, ...] | None:
-    """All values, if they are few; a look at the first ones spares most columns the count."""
+    """All values if they are few, else None. A sample of the first rows excludes most columns."""
     if pa.types.is_floating(column.type):
         return None
     for part in (column.slice(0, _SAMPLE), column):

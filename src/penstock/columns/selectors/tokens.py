@@ -1,4 +1,4 @@
-"""Selector text cut into tokens, each with its place in the text."""
+"""Splits selector text into tokens, each with its position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEYWORDS: Final = frozenset(
 )
 
 _DIGITS_MAX: Final = 66
-"""More significant digits have no 64 bits in any base; a long number is not even worked out."""
+"""Most significant digits that can fit 64 bits in any base; longer numbers are not converted."""
 _OCTAL: Final = 8
 _OCTAL_DIGITS: Final = frozenset("01234567")
 _INTEGER_MAX: Final = (1 << 63) - 1
@@ -37,7 +37,7 @@ _WORD_PART: Final = re.compile(r"[\w$]")
 
 
 class Kind(Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     NAME = "name"
     KEYWORD = "keyword"
@@ -53,15 +53,15 @@ class Token(Struct, frozen=True):
 
     kind: Kind
     text: str
-    """As written; a keyword in capitals."""
+    """The text as written; keywords in capitals."""
     position: int
     """Index of its first character in the selector."""
     value: int | float | str = ""
-    """Of a literal: what it stands for."""
+    """The value of a literal; empty for other tokens."""
 
     @property
     def shown(self) -> str:
-        """How an error message names this token."""
+        """The name of this token in error messages."""
         if self.kind is Kind.END:
             return "end of text"
         return self.text if self.kind is Kind.TEXT else f"'{self.text}'"
@@ -120,7 +120,7 @@ def _token(found: re.Match[str], text: str) -> Token:
             return _number(written, position, text)
         case "word":
             capitals = written.upper()
-            # Only ASCII: the upper case of a dotless i would make keywords out of names.
+            # ASCII only: the upper case of a dotless i is "I", which could make a keyword.
             if written.isascii() and capitals in KEYWORDS:
                 return Token(Kind.KEYWORD, capitals, position)
             return Token(Kind.NAME, written, position)
@@ -135,7 +135,7 @@ def _number(written: str, position: int, text: str) -> Token:
     suffix = written[-1] if written[-1] in "lLfFdD" else ""
     digits = written.removesuffix(suffix) if suffix else written
     if digits.isdigit() and suffix not in tuple("fFdD"):
-        # As in Java, a zero in front means base 8.
+        # A leading zero means base 8, as in Java.
         base = _OCTAL if digits[0] == "0" else 10
         return Token(Kind.INTEGER, written, position, _integer(digits, position, text, base=base))
     if suffix in ("l", "L"):
@@ -150,7 +150,7 @@ def _integer(digits: str, position: int, text: str, *, base: int) -> int:
     if base == _OCTAL and not _OCTAL_DIGITS.issuperset(digits):
         expected = "digits 0 to 7 (a zero in front means base 8)"
         raise fault(text, position, expected, f"'{digits}'")
-    # One more than the largest is let through: the parser accepts it behind a minus sign.
+    # One more than the largest value is allowed: the parser accepts it after a minus sign.
     if len(digits.lstrip("0")) <= _DIGITS_MAX and (value := int(digits, base)) <= _INTEGER_MAX + 1:
         return value
     raise fault(text, position, "a whole number of 64 bits (or one with '.0')", f"'{digits}'")

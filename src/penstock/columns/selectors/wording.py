@@ -1,4 +1,4 @@
-"""The one text of an expression: capitals for keywords, single spaces, no needless parentheses."""
+"""The canonical text of an expression: capital keywords, single spaces, no extra parentheses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OR, _AND, _NOT, _PREDICATE, _SUM, _PRODUCT, _SIGNED, _ATOM = range(8)
 
 
 def canonical(node: Expression) -> str:
-    """Text that parses to ``node``; the same for all spellings of it."""
+    """The canonical text of ``node``: one for all spellings, and it parses to ``node`` again."""
     match node:
         case Or(operands):
             return " OR ".join(_inside(operand, _AND) for operand in operands)
