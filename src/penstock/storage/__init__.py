@@ -1,1 +1,1 @@
-"""Adapters of the ports in ``core.vocabulary.ports``: a data directory, or memory."""
+"""Implementations of the ports in ``core.vocabulary.ports``: a data directory, and memory."""

@@ -1,5 +1,8 @@
-"""The audit logs as files of the data directory, one record a line: ``audit.ndjson`` has acts,
-``audit-sign-ins.ndjson`` and ``audit-refusals.ndjson`` what their names say."""
+"""The audit logs as files of the data directory, one record per line.
+
+``audit.ndjson`` records acts, ``audit-sign-ins.ndjson`` sign-ins, ``audit-refusals.ndjson``
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,16 @@ NAMES = {
     "refusals": "audit-refusals.ndjson",
 }
 FILE_BYTES_MAX = 16 << 20
-"""A file that has grown beyond this is put aside under ``audit-1.ndjson`` and so on, with the
-highest number for the newest; what was put aside may be moved elsewhere or deleted."""
+"""Bytes above which a log file is renamed to ``audit-1.ndjson`` and so on, and a new one begun.
+
+The highest number is the newest. Renamed files may be moved elsewhere or deleted.
+"""
 READ_BYTES = 4 << 20
-"""How far back a start reads."""
+"""Bytes at the end of a log that are read at start-up."""
 
 
 class FileAudit:
-    """Appends lines and syncs each; a line torn by a crash is ended, and passed over later."""
+    """Appends lines and syncs each. A line torn by a crash is ended, and skipped by readers."""
 
     def __init__(
         self,
@@ -34,7 +39,7 @@ class FileAudit:
         name: str = NAMES["acts"],
         files_max: int = 0,
     ) -> None:
-        """Of the files put aside no more than ``files_max`` stay, the newest; 0: all."""
+        """``files_max`` is how many renamed files are kept, newest first; 0 keeps all."""
         self._root = root
         self._name = name
         self._path = f"{root}/{name}"
@@ -45,15 +50,15 @@ class FileAudit:
         self._size = 0
 
     async def append(self, line: bytes) -> None:
-        """On disk when this returns. Raises ``StorageFailed``."""
+        """Append a line, on disk on return. Raises ``StorageFailed``."""
         await self._offload(lambda: self._append(line))
 
     def append_now(self, line: bytes) -> None:
-        """The same without a thread, at the end."""
+        """Append a line on the calling thread, for shutdown. Raises ``StorageFailed``."""
         self._append(line)
 
     async def newest(self, count: int) -> Sequence[bytes]:
-        """The last lines, the oldest of them first. Raises ``StorageFailed``."""
+        """The last ``count`` lines, oldest first. Raises ``StorageFailed``."""
         lines: list[bytes] = await self._offload(self._last_lines)
         return lines[-count:]
 
@@ -114,7 +119,7 @@ def _numbered(name: str, number: int) -> str:
 
 
 def aside(disk: Disk, root: str, name: str) -> list[int]:
-    """The numbers of the files of one log that were put aside, the oldest first."""
+    """The numbers of the renamed files of one log, oldest first."""
     wanted = re.compile(rf"{re.escape(name.removesuffix('.ndjson'))}-(\d+)\.ndjson")
     found = (wanted.fullmatch(entry.name) for entry in disk.list(root))
     return sorted(int(each[1]) for each in found if each)

@@ -1,4 +1,4 @@
-"""What a blob may be called."""
+"""The rules for names of blobs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The few things the embedded store asks of a disk, and the real one.
+"""The disk operations that the embedded store uses, and their real implementation.
 
-Everything under ``storage.embedded`` goes through :class:`Disk`, so a simulation can put a disk
-there that loses power, tears writes or fills up (``penstock.testing.disk``).
-All calls are synchronous and raise ``OSError``; who calls decides which thread waits.
+All code under ``storage.embedded`` uses :class:`Disk`, so a simulation can replace it by a disk
+that loses power, tears writes or fills up (``penstock.testing.disk``).
+All calls are synchronous and raise ``OSError``; the caller chooses the thread that waits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import NamedTuple, Protocol
 from penstock.core.vocabulary.ports import Buffer
 
 _VECTORS_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
-"""Buffers one ``pwritev`` takes."""
+"""Most buffers that one ``pwritev`` accepts."""
 _JOIN_BELOW = 32 << 10
-"""Fewer bytes than this are written as one buffer: copying them costs less than the vector."""
+"""Bytes below which chunks are joined: a copy then costs less than a vectored write."""
 
 
 class LockHeld(Exception):
-    """Another holder has the lock; its text is the holder's own description."""
+    """Raised if another process holds the lock; the text is that holder's description of itself."""
 
 
 PRIVATE_FILE = 0o600
@@ -40,17 +40,19 @@ class Entry(NamedTuple):
 
 
 class Disk(Protocol):
-    """Files by path, open files by number. Paths use ``/`` and are absolute."""
+    """Operations on files. Paths are absolute with ``/``; open files are numbers."""
 
     def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
-        """Open for reading and writing. ``create`` wants a file that does not exist yet; a
-        ``private`` one is its owner's alone."""
+        """Open a file for reading and writing.
+
+        With ``create`` the file must not exist yet; ``private`` restricts a new file to its owner.
+        """
         ...
 
     def close(self, file: int) -> None: ...
 
     def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
-        """Write every chunk, one after the other, from ``offset`` on; all of it or ``OSError``."""
+        """Write all chunks one after the other from ``offset`` on, or raise ``OSError``."""
         ...
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
@@ -58,53 +60,55 @@ class Disk(Protocol):
         ...
 
     def map(self, file: int) -> memoryview:
-        """The whole file as long as it is now, without copying where that is possible.
+        """The whole file at its current length, mapped without a copy where possible.
 
-        Shows later writes. Outlives ``close`` and ``unlink``.
+        The view shows later writes, and stays valid after ``close`` and ``unlink``.
         """
         ...
 
     def datasync(self, file: int) -> None:
-        """Put the file's bytes and size on disk."""
+        """Sync the content and the size of a file to disk."""
         ...
 
     def truncate(self, file: int, size: int) -> None: ...
 
     def allocate(self, file: int, offset: int, size: int) -> None:
-        """Reserve room for ``offset .. offset + size``; the file grows by zeros."""
+        """Reserve space for ``offset .. offset + size``; the file is extended by zeros."""
         ...
 
     def size(self, file: int) -> int: ...
 
     def rename(self, old: str, new: str, *, replace: bool) -> None:
-        """Move within one directory. ``FileExistsError`` if not ``replace`` and ``new`` is."""
+        """Rename in one directory. ``FileExistsError`` if ``new`` exists, unless ``replace``."""
         ...
 
     def unlink(self, path: str) -> None: ...
 
     def list(self, path: str) -> list[Entry]:
-        """What a directory holds, ordered by name. ``FileNotFoundError`` if there is none."""
+        """The entries of a directory by name. ``FileNotFoundError`` if it does not exist."""
         ...
 
     def make_directory(self, path: str, *, private: bool = False) -> None:
-        """Make one directory; one that exists is fine. A ``private`` one is its owner's alone."""
+        """Make one directory unless it exists. ``private`` restricts it to its owner."""
         ...
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory. ``OSError`` when there is something in it."""
+        """Remove an empty directory. ``OSError`` if it is not empty."""
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Put creations, renames and removals in this directory on disk."""
+        """Sync creations, renames and removals in this directory to disk."""
         ...
 
     def lock(self, path: str, holder: str) -> int:
-        """Take the lock file for this process, writing ``holder`` into it; ``close`` frees it.
-        Raises :class:`LockHeld` at once when someone else has it."""
+        """Lock a file for this process and write ``holder`` into it; ``close`` unlocks it.
+
+        Raises :class:`LockHeld` immediately if another process holds the lock.
+        """
         ...
 
     def local_path(self, path: str) -> str | None:
-        """The path under which other processes find this file, if they can."""
+        """The path under which other processes find this file; None if they cannot."""
         ...
 
 
@@ -150,7 +154,7 @@ class RealDisk:
         return memoryview(mmap.mmap(file, size, prot=mmap.PROT_READ))
 
     def datasync(self, file: int) -> None:
-        if sys.platform == "darwin":  # its fsync stops at the drive's cache
+        if sys.platform == "darwin":  # its fsync does not flush the drive's cache
             fcntl.fcntl(file, fcntl.F_FULLFSYNC)
         else:
             os.fdatasync(file)
@@ -159,7 +163,7 @@ class RealDisk:
         os.ftruncate(file, size)
 
     def allocate(self, file: int, offset: int, size: int) -> None:
-        if sys.platform != "darwin":  # there files just grow
+        if sys.platform != "darwin":  # it cannot preallocate: files just grow
             os.posix_fallocate(file, offset, size)
 
     def size(self, file: int) -> int:
@@ -174,7 +178,7 @@ class RealDisk:
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
-            if os.path.lexists(new):  # no hard links here: the lock keeps others away
+            if os.path.lexists(new):  # no hard links; safe because of the lock
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new) from None
             os.rename(old, new)
         else:
@@ -229,7 +233,7 @@ class RealDisk:
 
 
 def make_directories(disk: Disk, path: str, below: str, *, private: bool = False) -> None:
-    """Make ``path`` and what is missing between it and ``below``, each one durably."""
+    """Make ``path`` and missing directories between it and ``below``, each synced to disk."""
     parts = path.removeprefix(below).strip("/").split("/")
     parent = below.rstrip("/") or "/"
     for part in parts:
@@ -239,13 +243,13 @@ def make_directories(disk: Disk, path: str, below: str, *, private: bool = False
         except FileNotFoundError:
             disk.make_directory(child, private=private)
             is_used = False
-        if not is_used:  # who made it may have ended, or failed, before the sync
+        if not is_used:  # its maker may have crashed before the sync
             disk.sync_directory(parent)
         parent = child
 
 
 def write_all(disk: Disk, path: str, chunks: Sequence[Buffer], *, private: bool = False) -> None:
-    """Create ``path`` with these bytes, on disk on return; on failure nothing is left of it."""
+    """Create ``path`` with these bytes, synced on return. A failure leaves no file behind."""
     file = disk.open(path, create=True, private=private)
     try:
         disk.pwrite(file, chunks, 0)

@@ -1,7 +1,7 @@
-"""Blobs on a file system of Arrow's: an object store, HDFS, or a folder.
+"""Blobs on an Arrow file system: an object store, HDFS, or a folder.
 
-For copies of files. It is no place for a realm's own: an object store could not refuse a name that
-two writers take at one time.
+Only for copies of files. A realm cannot keep its own files there, because an object store does not
+refuse a name that two writers use at the same time.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from penstock.core.vocabulary.ports import BlobInfo, Buffer, Offload
 from penstock.storage.blob_names import check_blob_name
 
 _IN_ONE_STEP: Final = ("s3", "gcs", "abfs")
-"""Stores where an object is there as a whole, once all of it has come."""
+"""Stores in which an object appears atomically when its upload is complete."""
 _ASIDE: Final = ".put-"
 
 
 class FileSystemBlobs:
-    """The :class:`~penstock.core.vocabulary.ports.Blobs` below one folder, of one writer at a time.
+    """The :class:`~penstock.core.vocabulary.ports.Blobs` in one folder, for one writer at a time.
 
-    Nobody ever sees a part of a blob: an object store shows it when all has come, elsewhere it is
-    written aside and renamed. ``extend`` writes the whole blob anew.
+    A blob is never visible in part: object stores show it when its upload is complete, and
+    elsewhere it is written under another name and renamed. ``extend`` rewrites the whole blob.
     """
 
     def __init__(self, files: fs.FileSystem, folder: str, shown: str, *, offload: Offload) -> None:
-        """``shown`` is what messages call the place."""
+        """``shown`` is the name of the folder in error messages."""
         self._files = files
         self._folder = folder
         self._shown = shown
@@ -43,8 +43,7 @@ class FileSystemBlobs:
         await self._offload(lambda: self._put(name, chunks))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`: after a failure it is as it
-        was."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`. A failure changes nothing."""
         check_blob_name(name)
         await self._offload(lambda: self._extend(name, at, chunks))
 
@@ -59,12 +58,12 @@ class FileSystemBlobs:
         return await self._offload(lambda: self._list(prefix))
 
     async def delete(self, name: str) -> None:
-        """Remove a blob; one that is gone already is no error."""
+        """Remove a blob. A missing blob is not an error."""
         check_blob_name(name)
         await self._offload(lambda: self._delete(name))
 
     def local_path(self, name: str) -> str | None:
-        """None: it may be on another machine."""
+        """None, because the file system may be on another machine."""
         check_blob_name(name)
         return None
 
@@ -108,7 +107,7 @@ class FileSystemBlobs:
     def _list(self, prefix: str) -> Sequence[BlobInfo]:
         found = []
         with self._explained(prefix, "listed"):
-            # The folder that the prefix leads into: the store reads no other names.
+            # List only the folder of the prefix, so that the store reads no other names.
             inside = prefix.rpartition("/")[0]
             selector = fs.FileSelector(self._path(inside), recursive=True, allow_not_found=True)
             for info in self._files.get_file_info(selector):
@@ -153,7 +152,7 @@ class FileSystemBlobs:
                 stream.write(pa.py_buffer(chunk))
 
     def _sync(self, path: str) -> None:
-        """Where the files are this machine's. Others take a file over when it is closed."""
+        """Sync a local file. Other file systems store a file when it is closed."""
         if isinstance(self._files, fs.LocalFileSystem):
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:

@@ -1,4 +1,4 @@
-"""The ports in memory: for realms that keep nothing, and for tests."""
+"""In-memory implementations of the ports, for realms that keep nothing and for tests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.storage.watching import Watches
 
 
 class MemoryJournal:
-    """A :class:`~penstock.core.vocabulary.ports.Journal` that is a list."""
+    """A :class:`~penstock.core.vocabulary.ports.Journal` in a list."""
 
     def __init__(self) -> None:
         self._blocks: list[bytes] = []
@@ -136,19 +136,18 @@ class MemoryBlobs:
         return [BlobInfo(name, len(self._blobs[name])) for name in names]
 
     async def delete(self, name: str) -> None:
-        """Remove a blob; one that is gone already is no error."""
+        """Remove a blob. A missing blob is not an error."""
         check_blob_name(name)
         self._blobs.pop(name, None)
 
     def local_path(self, name: str) -> str | None:
-        """None: other processes cannot see this memory."""
+        """None, because other processes cannot see this memory."""
         check_blob_name(name)
         return None
 
 
 class MemoryPages:
-    """:class:`~penstock.core.vocabulary.ports.Pages` in dictionaries; nothing outlives the
-    process."""
+    """:class:`~penstock.core.vocabulary.ports.Pages` in dictionaries, lost with the process."""
 
     def __init__(self) -> None:
         self._channels: dict[int, dict[Place, bytes]] = {}
@@ -184,7 +183,7 @@ class MemoryPages:
         return memoryview(body)
 
     async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
-        """Bodies that are not there; memory does not rot."""
+        """The bodies that are missing. Bodies in memory cannot be damaged."""
         self._check_open()
         held = self._channels.get(channel, {})
         where = f"channel {channel} in memory"
@@ -197,7 +196,7 @@ class MemoryPages:
     async def restore(
         self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
     ) -> None:
-        """Nothing to do: memory begins empty."""
+        """Nothing to do: memory is empty at the start."""
         self._check_open()
 
     async def release(self, channel: int, places: Sequence[Place]) -> None:
@@ -256,12 +255,12 @@ class MemoryRegistry:
         return sorted(key for key in self._records if key.startswith(prefix))
 
     def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
-        """Changes from now on; a slow watcher misses records between."""
+        """Changes from now on. A slow watcher may miss intermediate records."""
         return self._watches.add(prefix)
 
 
 class InMemory:
-    """All the stores of a realm without a data directory."""
+    """All stores of a realm without a data directory."""
 
     def __init__(self) -> None:
         self.journal = MemoryJournal()

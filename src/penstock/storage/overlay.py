@@ -1,4 +1,4 @@
-"""A disk whose changes stay in memory: what would happen can be seen, and nothing does."""
+"""A disk whose changes stay in memory, for dry runs that must not change any file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.storage.disk import Disk, Entry
 
 
 class OverlayDisk:
-    """Reads another :class:`~penstock.storage.disk.Disk`, and writes to it nothing but locks."""
+    """Reads another :class:`~penstock.storage.disk.Disk`, and changes nothing on it but locks."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
@@ -20,7 +20,7 @@ class OverlayDisk:
         self._directories: set[str] = set()
         self._open: dict[int, str] = {}
         self._beneath: dict[int, int] = {}
-        """The other disk's number of an open file."""
+        """By open file, its number on the other disk."""
         self._numbers = 1 << 30
 
     def open(self, path: str, *, create: bool = False, private: bool = False) -> int:
@@ -61,7 +61,7 @@ class OverlayDisk:
         )
 
     def datasync(self, file: int) -> None:
-        """There is nothing to be put on disk."""
+        """Nothing to do: changes are in memory only."""
 
     def truncate(self, file: int, size: int) -> None:
         content = self._own(file)
@@ -110,7 +110,7 @@ class OverlayDisk:
         self._removed.add(path)
 
     def sync_directory(self, path: str) -> None:
-        """There is nothing to be put on disk."""
+        """Nothing to do: changes are in memory only."""
 
     def lock(self, path: str, holder: str) -> int:
         return self._disk.lock(path, holder)
@@ -119,7 +119,7 @@ class OverlayDisk:
         return None
 
     def _own(self, file: int) -> bytearray:
-        """The file's bytes, to be changed."""
+        """The file's bytes as a private copy that may be changed."""
         path = self._open[file]
         if path not in self._changed:
             beneath = self._beneath[file]

@@ -1,7 +1,7 @@
-"""What nobody but the realm's own user may read: verifiers of passwords, the audit log.
+"""File permissions of a data directory: only the realm's user may read its secrets.
 
-Such files are made so. Folders of earlier versions, and those that were restored or copied, are
-mended when they are opened.
+Secrets are password verifiers and the audit log. New files get the right permissions; those of
+directories from earlier versions, or that were restored or copied, are corrected on opening.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ _log = structlog.get_logger("penstock.storage")
 
 
 def mend(root: str) -> None:
-    """Take from others what they may do with the secrets in the data directory ``root``, and say
-    in the log what they could."""
+    """Remove other users' access to secrets in the data directory ``root``, and log what it was."""
     found = openness(Path(root))
     if found:
         _log.warning(
@@ -33,8 +32,10 @@ def mend(root: str) -> None:
 
 
 def openness(root: Path) -> str:
-    """What others than the realm's user and group may do in a data directory; empty: nothing. Its
-    group may read, for DuckDB and Spark, and is not to write."""
+    """Describe access to a data directory that is too open; empty if there is none.
+
+    Its group may read, for DuckDB and Spark, but not write. Other users may do neither.
+    """
     mode = root.stat().st_mode
     found = []
     if mode & stat.S_IWGRP:

@@ -1,4 +1,4 @@
-"""Telling who watches a registry in this process what has changed."""
+"""Notifies watchers of a registry in this process about changes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from penstock.core.vocabulary.ports import Record
 
 
 class Watch:
-    """Changes under a prefix, from its creation on.
+    """The changes under a prefix since this watch was created.
 
-    A watcher that is slow sees each key's newest record once, not every one between, so what
-    waits is bounded by the number of keys.
+    A slow watcher sees only the newest record of each key, not those in between, so its queue is
+    bounded by the number of keys.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -37,7 +37,7 @@ class Watch:
 
 
 class Watches:
-    """The watches that somebody still holds."""
+    """All watches that are still referenced."""
 
     def __init__(self) -> None:
         self._open: list[ReferenceType[Watch]] = []

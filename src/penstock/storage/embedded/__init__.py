@@ -63,7 +63,7 @@ class Embedded(NamedTuple):
 
 
 class _LockedJournal(FileJournal):
-    """The journal of a data directory, which holds its lock."""
+    """The journal of a data directory. It owns the lock of the directory."""
 
     _lock: int | None = None
 
@@ -87,13 +87,14 @@ def open_embedded(
     limits: JournalLimits | None = None,
     page_limits: PageLimits | None = None,
 ) -> Embedded:
-    """Open the data directory ``root`` (absolute), making it if it is empty or missing.
+    """Open the data directory ``root`` (absolute), or create it if it is empty or missing.
 
-    ``holder`` is what a second realm is told about this one (``pid 4711``); ``identity`` gives
-    64 random bits for a new journal. Reads and checks everything (SEM S1), so it may take a
-    while; call it off the loop. Raises ``DataDirectoryInUse``, ``NewerFormat`` (nothing is
-    touched then), ``InvalidArgument`` for a directory that is somebody else's, ``Damaged`` when
-    nothing says how to read it, and ``StorageFailed``.
+    ``holder`` describes this realm in the error that a second realm gets (``pid 4711``).
+    ``identity`` returns 64 random bits for a new journal. All files are read and checked
+    (SEM S1), which may take a while: call this off the event loop. Raises
+    ``DataDirectoryInUse``, ``NewerFormat`` (without changing anything), ``InvalidArgument`` for a
+    directory with other content, ``Damaged`` if its format cannot be determined, and
+    ``StorageFailed``.
     """
     root = root.rstrip("/")
     if not root.startswith("/"):
@@ -157,7 +158,7 @@ def _take_lock(disk: Disk, root: str, holder: str) -> int:
 
 
 def _check_ours(disk: Disk, root: str) -> bool:
-    """Whether the directory is new; raise unless it is new or of a format this code reads."""
+    """True if the directory is new. Raises unless it is new or has a format this version reads."""
     entries = _entries(disk, root)
     names = {entry.name for entry in entries or ()} - _IGNORED
     if not names:
@@ -178,11 +179,11 @@ def _check_ours(disk: Disk, root: str) -> bool:
         raise Damaged(
             f"{root}: the registry record {_FORMAT_KEY!r} is missing; restore registry/ from a copy"
         )
-    return True  # made by a start that was cut short
+    return True  # left by an interrupted first start
 
 
 def _format_in(root: str, value: bytes) -> int:
-    """Raises ``NewerFormat``."""
+    """The format in a record. Raises ``NewerFormat`` for one this version cannot read."""
     try:
         number = msgspec.json.decode(value, type=dict[str, int])["format"]
     except (msgspec.DecodeError, KeyError) as error:
@@ -196,7 +197,7 @@ def _format_in(root: str, value: bytes) -> int:
 
 
 def _upgrade(root: str, records: RecordFiles) -> None:
-    """From here on what is written may be of this version: an older one must not read it."""
+    """Write this version's format to the directory, so that older versions refuse to open it."""
     found = records.load(_FORMAT_KEY)
     if found is not None and _format_in(root, found.value) < DIRECTORY_FORMAT:
         records.store(_FORMAT_KEY, _format_record(found.version + 1))

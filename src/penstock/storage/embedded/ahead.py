@@ -1,9 +1,9 @@
-"""Zeros written ahead of the journal's end, so that syncing a small block writes data alone.
+"""Writes zeros behind the end of the journal, so that syncing a small block writes only data.
 
-Reserved room reads as zeros, but the file system has to note of each part of it, when it is first
-written, that it has something now: a sync waits for that note, too, once in every few small
-blocks, and that takes milliseconds. Zeros behind a block that is synced anyway make it one note
-for hundreds of blocks. They are what was there before, to whoever reads the file.
+Reserved space reads as zeros, but on the first write to a part of it the file system has to
+update its metadata. A sync waits for that update, once every few small blocks, for milliseconds.
+Zeros written behind a block that is synced anyway reduce this to one update per hundreds of
+blocks. Readers see no difference, because the reserved space read as zeros before.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ from typing import Final
 from penstock.storage.embedded.recovery import JournalFile
 
 ZEROS_BYTES: Final = 256 << 10
-"""How much at a time."""
+"""Bytes of zeros to write at a time."""
 BLOCK_BYTES_MAX: Final = 8 << 10
-"""Behind a larger block there are none: every byte of a stream of those would be written twice,
-and each of them needs the note but once."""
+"""Bytes of the largest block with zeros behind it.
+
+A stream of larger blocks would write every byte twice, to save few metadata updates.
+"""
 
 _ZEROS: Final = memoryview(bytes(ZEROS_BYTES))
 
 
 def zeros_behind(file: JournalFile, size: int, reserved: int) -> memoryview:
-    """What to write behind a block of ``size`` bytes at the end of a file with room until
-    ``reserved``; nothing where there are zeros, or no room."""
+    """The zeros to write behind a block of ``size`` bytes at the end of a file.
+
+    Space is reserved up to offset ``reserved``. Empty if zeros are there already, or if there is
+    no space.
+    """
     end = file.end + size
     if size > BLOCK_BYTES_MAX or end <= file.zeroed:
         return _ZEROS[:0]

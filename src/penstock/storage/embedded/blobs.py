@@ -1,4 +1,4 @@
-"""The embedded blobs: files under the data directory, mapped when read."""
+"""The blobs of the embedded store: files in the data directory, mapped for reading."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ class FileBlobs:
     """The :class:`~penstock.core.vocabulary.ports.Blobs` in ``<root>/segments`` and
     ``<root>/snapshots``.
 
-    Every ``get`` maps the file anew. A view given out stays good after its blob was deleted or
-    has grown.
+    Every ``get`` maps the file again. A view stays valid after its blob was deleted or extended.
     """
 
     def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
@@ -41,8 +40,10 @@ class FileBlobs:
         self._note(name, sum(memoryview(chunk).nbytes for chunk in chunks))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
-        """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`. When the disk refuses, what was
-        there before is put back as far as the disk lets us."""
+        """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`.
+
+        If the write fails, the old content is restored as far as the disk allows.
+        """
         check_blob_name(name)
         size = self._sizes.get(name)
         if size is None:
@@ -75,7 +76,7 @@ class FileBlobs:
         return found
 
     async def delete(self, name: str) -> None:
-        """Remove a blob, durably: its name may be used again."""
+        """Remove a blob and sync the removal, so that its name may be used again."""
         check_blob_name(name)
         if self._sizes.pop(name, None) is None:
             return
@@ -83,7 +84,7 @@ class FileBlobs:
         await self._offload(lambda: self._delete(name))
 
     def local_path(self, name: str) -> str | None:
-        """Where other processes on this machine find the blob."""
+        """The path under which other processes on this machine find the blob."""
         check_blob_name(name)
         return self._disk.local_path(self._path(name))
 
@@ -178,7 +179,7 @@ class FileBlobs:
             self._disk.datasync(file)
         except OSError:
             with suppress(OSError):
-                self._disk.truncate(file, at)  # room first: the disk may be full
+                self._disk.truncate(file, at)  # reserves space first, as the disk may be full
                 self._disk.pwrite(file, [before], at)
                 self._disk.datasync(file)
             raise

@@ -1,4 +1,7 @@
-"""Changes of files: one at a time, and none any more once it is open what is on disk."""
+"""Makes changes to files one at a time.
+
+After a failed sync it is unknown what reached the disk, so every further change is refused.
+"""
 
 from __future__ import annotations
 
@@ -10,35 +13,41 @@ from penstock.core.vocabulary.ports import Offload
 
 
 class Changes:
-    """All changes of one set of files. One writer: it awaits each before the next."""
+    """The changes of one set of files, made by one writer that awaits each before the next."""
 
     __slots__ = ("_is_busy", "_offload", "_refusal", "alone", "failed")
 
     def __init__(self, refusal: str, offload: Offload) -> None:
-        """``refusal`` is what is said once they take nothing more; ``offload`` runs elsewhere what
-        would hold up the event loop."""
+        """``refusal`` is the error text for changes that are refused after a failure; ``offload``
+        runs blocking calls off the event loop."""
         self._refusal = refusal
         self._offload = offload
         self._is_busy = False
         self.alone = threading.Lock()
-        """Held by each change: one that was cancelled may still be in its thread."""
+        """Held during each change, because a cancelled change may still run in its thread."""
         self.failed = ""
-        """Why nothing is changed any more; empty while all is well. Asking a system again whose
-        sync has failed would get a yes that means nothing."""
+        """Why changes are refused; empty while none has failed.
+
+        A sync is never retried: after a failure, the system may report success for data that it
+        has dropped.
+        """
 
     def check(self) -> None:
-        """Raises ``StorageFailed`` where nothing is changed any more."""
+        """Raise ``StorageFailed`` if an earlier change failed."""
         if self.failed:
             raise StorageFailed(f"{self._refusal}: {self.failed}")
 
     def check_idle(self) -> None:
-        """The same, for what may only be asked between two changes."""
+        """Raise ``StorageFailed`` if an earlier change failed. Call it only between changes."""
         self.check()
         assert not self._is_busy, "one writer awaits each change before the next"
 
     async def make(self, call: Callable[[], None], *, inline: bool) -> None:
-        """Make one, here if it is quick (``inline``), elsewhere if not. Raises ``StorageFailed``;
-        where it is left midway nobody knows what is on disk, and no other one follows."""
+        """Make a change: on the event loop if it is quick (``inline``), else in a thread.
+
+        Raises ``StorageFailed``. If it is interrupted midway, it is unknown what is on disk, and
+        all further changes are refused.
+        """
         assert not self._is_busy, "one writer awaits each change before the next"
         is_settled = False
         self._is_busy = True

@@ -1,7 +1,7 @@
-"""A running realm's data directory as it stands at one moment, to be copied while it goes on.
+"""Captures the data directory of a running realm at one moment, for a copy made meanwhile.
 
-What is captured stays readable whatever the realm does: journal, pages and growing files are held
-open and only ever get longer, or change behind the length they had; the others are mapped.
+The captured content stays readable whatever the realm does. Journal, pages and growing files are
+held open: they change only beyond the length they had. Other files are mapped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WHOLE = 1 << 62
 
 
 class HeldFile:
-    """One file, as long as it was. ``stamp`` is 0 for what may change under its name."""
+    """One file at its captured length. ``stamp`` is 0 if the content under its name may change."""
 
     def __init__(self, name: str, size: int, stamp: int, read: Callable[[int, int], bytes]) -> None:
         self.name = name
@@ -30,10 +30,10 @@ class HeldFile:
         self.stamp = stamp
         self._read = read
         self.file: int | None = None
-        """Open for as long as it is held."""
+        """The open file; None if the content is in memory, or released."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes; none behind the end it had. Raises ``StorageFailed``."""
+        """Up to ``size`` bytes, none beyond the captured length. Raises ``StorageFailed``."""
         wanted = min(size, self.size - offset)
         try:
             return self._read(wanted, offset) if wanted > 0 else b""
@@ -42,7 +42,7 @@ class HeldFile:
 
 
 class Capture:
-    """Captures one data directory. Called while nothing is appended to its journal."""
+    """Captures one data directory. Must be called while nothing is appended to its journal."""
 
     def __init__(self, root: str, disk: Disk, journal: FileJournal) -> None:
         self._root = root
@@ -50,8 +50,10 @@ class Capture:
         self._journal = journal
 
     def __call__(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> list[HeldFile]:
-        """Hold everything; ``growing`` names blobs that are added to. Raises ``StorageFailed``
-        when files cannot be opened, and holds none then."""
+        """Capture all files; ``growing`` are the names of blobs that are appended to.
+
+        Raises ``StorageFailed``, and holds no file, if a file cannot be opened.
+        """
         held: list[HeldFile] = []
         try:
             held.extend(self._files(blobs, growing))
@@ -61,7 +63,7 @@ class Capture:
         return held
 
     def release(self, held: Sequence[HeldFile]) -> None:
-        """Let go of files."""
+        """Close captured files."""
         for each in held:
             if each.file is not None:
                 self._disk.close(each.file)
@@ -70,7 +72,7 @@ class Capture:
     def _files(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> Iterator[HeldFile]:
         for part in self._journal._files:
             name = part.path.rpartition("/")[2]
-            yield from self._opened(f"journal/{name}", part.end)  # not the room reserved ahead
+            yield from self._opened(f"journal/{name}", part.end)  # without space reserved ahead
         for blob in blobs:
             if blob.name in growing:
                 yield from self._opened(blob.name, blob.size)
@@ -87,11 +89,11 @@ class Capture:
     def _below(self, directory: str) -> list[str]:
         entries = self._disk.list(f"{self._root}/{directory}")
         found = [f"{directory}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
-        # What somebody else has put there is no part of a realm, and no client would take it.
+        # Other files are not part of a realm, and no client would accept them.
         return [name for name in found if directory == "pages" or is_data_file(name)]
 
     def _opened(self, name: str, size: int) -> Iterator[HeldFile]:
-        """What has gone meanwhile is named by nothing that was captured."""
+        """Hold a file open. A file that is gone by now is not referred to by anything captured."""
         with suppress(FileNotFoundError):
             file = self._disk.open(f"{self._root}/{name}")
             size = min(size, self._disk.size(file))
@@ -112,12 +114,12 @@ class Capture:
             yield HeldFile(name, size, stamp, lambda wanted, at: bytes(view[at : at + wanted]))
 
     def _stamp(self, path: str) -> int:
-        """A name may be given to other bytes, once the first ones have gone; not at one time."""
+        """A stamp of the content: after a removal, other content may get the same name later."""
         found = self._disk.local_path(path)
         return 0 if found is None else os.stat(found).st_mtime_ns
 
     def _copied(self, name: str) -> Iterator[HeldFile]:
-        """Small, and replaced as a whole whenever it changes."""
+        """Read a small file that is replaced as a whole whenever it changes."""
         with suppress(FileNotFoundError):
             file = self._disk.open(f"{self._root}/{name}")
             try:

@@ -1,7 +1,7 @@
-"""What journal format 1 looks like in bytes, and how a file is read back, whole or hurt.
+"""Journal format 1 in bytes, and how files are read back, intact or damaged.
 
-A file starts with a header and goes on with blocks, each padded to 8 bytes; zeros follow up to
-the room reserved. All numbers are little-endian::
+A file has a header, then blocks, each padded to 8 bytes, then zeros up to the reserved size. All
+numbers are little-endian::
 
     file   magic 8 | format u64 | journal id u64 | first seq u64 | previous u64 | check u64
     block  magic 8 | seq u64 | payload length u64 | synced u64 | previous u64 | checksum u64
@@ -9,10 +9,10 @@ the room reserved. All numbers are little-endian::
 
 ``checksum`` is xxh3_64 over the payload, seeded by xxh3_64 over the five fields before it, so it
 covers both and, through ``previous`` (the checksum of the block before), chains the blocks.
-``check`` is xxh3_64 over the header alone, seeded by the journal id: with it a block with a
-damaged payload still says where the next begins, and bytes somebody published that look like a
-block are not taken for one. ``synced`` is the newest sequence known to be on disk when the block
-was written: damage at or below it is damage, damage above it is the tail of a power cut.
+``check`` is xxh3_64 over the header alone, seeded by the journal id. So a block with a damaged
+payload still shows where the next one starts, and published bytes that look like a block are not
+mistaken for one. ``synced`` is the newest sequence known to be on disk when the block was
+written: a bad block at or below it is damage, a bad block above it is the tail of a power cut.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from xxhash import xxh3_64, xxh3_64_intdigest
 from penstock.core.vocabulary.ports import Buffer
 
 FORMAT = 1
-"""Of the journal's files."""
+"""Format of the journal's files."""
 DIRECTORY_FORMAT = 2
-"""Of the data directory: 2 has scattered ids packed, in facts and snapshots."""
+"""Format of the data directory; since 2, scattered ids in facts and snapshots are packed."""
 
 _FILE = struct.Struct("<8sQQQQQ")
 _BLOCK = struct.Struct("<8sQQQQQQ")
 _FILE_MAGIC = b"PNSTKJRN"
 _JOIN_BELOW = 32 << 10
-"""A smaller block is one buffer: copying it costs less than writing several."""
+"""Bytes below which a block is joined to one buffer: a copy costs less than a vectored write."""
 _BLOCK_MAGIC = b"\xf1PNSTBLK"
 
 FILE_HEADER_SIZE = _FILE.size
@@ -46,7 +46,7 @@ class FileHeader(NamedTuple):
     identity: int
     first: int
     previous: int
-    """Checksum of the block before ``first``; 0 when there is none or it is not known."""
+    """Checksum of the block before ``first``; 0 if there is none, or it is unknown."""
 
 
 class BlockHeader(NamedTuple):
@@ -58,32 +58,32 @@ class BlockHeader(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A stretch of a journal file that is one block, or that should be some."""
+    """A range of a journal file: one block, or unreadable bytes in place of one or more blocks."""
 
     seq: int
     span: int
-    """Sequences in it: 1 unless it is unreadable."""
+    """Number of sequences in it; 1 unless it is unreadable."""
     start: int
     end: int
     header: BlockHeader | None
     reason: str
-    """Why it is not served; empty for a whole block."""
+    """Why it cannot be served; empty for an intact block."""
 
 
 class Scan(NamedTuple):
-    """What one file holds, in order."""
+    """The content of one file, in order."""
 
     pieces: list[Piece]
     end: int
-    """Where the last piece ends."""
+    """Offset of the end of the last piece."""
     trailing: int
     """Bytes after ``end`` up to the last one that is not zero."""
     synced: int
-    """The newest sequence that any whole header says is on disk."""
+    """The newest sequence that was on disk, according to any intact header."""
 
 
 def padded(length: int) -> int:
-    """Bytes a block with a payload of ``length`` takes."""
+    """Bytes of a block with a payload of ``length`` bytes, including header and padding."""
     return BLOCK_HEADER_SIZE + (length + 7 & ~7)
 
 
@@ -93,7 +93,7 @@ def file_header(header: FileHeader) -> bytes:
 
 
 def read_file_header(data: Buffer) -> FileHeader | None:
-    """The header a journal file starts with, or nothing if it is damaged."""
+    """The header of a journal file; None if it is damaged."""
     if len(data) < FILE_HEADER_SIZE:
         return None
     magic, number, identity, first, previous, check = _FILE.unpack_from(data)
@@ -126,7 +126,7 @@ def frame(
 
 
 def read_block_header(data: Buffer, at: int, identity: int) -> BlockHeader | None:
-    """The header at ``at``, or nothing if these bytes are not one of this journal."""
+    """The block header at ``at``; None if the bytes there are not a header of this journal."""
     if at + BLOCK_HEADER_SIZE > len(data):
         return None
     magic, seq, length, synced, previous, checksum, check = _BLOCK.unpack_from(data, at)
@@ -138,7 +138,7 @@ def read_block_header(data: Buffer, at: int, identity: int) -> BlockHeader | Non
 
 
 def is_whole(data: memoryview, at: int, header: BlockHeader) -> bool:
-    """Whether the block at ``at`` is all there and says what was written."""
+    """True if the block at ``at`` is complete and its checksum is right."""
     body = at + BLOCK_HEADER_SIZE
     if body + header.length > len(data):
         return False
@@ -147,7 +147,7 @@ def is_whole(data: memoryview, at: int, header: BlockHeader) -> bool:
 
 
 def scan(data: bytes, identity: int, first: int) -> Scan:
-    """Read every block of a file's bytes; ``first`` is the sequence it should start with."""
+    """Read all blocks in the bytes of a file; ``first`` is the sequence it should start with."""
     view = memoryview(data)
     pieces: list[Piece] = []
     at, expected, synced = FILE_HEADER_SIZE, first, 0
@@ -170,7 +170,7 @@ def scan(data: bytes, identity: int, first: int) -> Scan:
 def _next_header(
     data: bytes, at: int, identity: int, expected: int
 ) -> tuple[int, BlockHeader] | None:
-    """The first header at or after ``at`` whose block has not been seen yet."""
+    """The first header at or after ``at`` with a sequence of ``expected`` or more."""
     while at >= 0:
         header = read_block_header(data, at, identity)
         if header is not None and header.seq >= expected:

@@ -1,4 +1,4 @@
-"""What a data directory says of itself, without opening or changing it."""
+"""Inspects a data directory without opening or changing it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _FORMAT_KEY = "format"
 
 
 class Look(Struct, frozen=True, kw_only=True):
-    """A data directory from outside."""
+    """The findings about a directory."""
 
     is_realm: bool
-    """Whether a realm has written it."""
+    """True if it is a data directory written by a realm."""
     others: tuple[str, ...] = ()
-    """What is in it that a realm has not written, where it is none of a realm."""
+    """Names of other files in it, if it is not a data directory."""
     format: int | None = None
-    """The format that was written; None: it cannot be told."""
+    """The format of the directory; None if it cannot be determined."""
     format_max: int = DIRECTORY_FORMAT
-    """The newest format this version reads."""
+    """The newest format that this version reads."""
     holder: str = ""
-    """Who has it open now; empty: nobody."""
+    """Description of the process that has it open; empty if none has."""
 
 
 def look_at(directory: Path) -> Look:
-    """Look at a directory that may be a realm's. Raises ``StorageFailed``: it cannot be read."""
+    """Inspect a directory. Raises ``StorageFailed`` if it cannot be read."""
     try:
         names = sorted(entry.name for entry in os.scandir(directory))
         if "registry" not in names:

@@ -1,7 +1,7 @@
-"""The files under ``pages``: ``<channel number>/<page number>.page``, nothing but bodies.
+"""The files under ``pages``: ``<channel number>/<page number>.page``. They hold only bodies.
 
-A file has its full size from the start, so that a full disk shows before a body is taken and a
-mapping covers all of it; it is never made longer or shorter. Bodies start at multiples of 8.
+A file has its full size from the start and never changes it, so a full disk is noticed before a
+body is accepted, and a mapping covers the whole file. Bodies start at multiples of 8.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from penstock.storage.disk import Disk, Entry, make_directories
 from penstock.storage.embedded.quarantine import Quarantine
 
 ALIGNMENT = 8
-"""Arrow reads bodies where they lie and wants its buffers aligned."""
+"""Alignment of bodies in bytes: Arrow reads them in place and needs aligned buffers."""
 MAPPED_MAX = 256
-"""Pages kept mapped (each holds a file open); the one not read for longest goes first."""
+"""Most mapped pages (each keeps a file open); the least recently read is unmapped first."""
 
 _PAGE = ".page"
 _KEPT = ".kept"
 
 
 def padded(size: int) -> int:
-    """What a body of ``size`` bytes takes in a page; no two bodies start at one place."""
+    """Bytes that a body of ``size`` bytes takes in a page, at least one unit, also when empty."""
     return max(-(-size // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
 
 
@@ -41,14 +41,14 @@ class Page:
         self.number = number
         self.size = size
         self.end = 0
-        """Where the next body goes."""
+        """Offset of the next body."""
         self.bodies: dict[int, int] = {}
         """Sizes of the bodies in use, by offset."""
         self.used = 0
         self.file: int | None = None
-        """Open while there are bytes that were not synced."""
+        """The open file, while it has bytes that are not synced; otherwise None."""
         self.keep = False
-        """Whether the file may hold bodies of lost facts, and is not to be deleted (SEM S1)."""
+        """True if the file may hold bodies of lost facts, so it must not be deleted (SEM S1)."""
 
     def fits(self, size: int) -> bool:
         return self.end + padded(size) <= self.size
@@ -67,7 +67,7 @@ class Page:
 
 
 class PageFiles:
-    """Makes, writes, reads and removes page files. All calls but ``view`` wait for the disk."""
+    """Makes, writes, reads and removes page files. All calls but ``view`` block on the disk."""
 
     def __init__(self, root: str, disk: Disk) -> None:
         self._root = root
@@ -82,7 +82,7 @@ class PageFiles:
     def found(self) -> Iterator[tuple[int, list[Page], int]]:
         """Each channel with files: its number, its pages in order, the highest number seen.
 
-        Files and directories of other names are somebody else's and left alone.
+        Files and directories with other names are ignored.
         """
         for directory in self._list(self._directory):
             if not (directory.is_directory and directory.name.isdecimal()):
@@ -100,7 +100,7 @@ class PageFiles:
             yield channel, sorted(pages, key=lambda page: page.number), highest
 
     def make(self, channel: int, sizes: Mapping[int, int]) -> list[Page]:
-        """Make pages of these sizes, by number, their names on disk; all of them or none."""
+        """Make pages with these sizes by page number, and sync their names; all of them or none."""
         made: list[Page] = []
         directory = f"{self._directory}/{channel}"
         try:
@@ -111,14 +111,14 @@ class PageFiles:
                 made.append(page)
                 try:
                     self._disk.allocate(file, 0, size)
-                    if self._disk.size(file) < size:  # a system that promises no room
+                    if self._disk.size(file) < size:  # a file system that cannot reserve space
                         self._disk.truncate(file, size)
                 finally:
                     self._disk.close(file)
             self._disk.sync_directory(directory)
         except OSError as error:
             for page in made:
-                with suppress(OSError):  # an empty page is no harm: the next start removes it
+                with suppress(OSError):  # an empty page is harmless: the next start removes it
                     self._disk.unlink(page.path)
             wanted = sum(sizes.values())
             raise StorageFailed(f"{directory}: no room for {wanted} bytes: {error}") from error
@@ -141,8 +141,10 @@ class PageFiles:
             raise StorageFailed(f"{page.path} could not be synced: {error}") from error
 
     def sync_all(self, pages: Iterable[Page]) -> None:
-        """Put on disk what an earlier process has written to these. A page that cannot be opened
-        is left out: a check finds it damaged."""
+        """Sync what an earlier process wrote to these pages.
+
+        A page that cannot be opened is skipped; a check will report it as damaged.
+        """
         for page in pages:
             with suppress(OSError):
                 page.file = self._disk.open(page.path)
@@ -156,7 +158,7 @@ class PageFiles:
                 page.file = None
 
     def view(self, page: Page, place: Place) -> memoryview:
-        """The mapped bytes of a place. Raises ``Damaged`` when the file ends before it does."""
+        """The mapped bytes of a place. Raises ``Damaged`` if the file is too short."""
         whole = self._mapped.get(page)
         if whole is None:
             whole = self._mapped[page] = self._map(page)
@@ -170,15 +172,16 @@ class PageFiles:
         return whole[place.offset : end]
 
     def unmap(self, page: Page) -> None:
-        """Forget the mapping; views given out keep it alive as long as they need it."""
+        """Drop the mapping. Views that were given out keep it alive."""
         self._mapped.pop(page, None)
 
     def damaged(
         self, channel: int, number: int, page: Page | None, places: Sequence[Place]
     ) -> list[DamagedBody]:
-        """Which of these bodies, all of one page, fail their checksum; copied to quarantine.
+        """Check bodies of one page and copy those with a wrong checksum to quarantine.
 
-        Reads instead of mapping: a mapped sector that cannot be read ends the process.
+        Reads the file instead of mapping it, because an unreadable mapped sector would kill the
+        process.
         """
         path = page.path if page is not None else self.path(channel, number)
         try:
@@ -193,7 +196,7 @@ class PageFiles:
         return [_damaged(path, place, reason) for place, reason in checked if reason]
 
     def remove(self, page: Page, *, keep: bool = False) -> None:
-        """Delete the file, or put it aside as ``.kept`` if it may hold what is not known."""
+        """Delete the file, or rename it to ``.kept`` if it may hold bodies of lost facts."""
         self.close([page])
         try:
             if keep or page.keep:
@@ -207,7 +210,7 @@ class PageFiles:
             raise StorageFailed(f"{page.path} could not be removed: {error}") from error
 
     def remove_all(self, channel: int, pages: Sequence[Page]) -> None:
-        """Remove pages and the channel's directory, unless something else is kept in it."""
+        """Remove pages and the channel's directory, unless other files are left in it."""
         for page in pages:
             self.remove(page)
         directory = f"{self._directory}/{channel}"
@@ -238,7 +241,7 @@ class PageFiles:
             raise Damaged(f"{page.path} cannot be mapped: {error}") from error
 
     def _fault(self, file: int, channel: int, place: Place) -> str:
-        """What is wrong with a body; nothing if it is empty."""
+        """What is wrong with a body; empty if it is intact."""
         try:
             content = self._disk.pread(file, place.size, place.offset)
         except OSError as error:

@@ -1,6 +1,6 @@
 """The embedded pages: bodies of paged channels in preallocated files, mapped when read (SEM C1g).
 
-``page_files`` has the files; here is who decides which body goes where.
+``page_files`` handles the files; this module decides which body goes where.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from penstock.storage.embedded.page_files import Page, PageFiles, padded
 
 class PageLimits(Struct, frozen=True, kw_only=True):
     page_bytes_min: int = 1 << 20
-    """Size of a channel's first page. A new page is as large as those before it together."""
+    """Bytes of a channel's first page. Each new page is as large as all before it together."""
     page_bytes_max: int = 16 << 20
-    """Pages grow no larger than this, but for a body that is larger itself."""
+    """Largest page in bytes, except for a single body that is larger itself."""
     inline_bytes_max: int = 128 << 10
-    """More bytes than this are written off the event loop."""
+    """Bytes above which a write is done off the event loop."""
     inline_sync_us_max: int = 1_000
     """Syncs slower than this on average are done off the event loop."""
 
@@ -38,7 +38,7 @@ class _Body(NamedTuple):
 
 
 class _Channel:
-    """The pages of one channel, in order. ``at`` is the page that takes the next body."""
+    """The pages of one channel, in order. ``at`` is the page for the next body."""
 
     __slots__ = ("at", "number", "numbered", "pages")
 
@@ -47,7 +47,7 @@ class _Channel:
         self.pages: list[Page] = []
         self.at = 0
         self.numbered = 0
-        """The highest number a page ever had."""
+        """The highest page number used so far."""
 
     @property
     def size(self) -> int:
@@ -68,8 +68,8 @@ class _Channel:
 class FilePages:
     """The :class:`~penstock.core.vocabulary.ports.Pages` in ``<root>/pages``.
 
-    A sync that fails, or a flush that is cancelled while it writes, leaves open what is on disk;
-    the pages then refuse everything but reads until they are opened again.
+    After a failed sync, or a flush cancelled while writing, it is unknown what is on disk. Then
+    everything but reads is refused until the pages are opened again.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class FilePages:
         for number, pages, highest in self._files.found():
             channel = self._channels[number] = _Channel(number)
             channel.pages, channel.at, channel.numbered = pages, len(pages), highest
-            # Before the journal that names what is in them: a crash may have left it in the
+            # Synced before the journal that refers to it: after a crash it may be in the
             # system's cache only.
             self._files.sync_all(pages)
 
@@ -108,7 +108,7 @@ class FilePages:
         wanted = dict(enumerate(self._missing(held, sizes), held.numbered + 1))
         if not wanted:
             return
-        held.numbered += len(wanted)  # whatever comes: no number is used twice
+        held.numbered += len(wanted)  # even if this fails: no number is used twice
         made: list[Page] = []
         await self._changes.make(
             lambda: made.extend(self._files.make(channel, wanted)), inline=False
@@ -234,8 +234,10 @@ class FilePages:
                 held.remove(page)
 
     async def drop(self, channel: int) -> None:
-        """See :meth:`penstock.core.vocabulary.ports.Pages.drop`. What is kept because of damage
-        stays."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.drop`.
+
+        Files that are kept because of damage stay.
+        """
         self._changes.check()
         held = self._channels.pop(channel, None)
         if held is None:
@@ -247,7 +249,7 @@ class FilePages:
         await self._changes.make(lambda: self._files.remove_all(channel, held.pages), inline=False)
 
     async def close(self) -> None:
-        """See :meth:`penstock.core.vocabulary.ports.Pages.close`. Views stay good."""
+        """See :meth:`penstock.core.vocabulary.ports.Pages.close`. Views stay valid."""
         with self._changes.alone:
             try:
                 if not self._changes.failed:
@@ -264,7 +266,7 @@ class FilePages:
         return held.page(place.page) if held else None
 
     def _missing(self, held: _Channel, sizes: Sequence[int]) -> list[int]:
-        """The sizes of the pages to make so that bodies of ``sizes`` find room."""
+        """The sizes of the new pages that bodies of these ``sizes`` need."""
         rooms = [page.size - page.end for page in held.pages[held.at :]]
         limits, total = self._limits, held.size
         missing: list[int] = []
@@ -281,11 +283,11 @@ class FilePages:
         return missing
 
     def _forget_pending(self) -> None:
-        """Bodies released before they were written need not be."""
+        """Drop bodies from the write queue that were released before they were written."""
         self._pending = [body for body in self._pending if body.page.has(body.place)]
 
     def _settle(self, held: _Channel, *, keep_rest: bool) -> None:
-        """Remove what is not in use; go on behind the last body of the newest page."""
+        """Remove pages not in use, and continue after the last body of the newest page."""
         for page in [page for page in held.pages if not page.bodies]:
             self._files.remove(page, keep=keep_rest)
             held.remove(page)
@@ -305,7 +307,7 @@ class FilePages:
             chunks: list[Buffer] = []
             start = end = group[0].place.offset
             for _, place, content in group:
-                if place.offset != end:  # one between was released
+                if place.offset != end:  # a body in between was released
                     self._files.write(page, chunks, start)
                     chunks, start = [], place.offset
                 chunks.extend((content, bytes(padded(place.size) - place.size)))
@@ -318,7 +320,7 @@ class FilePages:
             for page in self._unsynced:
                 self._files.sync(page)
         except StorageFailed as error:
-            # The system may have dropped the bytes: asking again would say yes and mean nothing.
+            # The system may have dropped the bytes: a second sync could succeed and write nothing.
             self._changes.failed = str(error)
             raise
         self._sync_us += (self._clock.now_us() - started - self._sync_us) / 8

@@ -1,4 +1,4 @@
-"""Where bytes go that fail their checksum: copied aside once, never deleted (SEM S1)."""
+"""The quarantine: copies of bytes that fail their checksum, never deleted (SEM S1)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from penstock.core.vocabulary.ports import Buffer
 from penstock.storage.disk import Disk, make_directories, write_all
 
 _NAME_MAX: Final = 230
-"""Characters of a file's name before a number is put to it; most file systems take 255."""
+"""Characters of a file name before a number is appended; most file systems allow 255."""
 
 
 class Quarantine:
-    """The ``quarantine`` directory of a data directory; made when first needed."""
+    """The directory ``quarantine`` of a data directory, made on first use."""
 
     __slots__ = ("_disk", "_path", "_root")
 
@@ -22,10 +22,10 @@ class Quarantine:
         self._path = f"{root}/quarantine"
 
     def keep(self, name: str, damaged: Buffer) -> str:
-        """Put a durable copy of ``damaged`` aside; say where. The same bytes are kept once."""
+        """Store a synced copy of ``damaged`` and return its path. Equal bytes are stored once."""
         make_directories(self._disk, self._path, self._root, private=True)
         taken = {entry.name: entry.size for entry in self._disk.list(self._path)}
-        if len(name) > _NAME_MAX:  # both ends tell: the channel, the ids and the bytes
+        if len(name) > _NAME_MAX:  # keep both ends: channel at the start, ids at the end
             name = f"{name[: _NAME_MAX // 2]}~~{name[-_NAME_MAX // 2 :]}"
         number, target = 1, name
         while target in taken:

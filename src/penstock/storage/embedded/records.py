@@ -1,4 +1,4 @@
-"""Small records as files: a version, a checksum and a value, replaced in one step.
+"""Small records as files with a version, a checksum and a value, replaced atomically.
 
 The synchronous half of the registry, also used by the journal for its own record.
 """
@@ -18,7 +18,7 @@ _HEAD = struct.Struct("<8sQQQ")
 _MAGIC = b"PNSTKREC"
 _TEMPORARY = ".new-"
 KEY_LENGTH_MAX = 240
-"""Characters of a key once ``/`` and other signs are written as ``%2F`` and so on."""
+"""Most characters of a key after escaping, with ``/`` written as ``%2F`` and so on."""
 
 
 def encode_record(record: Record) -> bytes:
@@ -27,7 +27,7 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(stored: bytes, where: str) -> Record:
-    """Raises ``Damaged`` naming ``where`` when the bytes are not a whole record."""
+    """Decode a record. Raises ``Damaged``, naming ``where``, if it is incomplete or damaged."""
     if len(stored) < _HEAD.size:
         raise Damaged(f"{where}: {len(stored)} bytes are too few for a record")
     magic, version, length, checksum = _HEAD.unpack_from(stored)
@@ -40,7 +40,7 @@ def decode_record(stored: bytes, where: str) -> Record:
 
 
 def record_name(key: str) -> str:
-    """The file that holds ``key``. Raises ``InvalidArgument`` for a key no file can be named by."""
+    """The file name for ``key``. Raises ``InvalidArgument`` for a key that is too long or empty."""
     name = quote(key, safe="")
     if name.startswith("."):
         name = f"%2E{name[1:]}"
@@ -53,8 +53,8 @@ def record_name(key: str) -> str:
 
 
 class RecordFiles:
-    """A directory with one file per key, of which nobody but the realm may read any: verifiers of
-    passwords are among them."""
+    """A directory with one file per key. Only the realm's user may read the files, because some
+    hold password verifiers."""
 
     __slots__ = ("_disk", "_path")
 
@@ -71,13 +71,13 @@ class RecordFiles:
         )
 
     def remove_leftovers(self) -> None:
-        """Unlink temporary files of writes that a crash cut short."""
+        """Delete temporary files of writes that a crash interrupted."""
         for entry in self._disk.list(self._path):
             if entry.name.startswith(_TEMPORARY):
                 self._disk.unlink(f"{self._path}/{entry.name}")
 
     def raw(self, key: str) -> bytes:
-        """The file's bytes, whatever they are. ``FileNotFoundError`` if there is none."""
+        """The bytes of the file, unchecked. ``FileNotFoundError`` if there is none."""
         return read_all(self._disk, self.where(key))
 
     def load(self, key: str) -> Record | None:
@@ -89,8 +89,11 @@ class RecordFiles:
         return decode_record(stored, self.where(key))
 
     def store(self, key: str, record: Record) -> None:
-        """Replace the record; on disk on return. ``OSError`` before the rename changes nothing;
-        :class:`Unsettled` after it leaves open which of the two a crash would show."""
+        """Replace the record, synced on return.
+
+        ``OSError`` before the rename changes nothing. After :class:`Unsettled`, which follows the
+        rename, a crash may leave either the old or the new record.
+        """
         name = record_name(key)
         temporary = f"{self._path}/{_TEMPORARY}{name}"
         write_all(self._disk, temporary, [encode_record(record)], private=True)
@@ -109,4 +112,4 @@ class RecordFiles:
 
 
 class Unsettled(OSError):
-    """A directory sync failed: what is on disk is unknown until the next start."""
+    """Raised if a directory sync failed: what is on disk is unknown until the next start."""

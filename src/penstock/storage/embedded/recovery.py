@@ -1,11 +1,12 @@
-"""What a journal directory holds when it is opened: blocks, damage, and where to go on (SEM S1).
+"""Opens a journal directory: finds blocks, damage, and the place to continue (SEM S1).
 
-The one question is what to make of bytes that fail their checksum. If anything says that they
-had reached the disk (a later block, a newer file, the mark of an orderly close) they are damage:
-reported in their place, copied to quarantine, and the blocks after them are served. If nothing
-does, they and all that follows are the tail of a power cut, which nobody was told is safe: the
-journal is cut back to the last block before them, and the cut bytes are kept aside. What is
-whole is served, and so it is made sure first that it outlives the next power cut.
+The main question is how to treat bytes that fail their checksum. If there is evidence that they
+had been synced (a later block, a newer file, the mark of an orderly close), they are damage: it
+is reported in their place, they are copied to quarantine, and the blocks after them are served.
+Otherwise they and everything after them are the tail of a power cut, which was never
+acknowledged: the journal is cut back to the last block before them, and the cut bytes are kept
+in quarantine. Intact blocks are synced again before they are served, so that they also survive
+the next power cut.
 """
 
 from __future__ import annotations
@@ -41,22 +42,22 @@ class JournalFile:
         self.file = file
         self.first = first
         self.end = FILE_HEADER_SIZE
-        """Where the next block would start."""
+        """Offset of the next block."""
         self.offsets = array("q")
-        """Per sequence from ``first`` on, where its payload starts; -1 when it is not whole."""
+        """Offset of each payload, by sequence from ``first`` on; -1 if the block is not intact."""
         self.sizes = array("q")
         self.readers = 0
         self.retired = False
         self.zeroed = 0
-        """Until where zeros were written in room that was only reserved (``ahead``)."""
+        """Offset up to which zeros were written into reserved space (module ``ahead``)."""
 
     @property
     def last(self) -> int:
-        """The newest sequence in this file; ``first - 1`` when it has none."""
+        """The newest sequence in this file; ``first - 1`` if it has none."""
         return self.first + len(self.offsets) - 1
 
     def place(self, seq: int, offset: int, size: int) -> None:
-        """Note where ``seq`` is; sequences left out before it are not whole."""
+        """Record the place of ``seq``; skipped sequences before it count as not intact."""
         missing = seq - self.last - 1
         self.offsets.extend([-1] * missing)
         self.sizes.extend([0] * missing)
@@ -65,16 +66,16 @@ class JournalFile:
 
 
 class Recovered(NamedTuple):
-    """A journal as found, after the torn tail was cut."""
+    """The recovered journal, with a torn tail cut off."""
 
     files: list[JournalFile]
     damage: list[DamagedBlock]
     tail: int
     previous: int
-    """Checksum of the newest block; 0 when there is none or it is not known."""
+    """Checksum of the newest block; 0 if there is none, or it is unknown."""
     cut: int
     roll: bool
-    """Whether the newest file ends in damage, so that writing goes on in a new one."""
+    """True if the newest file ends in damage, so that writing continues in a new file."""
 
 
 class _Candidate(NamedTuple):
@@ -82,9 +83,9 @@ class _Candidate(NamedTuple):
     data: bytes
     found: Scan
     start: int
-    """The checksum before its first block, as its header says; 0 when not known."""
+    """Checksum of the block before its first one, from its header; 0 if unknown."""
     is_known: bool
-    """Whether its header is whole and this journal's."""
+    """True if its header is intact and belongs to this journal."""
 
 
 def file_name(first: int) -> str:
@@ -92,7 +93,7 @@ def file_name(first: int) -> str:
 
 
 def journal_files(disk: Disk, path: str) -> list[tuple[int, str]]:
-    """(first sequence, path) of every journal file; anything else in there is left alone."""
+    """First sequence and path of every journal file; other files are ignored."""
     found = []
     for entry in disk.list(path):
         stem = entry.name.removesuffix(".log")
@@ -102,7 +103,7 @@ def journal_files(disk: Disk, path: str) -> list[tuple[int, str]]:
 
 
 def read_patiently(disk: Disk, file: int) -> bytes:
-    """All bytes of a file; pages the disk cannot read come as zeros, to fail their checksum."""
+    """All bytes of a file. Unreadable parts are returned as zeros, so their checksums fail."""
     size = disk.size(file)
     try:
         return disk.pread(file, size, 0)
@@ -119,7 +120,7 @@ def _page(disk: Disk, file: int, at: int, size: int) -> bytes:
 
 
 def identity_in(disk: Disk, path: str) -> int | None:
-    """The journal id the files themselves name, if any header is whole."""
+    """The journal id in the headers of the files; None if no header is intact."""
     for _, file_path in journal_files(disk, path):
         file = disk.open(file_path)
         try:
@@ -143,7 +144,7 @@ class Recovery:
         self._identity = identity
         self._floor = floor
         self._known = max(floor, synced)
-        """The newest sequence that is known to have been on disk."""
+        """The newest sequence known to have been synced."""
         self._files: list[JournalFile] = []
         self._damage: list[DamagedBlock] = []
         self._tail = floor
@@ -152,7 +153,7 @@ class Recovery:
         self._roll = False
 
     def run(self) -> Recovered:
-        """Read every file. Raises ``OSError`` when one cannot be opened or cut."""
+        """Read all files. Raises ``OSError`` if one cannot be opened or cut."""
         self._drop_trimmed()
         listed = journal_files(self._disk, self._path)
         if listed:
@@ -172,10 +173,10 @@ class Recovery:
         return Recovered(self._files, damage, self._tail, self._previous, self._cut, self._roll)
 
     def _write_again(self, file: JournalFile) -> None:
-        """Put the blocks on disk that are read and not known to be there.
+        """Write again and sync the blocks that are not known to be on disk.
 
-        A crash may have left them in the system's cache only. A sync alone is not enough: after
-        one that failed the system may take what it could not write for written.
+        After a crash they may be in the system's cache only. A sync alone is not enough: after a
+        failed sync the system may treat unwritten pages as written.
         """
         fresh = file.offsets[max(0, self._known + 1 - file.first) :]
         start = min((at for at in fresh if at >= 0), default=0) - BLOCK_HEADER_SIZE
@@ -185,7 +186,7 @@ class Recovery:
         self._disk.datasync(file.file)
 
     def _drop_trimmed(self) -> None:
-        """Finish a trim that a crash cut short."""
+        """Finish a trim that a crash interrupted."""
         listed = journal_files(self._disk, self._path)
         for (_, path), (following, _) in pairwise(listed):
             if following - 1 <= self._floor:
@@ -201,7 +202,7 @@ class Recovery:
         return _Candidate(JournalFile(path, file, first), data, found, start, known)
 
     def _take(self, candidate: _Candidate, limit: int | None) -> None:
-        """Go through one file; ``limit`` is where the next one starts, if there is one."""
+        """Read one file; ``limit`` is the first sequence of the next file, if there is one."""
         file = candidate.file
         if file.first > self._tail + 1:
             gap = Piece(self._tail + 1, file.first - self._tail - 1, 0, 0, None, "missing")
@@ -218,7 +219,10 @@ class Recovery:
             self._take_trailing(candidate, limit)
 
     def _is_worth_keeping(self, candidate: _Candidate, limit: int | None) -> bool:
-        """A file without its header: kept aside; dropped if a crash hit while it was made."""
+        """Decide on a file with a damaged header, which is copied to quarantine.
+
+        False for the newest file if a crash interrupted its creation: it is deleted.
+        """
         file, data = candidate.file, candidate.data
         if data[:FILE_HEADER_SIZE].strip(b"\0"):
             self._quarantine.keep(f"journal-{file.first:020d}.header", data[:FILE_HEADER_SIZE])
@@ -233,7 +237,7 @@ class Recovery:
         return False
 
     def _take_pieces(self, candidate: _Candidate, limit: int | None) -> bool:
-        """Whether the file was taken to its end, nothing cut."""
+        """Take the blocks of a file. True if it was taken to its end without a cut."""
         for piece in candidate.found.pieces:
             if piece.seq <= self._tail:
                 continue
@@ -249,7 +253,7 @@ class Recovery:
         return True
 
     def _take_trailing(self, candidate: _Candidate, limit: int | None) -> None:
-        """Bytes after the last header that could be read."""
+        """Handle the bytes after the last readable header."""
         at = candidate.found.end
         known = self._known if limit is None else limit - 1
         if known > self._tail:
@@ -286,7 +290,7 @@ class Recovery:
         self._tail = max(self._tail, piece.seq + piece.span - 1)
 
     def _cut_at(self, candidate: _Candidate, piece: Piece, reason: str) -> None:
-        """Nobody was told that this block is safe: it goes, and what is after it (SEM S1)."""
+        """Cut off a block that was never acknowledged, and everything after it (SEM S1)."""
         if piece.seq <= self._known:
             known = piece._replace(span=self._known - piece.seq + 1)
             self._keep(candidate, known, reason)
@@ -305,7 +309,7 @@ class Recovery:
             self._disk.datasync(candidate.file.file)
 
     def _note_lost_tail(self) -> None:
-        """Blocks that are known to have been on disk and of which nothing is left."""
+        """Report blocks that are known to have been on disk but are missing completely."""
         if self._known > self._tail:
             lost = Piece(self._tail + 1, self._known - self._tail, 0, 0, None, "missing")
             self._report(lost, where=f"{self._path}: the end of the newest file", data=b"")

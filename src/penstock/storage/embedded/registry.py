@@ -1,4 +1,4 @@
-"""The embedded registry: one small file per key, replaced in one step."""
+"""The registry of the embedded store: one small file per key, replaced atomically."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.storage.watching import Watches
 class FileRegistry:
     """The :class:`~penstock.core.vocabulary.ports.Registry` in ``<root>/registry``.
 
-    Every record is read and checked at the start. A damaged one is copied to quarantine, and
-    ``get`` and ``cas`` of its key raise ``Damaged``; all others work.
+    All records are read and checked at start-up. A damaged record is copied to quarantine, and
+    ``get`` and ``cas`` of its key raise ``Damaged``; other keys are not affected.
     """
 
     def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
@@ -34,14 +34,16 @@ class FileRegistry:
             self._read(key, Quarantine(disk, root))
 
     async def get(self, key: str) -> Record | None:
-        """The record under ``key``. Raises ``Damaged`` when its file fails its checksum."""
+        """The record under ``key``. Raises ``Damaged`` if its file fails its checksum."""
         self._check_whole(key)
         return self._records.get(key)
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
-        """See :meth:`penstock.core.vocabulary.ports.Registry.cas`. A full disk raises
-        ``StorageFailed`` and changes nothing; after a failed directory sync no change is taken any
-        more."""
+        """See :meth:`penstock.core.vocabulary.ports.Registry.cas`.
+
+        A full disk raises ``StorageFailed`` and changes nothing. After a failed directory sync,
+        every further change is refused.
+        """
         record_name(key)
         self._check_whole(key)
         if key == RECORD_KEY:
@@ -51,12 +53,12 @@ class FileRegistry:
         return record.version
 
     async def list(self, prefix: str = "") -> Sequence[str]:
-        """Keys that start with ``prefix``, ordered; damaged ones too."""
+        """Keys that start with ``prefix``, in order, including those of damaged records."""
         keys = self._records.keys() | self._damaged.keys()
         return sorted(key for key in keys if key.startswith(prefix))
 
     def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
-        """Changes made through this registry; a slow watcher misses records between."""
+        """Changes made through this registry. A slow watcher may miss intermediate records."""
         return self._watches.add(prefix)
 
     def _read(self, key: str, quarantine: Quarantine) -> None:

@@ -1,4 +1,4 @@
-"""Repairs of a data directory that come before it can be opened, or after."""
+"""Repairs of a data directory, made before it can be opened or after."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_exists(disk: Disk, root: str) -> None:
 
 
 def check_records(disk: Disk, root: str) -> dict[str, str]:
-    """By file: what is wrong with a registry record; empty for a sound one."""
+    """For each file of a registry record what is wrong with it; empty if it is intact."""
     records = RecordFiles(disk, f"{root}/registry")
     found = {}
     for key in records.all_keys():
@@ -39,8 +39,11 @@ def check_records(disk: Disk, root: str) -> dict[str, str]:
 
 
 def mend_format(disk: Disk, root: str, holder: str) -> str:
-    """Write the format record anew if it is damaged and the journal says what it was; gives
-    where the damaged one was copied to. Raises ``Damaged`` when nothing says it."""
+    """Rewrite a damaged format record from what the journal says.
+
+    Returns the path to which the damaged record was copied. Raises ``Damaged`` if the format
+    cannot be determined.
+    """
     records = RecordFiles(disk, f"{root}/registry")
     try:
         lock = disk.lock(f"{root}/LOCK", holder)
@@ -71,8 +74,10 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
 
 
 def remove_damaged_records(disk: Disk, root: str) -> list[str]:
-    """Remove registry records that fail their checksum; copies are in quarantine since the
-    directory was opened. Gives their keys."""
+    """Remove registry records that fail their checksum, and return their keys.
+
+    They were copied to quarantine when the directory was opened.
+    """
     records = RecordFiles(disk, f"{root}/registry")
     removed = []
     for key in records.all_keys():
@@ -89,7 +94,7 @@ def remove_damaged_records(disk: Disk, root: str) -> list[str]:
 
 
 def in_quarantine(disk: Disk, root: str) -> list[str]:
-    """The names of what was set aside."""
+    """The names of the files in quarantine."""
     try:
         return [entry.name for entry in disk.list(f"{root}/quarantine")]
     except FileNotFoundError:
