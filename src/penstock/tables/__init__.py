@@ -1,6 +1,6 @@
-"""Tables of Parquet files that are appended to exactly once: Delta tables and plain ones.
+"""Tables of Parquet files with exactly-once appends: Delta tables, and plain folders.
 
-:class:`Table` is the door. Nothing here needs Spark; Delta tables need the package `deltalake`.
+:class:`Table` is the public class. Spark is not needed; Delta tables need the package `deltalake`.
 """
 
 from __future__ import annotations

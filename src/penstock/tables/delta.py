@@ -1,8 +1,8 @@
-"""Delta tables by way of delta-rs: no JVM, no jars.
+"""Delta tables through delta-rs, without a JVM or jars.
 
-Rows are written to files under names that nobody looks for; a commit of the table's log adds
-them, together with the writer's name and version, as a transaction of an application, which is
-Delta's own way to tell whether something was stored already.
+Rows are written to files that no reader looks for until a commit in the table's log adds them.
+The commit also records the writer's name and version as an application transaction, which is
+Delta's own means to recognise a repeated write.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 _ESCAPE: Final = re.compile("%[0-9a-fA-F]{2}")
 _READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
-"""What a reader has to know besides the first version of the protocol, and we do."""
+"""Reader features of the Delta protocol that are supported here."""
 
 
 class DeltaLog:
-    """The log of one table."""
+    """The log of one Delta table."""
 
     def __init__(self, uri: str) -> None:
         try:
-            import deltalake  # noqa: F401 - is it there?
+            import deltalake  # noqa: F401 - check that it is installed
         except ModuleNotFoundError as error:
             raise Unavailable("Delta tables need delta-rs: pip install deltalake") from error
         self.uri = uri
@@ -52,7 +52,7 @@ class DeltaLog:
         self._table: DeltaTable | None = None
         self._state = State(-1)
 
-    # --- what there is -------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------
 
     def state(self) -> State:
         from deltalake import DeltaTable
@@ -134,7 +134,7 @@ class DeltaLog:
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import CommitFailedError, DeltaError
 
-        # The realm's own rule decides what is tried again: a commit that was overtaken must look
+        # Not retried by delta-rs: after a conflict, the caller must first look
         # whether it is stored already.
         once = CommitProperties(
             app_transactions=[Transaction(commit.app, commit.version)] if commit.app else None,
@@ -190,7 +190,7 @@ class DeltaLog:
         )
 
     def _grow(self, table: DeltaTable, schema: pa.Schema) -> None:
-        """New columns first, in a commit of their own: they change no row."""
+        """Add new columns in a commit of their own before the rows; this changes no row."""
         from deltalake import CommitProperties, Schema
 
         known = _as_arrow(table)
@@ -223,7 +223,7 @@ class DeltaLog:
         )
 
     def _settle_log(self) -> None:
-        """The commit is on the disk, too, before anybody relies on it."""
+        """Sync the commit to disk before it is reported as stored."""
         if is_local(self.uri) and self._table is not None:
             self._table.update_incremental()
             folder = Folder(self._root)
@@ -236,7 +236,7 @@ class DeltaLog:
             folder.settle(path.parent)
 
     def settle(self) -> None:
-        """The files of a Delta table are in their places before they are committed."""
+        """Nothing to do: files of a Delta table are in their places before they are committed."""
 
     def clean(self, keep_hours: int) -> int:
         if self._table is None:
@@ -246,7 +246,7 @@ class DeltaLog:
             keep_hours,
             dry_run=False,
             enforce_retention_duration=False,
-            full=keep_hours >= UNCOMMITTED_HOURS,  # else only what was replaced
+            full=keep_hours >= UNCOMMITTED_HOURS,  # else only replaced files
         )
         return len(gone)
 

@@ -1,6 +1,6 @@
-"""The folder a table is in: every step that changes something on the disk goes through here.
+"""The folder of a table. Every change on disk goes through this module.
 
-Tests cut the power at each of them.
+So tests can simulate a power cut at each step.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 
 
 class Folder:
-    """A folder on a local or mounted disk. What a method has done is still so after a crash."""
+    """A folder on a local or mounted disk. The effect of each method survives a crash."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
     def create(self, name: str) -> BinaryIO:
-        """A new file to be written; close it with :meth:`finish`."""
+        """Create a file for writing. Close it with :meth:`finish`."""
         target = self.path / name
         self.make(target.parent)
         return open(target, "xb")
 
     def finish(self, file: BinaryIO) -> int:
-        """The file is whole: put it on the disk. Gives its size."""
+        """Sync and close a complete file. Returns its size in bytes."""
         with file:
             file.flush()
             os.fsync(file.fileno())
             return file.tell()
 
     def publish(self, name: str, new_name: str) -> bool:
-        """Give a finished file the name it is looked for under, unless one has it already."""
+        """Give a finished file its final name. False if another file has that name already."""
         target = self.path / new_name
         try:
             os.link(self.path / name, target)
         except FileExistsError:
             return False
-        except PermissionError as error:  # what some mounted disks say to a hard link
+        except PermissionError as error:  # some mounted disks have no hard links
             raise Unavailable(
                 f"{self.path}: this disk does not support hard links ({error}), which a plain "
                 f"Parquet table needs; use another disk"
@@ -49,7 +49,7 @@ class Folder:
         return True
 
     def move(self, name: str, new_name: str) -> None:
-        """Rename a file, if it is there; one of the new name is replaced."""
+        """Rename a file if it exists. A file with the new name is replaced."""
         target = self.path / new_name
         self.make(target.parent)
         try:
@@ -59,7 +59,7 @@ class Folder:
         self.settle(target.parent)
 
     def make(self, folder: Path) -> None:
-        """A folder and those it is in, as far as they are missing."""
+        """Make a folder and its missing parents."""
         if folder.is_dir():
             return
         self.make(folder.parent)
@@ -67,18 +67,18 @@ class Folder:
         self.settle(folder.parent)
 
     def age_s(self, name: str) -> float:
-        """Seconds since a file was written or moved."""
+        """Seconds since the file was last written or moved."""
         try:
             return time.time_ns() / 1e9 - (self.path / name).stat().st_ctime
         except FileNotFoundError:
             return 0.0
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         (self.path / name).unlink(missing_ok=True)
 
     def settle(self, folder: Path) -> None:
-        """Put the names in a folder on the disk."""
+        """Sync the entries of a folder to disk."""
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -86,14 +86,14 @@ class Folder:
             os.close(handle)
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted; nothing where there is none."""
+        """The names in a folder, sorted; empty if the folder does not exist."""
         try:
             return sorted(os.listdir(self.path / folder))
         except FileNotFoundError:
             return []
 
     def read(self, name: str) -> bytes | None:
-        """The content of a file; None where there is none."""
+        """The content of a file; None if it does not exist."""
         try:
             return (self.path / name).read_bytes()
         except FileNotFoundError:
@@ -104,7 +104,7 @@ class Folder:
 
 
 def local_path(uri: str) -> Path:
-    """The folder a path or a ``file://`` URI means. Raises ``InvalidArgument`` for others."""
+    """The folder of a path or ``file://`` URI. Raises ``InvalidArgument`` for other URIs."""
     if "://" not in uri:
         return Path(uri).absolute()
     scheme, _, rest = uri.partition("://")
@@ -117,12 +117,12 @@ def local_path(uri: str) -> Path:
 
 
 def is_local(uri: str) -> bool:
-    """Whether ``uri`` is a folder on a disk of this machine."""
+    """True if ``uri`` is a folder on this machine."""
     return "://" not in uri or uri.startswith("file:///")
 
 
 def filesystem_of(uri: str) -> tuple[Any, str]:
-    """The Arrow file system for ``uri``, and the path there. Raises ``InvalidArgument``."""
+    """The Arrow file system of ``uri``, and the path in it. Raises ``InvalidArgument``."""
     from pyarrow import ArrowException, fs
 
     if is_local(uri):

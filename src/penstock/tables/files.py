@@ -1,4 +1,4 @@
-"""Data files: rows written to Parquet, one file a partition and portion, and read again."""
+"""Data files: writes rows to Parquet files, split by partition and size, and reads them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 ROW_GROUP_ROWS: Final = 1 << 17
 ROW_GROUP_BYTES: Final = 64 << 20
 FILE_BYTES_MAX: Final = 256 << 20
-"""A file that has grown to this is closed, and the next one begun."""
+"""Bytes of rows after which a file is closed, and the next one begun."""
 ID_COLUMN: Final = "event_id"
-"""The column whose smallest and largest value a table knows of each file."""
+"""The column whose smallest and largest value is recorded for each file."""
 NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What a folder is named after where the value is null; as Spark and others do it."""
+"""The folder name for a null partition value, the one that Spark and others use."""
 
 Values = tuple[str | None, ...]
 
@@ -35,20 +35,20 @@ class DataFile(Struct, frozen=True):
     """A Parquet file of a table."""
 
     path: str
-    """In the table, with slashes."""
+    """Path inside the table, with slashes."""
     rows: int
     size: int
-    """Bytes."""
+    """Size in bytes."""
     partition: Mapping[str, str | None]
-    """Values of the columns the table is partitioned by, which are not in the file."""
+    """Values of the partition columns, which are not in the file."""
     ids: tuple[int, int] | None = None
-    """Smallest and largest ``event_id``, where there is such a column."""
+    """Smallest and largest ``event_id``; None without such a column."""
 
 
 class RowWriter:
-    """Writes rows to new data files, which nobody sees before they are committed.
+    """Writes rows to new data files, which are not visible before they are committed.
 
-    Runs where the rows are, in a task of Spark's or anywhere else.
+    May run where the rows are, such as in a Spark task.
     """
 
     def __init__(self, log: Log, table: pa.Schema | None, partition_by: tuple[str, ...]) -> None:
@@ -57,13 +57,13 @@ class RowWriter:
         self._partition_by = partition_by
         self._given: pa.Schema | None = None
         self.schema: pa.Schema = self._table
-        """The table's columns, once these rows are in it."""
+        """The columns of the table after these rows are added."""
         self._own: pa.Schema = self._table
         self._open: dict[Values, _Growing] = {}
         self._done: list[DataFile] = []
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Raises ``InvalidArgument`` for what the table cannot hold."""
+        """Add rows. Raises ``InvalidArgument`` for values that the table cannot hold."""
         if batch.schema != self._given:
             self._prepare(batch.schema)
         rows = conformed(batch, self._own)
@@ -85,7 +85,7 @@ class RowWriter:
         self._given = given
 
     def close(self) -> list[DataFile]:
-        """All files, whole and on the disk."""
+        """Finish all files, synced to disk, and return them."""
         while self._open:
             values = next(iter(self._open))
             self._done.append(self._open[values].close())
@@ -93,17 +93,17 @@ class RowWriter:
         return self._done
 
     def abandon(self) -> None:
-        """Close what is open; it stays unseen, and :meth:`Table.clean` removes it."""
+        """Close open files without committing them. A later compaction removes them."""
         while self._open:
             self._open.popitem()[1].abandon()
 
 
 class _Abandoned(Exception):
-    """The file is not needed any more."""
+    """Raised to stop writing a file that is not needed any more."""
 
 
 class _Growing:
-    """One file that is being written."""
+    """A file that is being written."""
 
     def __init__(self, log: Log, partition: dict[str, str | None], schema: pa.Schema) -> None:
         self._partition = partition
@@ -114,7 +114,7 @@ class _Growing:
         self._rows = self._held_rows = self._held_bytes = 0
         self._ids: tuple[int, int] | None = None
         self.size = 0
-        """Bytes of the rows in memory, before compression."""
+        """Bytes of its rows in memory, before compression."""
 
     def add(self, rows: pa.RecordBatch) -> None:
         self._held.append(rows)
@@ -153,7 +153,7 @@ class _Growing:
 
 
 def check_partitions(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
-    """Raises ``InvalidArgument`` for a column that is not there, or of no type for this."""
+    """Raise ``InvalidArgument`` for a partition column that is missing or has a wrong type."""
     for name in partition_by:
         if name not in schema.names:
             raise InvalidArgument(
@@ -170,7 +170,7 @@ def check_partitions(schema: pa.Schema, partition_by: tuple[str, ...]) -> None:
 def split(
     rows: pa.RecordBatch, partition_by: tuple[str, ...]
 ) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each partition, in their order, without the columns it is made by."""
+    """The rows of each partition, in their order, without the partition columns."""
     if not rows.num_rows:
         return
     kept = [name for name in rows.schema.names if name not in partition_by]
@@ -197,7 +197,7 @@ def _as_text(value: object) -> str | None:
 
 
 def folder_of(partition: Mapping[str, str | None]) -> str:
-    """The folder of a partition: ``day=2026-05-04``; empty where there are none."""
+    """The folder of a partition, such as ``day=2026-05-04``; empty if not partitioned."""
     return "/".join(
         f"{quote(name, safe='')}={NO_VALUE if value is None else quote(value, safe=' ')}"
         for name, value in partition.items()
@@ -205,7 +205,7 @@ def folder_of(partition: Mapping[str, str | None]) -> str:
 
 
 def partition_values(file: DataFile, schema: pa.Schema, rows: int) -> dict[str, Any]:
-    """The columns that are not in the file, as columns of so many rows."""
+    """The partition columns, which are not in the file, for the given number of rows."""
     return {
         name: pa.repeat(pa.scalar(value, pa.string()).cast(schema.field(name).type), rows)
         for name, value in file.partition.items()
@@ -219,7 +219,7 @@ def batches_of(
     row_groups: list[int] | None = None,
     wanted: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file in the wanted columns of the table."""
+    """The rows of a file, in the columns of the table for which ``wanted`` is true."""
     parquet = pq.ParquetFile(source)
     there = set(parquet.schema_arrow.names)
     target = pa.schema([field for field in schema if wanted(field.name)])
@@ -241,12 +241,12 @@ def batches_of(
 
 
 def record_batches(rows: Any) -> Iterator[pa.RecordBatch]:
-    """Rows however they are given. Raises ``InvalidArgument`` for what has none."""
+    """Rows of any supported kind as batches. Raises ``InvalidArgument`` for other objects."""
     if isinstance(rows, pa.RecordBatch):
         yield rows
         return
     if isinstance(rows, pa.Table):
-        # A table of no rows has columns all the same.
+        # A table without rows still has columns.
         yield from rows.to_batches() or [pa.RecordBatch.from_pylist([], schema=rows.schema)]
         return
     if hasattr(rows, "__arrow_c_stream__"):

@@ -1,4 +1,4 @@
-"""The types that tables hold, and how rows are brought into the columns of a table."""
+"""The types that tables can hold, and the conversion of rows to the columns of a table."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ PARTITION_TYPES: Final = frozenset(
         pa.date32(),
     )
 )
-"""What a table may be partitioned by."""
+"""Types of columns that a table may be partitioned by."""
 
 
 def stored_kind(kind: pa.DataType) -> pa.DataType | None:
-    """The type a table keeps ``kind`` as; None where there is none."""
+    """The type in which a table stores ``kind``; None if it cannot."""
     name = str(kind)
     if name in _SAME:
         return kind
@@ -85,9 +85,9 @@ def _nested(kind: pa.DataType) -> pa.DataType | None:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns a new table gets for rows of ``schema``. Those of no type yet are left out.
+    """The columns of a new table for rows of ``schema``. Columns of type null are left out.
 
-    Raises ``InvalidArgument`` for a column that tables cannot hold, and for two of one name.
+    Raises ``InvalidArgument`` for a column that tables cannot hold, and for duplicate names.
     """
     fields = []
     taken: dict[str, str] = {}
@@ -113,7 +113,7 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def united(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
-    """The table's columns and those that are new in ``rows``, at any depth of structs."""
+    """The columns of a table, extended by those that are new in ``rows``, also inside structs."""
     rows = stored_schema(rows)
     mine = {name.casefold(): name for name in table.names}
     fields = list(table)
@@ -128,14 +128,14 @@ def united(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
 
 
 def columns_of(table: pa.Schema, names: list[str]) -> pa.Schema:
-    """Those columns of a table that are named, whatever case they are in."""
+    """The named columns of a table; names are compared ignoring case."""
     mine = {name.casefold(): name for name in table.names}
     found = [mine[name.casefold()] for name in names if name.casefold() in mine]
     return pa.schema([table.field(name) for name in found])
 
 
 def _with_new(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType:
-    """``mine`` with the fields of structs that only ``theirs`` has."""
+    """``mine`` extended by struct fields that only ``theirs`` has."""
     if pa.types.is_struct(mine) and pa.types.is_struct(theirs):
         fields = list(mine)
         for field in theirs:
@@ -151,9 +151,9 @@ def _with_new(mine: pa.DataType, theirs: pa.DataType) -> pa.DataType:
 
 
 def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """``rows`` in the columns of ``schema``; those they lack are null.
+    """``rows`` converted to the columns of ``schema``; missing columns are null.
 
-    Raises ``InvalidArgument`` naming the column whose values do not fit.
+    Raises ``InvalidArgument`` with the name of a column whose values do not fit.
     """
     own = {name.casefold(): index for index, name in enumerate(rows.schema.names)}
     arrays = []
@@ -173,7 +173,7 @@ def conformed(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _as(array: Any, kind: pa.DataType) -> Any:
-    """``array`` as ``kind``; fields of structs are found by name, missing ones are null."""
+    """``array`` converted to ``kind``. Struct fields match by name; missing ones are null."""
     if array.type.equals(kind):
         return array
     if pa.types.is_dictionary(array.type):
@@ -194,7 +194,7 @@ def _as(array: Any, kind: pa.DataType) -> Any:
     if pa.types.is_list(kind) and pa.types.is_list(array.type):
         if not array.offset and not array.null_count:
             return pa.ListArray.from_arrays(array.offsets, _as(array.values, kind.value_type), kind)
-        whole = pa.concat_arrays([array])  # offsets from 0 on
+        whole = pa.concat_arrays([array])  # so that offsets start at 0
         values = _as(whole.values, kind.value_type)
         return pa.ListArray.from_arrays(whole.offsets, values, kind, mask=whole.is_null())
     return array.cast(kind)

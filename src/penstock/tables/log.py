@@ -1,4 +1,4 @@
-"""What both kinds of tables have in common: a log of commits, each of which is there or not."""
+"""The interface of a table's log: a sequence of atomic commits, for Delta and plain Parquet."""
 
 from __future__ import annotations
 
@@ -14,77 +14,81 @@ from penstock.tables.files import DataFile
 Format = Literal["delta", "parquet"]
 
 UNCOMMITTED_HOURS: Final = 24
-"""How long a file that no commit has may still be in the hands of a writer who is to commit it."""
+"""Hours that an uncommitted file is kept, because a writer may still commit it."""
 
 
 class State(Struct, frozen=True):
-    """A table as it is after a commit."""
+    """The state of a table after a commit."""
 
     version: int
-    """Of the last commit; -1: the table does not exist yet."""
+    """Number of the last commit; -1 if the table does not exist yet."""
     schema: pa.Schema | None = None
     partition_by: tuple[str, ...] = ()
     files: tuple[DataFile, ...] = ()
     apps: Mapping[str, int] = field(default_factory=dict)
-    """What each writer has stored last; a Delta table is asked for each of them."""
+    """By writer, the last version it stored. Empty for Delta tables: see :meth:`Log.last_of`."""
 
 
 class Commit(Struct, frozen=True):
-    """One step: all of it or nothing."""
+    """An atomic change of a table."""
 
     schema: pa.Schema
-    """The table's columns from now on."""
+    """The columns of the table after the commit."""
     partition_by: tuple[str, ...]
     add: Sequence[DataFile] = ()
     remove: Sequence[DataFile] = ()
     app: str = ""
-    """Who stores it; empty for what is no writer's, such as compaction."""
+    """Name of the writer; empty for maintenance, such as compaction."""
     version: int = 0
     changes_data: bool = True
-    """False for compaction: the same rows in other files."""
+    """False if only files change and not rows, as in a compaction."""
 
 
 class Conflict(Exception):
-    """Somebody else has committed since the state was read; nothing was done."""
+    """Raised if another program committed since the state was read. Nothing was changed."""
 
 
 class Log(Protocol):
-    """Where the commits of a table are."""
+    """The commits of a table."""
 
     uri: str
 
     def state(self) -> State:
-        """The table as it is now. Raises ``Damaged`` or ``InvalidArgument`` for what is none."""
+        """Read the current state. Raises ``Damaged``, or ``InvalidArgument`` for no table."""
         ...
 
     def last_of(self, app: str) -> int | None:
-        """The version this writer has stored last, in the state that was read last."""
+        """The last version stored by this writer, in the state that was read last."""
         ...
 
     def commit(self, based_on: State, commit: Commit) -> None:
-        """Raises ``Conflict``."""
+        """Commit a change on top of the state ``based_on``. Raises ``Conflict``."""
         ...
 
     def new_file(self, partition: str) -> AbstractContextManager[NewFile]:
-        """A data file in the making; nobody sees it before a commit adds it."""
+        """A new data file to write to. It is not visible before a commit adds it."""
         ...
 
     def open(self, file: DataFile) -> Any:
-        """A data file, for Arrow's Parquet reader. Raises ``FileNotFoundError`` when a commit has
-        replaced it and it is gone by now."""
+        """Open a data file for Arrow's Parquet reader.
+
+        Raises ``FileNotFoundError`` if a commit replaced the file and it was removed since.
+        """
         ...
 
     def locations(self, files: Sequence[DataFile]) -> Iterator[str]:
-        """Where other programs find these files."""
+        """The paths or URIs at which other programs find these files."""
         ...
 
     def settle(self) -> None:
-        """Put the files of the last commit in their places, if a crash has prevented it."""
+        """Move the files of the last commit to their places, if a crash prevented it."""
         ...
 
     def clean(self, keep_hours: int) -> int:
-        """Remove files that have been replaced for so long, and those of writers who have not
-        committed them within ``UNCOMMITTED_HOURS``; gives how many."""
+        """Remove files replaced at least ``keep_hours`` ago, and return their number.
+
+        Files not committed within ``UNCOMMITTED_HOURS`` are also removed.
+        """
         ...
 
 
@@ -92,8 +96,8 @@ class NewFile(Protocol):
     """A file that is being written."""
 
     path: str
-    """What it is called in the table."""
+    """Path of the file inside the table."""
     sink: Any
-    """What Arrow writes to."""
+    """The sink that Arrow writes to."""
     size: int
-    """Bytes, once it is done."""
+    """Size in bytes, set when the file is finished."""

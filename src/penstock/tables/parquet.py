@@ -1,4 +1,4 @@
-"""Plain Parquet: a folder of files with a list of commits, which says which of them count.
+"""Plain Parquet tables: a folder of files, with a list of commits that says which files count.
 
 ::
 
@@ -9,14 +9,15 @@
       _penstock/aside/...parquet                                     written, not committed yet
       _penstock/replaced/...parquet                                  not part of it any more
 
-Rows are written aside. A commit is one small file with a number: it appears whole, under a name
-nobody else has taken, or not at all. Then its files are moved to their places, under names made
-of the writer's name, its version and a count; and what it replaces is moved out of them. After a
-crash in between the next writer finishes that. Readers go by the list of commits and find a file
-in its place, or where it is moved from or to; so they see a commit whole from the moment it is
-there. Programs that only look at the folder see every file in its place, and do not look into
-folders that begin with an underscore: what they may miss, or see twice, is a commit that is
-being moved.
+Rows are first written to the folder ``aside``. A commit is one small numbered file, created
+atomically under a name that does not exist yet. After that its files are moved to their places,
+under names made of the writer's name, its version and a count, and the files it replaces are
+moved away. After a crash in between, the next writer finishes the moves.
+
+Readers follow the list of commits and look for a file in its place and where it is moved from or
+to, so they see a commit completely from the moment it exists. Programs that only list the folder
+see all files in their places and ignore folders that begin with an underscore: while a commit's
+files are being moved, they may miss its rows or see them twice.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"
 REPLACED: Final = "_penstock/replaced"
 STATE_EVERY: Final = 50
-"""Commits after which the whole state is written, so that readers need not see all of them."""
+"""Number of commits after which the whole state is written, so readers need not read all."""
 FORMAT_VERSION: Final = 1
 
 
 class _Added(Struct, frozen=True):
     file: DataFile
     aside: str
-    """Name of the file as it was written."""
+    """Name of the file in the folder ``aside``."""
 
 
 class _Record(Struct, frozen=True, omit_defaults=True):
-    """What one commit did."""
+    """The content of a commit file."""
 
     v: int
     add: tuple[_Added, ...] = ()
@@ -62,13 +63,13 @@ class _Record(Struct, frozen=True, omit_defaults=True):
     app: str = ""
     version: int = 0
     columns: str = ""
-    """The table's columns, as an Arrow schema in Base64; empty: as before."""
+    """The columns of the table as a Base64 Arrow schema; empty if unchanged."""
     partition_by: tuple[str, ...] | None = None
-    """Of the first commit."""
+    """The partition columns; only in the first commit."""
 
 
 class _Whole(Struct, frozen=True):
-    """The table after a commit."""
+    """The content of a state file: the whole table after a commit."""
 
     v: int
     columns: str
@@ -85,9 +86,9 @@ class ParquetLog:
         self._folder = folder or Folder(local_path(uri))
         self._state = State(-1)
         self._aside: dict[str, str] = {}
-        """Files of the last commit, by path: where they are until they are moved."""
+        """By path, the names in ``aside`` of files of the last commit that may not be moved yet."""
 
-    # --- what there is -------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------
 
     def state(self) -> State:
         while True:
@@ -99,7 +100,7 @@ class ParquetLog:
             try:
                 self._advance(names, commits[-1])
             except FileNotFoundError:
-                continue  # removed since, as there is a newer state
+                continue  # removed since: there is a newer state
             return self._state
 
     def _check_not_foreign(self, names: list[str]) -> None:
@@ -176,7 +177,7 @@ class ParquetLog:
         return pa.memory_map(str(self._folder.path / self._place(file)))
 
     def _place(self, file: DataFile) -> str:
-        """Where a file is: in its place, not there yet, or not any more."""
+        """The current path of a file: in its place, still in ``aside``, or already replaced."""
         aside = self._aside.get(file.path)
         places = [file.path, _replaced(file.path)]
         if aside is not None:
@@ -231,7 +232,7 @@ class ParquetLog:
             self._sum_up(state)
 
     def _publish(self, name: str, content: bytes) -> bool:
-        """Whole or not at all, and only if the name is free."""
+        """Create a file atomically. False if the name is taken."""
         aside = f"{ASIDE}/{uuid.uuid4().hex}"
         file = self._folder.create(aside)
         file.write(content)
@@ -242,15 +243,15 @@ class ParquetLog:
         return published
 
     def settle(self) -> None:
-        with suppress(Conflict):  # another one does it
+        with suppress(Conflict):  # another writer does it
             self._finish(self.state())
 
     def _finish(self, state: State) -> None:
-        """Move what the last commit has not moved, as it was cut short."""
+        """Finish the moves of the last commit, if they were interrupted."""
         if state.version >= 0:
             try:
                 self._move(self._record(state.version))
-            except FileNotFoundError as error:  # another writer is further by far
+            except FileNotFoundError as error:  # another writer has made many commits since
                 raise Conflict from error
 
     def _move(self, record: _Record) -> None:
@@ -269,7 +270,7 @@ class ParquetLog:
             dict(state.apps),
         )
         self._publish(f"{state.version:020}.state", msgspec.json.encode(whole))
-        # Readers that are in the middle of the older ones begin again with this one.
+        # Readers that are reading older commits start again from this state.
         for name in self._folder.names(COMMITS):
             if int(name[:20]) < state.version:
                 self._folder.remove(f"{COMMITS}/{name}")
@@ -297,7 +298,7 @@ class _NewFile:
 
 
 def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
-    """A file under the name it is to have in its place; the same however often it is tried."""
+    """A file with its final name, which is the same at each attempt of a commit."""
     folder, _, aside = file.path.rpartition("/")
     if commit.app:
         writer = hashlib.blake2b(commit.app.encode(), digest_size=6).hexdigest()
@@ -309,7 +310,7 @@ def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
 
 
 def _replaced(path: str) -> str:
-    """Where a file goes that is not part of the table any more."""
+    """The path to which a replaced file is moved."""
     return f"{REPLACED}/{path.replace('/', '~')}"
 
 

@@ -1,8 +1,7 @@
-"""The segment files of a channel as one table, without a realm.
+"""Reads the segment files of a channel as one table, without a realm.
 
-Files of one channel may have other columns each: those that their events need. Here a table has
-the columns of all of them, and what few events of a file have, in the file's column ``more``, is
-in its own column as any other property.
+Each file of a channel has only the columns that its events need, and keeps rare properties in its
+column ``more``. The table has the columns of all files, and a column for each rare property, too.
 """
 
 from __future__ import annotations
@@ -33,9 +32,10 @@ def segments(
     *,
     columns: Sequence[str] | None = None,
 ) -> pa.Table:
-    """The events in the segment files of one channel, oldest first, as a flat table: ``event_id``,
-    ``published``, ``tag``, ``data``, then a column for each property of the channel, whichever of
-    its files have it. DuckDB, Polars and pandas take such a table as it is::
+    """The events in the segment files of one channel, oldest first, as a flat table.
+
+    Its columns are ``event_id``, ``published``, ``tag``, ``data``, then one for each property in
+    any of the files. DuckDB, Polars and pandas accept such a table directly::
 
         orders = penstock.segments("data", "orders", columns=["event_id", "price"])
         duckdb.sql("SELECT avg(price) FROM orders")
@@ -44,13 +44,14 @@ def segments(
 
     ``path`` is the data directory of a realm, or a copy of it, and ``channel`` the name of a
     channel or queue in it; or ``path`` is the folder of one channel below ``segments``. The files
-    are mapped, not copied: pages that are not looked at are not read. A null says that an event
-    does not have the property, or has set it to null.
+    are mapped, not copied, so only the parts in use are read from disk. A null means that the
+    event does not have the property, or that its value is null.
 
-    A file has what was sealed: not the newest events, and until it goes also some that have left
-    the channel. Raises ``NameDoesNotExist`` where there are no files of the channel,
-    ``InvalidArgument`` for a column that is in none of them, ``Damaged`` for a file that is none
-    of Arrow, or just grows: read again then.
+    Files hold sealed events only: the newest events are missing, and events that have left the
+    channel are included until their file is rewritten or removed. Raises ``NameDoesNotExist`` if
+    the channel has no files, ``InvalidArgument`` for a column that is in none of them, and
+    ``Damaged`` for a file that is not a complete Arrow file. A file that is being extended looks
+    so for a moment; try again then.
     """
     folder = _folder(Path(path), channel)
     files = sorted(folder.glob("*.arrow"))
@@ -86,7 +87,7 @@ def _folder(path: Path, channel: str) -> Path:
             raise NameDoesNotExist(f"there is no folder {path}")
         return path
     begun = path / _SEGMENTS
-    # Where an earlier version has begun, there is a folder for each part of a name.
+    # Earlier versions of Penstock made a folder for each part of a name.
     *above, last = channel.split("/")
     places = [(begun, file_part(channel)), (begun.joinpath(*above), last)]
     numbered = [
@@ -102,11 +103,11 @@ def _folder(path: Path, channel: str) -> Path:
             f"{begun} has no files of {channel}: there is no such channel, or none of its events "
             f"has been sealed yet"
         )
-    return max(numbered)[1]  # of a channel that was deleted and made again, the newest
+    return max(numbered)[1]  # the newest channel of that name
 
 
 def _read(file: Path) -> tuple[ChannelSchema, list[pa.RecordBatch]]:
-    """What a file says of its channel's columns, and its batches, mapped."""
+    """The channel's schema according to a file, and its batches, mapped."""
     try:
         with pa.memory_map(str(file)) as source:
             reader = pa.ipc.open_file(source)
@@ -118,7 +119,7 @@ def _read(file: Path) -> tuple[ChannelSchema, list[pa.RecordBatch]]:
 
 
 def _in_order(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """By id; what is in two files, because a sealing broke off, is there once."""
+    """Sort batches by id, and drop events that an interrupted sealing left in two files."""
     filled = [batch for batch in batches if batch.num_rows]
     filled.sort(key=lambda batch: int(batch.column(0)[0].as_py()))
     found, end = [], -1

@@ -1,4 +1,4 @@
-"""A table that is appended to exactly once, changed by key, compacted, and read."""
+"""Tables with exactly-once appends, merges by key, compaction and reading."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
 ATTEMPTS_MAX: Final = 50
-"""How often a commit is tried when others commit at the same time."""
+"""Most attempts of a commit when other programs commit at the same time."""
 COMPACT_BYTES: Final = 128 << 20
-"""A file of half this size or more is left as it is."""
+"""Default size in bytes of compacted files. A file of half this size or more is not touched."""
 KEEP_HOURS: Final = 168
-"""How long files that were replaced are kept for whoever still reads them."""
+"""Default number of hours that replaced files are kept for programs that still read them."""
 
 
 class Compacted(Struct, frozen=True):
-    """What a compaction has done."""
+    """The result of a compaction."""
 
     removed: int
-    """Small files that were replaced."""
+    """Number of small files that were replaced."""
     added: int
-    """Files that have their rows now."""
+    """Number of new files with their rows."""
     cleaned: int
-    """Files nobody needs any more that were deleted."""
+    """Number of unused files that were deleted."""
 
 
 class Table:
     """A Delta table, or a folder of Parquet files.
 
-    Whoever writes has a name, ``app``, and counts what it stores, ``version``: a version that was
-    stored, or an earlier one, is not stored again. So a writer that does not know how its last
-    attempt ended tries it again.
+    Each writer has a name, ``app``, and numbers its writes by ``version``. A version that is not
+    above the last one stored is not stored again, so a writer that does not know how its last
+    attempt ended can simply repeat it.
 
-    Not for several threads at once; several programs may write to one table.
+    An object is not thread-safe. Several programs may write to one table.
     """
 
     def __init__(self, log: Log, format: Format, partition_by: tuple[str, ...]) -> None:
@@ -62,10 +62,10 @@ class Table:
 
     @classmethod
     def open(cls, uri: str, format: Format = "delta", partition_by: Sequence[str] = ()) -> Self:
-        """The table at a path or URI; made by the first append when it is not there.
+        """The table at a path or URI. If it does not exist, the first append creates it.
 
-        ``partition_by`` is for a new table; one that is there has to be partitioned that way, or
-        it is left out. Raises ``InvalidArgument``, ``Unavailable`` without ``deltalake``.
+        ``partition_by`` is for a new table; if given for an existing table, it must match. Raises
+        ``InvalidArgument``, and ``Unavailable`` without ``deltalake``.
         """
         log: Log
         if format == "delta":
@@ -82,9 +82,9 @@ class Table:
 
     @classmethod
     def found(cls, uri: str) -> Self:
-        """The table that is at a path or URI, whatever its format.
+        """The existing table at a path or URI, in either format.
 
-        Raises ``NameDoesNotExist`` where there is none.
+        Raises ``NameDoesNotExist`` if there is none.
         """
         plain = is_local(uri) and (local_path(uri) / "_penstock").is_dir()
         table = cls.open(uri, "parquet" if plain else "delta")
@@ -92,7 +92,7 @@ class Table:
             return table
         raise NameDoesNotExist(f"there is no table at {uri}, neither Delta nor Parquet")
 
-    # --- what it is ----------------------------------------------------------------------
+    # --- state ---------------------------------------------------------------------------
 
     @property
     def uri(self) -> str:
@@ -100,15 +100,17 @@ class Table:
 
     @property
     def state(self) -> State:
-        """As it was when it was last looked at; :meth:`refresh` looks again."""
+        """The state at the last read; :meth:`refresh` reads it again."""
         if self._state is None:
             self.refresh()
         assert self._state is not None, "it was read just now"
         return self._state
 
     def refresh(self) -> State:
-        """See what others have committed. Raises ``InvalidArgument`` when it is partitioned in
-        another way than was asked for, ``Damaged``."""
+        """Read what other programs have committed.
+
+        Raises ``InvalidArgument`` if the table is not partitioned as requested, and ``Damaged``.
+        """
         state = self._log.state()
         if state.version >= 0 and self._partition_by not in ((), state.partition_by):
             raise InvalidArgument(
@@ -124,7 +126,7 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        """Its columns. Raises ``NameDoesNotExist`` when there is no table yet."""
+        """The columns of the table. Raises ``NameDoesNotExist`` if it does not exist yet."""
         state = self.state
         if state.schema is None:
             raise NameDoesNotExist(f"there is no table at {self.uri} yet")
@@ -135,22 +137,22 @@ class Table:
         return self.state.partition_by if self.exists else self._partition_by
 
     def files(self) -> tuple[DataFile, ...]:
-        """The files that were committed, and nothing else."""
+        """The committed files."""
         return self.state.files
 
     def last_of(self, app: str) -> int | None:
-        """The version ``app`` has stored last; None before its first."""
+        """The last version that ``app`` stored; None if it stored nothing."""
         self.refresh()
         return self._log.last_of(app)
 
-    # --- going in ------------------------------------------------------------------------
+    # --- writing -------------------------------------------------------------------------
 
     def append(self, rows: Any, app: str, version: int) -> bool:
-        """Add rows, once: False when this version of ``app`` is in the table already.
+        """Add rows exactly once. False if this version of ``app`` is in the table already.
 
-        ``rows`` are an Arrow table or record batches, or a pandas or polars table. Columns the
-        table lacks are added to it; a column of another type is cast where nothing is lost.
-        Raises ``InvalidArgument`` for what the table cannot hold.
+        ``rows`` are an Arrow table or record batches, or a pandas or polars table. New columns are
+        added to the table. A column of another type is cast if no value changes by it. Raises
+        ``InvalidArgument`` for values that the table cannot hold.
         """
         check_version(app, version)
         last = self.last_of(app)
@@ -166,13 +168,13 @@ class Table:
         return self.commit(writer.schema, files, app=app, version=version)
 
     def writer(self) -> RowWriter:
-        """For whoever writes rows in one place and commits them in another."""
+        """A writer of data files, for rows that are written and committed in different places."""
         return RowWriter(self._log, self.state.schema, self.partition_by)
 
     def commit(
         self, schema: pa.Schema, files: Sequence[DataFile], *, app: str, version: int
     ) -> bool:
-        """Add what writers have written, once: False when it was done already."""
+        """Add files of writers exactly once. False if this version was committed already."""
         check_version(app, version)
         for _ in range(ATTEMPTS_MAX):
             last = self.last_of(app)
@@ -193,7 +195,7 @@ class Table:
         app: str = "",
         version: int = 0,
     ) -> None:
-        """On top of the state that was read last, and no other. Raises ``Conflict``."""
+        """Commit on top of the state read last. Raises ``Conflict`` if there is a newer one."""
         state = self.state
         wanted = united(state.schema or pa.schema([]), schema)
         check_partitions(wanted, self.partition_by)
@@ -209,11 +211,12 @@ class Table:
         )
 
     def merge(self, rows: Any, key: str | Sequence[str], app: str, version: int) -> bool:
-        """Put rows in the place of those with the same key, add those of a new one; once, as
-        :meth:`append`. Columns the rows lack are null in what they replace.
+        """Replace rows that have the same key, and add rows with new keys. Exactly once, like
+        :meth:`append`.
 
-        Files with any of these keys are written again. Raises ``InvalidArgument`` for a key that
-        is null, or twice in ``rows``.
+        Columns missing in ``rows`` become null in the rows they replace. Files that contain any
+        of the keys are rewritten. Raises ``InvalidArgument`` for a key that is null, or occurs
+        twice in ``rows``.
         """
         check_version(app, version)
         keys = (key,) if isinstance(key, str) else tuple(key)
@@ -227,14 +230,14 @@ class Table:
                 gone = self._rewrite(writer, given, keys)
                 self._commit(writer.schema, writer.close(), gone, app, version)
             except (Conflict, FileNotFoundError):
-                continue  # its rows may be others by now
+                continue  # the table has changed since
             finally:
                 writer.abandon()
             return True
         raise self._busy()
 
     def _rewrite(self, writer: RowWriter, given: pa.Table, keys: tuple[str, ...]) -> list[DataFile]:
-        """Write the rows, and those of every file that has one of their keys but not these."""
+        """Write the given rows, and other rows of the files that have any of their keys."""
         known = united(self.state.schema or pa.schema([]), given.schema)
         wanted = columns_of(known, given.schema.names)
         fitting = pa.Table.from_batches(
@@ -257,19 +260,19 @@ class Table:
 
     @staticmethod
     def with_columns(schema: pa.Schema, more: pa.Schema) -> pa.Schema:
-        """The columns of what several writers have written."""
+        """``schema`` extended by the columns of another writer."""
         return united(schema, more)
 
-    # --- small files ---------------------------------------------------------------------
+    # --- compaction ----------------------------------------------------------------------
 
     def compact(
         self, target_bytes: int = COMPACT_BYTES, *, keep_hours: int = KEEP_HOURS
     ) -> Compacted:
-        """Write small files of a partition together, in the order of ``event_id`` where there is
-        one; then delete files that were replaced ``keep_hours`` ago, and those that were written as
-        long ago, at least a day, and that no commit has.
+        """Join small files of a partition, sorted by ``event_id`` if there is such a column.
 
-        Appends may go on; rows and what writers have stored stay as they are.
+        Then delete files that were replaced at least ``keep_hours`` ago, and uncommitted files of
+        that age, but at least a day old. Appends may go on meanwhile. Rows, and the versions of
+        writers, do not change.
         """
         removed = added = 0
         for files in small_files(self.refresh().files, target_bytes):
@@ -282,26 +285,28 @@ class Table:
                 self._commit(self.schema, found, files)
             except (Conflict, FileNotFoundError):
                 self.refresh()
-                continue  # what is left is for the next time
+                continue  # the rest is left for the next run
             finally:
                 writer.abandon()
             removed, added = removed + len(files), added + len(found)
         return Compacted(removed, added, self._log.clean(keep_hours))
 
-    # --- coming out ----------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------------
 
     def rows_of(self, file: DataFile) -> pa.Table:
-        """All columns of a file, as the table has them now."""
+        """The rows of a file in the current columns of the table."""
         schema = self.schema
         return pa.Table.from_batches(batches_of(file, self._log.open(file), schema), schema)
 
     def open_file(self, file: DataFile) -> Any:
-        """A file for Arrow's Parquet reader. Raises ``FileNotFoundError`` when it was replaced by
-        a later commit and is gone."""
+        """Open a file for Arrow's Parquet reader.
+
+        Raises ``FileNotFoundError`` if a later commit replaced it and it was removed.
+        """
         return self._log.open(file)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All rows; ``columns`` chooses among them. Raises ``InvalidArgument``."""
+        """All rows, in ``columns`` if given. Raises ``InvalidArgument`` for unknown columns."""
         table = pa.concat_tables(
             [self.rows_of(file) for file in self.files()] or [self.schema.empty_table()]
         )
@@ -316,20 +321,19 @@ class Table:
 
     @property
     def root(self) -> str:
-        """The folder of the table, or its URI on a store."""
+        """The folder of the table, or its URI in an object store."""
         return str(local_path(self.uri)) if is_local(self.uri) else self.uri
 
     def settle(self) -> None:
-        """Finish what a writer that was cut short has committed and not put in its place, so
-        that programs which look at the folder see it."""
+        """Move files of an interrupted commit to their places, where other programs look."""
         self._log.settle()
 
     def locations(self) -> list[str]:
-        """Where the files of the table are, for programs that take a list of Parquet files."""
+        """Paths or URIs of the files, for programs that take a list of Parquet files."""
         return list(self._log.locations(self.files()))
 
     def dataset(self) -> ds.Dataset:
-        """The table as it is now, for Arrow, DuckDB or polars: exactly its committed files."""
+        """The committed files as an Arrow dataset, for Arrow, DuckDB or polars."""
         import pyarrow.dataset as ds
 
         parts = []
@@ -351,8 +355,11 @@ class Table:
 
 
 def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataFile]]:
-    """Groups of at least two small files of one partition, of up to ``target_bytes`` together,
-    that lie next to each other by id."""
+    """Groups of two or more small files to join.
+
+    The files of a group are of one partition, adjacent by id, and have up to ``target_bytes``
+    together.
+    """
     groups: list[list[DataFile]] = []
     by_partition: dict[tuple[tuple[str, str | None], ...], list[DataFile]] = {}
     for file in files:
@@ -370,14 +377,14 @@ def small_files(files: Iterable[DataFile], target_bytes: int) -> list[list[DataF
 
 
 def in_id_order(table: pa.Table) -> pa.Table:
-    """The rows by ``event_id``, where there is one."""
+    """The rows sorted by ``event_id``, if there is such a column."""
     if ID_COLUMN not in table.column_names:
         return table
     return table.take(pc.sort_indices(table, [(ID_COLUMN, "ascending")]))
 
 
 def check_keys(rows: pa.Table, keys: tuple[str, ...]) -> None:
-    """Raises ``InvalidArgument`` for a key that is missing, null or there twice."""
+    """Raise ``InvalidArgument`` for a key that is missing, null or duplicate."""
     missing = [name for name in keys if name not in rows.column_names]
     if missing or not keys:
         raise InvalidArgument(
@@ -400,7 +407,7 @@ def check_keys(rows: pa.Table, keys: tuple[str, ...]) -> None:
 
 
 def without(table: pa.Table, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """The rows of ``table`` whose keys are not in ``rows``, in their order."""
+    """The rows of ``table`` whose keys do not occur in ``rows``, in their order."""
     cast = [rows.column(name).cast(table.schema.field(name).type) for name in keys]
     if len(keys) == 1:
         found = pc.is_in(table.column(keys[0]), value_set=pa.chunked_array(cast[0]))
@@ -411,7 +418,7 @@ def without(table: pa.Table, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
 
 
 def check_version(app: str, version: int) -> None:
-    """Raises ``InvalidArgument``."""
+    """Raise ``InvalidArgument`` for an invalid writer name or version."""
     if not isinstance(app, str) or not app:
         raise InvalidArgument(f"app is {app!r}; give the writer a name that stays the same")
     if type(version) is not int or not 0 <= version < 1 << 63:
