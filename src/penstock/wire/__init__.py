@@ -1,1 +1,1 @@
-"""Bytes to frames to messages and back, sans-IO: one package per protocol."""
+"""Wire protocols without I/O: bytes to frames to messages and back, one package per protocol."""

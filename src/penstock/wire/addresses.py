@@ -1,4 +1,4 @@
-"""Where an address leads."""
+"""Classifies network addresses."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether what an address or ``localhost`` names is this very machine; other names are not
-    looked up."""
+    """True for a loopback address and for ``localhost``. Other names are not resolved."""
     try:
         found = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        return found.ipv4_mapped.is_loopback  # IPv4 as an IPv6 listener sees it
+        return found.ipv4_mapped.is_loopback  # an IPv4 peer of an IPv6 listener
     return found.is_loopback

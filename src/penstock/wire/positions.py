@@ -1,4 +1,4 @@
-"""Where a query of Spark stands on our channels, as its checkpoint says."""
+"""Positions of a Spark query on channels, as stored in its checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 def positions_in(text: Any) -> dict[str, int]:
-    """The next id of each channel of an offset as the source writes it; empty for other texts."""
+    """The next id of each channel in an offset written by the source; empty for other texts."""
     try:
         offset = msgspec.json.decode(text) if isinstance(text, str | bytes) else text
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):

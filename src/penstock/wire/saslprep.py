@@ -1,4 +1,4 @@
-"""SASLprep: the same password typed on two machines is the same bytes (RFC 4013)."""
+"""SASLprep (RFC 4013): makes equal passwords typed on different machines equal bytes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _PROHIBITED = (
 
 
 def prepared(text: str) -> str:
-    """``text`` with blanks and composed signs in one form. Raises ``InvalidArgument`` for control
-    characters and the like, and for text that mixes directions of writing."""
+    """Normalize spaces and composed characters of ``text``.
+
+    Raises ``InvalidArgument`` for control characters and other prohibited ones, and for text
+    that mixes writing directions.
+    """
     if text.isascii() and text.isprintable():
         return text
     kept = (each for each in text if not stringprep.in_table_b1(each))
@@ -40,7 +43,7 @@ def prepared(text: str) -> str:
 
 
 def _check_direction(text: str) -> None:
-    """Right to left throughout, if anywhere (RFC 3454, section 6)."""
+    """Check that right-to-left text has no left-to-right characters (RFC 3454, section 6)."""
     is_mixed = any(stringprep.in_table_d2(each) for each in text)
     if is_mixed or not (stringprep.in_table_d1(text[0]) and stringprep.in_table_d1(text[-1])):
         raise InvalidArgument("a name or password mixes left-to-right and right-to-left writing")

@@ -1,7 +1,7 @@
-"""SCRAM-SHA-256, both sides, sans-IO (RFC 5802, RFC 7677), without channel binding.
+"""SCRAM-SHA-256 for client and server, without I/O or channel binding (RFC 5802, RFC 7677).
 
-The server keeps a :class:`Verifier`, from which nobody can learn the password or sign in; the
-same record tells whether a password that was given in the open is right.
+The server stores a :class:`Verifier`, which reveals neither the password nor a way to sign in.
+The record also serves to check a password that is sent in plain text.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from penstock.wire.saslprep import prepared
 
 MECHANISM = "SCRAM-SHA-256"
 ROUNDS_MIN = 4_096
-"""Fewer are refused by either side (RFC 7677)."""
+"""Fewest iterations; both sides refuse fewer (RFC 7677)."""
 ROUNDS_MAX = 5_000_000
-"""More than this a client does not compute for a server it does not know yet."""
+"""Most iterations that a client computes for a server that has not authenticated itself."""
 NONCE_BYTES = 18
 
 _NO_BINDING = "n,,"
@@ -28,8 +28,10 @@ _WRONG = "the user is not known here, or the password is wrong"
 
 
 def check_rounds(rounds: int) -> None:
-    """Raises ``AuthenticationFailed`` for a realm that wants too few to protect a password, or so
-    many that they would keep this process busy."""
+    """Raise ``AuthenticationFailed`` unless the server's number of iterations is within bounds.
+
+    Fewer do not protect the password, and more would keep this process busy.
+    """
     if not ROUNDS_MIN <= rounds <= ROUNDS_MAX:
         raise AuthenticationFailed(
             f"the realm asks for {rounds} rounds; this client accepts {ROUNDS_MIN} to {ROUNDS_MAX}"
@@ -37,13 +39,15 @@ def check_rounds(rounds: int) -> None:
 
 
 def salted(password: str, salt: bytes, rounds: int) -> bytes:
-    """The slow part: do it off the loop. Raises ``InvalidArgument`` for a password that has signs
-    no password may have."""
+    """Derive the salted password. Slow: call it off the event loop.
+
+    Raises ``InvalidArgument`` for a password with characters that are not allowed.
+    """
     return hashlib.pbkdf2_hmac("sha256", prepared(password).encode(), salt, rounds)
 
 
 def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
-    """The record of a password. Slow. Raises ``InvalidArgument``."""
+    """Make the record of a password. Slow. Raises ``InvalidArgument``."""
     if not password:
         raise InvalidArgument("the password is empty; choose one")
     key = salted(password, salt, rounds)
@@ -51,7 +55,7 @@ def verifier(password: str, salt: bytes, rounds: int) -> Verifier:
 
 
 def check_length(password: str, length_min: int) -> None:
-    """Raises ``InvalidArgument`` for a new password that is shorter than the realm allows."""
+    """Raise ``InvalidArgument`` for a new password that is shorter than the realm allows."""
     if len(password) < length_min:
         raise InvalidArgument(
             f"the password has {len(password)} characters; it must have at least {length_min} "
@@ -60,7 +64,7 @@ def check_length(password: str, length_min: int) -> None:
 
 
 def is_right(password: str, known: Verifier) -> bool:
-    """Whether this is the password of the record. Slow."""
+    """True if this is the password of the record. Slow."""
     try:
         key = salted(password, known.salt, known.rounds)
     except InvalidArgument:
@@ -69,14 +73,16 @@ def is_right(password: str, known: Verifier) -> bool:
 
 
 def proof_of(password: str, salt: bytes, rounds: int, said: bytes) -> bytes:
-    """Shows to who keeps the record of a password that ``said`` comes from somebody who knows it.
-    Slow. Raises ``InvalidArgument``."""
+    """A proof, for the holder of a password's record, that ``said`` comes from one who knows it.
+
+    Slow. Raises ``InvalidArgument``.
+    """
     client_key = _hmac(salted(password, salt, rounds), b"Client Key")
     return _xor(client_key, _hmac(_digest(client_key), said))
 
 
 def is_proven(proof: bytes, known: Verifier, said: bytes) -> bool:
-    """Whether :func:`proof_of` made this with the password of the record."""
+    """True if :func:`proof_of` made this proof with the password of the record."""
     signature = _hmac(known.stored_key, said)
     if len(proof) != len(signature):
         return False
@@ -84,7 +90,7 @@ def is_proven(proof: bytes, known: Verifier, said: bytes) -> bool:
 
 
 class ScramClient:
-    """One exchange of a client: :meth:`first`, :meth:`final`, :meth:`check`."""
+    """The client's side of one exchange: :meth:`first`, :meth:`final`, :meth:`check`."""
 
     def __init__(self, user: str, password: str, nonce: str) -> None:
         self._password = password
@@ -96,7 +102,7 @@ class ScramClient:
         return f"{_NO_BINDING}{self._first_bare}".encode()
 
     def final(self, challenge: bytes) -> bytes:
-        """The proof. Slow. Raises ``AuthenticationFailed`` for a server that does not play fair."""
+        """The client's proof. Slow. Raises ``AuthenticationFailed`` for an invalid challenge."""
         fields = _fields(challenge)
         nonce, rounds = fields.get("r", ""), _number(fields.get("i", ""))
         salt = _decoded(fields.get("s", ""))
@@ -112,7 +118,7 @@ class ScramClient:
         return f"{without_proof},p={_encoded(_xor(client_key, signature))}".encode()
 
     def check(self, outcome: bytes) -> None:
-        """Raises ``AuthenticationFailed`` unless the server knows the password, too."""
+        """Raise ``AuthenticationFailed`` unless the server proved that it has the user's record."""
         given = _decoded(_fields(outcome).get("v", ""))
         if not self._expected or not hmac.compare_digest(given, self._expected):
             raise AuthenticationFailed(
@@ -121,10 +127,10 @@ class ScramClient:
 
 
 class ScramServer:
-    """One exchange of a server: :attr:`user`, :meth:`challenge`, :meth:`outcome`."""
+    """The server's side of one exchange: :attr:`user`, :meth:`challenge`, :meth:`outcome`."""
 
     def __init__(self, first: bytes, nonce: str) -> None:
-        """Raises ``AuthenticationFailed`` for what is no beginning of an exchange."""
+        """Parse the client's first message. Raises ``AuthenticationFailed`` if it is invalid."""
         text = _text(first)
         binding, comma, rest = text.partition(",")
         authorization, comma, bare = rest.partition(",")
@@ -137,7 +143,7 @@ class ScramServer:
         if not fields.get("n") or not fields.get("r"):
             raise AuthenticationFailed("a SCRAM-SHA-256 sign-in names a user and a nonce")
         self.user = _unescaped(fields["n"])
-        """Who wants to sign in; not proven yet."""
+        """Name of the user who signs in, not verified yet."""
         self._bound = f"{binding},,"
         self._bare = bare
         self._nonce = fields["r"] + nonce
@@ -145,13 +151,13 @@ class ScramServer:
         self._known: Verifier | None = None
 
     def challenge(self, known: Verifier) -> bytes:
-        """What to ask, given the record of the user."""
+        """The challenge to send, made from the user's record."""
         self._known = known
         self._challenge = f"r={self._nonce},s={_encoded(known.salt)},i={known.rounds}"
         return self._challenge.encode()
 
     def outcome(self, final: bytes) -> bytes:
-        """The answer to the right proof; raises ``AuthenticationFailed`` for a wrong one."""
+        """The answer to a right proof. Raises ``AuthenticationFailed`` for a wrong one."""
         known = self._known
         assert known is not None, "challenge() comes first"
         text = _text(final)
@@ -173,7 +179,7 @@ class ScramServer:
 
 
 def _fields(message: bytes) -> Mapping[str, str]:
-    """``a=1,b=2``; the first of a name counts."""
+    """Parse ``a=1,b=2``. The first value of a name counts."""
     found: dict[str, str] = {}
     for part in _text(message).split(","):
         name, equals, value = part.partition("=")

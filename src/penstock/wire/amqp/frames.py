@@ -1,8 +1,7 @@
-"""Frames of AMQP in a stream of bytes: where they begin and end, and what the rare ones say.
+"""AMQP frames in a stream of bytes: finds their bounds, and decodes the rare ones of interest.
 
-The engine reads frames by itself and does not tell everything they say. What looks over its
-shoulder must cost next to nothing for each message: of most frames no more is read than how long
-they are and what they are called.
+Proton reads frames itself, but does not expose all of their content. This second look must cost
+very little per message, so only length and performative code are read of most frames.
 """
 
 from __future__ import annotations
@@ -29,26 +28,25 @@ _NAMES: Final = {
 PROTOCOL_HEADER: Final = 8
 _HEADER: Final = 8
 _CODED: Final = 11
-"""Bytes of a frame up to the code of its performative, where that is written as short as it
-can be."""
+"""Bytes of a frame up to and including the code of its performative, in the shortest encoding."""
 _HEAD: Final = Struct(">IB4xBB")
-"""Length, where the body begins, and of its performative the constructor and the code."""
+"""Length, offset of the body, and constructor and code of the performative."""
 _SIZE: Final = Struct(">I")
 _CHANNEL: Final = Struct(">H")
 
 
 class Frame(NamedTuple):
-    """One that is whole."""
+    """A complete frame."""
 
     code: int
     channel: int
     raw: bytes
     value_at: int
-    """Where the list of its fields begins in ``raw``."""
+    """Offset of the list of its fields in ``raw``."""
 
     @property
     def fields(self) -> list[Any]:
-        """Raises ``RemoteProtocolViolation``."""
+        """Decode the fields. Raises ``RemoteProtocolViolation``."""
         values, _ = read(self.raw, self.value_at)
         if not isinstance(values, list):
             raise RemoteProtocolViolation("a performative must be a list")
@@ -56,22 +54,24 @@ class Frame(NamedTuple):
 
 
 class Frames:
-    """The frames that come by one connection, from its protocol header on."""
+    """The frames received on one connection, from its protocol header on."""
 
     def __init__(self, wanted: frozenset[int], frame_bytes_max: int) -> None:
-        """``wanted``: codes of the performatives that are told one by one."""
+        """``wanted`` are the codes of performatives whose frames are returned individually."""
         self._wanted = wanted
         self._frame_bytes_max = frame_bytes_max
         self._left = PROTOCOL_HEADER
-        """Bytes until the next frame begins."""
+        """Bytes up to the start of the next frame."""
         self._held = b""
-        """The beginning of a frame that is, or may be, wanted."""
+        """The first bytes of an incomplete frame that is, or may be, wanted."""
         self._is_lost = False
-        """Something came that is no frame: there is no telling where the next one begins."""
+        """True after bytes that are not a frame: the start of the next frame is unknown then."""
 
     def split(self, data: bytes) -> Iterator[tuple[bytes, Frame | None]]:
-        """All bytes in order, in as few pieces as may be; those of a wanted frame by themselves,
-        once it is whole."""
+        """Split received bytes into as few pieces as possible, in order.
+
+        Each wanted frame is a piece of its own, returned when it is complete.
+        """
         if self._is_lost:
             yield data, None
             return
@@ -95,7 +95,7 @@ class Frames:
             yield data[begin:], None
 
     def _passed(self, data: bytes, at: int) -> int:
-        """Where the first frame from ``at`` on begins that is to be looked at."""
+        """Offset of the first frame from ``at`` on that may be wanted."""
         wanted, most, head_of = self._wanted, self._frame_bytes_max, _HEAD.unpack_from
         last = len(data) - _CODED
         while at <= last:
@@ -108,7 +108,7 @@ class Frames:
         return at
 
     def _end_of(self, data: bytes, at: int) -> int:
-        """Where the frame at ``at`` ends; 0: it is not all here, or there is none."""
+        """Offset of the end of the frame at ``at``; 0 if it is incomplete, or not a frame."""
         if at + _HEADER > len(data):
             return 0
         length = int(_SIZE.unpack_from(data, at)[0])
@@ -119,7 +119,7 @@ class Frames:
 
 
 def frames_in(data: bytes, code: int) -> Iterator[Frame]:
-    """Those with performative ``code`` of what is nothing but whole frames."""
+    """The frames with performative ``code`` in ``data``, which has only complete frames."""
     at = PROTOCOL_HEADER if data.startswith(b"AMQP") else 0
     while at + _HEADER <= len(data):
         end = at + int(_SIZE.unpack_from(data, at)[0])
@@ -131,7 +131,7 @@ def frames_in(data: bytes, code: int) -> Iterator[Frame]:
 
 
 def frame_of(raw: bytes) -> Frame | None:
-    """A frame that is whole; None where it has no performative that could be read."""
+    """Decode a complete frame; None if it has no readable performative."""
     begin = 4 * raw[4]
     try:
         if begin < _HEADER or raw[5] != 0 or raw[begin] != 0:
@@ -146,6 +146,6 @@ def frame_of(raw: bytes) -> Frame | None:
 
 
 def flow(channel: int, values: list[Any]) -> bytes:
-    """A flow frame; the values are of the classes of :mod:`penstock.wire.amqp.types`."""
+    """Encode a flow frame; the values have the classes of :mod:`penstock.wire.amqp.types`."""
     body = b"\x00\x53" + bytes((FLOW,)) + listed([written(value) for value in values])
     return _SIZE.pack(len(body) + _HEADER) + b"\x02\x00" + _CHANNEL.pack(channel) + body

@@ -1,8 +1,8 @@
-"""What the standard says of each performative, and of what they carry: which fields there are, of
-which types, which must be there, and how large they may be (1.4, 2.7, 3.4, 3.5, 4.5).
+"""The AMQP performatives and the composite types in them (1.4, 2.7, 3.4, 3.5, 4.5).
 
-Proton reads what it expects and takes everything else for absent: a handle that is a text is
-handle 0 to it. So frames are read here first.
+For each field there is the type, whether it is mandatory, and its bounds. Frames are checked here
+first because Proton treats a field of a wrong type as absent: a handle that is a text would be
+handle 0.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ DECODE: Final = "amqp:decode-error"
 INVALID: Final = "amqp:invalid-field"
 
 CONTAINER_MAX: Final = 255
-"""Characters of a container's name: it is a part of the names of durables."""
+"""Most characters of a container's name, which becomes part of the names of durables."""
 HOST_MAX: Final = 255
 LINK_NAME_MAX: Final = 1_024
 ADDRESS_MAX: Final = 1_024
 TAG_BYTES_MAX: Final = 32
-"""2.8.7."""
+"""Most bytes of a delivery tag (2.8.7)."""
 TRANSACTION_BYTES_MAX: Final = 32
-"""4.5.7."""
+"""Most bytes of a transaction id (4.5.7)."""
 FRAME_BYTES_MIN: Final = 512
-"""2.8.19: every peer takes frames as large as that."""
+"""Frame size in bytes that every peer must accept (2.8.19)."""
 CONDITION_MAX: Final = 255
 DESCRIPTION_MAX: Final = 4_096
 
 
 class Unfit(Exception):
-    """A field that is not there, is of another type, or beyond its bound."""
+    """Raised for a field that is missing, has a wrong type, or exceeds a bound."""
 
     def __init__(self, condition: str, text: str) -> None:
         super().__init__(text)
@@ -55,7 +55,7 @@ class Unfit(Exception):
 
 
 Check = Callable[[Any, str], None]
-"""Raises :class:`Unfit`; the text names the field."""
+"""Checks a value. Raises :class:`Unfit`; the text argument is the name of the field."""
 
 
 class Field(NamedTuple):
@@ -65,7 +65,7 @@ class Field(NamedTuple):
 
 
 class Composite(NamedTuple):
-    """A list of fields, in their order."""
+    """A composite type: its fields, in their order."""
 
     name: str
     fields: tuple[Field, ...]
@@ -75,7 +75,7 @@ class Composite(NamedTuple):
 
 
 def _kind(kind: type, name: str, most: int = 0) -> Check:
-    """Of exactly a type; texts and binaries of so many characters or bytes at most."""
+    """A check for exactly one type; ``most`` limits characters of text or bytes of binaries."""
 
     def check(value: Any, where: str) -> None:
         given: type = type(value)
@@ -115,14 +115,14 @@ def _choice(*words: str) -> Check:
 
 
 def _multiple(value: Any, where: str) -> None:
-    """A symbol, or an array of them."""
+    """Check for a symbol, or an array of symbols."""
     found = elements(value) if isinstance(value, Array) else [value]
     if not all(type(each) is Symbol for each in found):
         raise Unfit(DECODE, f"{where} must be a symbol or an array of symbols")
 
 
 def _any(value: Any, where: str) -> None:
-    """Whatever can be read."""
+    """Accept any value that can be decoded."""
 
 
 _UINT: Final = _kind(UInt, "uint")
@@ -143,7 +143,7 @@ def _address(value: Any, where: str) -> None:
 
 
 def _one_of(*composites: tuple[int, Composite]) -> Check:
-    """A described list, one of these; others are not looked into."""
+    """A check for a described list of one of these types; other descriptors are accepted."""
     known = dict(composites)
     names = {f"amqp:{composite.name}:list": code for code, composite in composites}
 
@@ -344,18 +344,18 @@ _CODES: Final = {f"amqp:{each.name}:list": code for code, each in PERFORMATIVES.
 
 
 class Performative(NamedTuple):
-    """One that was read; its fields are checked by :func:`check_performative`."""
+    """A decoded performative. :func:`check_performative` checks its fields."""
 
     code: int
     values: list[Any]
-    """As many as the standard has fields; absent ones are None."""
+    """One value for each field of the standard; None for absent fields."""
     begin: int
-    """Where its list is."""
+    """Offset of its list of fields."""
     end: int
 
 
 def performative_of(data: Bytes, at: int) -> Performative:
-    """The performative at an offset. Raises ``RemoteProtocolViolation`` for what is none."""
+    """Decode the performative at an offset. Raises ``RemoteProtocolViolation``."""
     if data[at : at + 1] != b"\x00":
         raise RemoteProtocolViolation("an AMQP frame has no performative")
     descriptor, begin = read(data, at + 1)
@@ -369,7 +369,7 @@ def performative_of(data: Bytes, at: int) -> Performative:
 
 
 def check_performative(found: Performative) -> list[Any]:
-    """Its fields, absent ones as None. Raises :class:`Unfit`."""
+    """Check the fields and return them, with None for absent ones. Raises :class:`Unfit`."""
     composite = PERFORMATIVES[found.code]
     check_fields(composite, found.values)
     values = found.values + [None] * (len(composite.fields) - len(found.values))
@@ -379,14 +379,14 @@ def check_performative(found: Performative) -> list[Any]:
 
 
 def closing(condition: str, description: str) -> bytes:
-    """The frame that ends a connection and says why."""
+    """A close frame with an error: its condition and description."""
     error = [written(Symbol(condition)), written(description)]
     body = b"\x00\x53\x18" + listed([b"\x00\x53\x1d" + listed(error)])
     return (len(body) + 8).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body
 
 
 def check_fields(composite: Composite, values: Any) -> None:
-    """Raises :class:`Unfit` for the first that is wrong."""
+    """Check the fields of a composite value. Raises :class:`Unfit` for the first wrong one."""
     name, fields = composite.name, composite.fields
     if not isinstance(values, list):
         raise Unfit(DECODE, f"{name} is {_named(values)}, but must be a list")
@@ -406,8 +406,10 @@ def check_fields(composite: Composite, values: Any) -> None:
 
 
 def _check_arrays(value: Any) -> None:
-    """Raises ``RemoteProtocolViolation`` for one that cannot be read, however deep: whoever
-    writes such a one again does what nobody can foresee."""
+    """Raise ``RemoteProtocolViolation`` for an array, at any depth, that cannot be decoded.
+
+    Encoding such an array again would have unpredictable results.
+    """
     if isinstance(value, Array):
         for each in elements(value):
             _check_arrays(each)

@@ -1,4 +1,4 @@
-"""The SASL frames a server reads and writes before a connection is one, sans-IO."""
+"""SASL frames that a server reads and writes before an AMQP connection opens, without I/O."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ OK: Final = 0
 AUTH: Final = 1
 
 _FRAME_BYTES_MAX: Final = 16 << 10
-"""Larger than any sign-in; the standard's bound for a SASL frame is 512 bytes, which tokens
-pass."""
+"""Largest SASL frame in bytes. The standard's limit of 512 is too small for bearer tokens."""
 _PIPELINED_BYTES_MAX: Final = 256 << 10
-"""As much may be sent behind a sign-in without waiting for its outcome."""
+"""Most bytes that a client may send after its sign-in before it knows the outcome."""
 _SASL: Final = 1
 
 
 class Init(Struct, frozen=True):
-    """The client has chosen a mechanism."""
+    """The client's choice of a mechanism, with its first data."""
 
     mechanism: str
     response: bytes
@@ -38,20 +37,19 @@ class Response(Struct, frozen=True):
 
 
 class SaslFrames:
-    """What a client sends, cut into frames."""
+    """Splits the bytes from a client into SASL frames."""
 
     def __init__(self) -> None:
         self._data = b""
 
     def feed(self, data: Bytes) -> None:
-        """Raises ``RemoteProtocolViolation`` for more than there is a use for."""
+        """Add received bytes. Raises ``RemoteProtocolViolation`` if there are too many."""
         self._data += data
         if len(self._data) > _PIPELINED_BYTES_MAX:
             raise RemoteProtocolViolation("the client sent more bytes than a sign-in needs")
 
     def header(self) -> bytes | None:
-        """The protocol header, once it is whole; it must be one. Raises
-        ``RemoteProtocolViolation``."""
+        """The protocol header; None until it is complete. Raises ``RemoteProtocolViolation``."""
         known = self._data[:4]
         if known != b"AMQP"[: len(known)]:
             raise RemoteProtocolViolation(
@@ -63,7 +61,7 @@ class SaslFrames:
         return header
 
     def frame(self) -> Init | Response | None:
-        """The next frame, once it is whole. Raises ``RemoteProtocolViolation``."""
+        """The next frame; None until it is complete. Raises ``RemoteProtocolViolation``."""
         if len(self._data) < 8:
             return None
         size = int.from_bytes(self._data[:4], "big")
@@ -78,7 +76,7 @@ class SaslFrames:
         return _performative(read(frame, begin)[0])
 
     def rest(self) -> bytes:
-        """What has come behind the sign-in."""
+        """The bytes received after the sign-in."""
         rest, self._data = self._data, b""
         return rest
 
@@ -96,17 +94,17 @@ def _performative(value: Any) -> Init | Response:
 
 
 def mechanisms(names: list[str]) -> bytes:
-    """Which mechanisms there are."""
+    """The frame that offers the mechanisms."""
     return _frame(0x40, [symbols(names)])
 
 
 def challenge(data: bytes) -> bytes:
-    """What the client has to answer."""
+    """The frame with a challenge to the client."""
     return _frame(0x42, [written(data)])
 
 
 def outcome(code: int, data: bytes | None = None) -> bytes:
-    """How it ended."""
+    """The frame with the outcome of the sign-in."""
     return _frame(0x44, [written(UByte(code))] + ([written(data)] if data else []))
 
 

@@ -1,4 +1,4 @@
-"""The sections of a message: where each begins, without looking into any."""
+"""The sections of an AMQP message: finds their bounds without decoding their values."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _NAMES: Final = {
 
 
 class Sections(Struct):
-    """The encoded values of one message's sections; empty where it has none."""
+    """The encoded values of the sections of one message; empty for absent sections."""
 
     header: bytes = b""
     message_annotations: bytes = b""
     properties: bytes = b""
     application_properties: bytes = b""
     body: list[tuple[int, bytes]] = []
-    """Each body section: its code and its value."""
+    """Code and encoded value of each body section."""
     footer: bytes = b""
 
 
@@ -54,14 +54,13 @@ _FIELDS: Final = {
 
 
 _EMPTY: Final = (b"\x45", b"\xc0\x01\x00", b"\xc1\x01\x00")
-"""Sections that are there and say nothing."""
+"""Encodings of empty sections."""
 
 
 def sections_of(message: bytes) -> Sections:
-    """Where what is. Delivery annotations are for this very hop, and left out.
+    """Split a message into its sections. Delivery annotations, meant for one hop, are left out.
 
-    Raises ``RemoteProtocolViolation`` for what is no message: sections out of order, of no known
-    kind, or that end too early.
+    Raises ``RemoteProtocolViolation`` for sections that are unknown, out of order or truncated.
     """
     found = Sections(body=[])
     at, last = 0, HEADER - 1
@@ -97,8 +96,10 @@ def _descriptor(message: bytes, at: int) -> tuple[int, int]:
 
 
 def places_of(message: bytes) -> dict[int, int]:
-    """Where the value of each section begins, of those of one kind that of the last, in a message
-    that :func:`sections_of` has taken."""
+    """Offset of the value of each section, by code; of several with one code, the last one.
+
+    The message must have passed :func:`sections_of`.
+    """
     found = {}
     at = 0
     while at < len(message):
@@ -109,7 +110,7 @@ def places_of(message: bytes) -> dict[int, int]:
 
 
 def field_places(message: bytes, at: int) -> list[int]:
-    """Where the fields begin of a section that is a list and has been read."""
+    """Offsets of the fields of a section that is a list and was decoded before."""
     if message[at] == 0x45:
         return []
     is_wide = message[at] == 0xD0
@@ -123,7 +124,7 @@ def field_places(message: bytes, at: int) -> list[int]:
 
 
 def fields(encoded: bytes) -> list[Any]:
-    """The fields of a section that is a list. Raises ``RemoteProtocolViolation``."""
+    """Decode the fields of a section that is a list. Raises ``RemoteProtocolViolation``."""
     if not encoded:
         return []
     value, _ = read(encoded)
@@ -133,7 +134,7 @@ def fields(encoded: bytes) -> list[Any]:
 
 
 def entries(encoded: bytes) -> dict[Any, Any]:
-    """The entries of a section that is a map. Raises ``RemoteProtocolViolation``."""
+    """Decode the entries of a section that is a map. Raises ``RemoteProtocolViolation``."""
     if not encoded:
         return {}
     value, _ = read(encoded)
@@ -150,7 +151,7 @@ def section(code: int, encoded: Bytes) -> bytes:
 def header_of(
     *, durable: bool, priority: int | None, ttl: int | None = None, deliveries: int = 0
 ) -> bytes:
-    """The header section; nothing where all of it is as it is without one."""
+    """The header section; empty if all fields have their defaults."""
     values = [b"\x41" if durable else b"\x42"]
     values.append(b"\x40" if priority is None else bytes((0x50, priority)))
     values.append(b"\x40" if ttl is None else _uint(ttl))

@@ -1,8 +1,8 @@
-"""The type system of AMQP 1.0: bytes to Python values and back, exact in value and type.
+"""The type system of AMQP 1.0: converts bytes to Python values and back without loss.
 
-Types that Python has one of are its own: ``bool``, ``int`` (AMQP long), ``float`` (double),
-``str``, ``bytes``, ``list``, ``dict``, ``UUID``, ``None``. The others are the classes below, so
-that what was read is written as it was.
+Types with an equivalent in Python use it: ``bool``, ``int`` (AMQP long), ``float`` (double),
+``str``, ``bytes``, ``list``, ``dict``, ``UUID``, ``None``. Other types are the classes below, so
+that a value is encoded again with the type it had.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from penstock.core.vocabulary.errors import RemoteProtocolViolation
 Bytes = bytes | bytearray | memoryview
 
 NESTING_MAX: Final = 64
-"""Lists, maps and described values inside each other; more is nothing but an attack."""
+"""Deepest nesting of lists, maps and described values; deeper values are refused as attacks."""
 EMPTY_ELEMENTS_MAX: Final = 65_536
-"""Elements of an array whose type takes no bytes: its size says nothing of their number."""
+"""Most elements of an array whose type takes no bytes, as its size does not limit their number."""
 
 
 class Symbol(str):
-    """A name from a standard."""
+    """An AMQP symbol: an ASCII name from a standard."""
 
     __slots__ = ()
 
@@ -37,35 +37,35 @@ class Char(str):
 
 
 class UByte(int):
-    """0 to 255."""
+    """Unsigned 8-bit integer."""
 
 
 class UShort(int):
-    """0 to 65,535."""
+    """Unsigned 16-bit integer."""
 
 
 class UInt(int):
-    """0 to 2^32 - 1."""
+    """Unsigned 32-bit integer."""
 
 
 class ULong(int):
-    """0 to 2^64 - 1."""
+    """Unsigned 64-bit integer."""
 
 
 class Byte(int):
-    """-128 to 127."""
+    """Signed 8-bit integer."""
 
 
 class Short(int):
-    """16 bits."""
+    """Signed 16-bit integer."""
 
 
 class Int(int):
-    """32 bits."""
+    """Signed 32-bit integer."""
 
 
 class Float(float):
-    """A binary32."""
+    """32-bit float."""
 
     __slots__ = ()
 
@@ -75,20 +75,20 @@ class Timestamp(int):
 
 
 class Decimal(bytes):
-    """A decimal of 4, 8 or 16 bytes, as it came."""
+    """A decimal of 4, 8 or 16 bytes, kept encoded."""
 
     __slots__ = ()
 
 
 class Described(Struct, frozen=True):
-    """A value of a type of its own."""
+    """A described value: a descriptor and the value."""
 
     descriptor: Any
     value: Any
 
 
 class Array(Struct, frozen=True):
-    """Values of one type, as they came: the constructor and the bytes behind it."""
+    """An array, kept encoded: the constructor of its elements and their bytes."""
 
     count: int
     raw: bytes
@@ -107,7 +107,7 @@ Reader = Callable[[Bytes, int, int], tuple[Any, int]]
 
 
 def read(data: Bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
-    """The value at an offset and where it ends. Raises ``RemoteProtocolViolation``."""
+    """Decode the value at an offset; also returns its end. Raises ``RemoteProtocolViolation``."""
     try:
         return _READERS[data[at]](data, at + 1, depth)
     except (IndexError, KeyError, struct.error, ValueError) as error:
@@ -119,7 +119,7 @@ def read(data: Bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
 
 
 def skip(data: Bytes, at: int, depth: int = 0) -> int:
-    """Where the value at an offset ends. Raises ``RemoteProtocolViolation``."""
+    """The end of the value at an offset. Raises ``RemoteProtocolViolation``."""
     try:
         code = data[at]
         at += 1
@@ -221,7 +221,7 @@ def _not_deeper(depth: int) -> None:
 
 
 def _frame_of(data: Bytes, at: int, *, wide: bool) -> tuple[int, int, int]:
-    """Of a list, map or array: where its elements begin, how many there are, where it ends."""
+    """Start of the elements, their count, and the end of a list, map or array."""
     if wide:
         size, count = _U32.unpack_from(data, at)[0], _U32.unpack_from(data, at + 4)[0]
         begin, end = at + 8, at + 4 + size
@@ -274,7 +274,7 @@ def _array(*, wide: bool) -> Reader:
 
 
 def elements(array: Array) -> list[Any]:
-    """What is in an array. Raises ``RemoteProtocolViolation``."""
+    """Decode the elements of an array. Raises ``RemoteProtocolViolation``."""
     data, at, descriptor = array.raw, 0, None
     try:
         if data[0] == 0:
@@ -345,7 +345,7 @@ _READERS: Final[dict[int, Reader]] = {
 
 
 def written(value: Any) -> bytes:
-    """A value as AMQP. Raises ``ValueError`` for what its type cannot hold."""
+    """Encode a value. Raises ``ValueError`` if its type cannot hold it."""
     try:
         writer = _WRITERS[type(value)]
     except KeyError:
@@ -384,19 +384,19 @@ def _plain(code: int, layout: struct.Struct) -> Callable[[Any], bytes]:
 
 
 def sized(code: int, raw: Bytes) -> bytes:
-    """Bytes of variable length: ``code`` is that of the short form, the long one is 0x10 up."""
+    """Encode variable-length bytes. ``code`` is that of the short form; the long one adds 0x10."""
     if len(raw) < 256:
         return bytes((code, len(raw))) + raw
     return bytes((code + 0x10,)) + _U32.pack(len(raw)) + raw
 
 
 def listed(values: list[bytes]) -> bytes:
-    """A list of values that are written already."""
+    """Encode a list of values that are encoded already."""
     return b"\x45" if not values else _compound(0xC0, b"".join(values), len(values))
 
 
 def mapped(pairs: list[bytes]) -> bytes:
-    """A map of keys and values, in turn, that are written already."""
+    """Encode a map from alternating keys and values that are encoded already."""
     return _compound(0xC1, b"".join(pairs), len(pairs))
 
 
@@ -407,7 +407,7 @@ def _compound(code: int, inner: bytes, count: int) -> bytes:
 
 
 def symbols(names: list[str]) -> bytes:
-    """An array of symbols."""
+    """Encode an array of symbols."""
     inner = b"".join(bytes((len(name),)) + name.encode("ascii") for name in names)
     return bytes((0xF0,)) + _U32.pack(len(inner) + 5) + _U32.pack(len(names)) + b"\xa3" + inner
 
@@ -468,4 +468,4 @@ NAMES: Final[dict[type, str]] = {
     bool: "boolean",
     type(None): "null",
 }
-"""What the standard calls the types whose values are single ones."""
+"""The standard's names of the primitive types."""

@@ -1,6 +1,6 @@
 """Penstock's own protocol: length-prefixed frames, a msgpack header and Arrow columns.
 
-``frames`` cuts a byte stream into frames, ``messages`` says what a header may be: a request of
-:mod:`penstock.api`, or what the two sides say besides. Nothing here does I/O; client and server use
-the same code.
+``frames`` splits a byte stream into frames. ``messages`` defines the headers: requests of
+:mod:`penstock.api`, and messages of the protocol itself. Nothing here does I/O; client and server
+share this code.
 """

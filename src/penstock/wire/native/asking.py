@@ -1,4 +1,4 @@
-"""Requests a client may send: refused before they leave where no realm could read them."""
+"""Checks requests in the client, so that those a realm could not decode are never sent."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViola
 from penstock.wire.native import messages as wire
 
 _UNREADABLE = (msgspec.MsgspecError, TypeError, ValueError, OverflowError)
-"""What cannot be encoded raises one of the last three, such as text with half a surrogate."""
+"""Errors of a request that cannot be encoded or decoded. Encoding raises one of the last three,
+for text with half a surrogate pair, for example."""
 _WANTED = {str: "text in Unicode", bool: "True or False", int: "an integer of at most 64 bits"}
 _SHOWN = 80
-"""Most characters of a value in a message."""
+"""Most characters of a value that an error message quotes."""
 
 
 def check_request(message: Request[Any]) -> None:
-    """Raises ``InvalidArgument`` that names the field and what it has to be.
+    """Raise ``InvalidArgument``, with the field and what it must be, for an invalid request.
 
-    A realm would take such a request for a broken protocol and end the connection with all
-    that is going on in it.
+    A realm would treat such a request as a protocol violation and close the connection, with
+    everything in progress on it.
     """
     try:
         header = wire.encode(wire.Asked(0, message))

@@ -1,4 +1,4 @@
-"""Frames of the native protocol, sans-IO.
+"""Frames of the native protocol, without I/O.
 
 A connection starts with the client's eight bytes :data:`PREFACE`. Then, both ways, frames::
 
@@ -17,10 +17,10 @@ import numpy as np
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 
 PREFACE = b"PENSTCK\x01"
-"""Name and wire version. A server that meets another version says so and closes."""
+"""Protocol name and wire version. A server answers another version with an error and closes."""
 
 FRAME_BYTES_MAX = 64 << 20
-"""Largest frame either side takes; larger publishes are staged in parts."""
+"""Largest frame in bytes that either side accepts. Larger publishes are staged in parts."""
 
 _LENGTHS = struct.Struct("<II")
 PREFIX_BYTES = _LENGTHS.size
@@ -28,7 +28,7 @@ _CHUNK_BYTES_MIN = 4 << 10
 _CHUNK_BYTES_MAX = 256 << 10
 _JOIN_BELOW = 16 << 10
 _COPY_BELOW = 64 << 10
-"""A body smaller than this is copied out of the receive buffer, so as not to pin all of it."""
+"""Bytes below which a body is copied out of the receive buffer, so that it does not pin it."""
 
 
 def frame(header: bytes, *bodies: bytes | bytearray | memoryview) -> list[bytes | memoryview]:
@@ -43,7 +43,7 @@ def frame(header: bytes, *bodies: bytes | bytearray | memoryview) -> list[bytes 
 
 
 def coalesced(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same bytes in fewer pieces: neighbouring small buffers are joined, large ones stay."""
+    """The bytes of ``buffers`` in fewer pieces: adjacent small buffers are joined."""
     small: list[bytes | memoryview] = []
     for buffer in buffers:
         if len(buffer) < _JOIN_BELOW:
@@ -58,16 +58,16 @@ def coalesced(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryv
 
 
 def _room(size: int) -> memoryview:
-    """Memory to receive into; not cleared first, as a ``bytearray`` would be."""
+    """Memory to receive into. Unlike a ``bytearray`` it is not cleared first."""
     return np.empty(size, np.uint8).data
 
 
 class FrameReader:
-    """Cuts received bytes into frames.
+    """Splits received bytes into frames.
 
-    Made for ``asyncio.BufferedProtocol``: ask for room with :meth:`get_buffer`, say how much
-    came with :meth:`buffer_updated`, and take what is complete from :meth:`frames`. A large
-    body is received in place, without a copy.
+    Made for ``asyncio.BufferedProtocol``: get memory from :meth:`get_buffer`, report the number
+    of received bytes to :meth:`buffer_updated`, and read complete frames from :meth:`frames`. A
+    large body is received in place, without a copy.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class FrameReader:
         self._preface = preface
         self._header_bytes_max = header_bytes_max
         self.frame_bytes_max = frame_bytes_max
-        """A peer that has not said who it is may be held to less."""
+        """Largest accepted frame in bytes; lower for peers that have not signed in yet."""
         self._chunk_bytes = _CHUNK_BYTES_MIN
         self._buffer = _room(self._chunk_bytes)
         self._start = 0
@@ -88,23 +88,23 @@ class FrameReader:
         self.bytes_in = 0
 
     def get_buffer(self) -> memoryview:
-        """Room for at least one byte."""
+        """Memory for at least one byte."""
         needed = self._needed()
         if self._start + needed > len(self._buffer) or self._end == len(self._buffer):
-            if self._end == len(self._buffer):  # full: this connection is busy
+            if self._end == len(self._buffer):  # full: a busy connection gets a larger one
                 self._chunk_bytes = min(2 * self._chunk_bytes, _CHUNK_BYTES_MAX)
             self._move(max(needed, self._chunk_bytes))
         return self._buffer[self._end :]
 
     def _needed(self) -> int:
-        """Bytes of the frame under way, as far as known."""
+        """Bytes of the incomplete frame, as far as known."""
         if self._end - self._start < PREFIX_BYTES or self._preface:
             return PREFIX_BYTES
         length, _ = _LENGTHS.unpack_from(self._buffer, self._start)
         return min(int(length), self.frame_bytes_max) + 4
 
     def _move(self, size: int) -> None:
-        """Go on in a fresh buffer; bodies handed out keep the old one."""
+        """Continue in a new buffer. Bodies that were handed out keep the old one alive."""
         rest = self._buffer[self._start : self._end]
         fresh = _room(max(size, len(rest) + _CHUNK_BYTES_MIN))
         fresh[: len(rest)] = rest
@@ -117,7 +117,7 @@ class FrameReader:
         self.bytes_in += count
 
     def receive(self, received: bytes | bytearray | memoryview) -> None:
-        """Take bytes that came some other way (in-process transports, tests)."""
+        """Add bytes that were received in another way (in-process transports, tests)."""
         rest = memoryview(received)
         while rest:
             room = self.get_buffer()
@@ -127,7 +127,7 @@ class FrameReader:
             rest = rest[len(part) :]
 
     def frames(self) -> Iterator[tuple[memoryview, memoryview]]:
-        """Header and body of each complete frame. Raises ``RemoteProtocolViolation``."""
+        """Yield header and body of each complete frame. Raises ``RemoteProtocolViolation``."""
         if self._preface and not self._take_preface():
             return
         while self._end - self._start >= PREFIX_BYTES:
