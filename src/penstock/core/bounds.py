@@ -60,6 +60,6 @@ Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 LastId = Annotated[int, Meta(ge=-1, le=EVENT_ID_MAX)]
 """The last id of a range; -1: of all there is."""
 Window = Annotated[int, Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]
-"""What a client asks for as its window; which of them may be is the durable's to say."""
+"""The window a client asks for, in events; the type of the durable decides which are allowed."""
 Subject = Annotated[str, Meta(max_length=3 * NAME_CHARACTERS_MAX)]
 """``user@host``, or ``group:name``."""

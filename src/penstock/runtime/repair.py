@@ -43,7 +43,7 @@ Keep = Callable[[str, Buffer], str]
 
 
 class Repaired(Struct):
-    """What was found, and where its bytes are now."""
+    """The findings of a repair, and where the damaged bytes are now."""
 
     findings: list[Finding] = []
     kept: list[str] = []

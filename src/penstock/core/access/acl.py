@@ -1,4 +1,5 @@
-"""What has been granted: entries by resource, members of groups, and what follows (SEM A1-A3)."""
+"""Access control lists: entries by resource, members of groups, and the rights that follow
+(SEM A1-A3)."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _EVERYWHERE: Mapping[str, str] = {"full": "full", "manage_acl": "manage_acl"}
 
 
 class Entry(Struct, frozen=True):
-    """What one subject has been granted on one resource."""
+    """The rights granted to one subject on one resource."""
 
     subject: str
     rights: tuple[str, ...]
@@ -45,13 +46,13 @@ class Acl:
     # --- what there is -------------------------------------------------------------------
 
     def entries(self, kind: str, name: str = "") -> list[Entry]:
-        """Those of one resource, by subject."""
+        """The entries of one resource, ordered by subject."""
         held = self._entries.get((kind, name), {})
         found = [Entry(str(subject), rights) for subject, rights in held.items()]
         return sorted(found, key=lambda entry: entry.subject)
 
     def resources(self) -> list[Resource]:
-        """Those that have entries."""
+        """Every resource that has entries."""
         return sorted(self._entries)
 
     @property

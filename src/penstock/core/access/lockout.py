@@ -1,4 +1,4 @@
-"""Who has guessed too often has to wait: failed sign-ins, by user and by host (SEM A4).
+"""Lockout after too many failed sign-ins, counted by user and by host (SEM A4).
 
 Failures are counted for a user wherever they come from, and for a host whomever it claims to be.
 Somebody who has signed in from a host before has a count of its own there, as has every user on
@@ -18,17 +18,18 @@ from msgspec import Struct
 KNOWN_MAX = 10_000
 """Counts kept, and users known at a host; those that were used longest ago go first."""
 LOOKED_AT = 64
-"""Of the oldest counts, when one has to go: the one that tells the least of them goes."""
+"""When a count has to be dropped, the one furthest from a lock among this many of the oldest is
+dropped."""
 LOCAL_HOSTS = frozenset(("localhost", "::1"))
 
 _S = 1_000_000
 
 Key = tuple[str, str, str]
-"""What is counted: ``user``, ``host`` or ``pair``, then the user, then the host."""
+"""The key of a count: ``user``, ``host`` or ``pair``, then the user, then the host."""
 
 
 class LockoutRules(Struct, frozen=True):
-    """What the settings say."""
+    """The settings of the lockout."""
 
     failures: int = 10
     """So many within :attr:`window_s` lock; 0: nothing ever does."""
@@ -55,8 +56,8 @@ class _Count(Struct):
 
 
 def network_of(host: str) -> str:
-    """Who shares a count: an IPv4 address by itself, also as an IPv6 listener sees it; all
-    addresses of an IPv6 network of 64 bits; any other text as it is."""
+    """The network whose hosts share a count: an IPv4 address by itself, also as an IPv6 listener
+    sees it; the 64-bit network of an IPv6 address; any other text as it is."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -125,8 +126,8 @@ class Lockout:
             yield "host", "", where
 
     def _forget_one(self, now_us: int) -> None:
-        """Of the counts used longest ago, the one furthest from a lock: made-up names push out
-        made-up names, not the count of somebody who has nearly guessed."""
+        """Drop, among the counts used longest ago, the one furthest from a lock: invented names
+        then push out invented names, and not the count of somebody who is close to a lock."""
 
         def tells(key: Key) -> tuple[bool, int, int]:
             count = self._counts[key]

@@ -1,4 +1,4 @@
-"""Who is meant, and which rights there are (SEM A1, A2).
+"""Principals, subjects and rights (SEM A1, A2).
 
 Which of them each operation needs is declared in :mod:`penstock.api.operations`; what has been
 granted to whom is in :mod:`penstock.core.access.acl`.
@@ -43,7 +43,7 @@ class Principal(Struct, frozen=True):
     user: str
     host: str
     groups: frozenset[str] = frozenset()
-    """Those a token or certificate has named; what the realm knows of groups comes on top."""
+    """The groups named by a token or certificate. Groups that the realm keeps are added to them."""
     trusted: bool = False
     """This very process, or a realm without authentication: every right there is."""
     proof: Proof = "none"
@@ -51,7 +51,7 @@ class Principal(Struct, frozen=True):
     until_us: int = 0
     """When its proof is worth nothing any more: the end of a token or certificate; 0: never."""
     certificate: tuple[str, ...] = ()
-    """What revocation lists call the certificate that was shown: see ``issued_as``."""
+    """The certificate that was shown, as revocation lists name it: see ``issued_as``."""
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class Principal(Struct, frozen=True):
 
     @property
     def called(self) -> str:
-        """What its proof calls it: without what tells its names from those of others."""
+        """The user's name as the proof gives it, without the prefix of its kind of proof."""
         return self.user.removeprefix(PROOF_PREFIXES.get(self.proof, ""))
 
 
@@ -141,7 +141,7 @@ def known_rights(kind: str) -> tuple[str, ...]:
 
 
 class Need(Struct, frozen=True):
-    """What an operation asks for: any one of ``rights`` on its resource, or of ``realm`` rights.
+    """The rights an operation needs: any one of ``rights`` on its resource, or of ``realm`` rights.
 
     Besides, every operation asks for ``access`` to the realm.
     """

@@ -1,5 +1,5 @@
-"""What tells one channel type from another (SEM C1). Each type is one file in
-``core.channel_types``; the mechanism asks, the type answers."""
+"""The protocol of channel types (SEM C1). Each type is one file in ``core.channel_types``; the
+rules ask it and never test for a name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from penstock.core.vocabulary.messages import Digest, Spans
 
 Home = Literal["journal", "heap", "off_heap", "pages", "nowhere"]
-"""What keeps the events of a channel, and whose limit they count against (SEM C6)."""
+"""The place that keeps a channel's events, and so the limit they count against (SEM C6)."""
 
 
 class ChannelType(Protocol):

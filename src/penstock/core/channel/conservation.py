@@ -20,7 +20,7 @@ MEANINGS: Final = {
     "dropped": "wanted by no subscriber",
     "quarantined": "unreadable, set aside",
 }
-"""What each term of the sum counts, in the order it is printed."""
+"""The meaning of each term of the sum, in the order in which the terms are printed."""
 
 
 class Term(NamedTuple):

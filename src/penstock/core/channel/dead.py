@@ -27,7 +27,7 @@ MOVED_WORK = 32
 
 
 class Missed(Struct, frozen=True):
-    """Who had not acknowledged which dead events, and how often they had been delivered again."""
+    """Dead events by the durables that had not acknowledged them, with their redeliveries."""
 
     durables: tuple[tuple[tuple[str, ...], Spans], ...]
     redeliveries: tuple[tuple[int, Spans], ...]
@@ -94,7 +94,7 @@ def lowest(ids: IdSet, limit: int) -> IdSet:
 
 
 def missed(state: ChannelState, spans: Spans) -> Missed:
-    """What the origin of these dead events says (SEM T6). Ask before they are removed."""
+    """Collect what the origin of dead events says (SEM T6). Ask before they are removed."""
     if not state.durables:
         return Missed((), ())
     ids = IdSet(Span(*span) for span in spans)

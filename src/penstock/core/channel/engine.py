@@ -1,5 +1,5 @@
-"""What tells one fan-out engine from another (SEM J, K). Each engine is one file in
-``core.engines``; the mechanism asks, the engine answers."""
+"""The protocol of fan-out engines (SEM J, K). Each engine is one file in ``core.engines``; the
+rules ask it and never test for a name."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ class Engine(Protocol):
         span: Span,
         matched: Mapping[str, Spans],
     ) -> Interest:
-        """What becomes of the events ``span`` as they are published, where the engine
-        :attr:`needs_interest`. ``awaited`` is what plain subscribers wait for who are sent
-        it, ``pulled`` what those do who ask for it; ``matched``, by durable, the ids its
-        selector matches."""
+        """Decide, where the engine :attr:`needs_interest`, which events of ``span`` are kept.
+
+        ``awaited`` are the events that plain subscribers with deliveries wait for, ``pulled``
+        those of plain subscribers that ask for each batch; ``matched`` has, by durable, the ids
+        that its selector matches.
+        """
         ...
 
 

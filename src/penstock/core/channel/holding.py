@@ -26,7 +26,7 @@ class Hold(Command, frozen=True):
 
 
 class Bury(Command, frozen=True):
-    """These events are of no use to this durable's client: they are dead for it (SEM T10)."""
+    """Bury events that the durable's client cannot use: they are dead for it (SEM T10)."""
 
     subscription: int
     spans: Spans
@@ -51,7 +51,7 @@ def check_sole(state: ChannelState, durable: Durable, *, sole: bool) -> None:
 
 
 def decide_holding(state: ChannelState, command: Hold | Bury) -> Decided:
-    """What comes of ``command``. Raises ``IllegalState``."""
+    """Decide a hold or a burial. Raises ``IllegalState``."""
     durable, seat = state.seat(command.subscription)
     if isinstance(command, Bury):
         return _bury(state, durable, seat, command.spans)

@@ -1,4 +1,4 @@
-"""Who still waits for which events (SEM J2, D6).
+"""Interest: which events somebody still waits for (SEM J2, D6).
 
 A durable has interest in what it has not acknowledged; a plain subscriber in what lies at its
 cursor or beyond. A browse has none: it sees what is there when it comes by.
@@ -19,7 +19,7 @@ _BEYOND = 1 << 62
 
 
 class Interest(Struct, frozen=True):
-    """What becomes of events as they are published. What neither set names is kept the way the
+    """How events are kept as they are published. An event in neither set is kept the way the
     channel's type keeps events."""
 
     passing: IdSet

@@ -211,7 +211,7 @@ def _confirm_recall(state: ChannelState, subscription: int) -> None:
 
 
 def recalls(state: ChannelState) -> list[Recall]:
-    """What clients have to be told before the rollback is answered, each once."""
+    """Take the recalls that clients must get before a rollback is answered, each once."""
     found, state.recalls = state.recalls, []
     return found
 
@@ -276,7 +276,7 @@ def leave(state: ChannelState, subscription: int) -> None:
 
 
 def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
-    """What the shell must do now; at most one delivery for each plain subscriber.
+    """Give what the shell must do now; at most one delivery for each plain subscriber.
 
     With ``below`` only events under that id: those that were stored before the facts that are
     being written right now. The rest follows when it is asked without.
@@ -330,7 +330,7 @@ def _offer_subscribers(
 
 
 def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:
-    """What a browse of a durable shows of redeliveries (SEM E9)."""
+    """The redelivery counts that a browse of a durable shows (SEM E9)."""
     durable = None if name is None else state.durables.get(name)
     return () if durable is None else durable.redeliveries(spans)
 

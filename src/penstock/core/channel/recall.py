@@ -15,7 +15,7 @@ from penstock.core.vocabulary.messages import Spans
 
 
 def behind(durable: Durable, rolled_back: IdSet) -> IdSet:
-    """What is in hands and has to come after those of ``rolled_back`` that come again."""
+    """The events in flight that have to come after the redelivered events of ``rolled_back``."""
     back = durable.outstanding.overlap(rolled_back)
     lowest = back.lowest
     later = IdSet()

@@ -1,4 +1,4 @@
-"""What outlives a restart: the recorded form of a fact, snapshots, the end of recovery."""
+"""State that outlives a restart: the recorded form of a fact, snapshots, the end of recovery."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def given(state: ChannelState, end: int) -> None:
 
 
 def closing(state: ChannelState) -> tuple[StoredFact, ...]:
-    """What to store when the realm is closed in order: no id needs to be skipped."""
+    """The facts to store when the realm is closed in order: then no id needs to be skipped."""
     if not state.type.ids_survive or state.reserved <= state.next_id:
         return ()
     return (IdsReserved(state.next_id),)
@@ -142,8 +142,8 @@ def snapshot(state: ChannelState) -> Restored:
 
 
 def frozen(state: ChannelState) -> Callable[[], Restored]:
-    """The same, to be asked for later and anywhere: sets are copied now, and written out as spans
-    then. That takes a second where a million ids are scattered."""
+    """Freeze the channel for a snapshot that is built later, in any thread: sets are copied now,
+    and turned into spans then, which takes a second where a million ids are scattered."""
     if not state.type.ids_survive:
         reset = _reset(state)
         return lambda: reset

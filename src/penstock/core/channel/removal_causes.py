@@ -34,7 +34,7 @@ class Departures:
 
     def __init__(self, known_from: int = 0, *, keyed: bool = False) -> None:
         self.known_from = known_from
-        """Of ids below it nothing is known."""
+        """The lowest id with a known cause: removals below it are not remembered."""
         self.usual: str = Cause.REPLACED.value if keyed else NEVER
         """The cause that is not written down."""
         self._left: dict[str, IdSet] = {}
@@ -51,8 +51,8 @@ class Departures:
             self._bound()
 
     def left_late(self, ids: IdSet, cause: str, stored: IdSet) -> None:
-        """The same, where only ``stored`` of them were there: others may have left before, or
-        what was in memory is told of again after a restart."""
+        """Note the cause for those of ``ids`` that are in ``stored``: others may have left before,
+        and removals of events in memory are reported again after a restart."""
         if self.usual == NEVER:
             new = ids.copy()
             for earlier in self._left.values():
@@ -94,7 +94,7 @@ class Departures:
         return twin
 
     def kept(self, end: int, stored: IdSet) -> dict[str, IdSet]:
-        """What outlives a restart, of the ids before ``end``: each cause but ``NEVER``."""
+        """The causes to keep over a restart, for ids before ``end``: all but ``NEVER``."""
         known = Span(self.known_from, end)
         found = self.missing(known, known, stored) if self.usual != NEVER else self._left
         return {str(why): ids.copy() for why, ids in found.items() if ids and why != NEVER}

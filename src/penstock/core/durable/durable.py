@@ -103,7 +103,7 @@ class Durable:
         self.head = max(self.head, span.end)
 
     def forget_all_but(self, stored: IdSet) -> None:
-        """What a snapshot said might be kept, and was not."""
+        """Drop the ids that are not in ``stored``: a snapshot may name events never stored."""
         ledgers = (self.outstanding, self.ready, self.rolled_back, *self.levels.values())
         for ledger in ledgers:
             if ledger:
@@ -288,7 +288,7 @@ class Durable:
         return granted
 
     def _by_lane(self, lanes: Lanes, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """The same, of what has been looked at: each lane to one seat at a time (SEM D11)."""
+        """Grant the events whose lanes are known, each lane to one seat at a time (SEM D11)."""
         granted: list[tuple[Seat, Spans]] = []
         while shares := lanes.shares(self.seats, below, chunk, self.ready):
             for seat, ids in shares:
@@ -318,8 +318,8 @@ class Durable:
         return tuple(found)
 
     def _selective(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """The same, where some seats want only part of what there is: what one leaves waits for
-        another."""
+        """Grant events where some seats want only some of them: what one seat leaves stays ready
+        for another."""
         granted: list[tuple[Seat, Spans]] = []
         idle = 0
         self.reach(below, stored)
@@ -397,7 +397,7 @@ class Durable:
         return self.kind.cumulative and bool(fed) and all(fed)
 
     def settled_by(self, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
-        """What ``seat`` really settles when it names ``spans``. Raises ``IllegalState`` (SEM D15).
+        """The ids ``seat`` settles when it names ``spans``. Raises ``IllegalState`` (SEM D15).
 
         Ids that are settled or gone already are left out: a second ack has no effect, and an
         event may be purged while it is in a client's hands (SEM T9).
@@ -416,10 +416,10 @@ class Durable:
         return mine
 
     def below(self, seat: Seat, event_id: int, stored: IdSet) -> IdSet:
-        """What ``ack(previous)`` covers, up to and including ``event_id``: what the seat holds;
-        for a cumulative kind everything outstanding up to the newest event the seat has got, but
-        for what was rolled back and not delivered again; for a sole seat everything outstanding
-        that it has not rolled back itself."""
+        """The ids that ``ack(previous)`` covers, up to and including ``event_id``: those the seat
+        holds; for a cumulative kind everything outstanding up to the newest event the seat has
+        got, but for what was rolled back and not delivered again; for a sole seat everything
+        outstanding that it has not rolled back itself."""
         if seat.sole:
             wanted = self.wanting(stored.within(Span(0, event_id + 1)))
             if self.rolled_back:

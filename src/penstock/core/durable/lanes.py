@@ -96,7 +96,7 @@ class Lanes:
         self._free: list[int] = []
         """Heads of lanes without an owner: a heap, and some that are not any more."""
         self._own: dict[int, list[int]] = {}
-        """The same of the lanes of each seat."""
+        """For each seat, a heap of the heads of the lanes it owns."""
         self.waiting = 0
         """Events that wait, and some that have left."""
         self._stale = 0
@@ -120,8 +120,8 @@ class Lanes:
         self.waiting += len(looked.ids)
 
     def settled(self, ids: IdSet, waited: int, ready: IdSet) -> None:
-        """These are due no more, ``waited`` of them were in nobody's hands; ``ready`` is what
-        still is."""
+        """Forget events that are settled or gone. ``waited`` of them were ready; ``ready`` are the
+        events that are ready now."""
         for event_id in self._held_of(ids):
             self._let_go(event_id)
         self._stale += waited
@@ -129,7 +129,7 @@ class Lanes:
             self._forget(ready)
 
     def returned(self, ids: IdSet) -> None:
-        """These are in nobody's hands any more, and come before what waits in their lanes."""
+        """Put events back at the heads of their lanes: no client has them any more."""
         for event_id in self._held_of(ids):
             lane = self._in_flight[event_id]
             heapq.heappush(lane.back, event_id)
@@ -139,7 +139,7 @@ class Lanes:
                 self._show(lane)
 
     def after(self, ids: IdSet) -> IdSet:
-        """What is in flight of the lanes of ``ids``, which are too, behind the first of these."""
+        """The events in flight behind the first of ``ids``, themselves in flight, in each lane."""
         lowest: dict[int, tuple[int, _Lane]] = {}
         for event_id in self._held_of(ids):
             lane = self._in_flight[event_id]
@@ -158,8 +158,8 @@ class Lanes:
     def shares(
         self, seats: Iterable[Seat], below: int, chunk: int, ready: IdSet
     ) -> list[tuple[Seat, IdSet]]:
-        """What to send to whom: one event after the other to the ``seats`` in turn, each the
-        lowest there is for it, to the end of its credit."""
+        """Share out events among ``seats`` in turn, one at a time: each gets the lowest event that
+        it may have, until its credit ends."""
         turns = [(seat, min(seat.credit, chunk)) for seat in seats if seat.credit > 0]
         taken: dict[int, list[int]] = {seat.subscription: [] for seat, _ in turns}
         left = turns
@@ -187,7 +187,8 @@ class Lanes:
     def _wanted(
         self, heap: list[int], owner: Seat | None, refused: IdSet, ready: IdSet
     ) -> int | None:
-        """The same, but for lanes that begin with what is ``refused``: they are others'."""
+        """The lowest next event of a lane that does not begin with a ``refused`` one: those lanes
+        are left to other seats."""
         found = self._first(heap, owner, ready)
         aside = []
         while found is not None and found in refused:

@@ -1,4 +1,4 @@
-"""Who reads a durable, and what tells one durable type from another (SEM D).
+"""Seats of a durable, and the protocol of durable types (SEM D).
 
 A seat is one attached subscription; a :class:`Kind` says who may sit, and who is served next. Each
 kind is one file in ``penstock.core.durables``.
@@ -64,7 +64,7 @@ class Seat:
         self.recalls: list[IdSet] = []
         """Sent and taken back since (SEM D11); the client has not said yet that it knows."""
         self.refused = IdSet()
-        """What its client does not want again, though others may."""
+        """Events its client does not want again, though another client may have them."""
         self.selector = selector
         """This reader's own; the durable's is applied before (SEM Q1)."""
         self.wanted = IdSet(Span(*span) for span in matched) if selector else None
@@ -80,7 +80,7 @@ class Seat:
 
 
 class Kind(Protocol):
-    """What tells one durable type from another. Stateless."""
+    """The rules of one durable type. Stateless."""
 
     @property
     def name(self) -> str: ...

@@ -68,7 +68,7 @@ class Subscriber:
         self.until = 1 << 62
         """It was absent for too long: nothing from here on is kept for it."""
         self.missed = IdSet()
-        """What nothing is kept of for it any more, or has arrived out of order before its
+        """Events that are no longer kept for it, and events that arrived out of order before its
         connection was lost."""
 
     @property
@@ -89,11 +89,11 @@ class Subscriber:
         return found
 
     def confirmed(self, through: IdSet) -> IdSet:
-        """These have arrived, or were not for it; gives what of them was not known to."""
+        """Note that events have arrived, or were not for it; gives those that are new."""
         return self.unconfirmed.remove_all(through)
 
     def gone(self, ids: IdSet) -> None:
-        """These have left the channel."""
+        """Forget events that have left the channel."""
         for own in (self.only, self.unconfirmed, self.missed):
             if own:
                 own.discard_all(ids)

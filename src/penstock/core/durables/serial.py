@@ -24,8 +24,8 @@ class Serial:
         return True
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Whoever holds something may get more while its window has room (SEM D12); else the one
-        whose turn it is."""
+        """The seat that holds events may get more while its window has room (SEM D12); where none
+        does, it is the turn of the next."""
         holders = [seat for seat in seats if seat.in_flight]
         ready = [seat for seat in holders or seats if seat.credit > 0]
         return ready[:1]

@@ -69,7 +69,7 @@ def gap_bytes(widest: int, gaps: int, wide: int) -> int:
 
 
 def head(size: int, first: int) -> bytes:
-    """What comes before the gaps."""
+    """The bytes of a list before its gaps: the bytes of one gap, and the first id."""
     return bytes([size]) + first.to_bytes(ID_BYTES, "little")
 
 

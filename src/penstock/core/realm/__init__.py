@@ -1,1 +1,1 @@
-"""What belongs to the realm as a whole: its directory, joins, transactions and exports."""
+"""State of the realm as a whole: its directory, joins, transactions and exports."""

@@ -18,4 +18,4 @@ class ExportedFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     last_id: int = -1
     """Inclusive; ids between may be left out."""
     in_memory: bool = False
-    """These events live in memory only (SEM C1)."""
+    """Whether its events live in memory only (SEM C1)."""

@@ -118,7 +118,7 @@ def check(taken: ExportedState, rules: Rules) -> None:
 
 
 def _check_bounds(restored: Restored) -> None:
-    """What no realm would have written, however it is signed (``core.bounds``)."""
+    """Refuse numbers no realm would have written, even in a signed export (``core.bounds``)."""
     for what, value, least, most in _numbers_of(restored):
         if not least <= value <= most:
             raise DamagedExport(f"{what} is out of bounds: {value}; allowed are {least} to {most}")

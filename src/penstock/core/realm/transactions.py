@@ -1,4 +1,4 @@
-"""What became of transactions (SEM X1, X2).
+"""Transactions and how they ended (SEM X1, X2).
 
 An open one is soft: it says which stores had room when it began, and is forgotten on restart.
 How one ended is a fact, remembered for a day.
@@ -73,8 +73,8 @@ class Transactions:
         return None
 
     def _found(self, transaction: str) -> Ended | None:
-        """What is known of its end; what the realm has kept when it did not know its users is
-        found by all."""
+        """How the transaction ended, if it is known. One kept from before the realm had users is
+        found by everybody."""
         return self._ended.get(transaction) or self._ended.get(plain(transaction))
 
     # --- changes -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What is wrong with an argument, in words about the argument.
+"""Messages for wrong arguments, in words about the argument.
 
 msgspec says ``Expected `int`, got `str` - at `$.capacity` ``. A user reads "capacity must be an
 integer, not 'many'", whichever way the value came: from Python, over HTTP, or from a file.
@@ -58,7 +58,7 @@ def explain(
     whole: str = "the value",
     words: _Vocabulary = JSON,
 ) -> str:
-    """What is wrong, and what would be right, as a clause that begins with the argument.
+    """Say what is wrong and what would be right, as a clause that begins with the argument.
 
     ``fault`` is what decoding raised, ``given`` the value it was about, ``kind`` the type that was
     wanted (it tells the words that may stand in place of a wrong one), and ``whole`` what
@@ -86,13 +86,13 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What is known about a faulty value, and the sentences that can be made of it."""
+    """A faulty value, with the sentences that can be made of it."""
 
     subject: str
     shown: str
     """The value, or nothing where it may not be repeated."""
     kinds: Sequence[Any]
-    """What may stand there, as msgspec describes it."""
+    """The types that are allowed there, as msgspec describes them."""
     words: _Vocabulary
 
     def wrong_kind(self, found: re.Match[str]) -> str:
@@ -165,7 +165,7 @@ _FAULTS: Final[Sequence[tuple[re.Pattern[str], Callable[[_Told, re.Match[str]], 
     (re.compile(r"Object contains unknown field `(.*)`"), _Told.unknown_field),
     (re.compile(r"Object missing required field `(.*)`"), _Told.missing_field),
 )
-"""What msgspec says, and how it is said here."""
+"""Phrases of msgspec, with their replacements."""
 
 
 def _subject(steps: Sequence[str], whole: str, *, is_key: bool) -> str:

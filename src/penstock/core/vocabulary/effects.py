@@ -1,4 +1,4 @@
-"""What the shell must do in the world: the orders of a channel."""
+"""Effects: what a channel orders the shell to do."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class InvalidArgument(Refused):
 
 
 class InvalidEvent(Refused):
-    """What was offered cannot be an event: a property or column of an unsupported type."""
+    """The data cannot be an event: a property or column has an unsupported type."""
 
     code = "invalid-event"
 
@@ -174,7 +174,7 @@ class AccessDenied(Refused):
 
 
 class AuthenticationFailed(Refused):
-    """Who asks has not proven who it is: wrong password or token, or none where one is needed."""
+    """The client is not authenticated: a wrong password or token, or none where one is needed."""
 
     code = "authentication-failed"
 

@@ -20,7 +20,7 @@ Ids = Spans | bytes  # as they are stored: ranges, or packed (``core.vocabulary.
 
 
 class Digest(Struct, frozen=True):
-    """What the rules need to know about a batch, computed from its columns at once.
+    """The facts about a batch that the rules need, computed from its columns at once.
 
     Spans here are offsets inside the batch: 0 is its first event.
     """
@@ -148,7 +148,7 @@ class Command(Struct, frozen=True):
 class Publish(Command, frozen=True):
     digest: Digest
     producer: str = ""
-    """Who publishes, for idempotence (SEM X3); empty: nobody in particular."""
+    """The name under which repeated publishes are found (SEM X3); empty: they are not."""
     sequence: int = 0
     overshoot: bool = False
     """A transaction begun below capacity may overshoot it as a whole (SEM T4)."""
@@ -244,11 +244,11 @@ class Credit(Command, frozen=True):
     subscription: int
     count: int
     next_id: int = 0
-    """What was sent of lower ids has arrived."""
+    """All events sent with lower ids have arrived."""
     withdrawn: int = 0
     """So many fewer: it takes credit back."""
     arrived: Spans = ()
-    """These have arrived, whatever of lower ids has not."""
+    """Events that have arrived, even where some with lower ids have not."""
     has_room: bool = False
     """There is room for what was withheld (:class:`Withhold`)."""
 
@@ -258,7 +258,7 @@ class Lose(Command, frozen=True):
 
     subscription: int
     arrived: Spans = ()
-    """These have arrived, as it has said before."""
+    """Events that have arrived, as the subscriber has reported before."""
 
 
 class Ack(Command, frozen=True):
@@ -335,14 +335,14 @@ class Quarantine(Command, frozen=True):
 
 
 class Redrive(Command, frozen=True):
-    """These were published where they are wanted again; they leave here (SEM T10)."""
+    """Remove dead events that have been published elsewhere again (SEM T10)."""
 
     spans: Spans
 
 
 class EndRelay(Command, frozen=True):
-    """What is relayed, or has made room, has been offered to all who are there (SEM E8, T3); what
-    only passes leaves once it has reached them all (SEM J4)."""
+    """Events that are relayed, or were evicted, have been offered to all who are attached (SEM E8,
+    T3); those that are never stored leave once they have reached them all (SEM J4)."""
 
 
 # --- facts --------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ class Secured(Fact, frozen=True):
     at_us: int
     """When they were published."""
     ttls: tuple[tuple[int, Spans], ...] = ()
-    """Those with a TTL of their own, by when it ends, in us."""
+    """Events with a TTL of their own, by the time it ends, in microseconds."""
 
 
 class IdsReserved(Fact, frozen=True):
@@ -396,7 +396,7 @@ class Removed(Fact, frozen=True):
     spans: Spans
     cause: Cause
     dead: Spans = ()
-    """Of ``spans``: what moves to the dead event store in the same step (SEM T7)."""
+    """The part of ``spans`` that moves to the dead event store in the same step (SEM T7)."""
 
 
 class Replaced(Fact, frozen=True):
@@ -498,7 +498,7 @@ class Restored(Fact, frozen=True):
     departed: tuple[tuple[str, Ids], ...] = ()
     """By cause, the ids of events that have left."""
     departed_from: int = -1
-    """Of ids below it nothing is known; -1: it was written before this was kept."""
+    """The lowest id with a known cause of removal; -1: written before causes were kept."""
     died: tuple[tuple[str, str, int], ...] = ()
     """Copies in dead event stores, by durable and cause (``ChannelState.died``)."""
 
@@ -521,7 +521,7 @@ StoredFact = (
 
 
 class Decided(Struct, frozen=True):
-    """What a command leads to: facts to store, and the answer once they are stored."""
+    """The decision about a command: facts to store, and the answer once they are stored."""
 
     facts: tuple[StoredFact, ...] = ()
     answer: Span | int | None = None

@@ -1,5 +1,5 @@
-"""What channels, queues and durables may be called (SEM C2, D1), and how a name is written where
-not every sign may stand.
+"""Rules for the names of channels, queues and durables (SEM C2, D1), and how a name is written
+where not every character is allowed.
 
 The one rule of escaping: each byte of a name's UTF-8 that is no ASCII letter or digit and none of
 ``- _ .`` is written as ``%`` and its two hexadecimal digits. In names of files and folders ``~``
@@ -77,8 +77,8 @@ def escaped(name: str) -> str:
 
 
 def unescaped(text: str, sign: Literal["%", "~"] = "%") -> str:
-    """What :func:`escaped` was given, or with ``~`` what :func:`file_part` was, unless that was
-    cut. A ``sign`` without two hexadecimal digits stands for itself.
+    """Undo :func:`escaped`, or with ``~`` :func:`file_part`, unless that has cut the name. A
+    ``sign`` without two hexadecimal digits stands for itself.
 
     Raises ``InvalidName`` for bytes that are no UTF-8.
     """

@@ -1,4 +1,4 @@
-"""What the realm needs from the outside world. Adapters in ``storage`` implement these.
+"""Ports: what the realm needs from the outside world. Adapters in ``storage`` implement them.
 
 Four ports, and a kit in ``penstock.testing`` that every adapter must pass:
 
@@ -197,7 +197,7 @@ class DamagedBody(Struct, frozen=True):
 
 
 class PagesInfo(Struct, frozen=True):
-    """What the pages of one channel hold."""
+    """The contents of one channel's pages."""
 
     pages: int
     size: int

@@ -16,7 +16,7 @@ from penstock.core.vocabulary.messages import (
 )
 
 RANGES_MAX = 64
-"""Of a fact with more ranges the ids are packed."""
+"""The most ranges of ids that are stored as they are; with more, a fact's ids are packed."""
 
 
 def written(ids: IdSet) -> Ids:
@@ -30,7 +30,7 @@ def id_set(ids: Ids) -> IdSet:
 
 
 def ranges(ids: Ids) -> Spans:
-    """The same as ranges."""
+    """Ids as ranges, however they are stored."""
     return IdSet.unpacked(ids).spans if isinstance(ids, bytes) else ids
 
 
@@ -50,7 +50,7 @@ def packed(fact: StoredFact) -> StoredFact:
 
 
 def unpacked(fact: PackedIds) -> StoredFact:
-    """What ``packed`` was given."""
+    """Undo ``packed``."""
     spans = ranges(fact.ids)
     match fact.fact:
         case Acked(name):

@@ -1,4 +1,4 @@
-"""Who is it, and may it: what every front end asks before it does anything (SEM A)."""
+"""Authentication and authorization, asked by every front end before it does anything (SEM A)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _log = structlog.get_logger("penstock.access")
 
 
 class AccessRules(Struct, frozen=True):
-    """What the settings say."""
+    """The settings of access."""
 
     mode: Mode = "off"
     failure_delay_s: float = 1.0
@@ -89,7 +89,7 @@ class Access:
         self.version = 0
         """Grows with each change; what was found before may not hold any more."""
         self.first_password = ""
-        """Of an administrator made at this start; to be shown once, and forgotten."""
+        """The password of an administrator made at this start; shown once, and then forgotten."""
         self.definition_of: DefinitionOf = lambda name: None
         """Set by the realm whose access this is."""
         self._passwords = Passwords(offload)
@@ -200,7 +200,7 @@ class Access:
         return exchange, known or self.accounts.decoy(exchange.user)
 
     def proven(self, user: str, host: str) -> Principal:
-        """Whoever has shown to know the password."""
+        """The principal of a user who has proven to know the password."""
         self._lockout.passed(user, host)
         return Principal(user, host, proof="password")
 
@@ -230,9 +230,9 @@ class Access:
         return PROOF_PREFIXES[proof] + name if proof in self._apart else name
 
     def certificate(self, peer: Mapping[str, Any] | None, host: str) -> Principal | None:
-        """Whoever a verified client certificate names (SEM A5), until it ends; None: there is
-        none. Raises ``AuthenticationFailed`` for a name no user can have, and for a certificate
-        that has ended or was revoked since it was shown."""
+        """The principal that a verified client certificate names (SEM A5), until it expires; None:
+        there is no certificate. Raises ``AuthenticationFailed`` for a name no user can have, and
+        for a certificate that has ended or was revoked since it was shown."""
         name = name_in(peer) if peer else ""
         if not peer or not name or name == ANONYMOUS:
             return None
@@ -246,7 +246,7 @@ class Access:
         return found
 
     def revoke(self, certificates: frozenset[tuple[str, ...]]) -> None:
-        """These certificates are on a list: sessions that were opened with them end."""
+        """End the sessions that were opened with revoked certificates."""
         if certificates != self._revoked:
             self._revoked = certificates
             self._changed(True)
@@ -306,8 +306,8 @@ class Access:
     async def check_old(
         self, principal: Principal, is_right: Callable[[Verifier], bool | Awaitable[bool]]
     ) -> None:
-        """Whoever changes their own password has to show the old one again: an open session is not
-        enough to take an account. Raises ``AuthenticationFailed``, ``SignInLocked``,
+        """Check the old password of a user who changes their own: an open session is not enough to
+        take over an account. Raises ``AuthenticationFailed``, ``SignInLocked``,
         ``IllegalState``."""
         known = self.own_verifier(principal)
         self.check_locked(principal.user, principal.host)
@@ -355,7 +355,7 @@ class Access:
             raise refusal
 
     def allows(self, principal: Principal, operation: str, name: str = "") -> bool:
-        """The same as an answer."""
+        """Whether an operation is allowed; raises nothing."""
         if self.is_open or principal.trusted:
             return True
         return self.accounts.acl.missing(principal, OPERATIONS[operation], name) is None
@@ -382,7 +382,7 @@ class Access:
         return self.accounts.acl.effective(principal, kind, name)
 
     def visible(self, principal: Principal, kind: str, names: Iterable[str]) -> list[str]:
-        """Those of ``names`` on which it has any right at all."""
+        """The ``names`` on which the principal has any right at all."""
         if self.is_open or principal.trusted:
             return list(names)
         on_realm = self.accounts.acl.effective(principal, "realm")
@@ -391,7 +391,7 @@ class Access:
         return [name for name in names if self.accounts.acl.effective(principal, kind, name)]
 
     def me(self, principal: Principal) -> Me:
-        """What a principal may know of itself."""
+        """Describe a principal to itself."""
         groups = self.accounts.acl.groups_of(principal)
         on_realm = self.effective(principal, "realm")
         return Me(
@@ -487,7 +487,7 @@ def name_in(peer: Mapping[str, Any]) -> str:
 
 
 def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
-    """What tells a certificate from all others: its number, and who has issued it."""
+    """The identity of a certificate: its serial number and its issuer."""
     issuer = sorted(str(value) for part in peer.get("issuer", ()) for _, value in part)
     return (str(peer.get("serialNumber", "")).lstrip("0").upper(), *issuer)
 
@@ -502,5 +502,5 @@ def ends_us(peer: Mapping[str, Any]) -> int:
 
 
 def _shown(user: str) -> str:
-    """What a stranger calls itself, on one line and no longer than a name."""
+    """The name an unknown user gives, on one line and no longer than a name may be."""
     return user[:NAME_LENGTH_MAX] if user.isprintable() else ascii(user[:NAME_LENGTH_MAX])

@@ -53,7 +53,7 @@ class _Users(Struct, frozen=True):
     """The record of all users and groups."""
 
     secret: bytes
-    """What users that do not exist get their challenges from."""
+    """The secret from which challenges for unknown users are made."""
     users: dict[str, _User] = {}
     groups: dict[str, tuple[str, ...]] = {}
 
@@ -67,7 +67,7 @@ class _Entries(Struct, frozen=True):
 
 
 class Accounts:
-    """What the realm knows of principals. Changes are on disk when a method returns, and count
+    """Users, groups and rights of the realm. Changes are on disk when a method returns, and count
     at once."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Accounts:
         self._clock = clock
         self._offload = offload
         self.rounds = rounds
-        """Of PBKDF2, for new passwords."""
+        """Rounds of PBKDF2 for new passwords."""
         self.length_min = length_min
         """Fewest characters of a new password."""
         self._record = _Users(b"")
@@ -126,8 +126,8 @@ class Accounts:
         return known.verifier if known is not None else None
 
     def decoy(self, user: str) -> Verifier:
-        """What a user that has no password is asked with: always the same, like a real one. Its
-        rounds are among those in use, or those of earlier settings would tell who is real."""
+        """The verifier for a user without a password: always the same one, as for a real user. Its
+        rounds are some that are in use, or those of earlier settings would tell who is real."""
         salt = self._drawn(user)[:SALT_BYTES]
         used = {each.verifier.rounds for each in self._record.users.values() if each.verifier}
         # Each number draws a lot for this user: another one in use changes few users' rounds.
@@ -157,7 +157,7 @@ class Accounts:
         )
 
     def audited_user(self, name: str) -> dict[str, str]:
-        """What the audit log tells of a user; of its password only that there is another."""
+        """Describe a user for the audit log; of the password it tells only that it was changed."""
         known = self._record.users.get(name)
         if known is None:
             return {}
@@ -294,7 +294,7 @@ class Accounts:
         return self.group(name)
 
     async def delete_group(self, name: str) -> None:
-        """What the group was granted goes with it. Raises ``NameDoesNotExist``."""
+        """Remove a group and its rights. Raises ``NameDoesNotExist``."""
         self.group(name)
 
         def delete(users: _Users) -> _Users:
@@ -307,7 +307,7 @@ class Accounts:
     # --- entries -------------------------------------------------------------------------
 
     def entries(self, kind: str, name: str = "") -> AclInfo:
-        """What was granted on a resource."""
+        """The rights granted on a resource."""
         resource = checked_resource(kind, name)
         return AclInfo(kind=kind, name=resource, entries=tuple(self.acl.entries(kind, resource)))
 

@@ -1,4 +1,4 @@
-"""Who waits for what a task does: work of a client that has hung up ends."""
+"""The client a task works for: the work ends when that client hangs up."""
 
 from __future__ import annotations
 
@@ -42,4 +42,4 @@ NOBODY_GOES = Asker()
 """Asks where no connection does; it never goes."""
 
 asker: ContextVar[Asker] = ContextVar("asker", default=NOBODY_GOES)
-"""Of the present task."""
+"""The asker of the present task."""

@@ -1,4 +1,4 @@
-"""Who administered what, and how it ended: a log event, and a line of ``audit.ndjson``."""
+"""The audit log: who administered what, and how it ended, in the log and in ``audit.ndjson``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LineReader:
         self._are_sealed = False
 
     def record(self, line: bytes) -> AuditRecord:
-        """What a line says. Raises ``Damaged``: it is torn, or not what was written."""
+        """Read a line. Raises ``Damaged`` where it is torn, or not what was written."""
         seal = _SEAL.search(line)
         if seal is None and self._are_sealed:
             raise Damaged(
@@ -87,7 +87,7 @@ class LogReader:
         """The number of the last record that could be read."""
 
     def read(self, content: bytes) -> list[tuple[str, tuple[int, int]]]:
-        """What is wrong with a file, each with its first byte and the one after its last."""
+        """List the faults of a file, each with its first byte and the one after its last."""
         found: list[tuple[str, tuple[int, int]]] = []
         at, unread = 0, 0
         for line in content.splitlines(keepends=True):
@@ -108,7 +108,7 @@ class LogReader:
 
 
 class Entry(NamedTuple):
-    """What is to be written down."""
+    """A record that is to be written."""
 
     principal: str
     operation: str
@@ -142,7 +142,7 @@ class Sums:
         return bool(self._seen) and not 0 <= now_us - self._began_us < self._lasts_us
 
     def all(self) -> list[Entry]:
-        """What was counted and is not said yet."""
+        """The counts that are not written yet."""
         seen, self._seen = self._seen, {}
         found = []
         for (principal, operation, outcome), number in seen.items():
@@ -161,7 +161,7 @@ class AuditFile(Protocol):
         ...
 
     def append_now(self, line: bytes) -> None:
-        """The same, while nothing else runs."""
+        """Append a line, blocking the loop: on disk when this returns. Raises ``StorageFailed``."""
         ...
 
     async def newest(self, count: int) -> Sequence[bytes]:

@@ -1,4 +1,4 @@
-"""What an act of administration has changed: what it is about, looked at before and after."""
+"""The changes an act of administration made, from its target before and after."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DefinitionOf = Callable[[str], Definition | None]
 def state_of(
     operation: str, name: str, target: str, accounts: Accounts, definition_of: DefinitionOf
 ) -> dict[str, str]:
-    """Of what ``operation`` is about, as far as it may change it; in words."""
+    """Describe the target of ``operation`` in words, as far as the operation may change it."""
     kind, _, rest = operation.partition(".")
     if rest == "edit":
         definition = definition_of(name)
@@ -39,7 +39,7 @@ def state_of(
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str]:
-    """What is not as it was: ``{"ttl_ms": "0 -> 5000"}``."""
+    """The differences: ``{"ttl_ms": "0 -> 5000"}``."""
     names = [*before, *(name for name in after if name not in before)]
     return {
         name: f"{before.get(name, _NOTHING)} -> {after.get(name, _NOTHING)}"

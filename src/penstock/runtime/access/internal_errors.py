@@ -1,4 +1,4 @@
-"""What nobody foresaw: the log has all of it, who asked a number to be found there by."""
+"""Internal errors: the log has all of one, the client only a number to find it by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ def incident() -> str:
 
 
 def told(incident: str) -> Internal:
-    """What whoever asked may know: texts of failures tell paths, names and values of others."""
+    """The error for the client, with the number only: texts of failures tell paths, names and
+    values of others."""
     return Internal(
         f"internal error of the realm (incident {incident}); its log has the details under this "
         f"number"

@@ -25,7 +25,7 @@ class Login(Struct):
     id: str
     """The cookie's value."""
     csrf: str
-    """What requests that change something carry in :data:`CSRF_HEADER`."""
+    """The token that requests which change something carry in :data:`CSRF_HEADER`."""
     principal: Principal
     opened_us: int
     used_us: int

@@ -31,7 +31,7 @@ class Passwords:
         self._right: OrderedDict[bytes, None] = OrderedDict()
         self._free = AT_ONCE
         self._queue: dict[asyncio.Future[None], None] = {}
-        """Those who wait for a turn, the first one first."""
+        """Callers that wait for a turn, the first one first."""
         self._waiting: Counter[str] = Counter()
         """Passwords that wait or are being checked, by where they come from."""
 

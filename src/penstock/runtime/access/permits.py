@@ -1,4 +1,4 @@
-"""What a principal may ask for in one session: each request as operations on names (SEM A).
+"""Permissions of one session: each request as operations on names (SEM A).
 
 ``api.operations`` says what each request asks for; here the channels and queues it means are found.
 """
@@ -63,7 +63,7 @@ Opening = Subscribe | Attach | BrowseDurable
 
 
 class Permits:
-    """Of one session. What was allowed once is allowed until rights change."""
+    """The permissions of one session. What was allowed once is allowed until rights change."""
 
     def __init__(self, access: Access, directory: Directory, principal: Principal) -> None:
         self._access = access
@@ -74,7 +74,7 @@ class Permits:
         self._openings: dict[int, Opening] = {}
         self._exports: dict[str, Asked] = {}
         self._names: set[str] = set()
-        """What it could do something with at some time."""
+        """Names on which it has had some right."""
 
     def check(self, request: Request[Any]) -> None:
         """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
@@ -262,8 +262,8 @@ class Permits:
         yield self._store(dead, PUBLISH)
 
     def _store(self, name: str, pair: Pair) -> Asked:
-        """What one may not see is taken for a channel, as is what there is not: a refusal does not
-        tell which of them it is. Raises ``InvalidName``."""
+        """Take a store that one may not see for a channel, as one that does not exist: a refusal
+        does not tell which of the two it is. Raises ``InvalidName``."""
         wanted = destination_name(name)
         number = self._directory.find(wanted)
         if number is None or not self._access.visible(self.principal, "queue", [wanted]):
@@ -292,7 +292,7 @@ def _kind(kind: str) -> str:
 
 
 def _definition(request: CreateChannel | EditChannel | BeginImport) -> Definition | None:
-    """What is made or changed; None: the import says what is wrong with it."""
+    """The definition that is made or changed; None: the import will say what is wrong with it."""
     if not isinstance(request, BeginImport):
         return request.definition
     try:

@@ -1,4 +1,4 @@
-"""What one connection, or one who asks over HTTP, may ask: requests a second, bytes in flight."""
+"""Quotas of a connection, or of a client over HTTP: requests a second, and bytes in flight."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Bucket:
 
 
 class RequestRate:
-    """What those are held to who are refused beyond it."""
+    """A limit of requests a second beyond which requests are refused."""
 
     def __init__(self, per_s: int, of: str = "one connection") -> None:
         self._of = of
@@ -63,8 +63,8 @@ class RequestRate:
 
 
 class Pace:
-    """What those are held to who are made to wait and not refused: what has come is counted, and
-    while it is more than the bucket holds nobody gets more from them."""
+    """A rate limit beyond which clients wait: what comes is counted, and while it is more than
+    the bucket holds nothing more is read from them."""
 
     def __init__(self, per_s: int, clock: Clock) -> None:
         """0: no limit."""
@@ -88,7 +88,7 @@ class Pace:
 
 
 class Quota:
-    """Of one connection, or of whoever ``of`` names."""
+    """The quota of one connection, or of the client ``of`` names."""
 
     def __init__(self, limits: ConnectionLimits, of: str = "one connection") -> None:
         self._of = of

@@ -81,8 +81,8 @@ class Tokens:
         self._fetched_us = self._tried_us = 0
 
     async def principal(self, text: str, host: str) -> Principal:
-        """Who the token is for. Raises ``AuthenticationFailed`` saying what is wrong with it, and
-        ``Unavailable`` while the keys cannot be had."""
+        """The principal of a token. Raises ``AuthenticationFailed`` saying what is wrong with it,
+        and ``Unavailable`` while the keys cannot be had."""
         if not self.are_taken:
             raise AuthenticationFailed("this realm does not accept tokens; sign in with a password")
         key_id = await self._offload(lambda: _key_id(text))

@@ -1,1 +1,1 @@
-"""What the core has offered, read from the store and sent."""
+"""Delivery: events that the core has offered are read from the store and sent."""

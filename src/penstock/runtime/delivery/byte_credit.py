@@ -8,7 +8,7 @@ from penstock.runtime.store.outgoing_batch import Rows, spans_in
 
 
 class Room:
-    """What one subscription may have on its way, or waiting in its client."""
+    """The bytes one subscription may have on their way, or waiting in its client."""
 
     __slots__ = ("bytes_max", "in_flight")
 
@@ -62,6 +62,6 @@ def _fitting(rows: Rows, left: int) -> int:
 
 
 def parted(spans: Spans, at: int) -> tuple[Spans, Spans]:
-    """Those below an id, and the others."""
+    """Split spans into those below an id, and the others."""
     below = tuple(Span(first, min(end, at)) for first, end in spans if first < at)
     return below, tuple(Span(max(first, at), end) for first, end in spans if end > at)

@@ -54,7 +54,7 @@ class Outlet(Protocol):
     def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None: ...
 
     def recall(self, spans: Spans) -> None:
-        """These were delivered and count as if they had not been (SEM D11)."""
+        """Tell the client that delivered events count as not delivered (SEM D11)."""
         ...
 
     def finished(self) -> None:
@@ -67,7 +67,7 @@ class Outlet(Protocol):
 
 
 class Quarantiner(Protocol):
-    """Who is told of unreadable events."""
+    """The receiver of reports about unreadable events."""
 
     def quarantine(self, channel_id: int, command: Quarantine) -> None: ...
 
@@ -113,9 +113,9 @@ class Dispatch:
         """Called for a subscription that this side has ended: what its client holds goes back."""
         self._next = 1
         self._rooms: dict[int, Room] = {}
-        """Of those that have a bound in bytes."""
+        """The room of each subscription that has a bound in bytes."""
         self._known: dict[int, Known] = {}
-        """What those have that take deltas (SEM K3)."""
+        """For each subscription that takes deltas, the keys it knows (SEM K3)."""
 
     # --- who is there --------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a plain subscriber of a merge channel is sent: full events and deltas (SEM K3, K4).
+"""Deliveries to plain subscribers of a merge channel: full events and deltas (SEM K3, K4).
 
 A delta goes to whoever has an earlier state of its key, and from then on nothing but deltas has
 come for that key. It then carries all that has changed since, however many deltas that were: to
@@ -53,23 +53,23 @@ class Known:
 
 
 class Outgoing(NamedTuple):
-    """What one offer comes to."""
+    """The batches that one offer comes to."""
 
     rows: list[Rows]
     skipped: Spans = ()
-    """What the selector does not match."""
+    """Events that the selector does not match."""
 
 
 class SelectedRows(NamedTuple):
-    """What a subscription's own selector matches of the merged events it is granted."""
+    """The granted merged events that a subscription's own selector matches."""
 
     whole: Chunk
     mask: pa.BooleanArray
 
 
 Made = dict[tuple[Spans, int, bool], list[Rows]]
-"""What has been made for others in this turn: by what was granted, since when, and whether none
-of it was sent before."""
+"""Batches made for other subscriptions in this turn, by the spans granted, since when, and whether
+none of it was sent before."""
 
 
 def outgoing(
@@ -107,7 +107,7 @@ def _of_whole(
     stretch: Stretch | None,
     chosen: SelectedRows | None,
 ) -> Outgoing:
-    """Those events, from the merged ones."""
+    """The batches of the granted events, from the merged ones."""
     whole = store.whole(spans) if chosen is None else chosen.whole
     if whole is None:
         return Outgoing([])

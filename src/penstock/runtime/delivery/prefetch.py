@@ -1,4 +1,4 @@
-"""What a consumer gets next is read while it is at work on what it has.
+"""Prefetch: the next events of a consumer are read while it works on those it has.
 
 One that takes a window, acknowledges it and gets the next one waits for the realm between the
 two; the realm waits for it in the meantime. Reading the events and making their bytes is half of
@@ -26,7 +26,7 @@ CHANNELS_MAX = 64
 
 
 class ReadAhead:
-    """Of each channel at most one delivery, guessed: as many events as the last, right behind.
+    """At most one guessed delivery for each channel: as many events as the last, right behind it.
 
     A guess is used for a delivery of exactly these ids and for no other. What an id stands for
     never changes, so it is right however much has happened in between.
@@ -47,7 +47,7 @@ class ReadAhead:
         return bool(self._guessed)
 
     def delivered(self, channel_id: int, spans: Spans, rows: Sequence[Rows]) -> None:
-        """These went out on channel ``channel_id``: what may be next?"""
+        """Note a delivery on channel ``channel_id``, and guess the next one."""
         before = self._last.get(channel_id)
         made = [part.made_bytes for part in rows]
         if len(spans) > 1 or not all(made) or sum(made) > BYTES_MAX:

@@ -1,5 +1,5 @@
-"""What a subscription's selector chooses of the events read for it: beside the loop where that
-takes long, not for ever, and only while somebody is there to get them."""
+"""Selectors applied to the events read for a subscription: in a thread where that takes long, for
+a limited time, and only while somebody is there to get the events."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BUDGET_S: Final = 5.0
 
 
 def patience(clock: Clock, first: int) -> Check:
-    """What raises ``LimitReached`` once a selector has looked too long at events from ``first``
-    on."""
+    """A check that raises ``LimitReached`` once a selector has taken too long for the events from
+    ``first`` on."""
     ends_us = clock.now_us() + int(BUDGET_S * 1_000_000)
 
     def check() -> None:
@@ -89,7 +89,7 @@ class Choosing:
 
 
 def while_wanted(is_wanted: Callable[[], bool]) -> Check:
-    """What raises ``LimitReached`` once a subscription is over."""
+    """A check that raises ``LimitReached`` once a subscription is over."""
 
     def check() -> None:
         if not is_wanted():

@@ -184,8 +184,8 @@ class MergeStore(ChannelStore):
     def merged_ahead(
         self, batches: Sequence[pa.RecordBatch], first_id: int, at_us: int
     ) -> pa.RecordBatch:
-        """What bodies about to be published with ids from ``first_id`` on come to, row by row,
-        as a stored batch. Changes nothing that is told to others."""
+        """Merge bodies about to be published with ids from ``first_id`` on, row by row, into a
+        batch to store. Changes nothing that others see."""
         self.settle()
         for batch in batches:
             self.states.grown(batch.schema)

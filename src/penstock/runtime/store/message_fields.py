@@ -8,7 +8,7 @@ from penstock.core.realm.directory import Directory
 
 
 def messages_of(channel: Channel) -> MessageFields | None:
-    """What knows the fields of the channel's messages; None without descriptors."""
+    """The fields of the channel's messages; None without descriptors."""
     return fields_of(channel.state.definition.descriptors)
 
 

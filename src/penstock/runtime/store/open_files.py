@@ -31,7 +31,7 @@ class OpenFiles:
         self.bytes_max = bytes_max
         self._open: OrderedDict[SealedFile, int] = OrderedDict()
         self.bytes = 0
-        """Of all files that are open."""
+        """Bytes of all open files."""
 
     async def open(self, files: Iterable[SealedFile]) -> None:
         """Open these, and keep them open at least until others are asked for.

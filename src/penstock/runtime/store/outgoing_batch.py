@@ -55,7 +55,7 @@ class Rows:
         publishers: Publishers = (),
     ) -> None:
         self.publishers: Publishers = publishers
-        """Who published which of them; may name more ids than these."""
+        """The publishers of these events; may name more ids than these."""
         if piece is not None and piece.publisher:
             self.publishers = ((piece.publisher, ()),)
         self.spans = spans
@@ -81,7 +81,7 @@ class Rows:
 
     @property
     def frames(self) -> Sequence[Rows]:
-        """These rows, in parts of about ``FRAME_MAX`` bytes where they are more."""
+        """Split the rows into parts of about ``FRAME_MAX`` bytes."""
         if self._frames is None:
             self._frames = self._parts()
         return self._frames or (self,)
@@ -195,7 +195,7 @@ def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
 
 
 def publishers_of(rows: list[Rows]) -> Publishers:
-    """Who published which, over several parts."""
+    """The publishers of the events of several parts."""
     found: dict[str, IdSet] = {}
     for part in rows:
         for publisher, spans in part.publishers:
@@ -216,7 +216,7 @@ def spans_in(batch: pa.RecordBatch) -> Sequence[Span]:
 
 
 def others(spans: Sequence[Span], chosen: Sequence[Span]) -> Sequence[Span]:
-    """What is in ``spans`` and not in ``chosen``, which is a part of it."""
+    """The ids of ``spans`` that are not in ``chosen``, which is a part of it."""
     if not chosen:
         return spans
     if len(spans) > 1:

@@ -1,4 +1,4 @@
-"""What was published last on a merge channel, as it came: where deltas for subscribers come from
+"""The newest publishes of a merge channel, as they came: deltas for subscribers are made of them
 (SEM K3)."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Stretch(NamedTuple):
     deltas: Bools
 
     def only_deltas(self, slots: Int64s) -> Bools:
-        """Of which of ``slots`` nothing but deltas has come."""
+        """For each of ``slots``, whether only deltas have come for it."""
         whole = np.unique(self.slots[~self.deltas])
         found: Bools = (slots != NO_SLOT) & ~np.isin(slots, whole)
         return found
@@ -84,7 +84,7 @@ class Recent:
         self._kept, self._firsts, self._bytes, self.first = [], [], 0, first
 
     def since(self, first: int) -> Stretch | None:
-        """What was published from ``first`` on; None when not all of it is known any more."""
+        """The publishes from ``first`` on; None when not all of them are known any more."""
         if first < self.first:
             return None
         at = bisect_left(self._firsts, first)

@@ -110,7 +110,7 @@ class SealedFile:
         return batches[first:end]
 
     def publishers_of(self, span: Span) -> Publishers:
-        """Who published which events of ``span``; may name some around it."""
+        """The publishers of the events of ``span``; may name some around it."""
         found = []
         for publisher, spans in self.publishers:
             first = bisect_right(spans, span.first, key=lambda own: own[1])
@@ -129,7 +129,7 @@ def merged_publishers(first: Publishers, second: Publishers) -> Publishers:
 
 
 def publishers_within(publishers: Publishers, ids: IdSet) -> Publishers:
-    """Who published which of ``ids``."""
+    """The publishers of ``ids``."""
     found = []
     for publisher, spans in publishers:
         own = ids.overlap(IdSet(Span(*span) for span in spans))

@@ -40,7 +40,7 @@ class Holding:
         return held
 
     async def outstanding(self, channel_id: ChannelId, name: str, span: Span) -> Outstanding:
-        """What a durable still has to see of ``span``; changes nothing.
+        """Describe the outstanding events of ``span`` at a durable; changes nothing.
 
         Raises ``NameDoesNotExist``.
         """

@@ -52,7 +52,7 @@ async def locate(
 
 
 def _told(publishers: Publishers) -> Publishers | None:
-    """Who published what, unless they take turns too often for an answer."""
+    """The publishers, or None where they alternate too often for one answer."""
     spans = sum(len(own) for _, own in publishers)
     return publishers if spans <= PUBLISHER_SPANS_MAX else None
 

@@ -1,4 +1,4 @@
-"""What front ends see of a realm's state: channels, queues and durables as they are now.
+"""The view of a realm's state for front ends: channels, queues and durables as they are now.
 
 It is read in the loop, without disturbing the writer, and does not tell how the state is kept.
 What is asked for and answered is in :mod:`penstock.api`; this is for numbers that are shown all the
@@ -120,12 +120,12 @@ class StoreView:
 
     @property
     def event_bytes(self) -> float:
-        """What an event takes, about; at least one byte."""
+        """The average size of an event in bytes; at least one."""
         return max(1.0, self._channel.state.event_bytes)
 
     @property
     def bytes(self) -> int:
-        """What its events take, wherever they are."""
+        """The bytes of its events, wherever they are."""
         store = self._state.stores[self.number]
         paged = self._pages.info(self.number).size
         return paged or store.meter.tail_bytes + store.sealed_bytes
@@ -184,7 +184,7 @@ class StoreView:
 
     @property
     def durables(self) -> Iterator[tuple[str, DurableView]]:
-        """Those that can be seen. The readers of a queue are one called ``READERS``."""
+        """The durables that are shown. The readers of a queue are one called ``READERS``."""
         for name, durable in self._channel.state.durables.items():
             if (name == READERS) == (self.kind == "queue"):
                 yield name, DurableView(self._channel, durable)
@@ -269,7 +269,7 @@ class RealmView:
 
     @property
     def schemas(self) -> Schemas:
-        """Those that events are delivered with."""
+        """The schemas with which events are delivered."""
         return self._state.schemas
 
     @property

@@ -529,7 +529,8 @@ class Subscriptions:
         return await locate(self._shard, self._dispatch, channel_id, span, publishers=publishers)
 
     def _matching(self, selector: Selector) -> Matching:
-        """What puts a selector to what is there before the turn that acts, which is short."""
+        """A scan that applies a selector to stored events before the turn that acts: so that turn
+        is short."""
         return Matching(selector, self._dispatch.choosing, self._shard, self._dispatch.files)
 
     async def _act(

@@ -1,4 +1,4 @@
-"""What a channel, a durable or several digests look like from outside: read-only pictures."""
+"""Read-only descriptions of a channel and of a durable, for answers."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ _log = structlog.get_logger("penstock.exporting")
 
 
 class _Part(Struct):
-    """What becomes one file: rows of one sealed file, or of pieces in memory."""
+    """The content of one exported file: rows of one sealed file, or of batches in memory."""
 
     ids: IdSet
     publishers: Publishers

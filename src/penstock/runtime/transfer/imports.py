@@ -95,19 +95,19 @@ class _Import(UnderWay):
         self.name = name
         self.manifest = manifest
         self.folder = folder
-        """Of its files in the store."""
+        """The folder of its files in the store."""
         self.is_orphan = False
         """Its connection ended while it was busy."""
         self.state: StateFile | None = None
         self.ids: list[IdSet] = []
-        """Of each file that was put."""
+        """The ids of each file that has come."""
         self.blobs: list[str] = []
-        """What may lie in the store."""
+        """Names of files that may lie in the store already."""
         self.sealed: list[Sealed] = []
         """The facts of files in the store."""
         self.fleeting: list[_Batch] = []
         self.chunks: list[memoryview] = []
-        """Of the file that is coming."""
+        """Parts of the file that is coming."""
         self.size = 0
 
     @property
@@ -348,7 +348,7 @@ def _whole(under_way: _Import) -> StateFile:
 
 
 def _home(definition: Definition, rules: Rules) -> Home:
-    """What keeps the events that live in memory only (SEM C6)."""
+    """The place that keeps events which live in memory only (SEM C6)."""
     return "off_heap" if rules.types[definition.type].home == "off_heap" else "heap"
 
 
@@ -366,8 +366,8 @@ def _refuse_beyond(limits: MemoryLimits, meter: Meter, under_way: _Import, rules
 
 
 def _marked(publishers: Publishers) -> Publishers:
-    """Who published is the word of another realm, or of whoever wrote the export: this realm has
-    asked none of them who they are (SEM E3). Raises ``DamagedExport``."""
+    """Mark publishers as named by another realm, or by the author of the export: this realm has
+    authenticated none of them (SEM E3). Raises ``DamagedExport``."""
     marked = []
     for name, spans in publishers:
         if len(name) > PUBLISHER_CHARACTERS_MAX or not name.isprintable():

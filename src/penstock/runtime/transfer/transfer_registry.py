@@ -1,4 +1,4 @@
-"""What a session begins and works at with one request after another: exports, imports, backups."""
+"""Exports, imports and backups that a session works at with one request after another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.core.vocabulary.errors import IllegalState, Unavailable
 from penstock.core.vocabulary.ports import Clock
 
 IDLE_US: Final = 300 * 1_000_000
-"""What nobody asks for any more is forgotten after this."""
+"""A transfer without a request for so long is forgotten."""
 
 
 class UnderWay:
@@ -81,11 +81,11 @@ class Begun(Generic[Each]):
         one.used_us = self._clock.now_us()
 
     def of(self, session: str) -> list[tuple[str, Each]]:
-        """What ends with a session's connection."""
+        """The transfers that end with a session's connection."""
         return [(name, one) for name, one in self._by_name.items() if one.session == session]
 
     def idle(self) -> list[tuple[str, Each]]:
-        """What nobody has asked for in long."""
+        """The transfers without a request for a long time."""
         horizon = self._clock.now_us() - IDLE_US
         return [
             (name, one)

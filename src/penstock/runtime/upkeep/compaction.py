@@ -191,7 +191,7 @@ class _Rewriting:
         self._needs = Needs(store.columns)
         self._also = also
         self._schema = store.columns
-        """Of the copy."""
+        """The schema of the copy."""
         self._copied: list[SealedFile] = []
         self._copy = FileCopy(owner._blobs, owner._offload, store.folder(name, channel_id))
 
@@ -342,7 +342,7 @@ async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
 
 
 def _rows(reader: SegmentReader, first: int, wanted: Sequence[IdSet]) -> list[pa.RecordBatch]:
-    """What is wanted of the batches from ``first`` on."""
+    """The wanted rows of the batches from ``first`` on."""
     found = []
     for number, ids in enumerate(wanted, first):
         batch = reader.batch(number)

@@ -34,7 +34,7 @@ class Recovered(Struct):
     snapshot: int
     """Sequence of the block the snapshot was taken after; 0: there was none."""
     damage: list[str]
-    """What could not be read, for people."""
+    """Descriptions of what could not be read, for people."""
     has_gaps: bool
     """Whether something that happened is not known: what the realm does not speak of may be
     what was lost. A torn tail is no gap: it was never answered."""
@@ -56,7 +56,7 @@ def snapshot_names(sequence: int) -> tuple[str, str]:
 
 
 def snapshot_stem(sequence: int) -> str:
-    """What names of older snapshots sort before, and those of this one begin with."""
+    """The beginning of this snapshot's names; names of older snapshots sort before it."""
     return f"{SNAPSHOTS}{sequence:020d}"
 
 
@@ -122,7 +122,7 @@ async def _merged(
 
 
 def _places(state: RealmState) -> dict[int, list[Place]]:
-    """What is in use of the pages of each channel."""
+    """The places in use in the pages of each channel."""
     return {
         channel_id: [piece.place for piece in store.tail if piece.place is not None]
         for channel_id, store in state.stores.items()

@@ -113,7 +113,7 @@ class Sealer:
         before somebody has looked at it (SEM S1)."""
         self._covered_bytes = 0
         self._image_bytes = 0
-        """Of the newest snapshot of this run: what it costs to free some of the journal."""
+        """Bytes of the newest snapshot of this run: the cost of freeing some of the journal."""
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
         self._backoff = Backoff(limits.retry_s, limits.retry_max_s)
@@ -312,7 +312,7 @@ class Sealer:
                     await self._drop(channel_id, file)
 
     async def _damage(self, file: SealedFile) -> str:
-        """What is wrong with a file; its events may have left because they were unreadable."""
+        """Describe the damage of a file; its events may have left because they were unreadable."""
         try:
             data = await self._blobs.get(file.name)
         except NameDoesNotExist:
@@ -413,12 +413,12 @@ def _growth(data: memoryview, index: SegmentIndex, batches: list[pa.RecordBatch]
 
 
 class _Added(NamedTuple):
-    """What is to be added to the single file of a channel."""
+    """The events to be added to the single file of a channel."""
 
     batches: list[pa.RecordBatch]
     publishers: Publishers
     columns: ChannelSchema
-    """Of the channel."""
+    """The columns of the channel."""
     needs: Needs
     shape: StructShape
     """The properties that are worth a column."""
@@ -454,7 +454,7 @@ def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | Segme
 
 
 def _publishers(pieces: list[Piece], wanted: IdSet) -> Publishers:
-    """Who published which of the events that are sealed (SEM E3)."""
+    """The publishers of the events that are sealed (SEM E3)."""
     found: dict[str, IdSet] = {}
     for piece in pieces:
         if piece.publisher:

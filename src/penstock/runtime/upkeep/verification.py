@@ -39,7 +39,7 @@ class Finding(Struct, frozen=True):
 
 
 class StoreReport(Struct):
-    """What was read, and what is wrong with it."""
+    """The amount that was read, and the faults that were found."""
 
     blocks: int = 0
     snapshots: int = 0
@@ -59,10 +59,10 @@ class BadFile(Struct):
     """A file of sealed events that is damaged, and where."""
 
     number: ChannelId
-    """Of the channel."""
+    """The channel of the file."""
     file: SealedFile
     batches: list[int]
-    """Those that cannot be read."""
+    """The batches that cannot be read."""
     findings: list[Finding]
 
 
