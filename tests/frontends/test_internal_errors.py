@@ -13,7 +13,7 @@ import penstock
 from penstock.core.vocabulary.errors import Internal
 from penstock.frontends.http.live import Viewer
 from penstock.frontends.http.statuses import status_of
-from penstock.runtime.access.internal_errors import incident, told
+from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.realm import RunningRealm
 from tests.frontends.http.asking import Web
@@ -65,8 +65,8 @@ def test_who_asks_over_http_is_told_an_incident_and_no_more() -> None:
 
 
 def test_incidents_differ() -> None:
-    assert incident() != incident()
-    assert status_of(told("1")) == 500
+    assert new_incident_id() != new_incident_id()
+    assert status_of(as_internal_error("1")) == 500
 
 
 Failing = Callable[[type], None]

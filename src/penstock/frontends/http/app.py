@@ -43,7 +43,7 @@ from penstock.frontends.http.routing import (
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
 from penstock.runtime.access.askers import asker
-from penstock.runtime.access.internal_errors import incident, told
+from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.tasks import leave_to_owner, start_task
 
 if TYPE_CHECKING:
@@ -106,10 +106,10 @@ class App:
         except PenstockError as error:
             await request.refuse(status_of(error), error)
         except Exception:  # noqa: BLE001  a task's root: the others must live on
-            number = incident()
+            number = new_incident_id()
             method, path = scope["method"], scope["path"][:200]
             _log.exception("request.failed", incident=number, method=method, path=path)
-            await request.refuse(500, told(number))
+            await request.refuse(500, as_internal_error(number))
 
 
 class Request:

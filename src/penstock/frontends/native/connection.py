@@ -28,7 +28,7 @@ from penstock.frontends.shared.backpressure import Reading
 from penstock.frontends.shared.connection_info import ConnectionInfo
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
-from penstock.runtime.access.internal_errors import incident, told
+from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.access.permits import Permits
 from penstock.runtime.access.quota import Quota
 from penstock.runtime.operations.callers import Caller
@@ -407,9 +407,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def fail(self, request: int, error: BaseException) -> None:
         if not isinstance(error, PenstockError):
-            number = incident()
+            number = new_incident_id()
             _log.error("request.failed", incident=number, peer=self._peer(), exc_info=error)
-            error = told(number)
+            error = as_internal_error(number)
         self.send(wire.Failed(request, error.code, str(error)))
 
     def end(self, reason: PenstockError | None) -> None:

@@ -14,7 +14,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
-from penstock.runtime.access.internal_errors import incident, told
+from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.wire.native import messages as wire
 from penstock.wire.scram import MECHANISM
 
@@ -43,9 +43,9 @@ class SignIn:
         except PenstockError as error:
             connection.end(error)
         except Exception:  # noqa: BLE001  a task's root: a stranger may end nobody else's connection
-            number = incident()
+            number = new_incident_id()
             _log.exception("request.failed", incident=number, peer=connection.host)
-            connection.end(told(number))
+            connection.end(as_internal_error(number))
 
     def proven(self, data: bytes) -> None:
         """The client's proof has come. Raises ``RemoteProtocolViolation`` for one nobody wants."""

@@ -7,12 +7,12 @@ import secrets
 from penstock.core.vocabulary.errors import Internal
 
 
-def incident() -> str:
+def new_incident_id() -> str:
     """A number that no other failure has."""
     return secrets.token_hex(6)
 
 
-def told(incident: str) -> Internal:
+def as_internal_error(incident: str) -> Internal:
     """The error for the client, with the number only: texts of failures tell paths, names and
     values of others."""
     return Internal(

@@ -22,7 +22,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import SubscriptionId
 from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
-from penstock.runtime.access.internal_errors import incident, told
+from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.delivery.byte_credit import Room, parted
 from penstock.runtime.delivery.merged_delivery import Known, Made, SelectedRows, kept_up, outgoing
 from penstock.runtime.delivery.prefetch import ReadAhead
@@ -269,7 +269,7 @@ class Dispatch:
     ) -> None:
         """End subscriptions of a channel that could not be served. What their clients hold goes
         back and counts as delivered, for some of it may have reached them (SEM D13)."""
-        reason = told(self._note(channel_id, failure))
+        reason = as_internal_error(self._note(channel_id, failure))
         for subscription in subscriptions:
             channel.leave(subscription)
         self.ended(subscriptions, reason)
@@ -278,7 +278,7 @@ class Dispatch:
 
     def _note(self, channel_id: int, failure: Exception) -> str:
         """Write down what nobody foresaw; the incident to find it by."""
-        found = incident()
+        found = new_incident_id()
         _log.error("delivery.failed", incident=found, channel=channel_id, exc_info=failure)
         return found
 
