@@ -10,7 +10,7 @@ import penstock
 from penstock.client.sync.sync import Session
 from penstock.columns.events.batch import EventBatch
 from penstock.core.vocabulary.errors import CannotConnect, LimitReached, PenstockError
-from penstock.runtime.access.quota import ConnectionLimits, Pace, Quota, RequestRate
+from penstock.runtime.access.quota import ConnectionLimits, Quota, RequestPace, RequestRate
 
 
 def test_a_realm_has_no_more_channels_than_it_may() -> None:
@@ -142,7 +142,7 @@ class HandClock:
 
 def test_who_is_not_refused_waits_until_a_second_allows_what_has_come() -> None:
     clock = HandClock()
-    pace = Pace(10, clock)
+    pace = RequestPace(10, clock)
     pace.came(9)
     assert not pace.is_ahead
     pace.came(11)
@@ -155,7 +155,7 @@ def test_who_is_not_refused_waits_until_a_second_allows_what_has_come() -> None:
 
 
 def test_without_a_limit_nobody_waits() -> None:
-    pace = Pace(0, HandClock())
+    pace = RequestPace(0, HandClock())
     pace.came(1_000_000)
 
     assert not pace.is_ahead

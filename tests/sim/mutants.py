@@ -41,7 +41,7 @@ from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store import state
 from penstock.runtime.store.records import Record, TransactionEnded
-from penstock.runtime.subscriptions.resume_places import Places
+from penstock.runtime.subscriptions.resume_places import ResumePlaces
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
@@ -196,7 +196,7 @@ def expired_is_seen(patch: pytest.MonkeyPatch) -> None:
 
 def lost_place(patch: pytest.MonkeyPatch) -> None:
     """A listener that comes back is taken for a new one (SEM J5)."""
-    patch.setattr(Places, "take", lambda *_: None)
+    patch.setattr(ResumePlaces, "take", lambda *_: None)
 
 
 def stored_in_two_blocks(

@@ -27,7 +27,7 @@ WIDE = 255
 _SWAPS = sys.byteorder == "big"
 
 
-class _Memory:
+class _ListMemory:
     """The newest list and its set, in one: realms in other threads remember theirs here, too."""
 
     newest: tuple[bytes, IdSet] = (b"", IdSet())
@@ -35,7 +35,7 @@ class _Memory:
 
 def listed(ids: IdSet) -> bytes:
     """The ids of a set, ascending, little-endian."""
-    written, known = _Memory.newest
+    written, known = _ListMemory.newest
     if known is ids and count_in(written) == len(ids):
         return written
     written = _written(array("q", ids))
@@ -87,12 +87,12 @@ def _bytes(numbers: array[int]) -> bytes:
 
 def remember(written: bytes, ids: IdSet) -> None:
     """``written`` lists ``ids``: who has both already says so."""
-    _Memory.newest = (written, ids)
+    _ListMemory.newest = (written, ids)
 
 
 def ids_in(written: bytes) -> IdSet:
     """The set a list was made of. It may be the very set: not to be changed."""
-    newest, ids = _Memory.newest
+    newest, ids = _ListMemory.newest
     if newest is written and count_in(written) == len(ids):
         return ids
     if len(written) % 2 == 0:

@@ -79,7 +79,7 @@ def unpack(packed: bytes) -> Blocks:
     """The set that ``pack`` wrote. Raises ``ValueError``, saying what is wrong, for other bytes."""
     if not packed or packed[0] != _VERSION:
         raise ValueError(f"not a packed set of ids of version {_VERSION}")
-    reading = _Reading(packed)
+    reading = _PackedReader(packed)
     while reading.offset < len(packed):
         reading.piece()
     blocks = Blocks.of_runs((reading.firsts, reading.ends))
@@ -90,7 +90,7 @@ def unpack(packed: bytes) -> Blocks:
     return blocks
 
 
-class _Reading:
+class _PackedReader:
     """Where the reader stands: an offset in the bytes, and the end of the piece before."""
 
     __slots__ = ("at", "bitmaps", "ends", "firsts", "kind", "offset", "packed")

@@ -45,7 +45,7 @@ from penstock.frontends.shared.backpressure import Reading
 from penstock.frontends.shared.connection_info import ConnectionInfo
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
-from penstock.runtime.access.quota import Pace
+from penstock.runtime.access.quota import RequestPace
 from penstock.runtime.operations.callers import Caller
 from penstock.wire.amqp import sasl
 
@@ -81,7 +81,7 @@ class AmqpConnection(asyncio.Protocol):
         self.in_flight_bytes = 0
         """Bytes of messages that are not stored yet."""
         limits = hub.listener.limits
-        self.pace = Pace(limits.each.requests_per_s_max, hub.realm.clock)
+        self.pace = RequestPace(limits.each.requests_per_s_max, hub.realm.clock)
         self.engine = Engine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
         self.containing = Containing(self)
         self.transactions = Transactions(self)

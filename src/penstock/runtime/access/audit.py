@@ -107,7 +107,7 @@ class LogReader:
         return found
 
 
-class Entry(NamedTuple):
+class AuditAct(NamedTuple):
     """A record that is to be written."""
 
     principal: str
@@ -127,7 +127,7 @@ class Sums:
         self._began_us = 0
         self._seen: dict[tuple[str, str, str], int] = {}
 
-    def counts(self, entry: Entry, now_us: int) -> bool:
+    def counts(self, entry: AuditAct, now_us: int) -> bool:
         """Whether it was counted; else it is to be written."""
         if not self._seen:
             self._began_us = now_us
@@ -141,7 +141,7 @@ class Sums:
         """Whether it is time to say what was counted; a clock that was set back ends it, too."""
         return bool(self._seen) and not 0 <= now_us - self._began_us < self._lasts_us
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[AuditAct]:
         """The counts that are not written yet."""
         seen, self._seen = self._seen, {}
         found = []
@@ -149,7 +149,7 @@ class Sums:
             more = number - (0 if principal == OTHERS else self._first)
             if more > 0:
                 detail = {"more": more, "seconds": self._lasts_us // 1_000_000}
-                found.append(Entry(principal, operation, "", outcome, detail))
+                found.append(AuditAct(principal, operation, "", outcome, detail))
         return found
 
 
@@ -213,13 +213,13 @@ class Audit:
     ) -> None:
         """Write an act down, or that it was refused. Raises ``StorageFailed``: it was done, and is
         not in the file."""
-        entry = Entry(principal, operation, target, outcome, detail)
+        entry = AuditAct(principal, operation, target, outcome, detail)
         await self._note("acts" if outcome == "done" else "refusals", entry)
 
     def aside(self, principal: str, operation: str, outcome: str = "done", **detail: Any) -> None:
         """Write down who came in, or did not, beside what they do: a full disk keeps nobody
         out."""
-        entry = Entry(principal, operation, "", outcome, detail)
+        entry = AuditAct(principal, operation, "", outcome, detail)
         kind: Kind = "sign-ins" if outcome == "done" else "refusals"
         now_us, sums = self._clock.now_us(), self._sums[kind]
         spoken = sums.all() if sums.is_over(now_us) else []
@@ -232,7 +232,7 @@ class Audit:
         self._pending.add(work)
         work.add_done_callback(self._pending.discard)
 
-    async def _noted_aside(self, kind: Kind, entries: Sequence[Entry], now_us: int) -> None:
+    async def _noted_aside(self, kind: Kind, entries: Sequence[AuditAct], now_us: int) -> None:
         try:
             async with self._writing:
                 for each in entries:
@@ -240,7 +240,7 @@ class Audit:
         except StorageFailed as error:
             _log.error("audit.not_written", reason=str(error))
 
-    async def _note(self, kind: Kind, entry: Entry) -> None:
+    async def _note(self, kind: Kind, entry: AuditAct) -> None:
         async with self._writing:
             now_us = self._clock.now_us()
             await self._say_sums(kind, now_us)
@@ -300,7 +300,7 @@ class _Log:
             self._newest = record.number
             self.records.append(record)
 
-    async def write(self, entry: Entry, now_us: int) -> None:
+    async def write(self, entry: AuditAct, now_us: int) -> None:
         record = self._added(entry, now_us)
         try:
             await self.file.append(line_of(record))
@@ -308,14 +308,14 @@ class _Log:
             error.add_note(f"{entry.operation} of {entry.principal} ended as {entry.outcome}")
             raise
 
-    def write_now(self, entry: Entry, now_us: int) -> None:
+    def write_now(self, entry: AuditAct, now_us: int) -> None:
         """At the end of the realm, when nothing runs beside it."""
         try:
             self.file.append_now(line_of(self._added(entry, now_us)))
         except StorageFailed as error:
             _log.error("audit.not_written", reason=str(error))
 
-    def _added(self, entry: Entry, now_us: int) -> AuditRecord:
+    def _added(self, entry: AuditAct, now_us: int) -> AuditRecord:
         self._newest += 1
         record = AuditRecord(
             number=self._newest,

@@ -62,7 +62,7 @@ class RequestRate:
         self._bucket.left -= 1.0
 
 
-class Pace:
+class RequestPace:
     """A rate limit beyond which clients wait: what comes is counted, and while it is more than
     the bucket holds nothing more is read from them."""
 

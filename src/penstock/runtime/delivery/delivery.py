@@ -24,7 +24,13 @@ from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.delivery.byte_credit import Room, parted
-from penstock.runtime.delivery.merged_delivery import Known, Made, SelectedRows, kept_up, outgoing
+from penstock.runtime.delivery.merged_delivery import (
+    KnownKeys,
+    Made,
+    SelectedRows,
+    kept_up,
+    outgoing,
+)
 from penstock.runtime.delivery.prefetch import ReadAhead
 from penstock.runtime.delivery.selection import Choosing, while_wanted
 from penstock.runtime.store.channel_store import ChannelStore
@@ -114,7 +120,7 @@ class Dispatch:
         self._next = 1
         self._rooms: dict[int, Room] = {}
         """The room of each subscription that has a bound in bytes."""
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, KnownKeys] = {}
         """For each subscription that takes deltas, the keys it knows (SEM K3)."""
 
     # --- who is there --------------------------------------------------------------------
@@ -136,7 +142,7 @@ class Dispatch:
         if room is not None:
             self._rooms[subscription] = room
         if deltas:
-            self._known[subscription] = Known()
+            self._known[subscription] = KnownKeys()
         self._next += 1
         self._outlets[subscription] = (channel_id, outlet)
         return subscription
@@ -389,7 +395,7 @@ class Dispatch:
         round_.channel.attend(Withhold(effect.subscription, spans, is_full), self._clock.now_us())
 
     async def _deliver_merged(
-        self, round_: _Round, store: MergeStore, known: Known, effect: Deliver, outlet: Outlet
+        self, round_: _Round, store: MergeStore, known: KnownKeys, effect: Deliver, outlet: Outlet
     ) -> bool:
         channel, now_us = round_.channel, self._clock.now_us()
         selector = outlet.selector

@@ -23,7 +23,7 @@ from penstock.runtime.store.outgoing_batch import Rows, spans_in
 from penstock.runtime.store.recent_deltas import Stretch, as_they_came, deltas
 
 
-class Known:
+class KnownKeys:
     """Which keys a subscription has been sent the state of. Soft, of one subscription."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Known:
         self._sent[slots[keyed]] = sent[keyed]
 
 
-class Outgoing(NamedTuple):
+class OfferedBatches(NamedTuple):
     """The batches that one offer comes to."""
 
     rows: list[Rows]
@@ -74,11 +74,11 @@ none of it was sent before."""
 
 def outgoing(
     store: MergeStore,
-    known: Known,
+    known: KnownKeys,
     spans: Spans,
     chosen: SelectedRows | None,
     made: Made,
-) -> Outgoing:
+) -> OfferedBatches:
     """The events ``spans`` for a subscription that takes deltas, and of those what it has
     ``chosen``; None: it takes all."""
     stretch = None if known.mark is None else store.recent.since(known.mark)
@@ -97,20 +97,20 @@ def outgoing(
     if key not in made:
         rows = as_they_came(stretch, ids) if is_fresh else None
         made[key] = rows or [deltas(stretch, ids)]
-    return Outgoing(made[key])
+    return OfferedBatches(made[key])
 
 
 def _of_whole(
     store: MergeStore,
-    known: Known,
+    known: KnownKeys,
     spans: Spans,
     stretch: Stretch | None,
     chosen: SelectedRows | None,
-) -> Outgoing:
+) -> OfferedBatches:
     """The batches of the granted events, from the merged ones."""
     whole = store.whole(spans) if chosen is None else chosen.whole
     if whole is None:
-        return Outgoing([])
+        return OfferedBatches([])
     slots = whole.slots
     matches = np.ones(len(slots), dtype=np.bool_)
     skipped: Spans = ()
@@ -123,7 +123,7 @@ def _of_whole(
     else:
         as_delta &= stretch.only_deltas(slots) & np.isin(whole.ids, stretch.ids)
     known.note(slots, matches)
-    return Outgoing(_both(store, whole, matches, as_delta, stretch), skipped)
+    return OfferedBatches(_both(store, whole, matches, as_delta, stretch), skipped)
 
 
 def _both(
@@ -147,7 +147,7 @@ def _both(
     return [Rows(spans_in(batch), batch=batch, publishers=publishers)]
 
 
-def kept_up(known: Known, cursor: int, next_id: int) -> None:
+def kept_up(known: KnownKeys, cursor: int, next_id: int) -> None:
     """Everything up to ``cursor`` has been granted."""
     known.through = cursor
     if cursor >= next_id:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock.core.vocabulary.identities import ChannelId
 
 
-class Places:
+class ResumePlaces:
     """The newest subscription of each place; a place is a channel and a name the client gives."""
 
     def __init__(self) -> None:

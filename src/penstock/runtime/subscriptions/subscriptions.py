@@ -47,7 +47,7 @@ from penstock.runtime.delivery.delivery import Dispatch, Outlet
 from penstock.runtime.subscriptions import views
 from penstock.runtime.subscriptions.exclusive_hold import Holding
 from penstock.runtime.subscriptions.locations import locate
-from penstock.runtime.subscriptions.resume_places import Places
+from penstock.runtime.subscriptions.resume_places import ResumePlaces
 from penstock.runtime.subscriptions.start_positions import first_id
 from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
@@ -79,7 +79,7 @@ class Subscriptions:
         self._clock = clock
         self._numbers: dict[int, ChannelId] = {}
         """Channel of each open subscription."""
-        self._places = Places()
+        self._places = ResumePlaces()
         dispatch.on_failed = self.detach
         self.holding = Holding(shard, self._numbers.get)
 

@@ -34,7 +34,7 @@ class Held(Protocol):
     def read(self, offset: int, size: int) -> bytes: ...
 
 
-class Capture(Protocol):
+class BackupCapture(Protocol):
     """Holds the files of a data directory as they are now."""
 
     def __call__(self, blobs: Sequence[BlobInfo], growing: frozenset[str]) -> Sequence[Any]: ...
@@ -65,7 +65,7 @@ class Backups:
             "backup", 1, clock, ends="ended with its connection, or was not read"
         )
         self._is_beginning = False
-        self.capture: Capture | None = None
+        self.capture: BackupCapture | None = None
         """None: there is no data directory."""
 
     async def begin(self, session: str, version: str) -> BackupBegun:
@@ -92,7 +92,7 @@ class Backups:
             files=tuple(CapturedFile(file.name, file.size, file.stamp) for file in files),
         )
 
-    async def _captured(self, capture: Capture) -> tuple[Sequence[Held], int]:
+    async def _captured(self, capture: BackupCapture) -> tuple[Sequence[Held], int]:
         """Between two groups: what is acknowledged is in the journal, and nothing is added."""
         found: list[Held] = []
         at_us = 0

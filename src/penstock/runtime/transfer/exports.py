@@ -49,7 +49,7 @@ EXPORTS_MAX = 16
 _log = structlog.get_logger("penstock.exporting")
 
 
-class _Part(Struct):
+class _FilePart(Struct):
     """The content of one exported file: rows of one sealed file, or of batches in memory."""
 
     ids: IdSet
@@ -69,11 +69,11 @@ class _Captured(Struct):
     at_us: int
     state: ExportedState
     columns: ChannelSchema
-    parts: tuple[_Part, ...]
+    parts: tuple[_FilePart, ...]
     events: int
 
 
-class _Export(UnderWay):
+class _RunningExport(UnderWay):
     def __init__(self, session: str, captured: _Captured, now_us: int) -> None:
         super().__init__(session, now_us)
         self.captured = captured
@@ -95,7 +95,7 @@ class Exports:
         self._clock = clock
         self._offload = offload
         self._realm = realm
-        self._exports: Begun[_Export] = Begun(
+        self._exports: Begun[_RunningExport] = Begun(
             "export",
             EXPORTS_MAX,
             clock,
@@ -109,7 +109,7 @@ class Exports:
         """Capture a channel or queue. Raises ``NameDoesNotExist``, ``Unavailable``, ``Damaged``."""
         self._exports.check_room()
         captured = await self._capture(name, kind)
-        export = self._exports.add(_Export(session, captured, self._clock.now_us()))
+        export = self._exports.add(_RunningExport(session, captured, self._clock.now_us()))
         return ExportBegun(
             export=export,
             name=captured.name,
@@ -170,7 +170,7 @@ class Exports:
 
     # --- making files --------------------------------------------------------------------
 
-    async def _prepare(self, export: _Export, file: int) -> None:
+    async def _prepare(self, export: _RunningExport, file: int) -> None:
         parts = export.captured.parts
         if not 0 <= file <= len(parts):
             raise IllegalState(f"there is no file {file}; the export has {len(parts) + 1}")
@@ -192,7 +192,7 @@ class Exports:
             export.content = memoryview(image.buffer)
         export.at = file
 
-    async def _image(self, captured: _Captured, part: _Part) -> SegmentImage:
+    async def _image(self, captured: _Captured, part: _FilePart) -> SegmentImage:
         try:
             image: SegmentImage = await self._offload(lambda: _image(part, captured.columns))
         except _Unreadable as error:
@@ -241,7 +241,7 @@ def _captured(
 
 def _parts(
     state: ChannelState, store: ChannelStore, readers: dict[str, SegmentReader]
-) -> Iterator[_Part]:
+) -> Iterator[_FilePart]:
     """All stored events, in parts: first what lasts, in the order of ids, then what is in memory
     only."""
     left = state.stored.copy()
@@ -267,7 +267,7 @@ def _parts(
 
 def _sealed_parts(
     store: ChannelStore, left: IdSet, readers: dict[str, SegmentReader]
-) -> Iterator[_Part]:
+) -> Iterator[_FilePart]:
     """Takes what it finds in files off ``left``."""
     for file in store.files:
         reader = readers[file.name]
@@ -289,14 +289,14 @@ def _sealed_parts(
 
 def _sealed_part(
     file: SealedFile, reader: SegmentReader, ids: IdSet, numbers: Sequence[int]
-) -> _Part:
+) -> _FilePart:
     publishers = publishers_within(file.publishers, ids)
-    return _Part(ids, publishers, reader=reader, numbers=tuple(numbers))
+    return _FilePart(ids, publishers, reader=reader, numbers=tuple(numbers))
 
 
 def _memory_parts(
     found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool = False
-) -> Iterator[_Part]:
+) -> Iterator[_FilePart]:
     start = size = 0
     for at, (piece, _) in enumerate(found):
         if size and size + len(piece.body) > PART_BYTES:
@@ -307,7 +307,7 @@ def _memory_parts(
         yield _memory_part(found[start:], in_memory=in_memory)
 
 
-def _memory_part(found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool) -> _Part:
+def _memory_part(found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool) -> _FilePart:
     ids = IdSet()
     publishers: dict[str, IdSet] = {}
     for piece, own in found:
@@ -316,19 +316,19 @@ def _memory_part(found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool) -> _P
             publishers.setdefault(piece.publisher, IdSet()).add_all(own)
     named = tuple((publisher, own.spans) for publisher, own in publishers.items())
     pieces = tuple(piece for piece, _ in found)
-    return _Part(ids, named, in_memory=in_memory, pieces=pieces)
+    return _FilePart(ids, named, in_memory=in_memory, pieces=pieces)
 
 
 # --- away from the loop -------------------------------------------------------------------
 
 
-def _image(part: _Part, columns: ChannelSchema) -> SegmentImage:
+def _image(part: _FilePart, columns: ChannelSchema) -> SegmentImage:
     batches = _from_file(part) if part.reader is not None else _from_pieces(part)
     kept = lean(list(batches), columns)
     return encode_segment(kept, note=columns.note(kept[0].schema))
 
 
-def _from_file(part: _Part) -> Iterator[pa.RecordBatch]:
+def _from_file(part: _FilePart) -> Iterator[pa.RecordBatch]:
     assert part.reader is not None, "it is a part of a file"
     unreadable, reason = IdSet(), None
     for number in part.numbers:
@@ -345,7 +345,7 @@ def _from_file(part: _Part) -> Iterator[pa.RecordBatch]:
         raise _Unreadable(reason, unreadable)
 
 
-def _from_pieces(part: _Part) -> Iterator[pa.RecordBatch]:
+def _from_pieces(part: _FilePart) -> Iterator[pa.RecordBatch]:
     """Neighbouring small pieces of one schema come as one batch."""
     run: list[Piece] = []
     for piece in part.pieces:

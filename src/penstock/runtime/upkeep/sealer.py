@@ -223,7 +223,7 @@ class Sealer:
         if wanted and rows_max:
             fact = await self._into_spindle(folder, store, end, pieces, wanted)
         elif wanted:
-            added = await self._offload(partial(_Added.of, pieces, wanted, store.columns))
+            added = await self._offload(partial(_NewRows.of, pieces, wanted, store.columns))
             if await self._is_remade(channel_id, store, added):
                 return True
             fact = await self._into_single_file(folder, store, end, added)
@@ -246,7 +246,7 @@ class Sealer:
         return Sealed(end, name, index, _publishers(pieces, wanted))
 
     async def _into_single_file(
-        self, folder: str, store: ChannelStore, end: int, added: _Added
+        self, folder: str, store: ChannelStore, end: int, added: _NewRows
     ) -> Sealed | Extended:
         """Add to the newest file, or begin one: the first, or one with more columns."""
         columns, publishers = added.columns, added.publishers
@@ -274,7 +274,7 @@ class Sealer:
         size, checksum = growth.index.size, growth.index.checksum
         return Extended(end, file.name, size, checksum, added, publishers)
 
-    async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: _Added) -> bool:
+    async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: _NewRows) -> bool:
         """Give a small file the channel's new columns; a large one stays as it is, and what
         comes goes into another: a new column costs a bounded amount of writing."""
         if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
@@ -412,7 +412,7 @@ def _growth(data: memoryview, index: SegmentIndex, batches: list[pa.RecordBatch]
     return extended(index, mended_tail(data, index), batches)
 
 
-class _Added(NamedTuple):
+class _NewRows(NamedTuple):
     """The events to be added to the single file of a channel."""
 
     batches: list[pa.RecordBatch]
@@ -424,7 +424,7 @@ class _Added(NamedTuple):
     """The properties that are worth a column."""
 
     @classmethod
-    def of(cls, pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> _Added:
+    def of(cls, pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> _NewRows:
         batches, needs = list(_stored(pieces, wanted)), Needs(columns)
         needs.add_all(batches)
         return cls(batches, _publishers(pieces, wanted), columns, needs, needs.shape())
