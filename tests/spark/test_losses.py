@@ -51,8 +51,8 @@ def test_a_loss_is_said_with_ids_causes_and_what_to_do(url: str, client: Session
 
     assert str(loss.value) == (
         "[PENSTOCK_DATA_LOST] channel orders: before this query read them, events 0-9 were "
-        "purged, events 10-19 were evicted by the capacity. Set failOnDataLoss to false to go on "
-        "without them; it would have helped to give the channel a larger capacity"
+        "purged, events 10-19 were evicted by the capacity. Set failOnDataLoss to false to "
+        "continue without them; to prevent this, give the channel a larger capacity"
     )
     lenient = stream(url, failOnDataLoss="false")
     assert [row["event_id"] for row in batch_after(lenient, start)] == list(range(20, 120))
@@ -149,7 +149,7 @@ def test_channels_that_go_are_let_go_where_data_may_be_lost(url: str, client: Se
         client.channels.delete(name)
     filled(client, "b", 2)
 
-    with pytest.raises(IllegalState, match=r"channel a is no more.*failOnDataLoss"):
+    with pytest.raises(IllegalState, match=r"channel a was deleted.*failOnDataLoss"):
         stream(url, "*").latestOffset(start, EVERYTHING)
     lenient = stream(url, "*", failOnDataLoss="false")
     rows = batch_after(lenient, start)

@@ -226,5 +226,5 @@ def test_states_of_a_merge_channel_as_of_an_event_come_from_what_a_join_has_kept
 
     (row,) = rows_in(tmp_path / "table")
     assert row["bid"] == rates.state("EUR", as_of=as_of, archive="history").properties["bid"] == 2.0
-    with pytest.raises(StepFailed, match="merge channel rates has the newest states only"):
+    with pytest.raises(StepFailed, match="merge channel rates has only the newest states"):
         run(defined(tmp_path, read={"channel": "rates"}, as_of=1), url=url, spark=spark)

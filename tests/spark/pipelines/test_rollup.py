@@ -235,7 +235,7 @@ def test_running_values_are_the_state_of_a_merge_channel_and_rows_of_a_table(
     ("keys", "said"),
     [
         ({"aggregates": {"n": "sum(dep)"}}, r"aggregates.n is 'sum\(dep\)'; Spark says: .*dep"),
-        ({"time": "flight"}, "time is 'flight', of type long; a TIMESTAMP is needed"),
+        ({"time": "flight"}, "time is 'flight', of type long; it must be a TIMESTAMP"),
         ({"group_by": ["orign"]}, "group_by.orign is '`orign`'; Spark says: .*orign"),
     ],
 )

@@ -150,9 +150,12 @@ def test_a_key_that_was_deleted_begins_anew(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        (Rules(key=("kex",)), "key is 'kex', which is no column: did you mean key?"),
+        (Rules(key=("kex",)), "key is 'kex', which is not a column: did you mean key?"),
         (Rules(key=("key",), order="event_ix"), "order is 'event_ix'; Spark says: .*event_ix"),
-        (Rules(key=("key",), deleted="x"), "deleted is 'x', a value of type long; a condition"),
+        (
+            Rules(key=("key",), deleted="x"),
+            "deleted is 'x', a value of type long; it must be a condition",
+        ),
     ],
 )
 def test_rules_that_do_not_fit_the_columns_are_named(
