@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.connection.connection import RECONNECT_TIMEOUT_S
 from penstock.client.connection.credentials import Token
 from penstock.client.connection.urls import parse_url
 from penstock.client.handles.access import Access
@@ -22,7 +23,7 @@ from penstock.client.handles.joins import Joins
 from penstock.client.handles.opening import Opening
 from penstock.client.handles.queues import Queue, Queues
 from penstock.client.handles.schedule import Schedule, Scheduled
-from penstock.client.handles.session import RECONNECT_TIMEOUT_S, Session
+from penstock.client.handles.session import Session, open_session
 from penstock.client.publishing.producer import Producer
 from penstock.client.publishing.transaction import JointTransaction, Transaction
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
@@ -71,9 +72,7 @@ def connect(
     """
 
     async def opened() -> Session:
-        session = Session(parse_url(url), reconnect_timeout=reconnect_timeout, token=token)
-        await session.open()
-        return session
+        return await open_session(parse_url(url), reconnect_timeout=reconnect_timeout, token=token)
 
     return Opening(opened())
 

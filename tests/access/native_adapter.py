@@ -47,7 +47,7 @@ class NativeCaller:
 
     def _ask(self, message: Request[Any]) -> Any:
         async def ask() -> Any:
-            return await self._session._inner.request(message)
+            return await self._session._inner._connection.request(message)
 
         return self._session._loop.call(ask())
 

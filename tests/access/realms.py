@@ -22,7 +22,7 @@ def ask(session: penstock.Session, request: Request[Any]) -> Any:
     """The answer to any request of the native protocol. Raises what it is refused with."""
 
     async def asked() -> Any:
-        return await session._inner.request(request)
+        return await session._inner._connection.request(request)
 
     return session._loop.call(asked())
 

@@ -99,13 +99,13 @@ def test_a_proof_is_of_one_change_and_good_once(realm: penstock.Realm) -> None:
         made = verifier("another", b"s" * 16, 4_096)
 
         async def ask() -> SetPassword:
-            begun = await session._inner.ask(BeginPassword(), PasswordChallenge)
+            begun = await session._inner._connection.ask(BeginPassword(), PasswordChallenge)
             said = change_said(begun.nonce, "alice", made)
             proof = proof_of("secret", begun.salt, begun.rounds, said)
             return SetPassword("alice", made, proof)
 
         async def again(change: SetPassword) -> None:
-            await session._inner.request(change)
+            await session._inner._connection.request(change)
 
         change = session._loop.call(ask())
         other = verifier("attacker", b"s" * 16, 4_096)

@@ -66,7 +66,7 @@ def test_verifiers_of_fewer_rounds_than_the_realm_wants_are_refused() -> None:
     with strict() as realm, realm.connect() as session:
 
         async def create() -> None:
-            await session._inner.request(CreateUser("alice", weak))
+            await session._inner._connection.request(CreateUser("alice", weak))
 
         with pytest.raises(
             InvalidArgument, match=r"4096 rounds; allowed are 12345 \(access.password_r"

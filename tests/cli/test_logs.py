@@ -12,8 +12,8 @@ import pytest
 import structlog
 
 import penstock
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.urls import parse_url
-from penstock.client.handles.session import Session
 from penstock.logs import configure, configure_unless_done
 
 
@@ -166,7 +166,7 @@ def test_an_embedded_realm_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_client_warns_where_the_application_listens(caplog: pytest.LogCaptureFixture) -> None:
-    Session(parse_url("penstock://localhost")).report(penstock.CapacityReached("full"))
+    RealmConnection(parse_url("penstock://localhost")).report(penstock.CapacityReached("full"))
 
     assert [(record.name, record.levelname) for record in caplog.records] == [
         ("penstock.client", "WARNING")

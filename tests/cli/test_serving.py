@@ -16,7 +16,7 @@ import pytest
 from penstock.bootstrap import native_listener, rules
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import parse_url
-from penstock.client.handles.session import Session
+from penstock.client.handles.session import Session, open_session
 from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.ports import inline
 from penstock.frontends.native.listener import NativeListener
@@ -45,9 +45,7 @@ async def connected(listener: NativeListener) -> Session:
         _, link = await asyncio.get_running_loop().create_connection(make, sock=theirs)
         return link
 
-    session = Session(parse_url("penstock://test"), connector=connect)
-    await session.open()
-    return session
+    return await open_session(parse_url("penstock://test"), connector=connect)
 
 
 async def failure_of(work: Coroutine[Any, Any, None]) -> StorageFailed:

@@ -32,7 +32,7 @@ class World:
 
     def end_of(self, session: aio.Session) -> SimTransport:
         """The client's end of its connection."""
-        link: Any = session._link
+        link: Any = session._connection._link
         transport: SimTransport = link._transport
         return transport
 

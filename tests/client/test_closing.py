@@ -175,7 +175,7 @@ async def test_a_session_nobody_closed_ends_in_order_with_its_loop(world: World,
         assert batch is not None
         await batch[0].ack()
 
-        root = session._root
+        root = session._connection._root
         assert root is not None
         root.cancel()
         await asyncio.wait([root])

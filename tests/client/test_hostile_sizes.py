@@ -20,7 +20,7 @@ from penstock.frontends.native.schemas import Announced
 
 def ask(session: penstock.Session, request: Request[Any]) -> Any:
     async def asked() -> Any:
-        return await session._inner.request(request, waits=False)
+        return await session._inner._connection.request(request, waits=False)
 
     return session._loop.call(asked())
 
@@ -51,7 +51,7 @@ def test_a_request_beyond_a_bound_is_refused_and_its_session_goes_on() -> None:
 
 async def _large(session: penstock.Session) -> Any:
     definition = Definition(descriptors=b"x" * (1 << 20))
-    return await session._inner.request(CreateChannel("large", definition))
+    return await session._inner._connection.request(CreateChannel("large", definition))
 
 
 def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 
 import pytest
@@ -25,7 +26,9 @@ PAIRS = [
     (aio.Queues, sync.Queues),
     (aio.Queue, sync.Queue),
     (aio.Reader, sync.Reader),
+    (aio.Access, sync.Access),
     (aio.Joins, sync.Joins),
+    (aio.Registered, penstock.Registered),
     (aio.Schedule, sync.Schedule),
     (aio.Transaction, sync.Transaction),
     (aio.JointTransaction, sync.JointTransaction),
@@ -33,54 +36,25 @@ PAIRS = [
     (aio.DeliveredEvent, DeliveredEvent),
     (aio.DeliveredBatch, DeliveredBatch),
 ]
-INSIDE = {
-    aio.Session: {
-        *("open", "report", "request", "ask", "ask_to_open", "tell", "drained"),
-        *(
-            "schema_number",
-            "row_number",
-            "request_for",
-            "hurry",
-            "add",
-            "unsubscribe",
-            "is_closed",
-            "remove",
-            "give_up",
-            "received",
-            "lost",
-        ),
-    },
-    aio.Realm: {"open"},
-    aio.Channel: {"publisher"},
-    aio.Queue: {"publisher"},
-    aio.Reader: {
-        *("reopen", "delivered", "finished", "failed", "is_open", "next_part", "handed", "hurry"),
-    },
-    aio.Subscription: {"reopen", "delivered", "finished", "failed", "is_open"},
-    aio.DurableSubscription: {
-        *("reopen", "delivered", "finished", "failed", "is_open", "pull", "settle_soon"),
-        *("recalled", "may_recall", "is_recalled", "has_rolled_back", "has_ended", "hurry"),
-        *("settle", "settlements", "check_held", "settle_in_turn"),
-    },
-    aio.DurableHold: {"reopen", "delivered", "finished", "failed"},
-    aio.Producer: {"send_gathered", "send_gathered_soon"},
-    aio.DeliveredBatch: {"subscription", "attachment", "without", "part"},
+HANDLES = [kind for pair in PAIRS for kind in pair]
+ONLY_ASYNC: dict[type, set[str]] = {
+    aio.Realm: {"open"},  # here: it is open once it is made
 }
-"""What other modules of the client use and users do not."""
 DUNDERS = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__"}
-HERE_BY_OTHER_MEANS = {
-    penstock.Realm: {"admit"},
-    sync.Session: {"session_id"},  # there: set when made
-    sync.Transaction: {"id"},
-    sync.JointTransaction: {"id"},
-    Producer: {"acknowledged"},
-    DeliveredEvent: {"of"},  # how one client makes the other's events
-    DeliveredBatch: {"begin"},
+ONLY_BLOCKING: dict[type, set[str]] = {
+    penstock.Realm: {"admit"},  # how the asynchronous one connects to it
+    Producer: {"acknowledged"},  # there: an attribute
+    penstock.Registered: {"event_id"},  # there: an attribute
 }
 
 
 def public(kind: type) -> set[str]:
     return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def declared(kind: type) -> set[str]:
+    """Names of its fields, as the reference page has them."""
+    return {name for each in kind.__mro__ for name in inspect.get_annotations(each)}
 
 
 def parameters(kind: type, name: str) -> list[tuple[str, object, object]] | None:
@@ -93,9 +67,9 @@ def parameters(kind: type, name: str) -> list[tuple[str, object, object]] | None
 
 @pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
 def test_both_clients_have_the_same_methods(there: type, here: type) -> None:
-    assert public(there) - INSIDE.get(there, set()) == public(here) - HERE_BY_OTHER_MEANS.get(
-        here, set()
-    )
+    there_too = public(there) - ONLY_ASYNC.get(there, set())
+
+    assert there_too == public(here) - ONLY_BLOCKING.get(here, set())
 
 
 @pytest.mark.parametrize(("there", "here"), PAIRS, ids=lambda kind: kind.__name__)
@@ -119,3 +93,28 @@ def test_both_connect_alike() -> None:
     assert inspect.signature(penstock.connect).parameters == (
         inspect.signature(aio.connect).parameters
     )
+
+
+@pytest.mark.parametrize("kind", HANDLES, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
+def test_no_public_name_of_a_handle_is_without_its_text(kind: type) -> None:
+    """What only the client itself uses begins with an underscore."""
+    methods = public(kind) - declared(kind)
+
+    assert {name for name in methods if not inspect.getdoc(getattr(kind, name))} == set()
+
+
+@pytest.mark.parametrize("there", [pair[0] for pair in PAIRS], ids=lambda kind: kind.__name__)
+def test_no_handle_shows_an_attribute_that_it_does_not_declare(there: type) -> None:
+    """Fields that are set when a handle is made are public by their names alone."""
+    tree = ast.parse(inspect.getsource(there))
+    shown = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        and not node.attr.startswith("_")
+    }
+
+    assert shown <= declared(there)

@@ -16,6 +16,7 @@ from penstock.client.sync import (
     sync_access,
     sync_channels,
     sync_delivered,
+    sync_durable_subscription,
     sync_durables,
     sync_holding,
     sync_joins,
@@ -60,7 +61,7 @@ CLASSES: dict[str, list[type]] = {
     "Durables": [
         sync_durables.Durables,
         sync_durables.Durable,
-        sync_durables.DurableSubscription,
+        sync_durable_subscription.DurableSubscription,
         sync_holding.DurableHold,
     ],
     "Queues and joins": [

@@ -22,5 +22,6 @@ def cell(text: str) -> str:
 
 def prose(text: str) -> str:
     """A docstring as Markdown, without the numbers of rules."""
-    text = _ROLE.sub(r"`\1`", _RULE.sub("", text)).replace("``", "`")
+    text = _ROLE.sub(r"`\1`", _RULE.sub("", text))
+    text = re.sub(r"(?<!`)``(?!`)", "`", text)
     return re.sub(r"<(\w+)>", r"&lt;\1&gt;", text)

@@ -165,7 +165,7 @@ def test_a_realm_in_memory_has_nothing_to_back_up(tmp_path: Path) -> None:
 def test_one_backup_at_a_time_and_it_ends_with_its_connection(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as second:
         with realm.connect() as first:
-            first._loop.call(first._inner.ask(BeginBackup(), BackupBegun))
+            first._loop.call(first._inner._connection.ask(BeginBackup(), BackupBegun))
             with pytest.raises(Unavailable, match="another backup is running"):
                 second.back_up(tmp_path / "backup")
         assert second.back_up(tmp_path / "backup").files

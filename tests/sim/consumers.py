@@ -81,7 +81,7 @@ class Seat:
         stale = is_stale(self.world, self.program)
         self.receipts.delivered(ids, datas_of(batch), counts, stale=stale)
         self.world.note(f"delivered {self.program.name} {ids} {counts}")
-        place = (batch.subscription, batch.attachment)
+        place = (batch._subscription, batch._attachment)
         if place != self._place:
             self._place, self._last = place, -1
         if not self.receipts.counted:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.publishing import PublishEvents
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.pending import Pending
 from penstock.client.reading import merging
 from penstock.client.reading.subscription import Subscription
@@ -72,14 +72,14 @@ def delivery_before_append(patch: pytest.MonkeyPatch) -> None:
 
 def blind_retry(patch: pytest.MonkeyPatch) -> None:
     """A publish is sent again as if it were another one."""
-    whole = Conversation._send
+    whole = RealmConnection._send
 
-    def blind(conversation: Conversation, pending: Pending) -> None:
+    def blind(connection: RealmConnection, pending: Pending) -> None:
         if pending.sent and isinstance(pending.message, PublishEvents):
             pending.message = msgspec.structs.replace(pending.message, producer="", sequence=0)
-        whole(conversation, pending)
+        whole(connection, pending)
 
-    patch.setattr(Conversation, "_send", blind)
+    patch.setattr(RealmConnection, "_send", blind)
 
 
 def forgotten_gap(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def late_resume(patch: pytest.MonkeyPatch) -> None:
         if subscription._is_open:
             await subscription._ask(FromId(subscription._next_id + 1))
 
-    patch.setattr(Subscription, "reopen", reopen)
+    patch.setattr(Subscription, "_reopen", reopen)
 
 
 def delta_for_whole(patch: pytest.MonkeyPatch) -> None:

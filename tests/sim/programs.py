@@ -161,7 +161,9 @@ class Steady:
     async def _publisher(self, session: aio.Session) -> Publisher:
         """Its identity, as it was written down: so many publishes were confirmed."""
         number = await self.world.number_of(self.ledger.store)
-        return Publisher(session, ChannelId(number), f"{self._name}-identity", self.confirmed)
+        return Publisher(
+            session._connection, ChannelId(number), f"{self._name}-identity", self.confirmed
+        )
 
     async def _next(self, publisher: Publisher) -> None:
         world, store, n = self.world, self.ledger.store, self.confirmed
@@ -203,7 +205,9 @@ class Pipelined:
         return self.program.is_done
 
     async def _main(self, session: aio.Session) -> None:
-        publisher = Publisher(session, ChannelId(await self.world.number_of(self.ledger.store)))
+        publisher = Publisher(
+            session._connection, ChannelId(await self.world.number_of(self.ledger.store))
+        )
         answers: list[asyncio.Future[range]] = []
         while self._n < self._publishes:
             await pass_time(self.world.random.expovariate(4))

@@ -20,6 +20,7 @@ from penstock.bootstrap.registries import registered as registered
 from penstock.bootstrap.registries import rules as rules
 from penstock.bootstrap.stopped import repair_store as repair_store
 from penstock.bootstrap.stopped import verify_store as verify_store
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.credentials import current_user
 from penstock.client.connection.threads import LoopThread
 from penstock.client.connection.transport import Link
@@ -310,7 +311,7 @@ class Realm:
         self._directory = None if directory is None else Path(directory)
         self._loop = LoopThread()
         self._running: RunningRealm | None = None
-        self._sessions: weakref.WeakSet[AioSession] = weakref.WeakSet()
+        self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
         self._http: HttpServer | None = None
         self._failures: list[BaseException] = []
         """What its parts failed with, the first one first; ``close`` raises that."""
@@ -338,10 +339,10 @@ class Realm:
         """A session with this realm, in this process: it may do everything, unless it is for a
         ``user``, who needs no password here and may do what was granted to ``user@localhost``."""
         url = embedded_url(user)
-        inner = AioSession(url, connector=lambda make: self._connect(make, user))
-        self._loop.call(inner.open())
-        self._sessions.add(inner)
-        return Session(inner, self._loop)
+        connection = RealmConnection(url, connector=lambda make: self._connect(make, user))
+        self._loop.call(connection.open())
+        self._connections.add(connection)
+        return Session(AioSession(connection), self._loop)
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
         theirs = await self._admitted(user)
@@ -407,9 +408,9 @@ class Realm:
     async def _stop(self) -> None:
         realm = self._running
         assert realm is not None, "it was started"
-        for session in list(self._sessions):
+        for connection in list(self._connections):
             with contextlib.suppress(ConnectionLost):  # it was reported; the realm has to stop
-                await session.close()
+                await connection.close()
         if self._http is not None:
             await self._http.close()
             self._checking.cancel()

@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.bootstrap import Realm as BlockingRealm
 from penstock.bootstrap import embedded_url
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.transport import Link
 from penstock.client.handles.opening import Opening
 from penstock.client.handles.session import Session
@@ -33,7 +34,7 @@ class Realm:
         self._directory = directory
         self._settings = settings
         self._realm: BlockingRealm | None = None
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
 
     async def open(self) -> Realm:
         """Open the directory and serve it; ``async with`` does so, too.
@@ -63,10 +64,12 @@ class Realm:
 
         async def opened() -> Session:
             realm = self._open
-            session = Session(embedded_url(user), connector=lambda make: _link(realm, make, user))
-            await session.open()
-            self._sessions.add(session)
-            return session
+            connection = RealmConnection(
+                embedded_url(user), connector=lambda make: _link(realm, make, user)
+            )
+            await connection.open()
+            self._connections.add(connection)
+            return Session(connection)
 
         return Opening(opened())
 
@@ -96,8 +99,8 @@ class Realm:
         if realm is None:
             return
         try:
-            for session in list(self._sessions):
-                await session.close()
+            for connection in list(self._connections):
+                await connection.close()
         finally:
             await asyncio.to_thread(realm.close)
 

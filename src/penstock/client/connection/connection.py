@@ -1,4 +1,4 @@
-"""A conversation with a realm: survives its connections, and retries what is safe to retry.
+"""A connection with a realm: survives its connections, and retries what is safe to retry.
 
 What users ask of it is in :mod:`penstock.client.handles.session`.
 """
@@ -9,11 +9,12 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
+from msgspec import Struct
 
 from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
 from penstock.api.realm import Ping
@@ -76,37 +77,23 @@ _CHANGES = (
 _log = logging.getLogger("penstock.client")
 
 
-class Incoming(Protocol):
-    """A subscription, as the session sees it."""
+class Incoming(Struct, frozen=True):
+    """Where what comes for one subscription or seat goes."""
 
-    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None: ...
-
-    def finished(self) -> None: ...
-
-    def failed(self, error: PenstockError) -> None: ...
-
-    async def reopen(self) -> None:
-        """The session has a new connection."""
-        ...
-
-
-@runtime_checkable
-class Recallable(Protocol):
-    """A subscription from which the realm may take back what it has delivered."""
-
-    def recalled(self, spans: Spans) -> None: ...
+    delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None]
+    finished: Callable[[], None]
+    """A browse is at its end, or a demand is met."""
+    failed: Callable[[PenstockError], None]
+    reopen: Callable[[], Awaitable[None]]
+    """There is a new connection: it has to be opened there again."""
+    recalled: Callable[[Spans], None] | None = None
+    """The realm takes back what it has delivered; None: it never does."""
+    hurry: Callable[[], None] | None = None
+    """Send what was to be settled soon: nothing is sent any more after this turn. None: nothing
+    is settled."""
 
 
-@runtime_checkable
-class Settling(Protocol):
-    """A subscription whose application settles what it gets."""
-
-    def hurry(self) -> None:
-        """Send what was to be settled soon: nothing is sent any more after this turn."""
-        ...
-
-
-class Conversation:
+class RealmConnection:
     """Requests and their answers, subscriptions and what they receive, over one connection at a
     time."""
 
@@ -164,7 +151,7 @@ class Conversation:
         """
         if self._closed is None:
             for incoming in self._incoming.values():
-                if isinstance(incoming, Settling):
+                if incoming.hurry is not None:
                     incoming.hurry()
             self._closed = SessionClosed("the session is closed")
         self._end_incoming(self._closed)
@@ -377,7 +364,7 @@ class Conversation:
                     reject(pending.answer, error_of(code, text))
             case wire.Recalled(number, spans):
                 incoming = self._incoming.get(number)
-                if isinstance(incoming, Recallable):
+                if incoming is not None and incoming.recalled is not None:
                     incoming.recalled(spans)
             case wire.Finished(number):
                 if incoming := self._incoming.get(number):

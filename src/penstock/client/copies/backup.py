@@ -24,7 +24,7 @@ from xxhash import xxh3_64
 
 from penstock.api.backup_files import FORMAT, MANIFEST, BackupManifest, KeptFile, is_data_file
 from penstock.api.transfers import BackupBegun, BeginBackup, CapturedFile, EndBackup, ReadBackup
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import DamagedBackup, InvalidArgument, PenstockError
 
@@ -56,7 +56,7 @@ class BackupResult(Struct, frozen=True, kw_only=True):
     bytes_read: int
 
 
-async def back_up(conversation: Conversation, folder: FolderLike) -> BackupResult:
+async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResult:
     """Write the realm's data directory as it stands now into a folder, while the realm goes on.
 
     A folder that holds an earlier backup of the same realm is brought up to date; it stays whole
@@ -66,10 +66,10 @@ async def back_up(conversation: Conversation, folder: FolderLike) -> BackupResul
     """
     target = Path(folder)
     if target.suffix == TAR:
-        return await _to_file(conversation, target)
+        return await _to_file(connection, target)
     with _own(target):
         before = await asyncio.to_thread(_earlier, target)
-        begun = await _begun(conversation)
+        begun = await _begun(connection)
         if before is not None and before.realm != begun.realm:
             raise InvalidArgument(
                 f"{target} is a backup of another realm, {before.name} ({before.realm}); give "
@@ -82,28 +82,28 @@ async def back_up(conversation: Conversation, folder: FolderLike) -> BackupResul
             path = _path(begun, file)
             held = known.get(path)
             if held is None or not _is_there(target / path, held.size):
-                held = await _receive(conversation, begun, number, target / path, path)
+                held = await _receive(connection, begun, number, target / path, path)
                 read.append(held)
             kept.append(held)
         manifest = _manifest(begun, kept)
         await asyncio.to_thread(_finish, target, manifest)
         with suppress(PenstockError):  # it would end by itself
-            await conversation.request(EndBackup(begun.backup), resend=False, waits=False)
+            await connection.request(EndBackup(begun.backup), resend=False, waits=False)
     return _result(target, manifest, read)
 
 
-async def _to_file(conversation: Conversation, target: Path) -> BackupResult:
+async def _to_file(connection: RealmConnection, target: Path) -> BackupResult:
     """A tar of the folder that a backup is, its manifest last; what was there stays until all of
     it is on disk."""
     partial = target.with_name(f"{target.name}.partial")
     written = await asyncio.to_thread(_opened_for, target, partial)
     try:
-        begun = await _begun(conversation)
+        begun = await _begun(connection)
         kept: list[KeptFile] = []
         for number, file in enumerate(begun.files):
             path = _path(begun, file)
             await asyncio.to_thread(_write, written, _tar_header(path, file.size, begun.at_us))
-            kept.append(await _received(conversation, begun, number, written, path))
+            kept.append(await _received(connection, begun, number, written, path))
             await asyncio.to_thread(_write, written, bytes(-file.size % tarfile.BLOCKSIZE))
         manifest = _manifest(begun, kept)
         await asyncio.to_thread(_end_tar, written, manifest, begun.at_us)
@@ -116,7 +116,7 @@ async def _to_file(conversation: Conversation, target: Path) -> BackupResult:
         partial.replace(target)
         _sync_directory(target.parent)
     with suppress(PenstockError):  # it would end by itself
-        await conversation.request(EndBackup(begun.backup), resend=False, waits=False)
+        await connection.request(EndBackup(begun.backup), resend=False, waits=False)
     return _result(target, manifest, kept)
 
 
@@ -226,9 +226,9 @@ def _restored(
 # --- the files of a backup ----------------------------------------------------------------
 
 
-async def _begun(conversation: Conversation) -> BackupBegun:
+async def _begun(connection: RealmConnection) -> BackupBegun:
     """What the realm has captured. Raises ``DamagedBackup`` for what no realm would answer."""
-    begun = await conversation.ask(BeginBackup(), BackupBegun, resend=False)
+    begun = await connection.ask(BeginBackup(), BackupBegun, resend=False)
     if not 0 <= begun.at_us < _AT_US_MAX:
         raise DamagedBackup(
             f"the realm reports a backup made at {begun.at_us}, which is not a valid time"
@@ -268,12 +268,12 @@ def _is_there(path: Path, size: int) -> bool:
 
 
 async def _receive(
-    conversation: Conversation, begun: BackupBegun, number: int, target: Path, path: str
+    connection: RealmConnection, begun: BackupBegun, number: int, target: Path, path: str
 ) -> KeptFile:
     """Write one file; it is on disk on return."""
     written = await asyncio.to_thread(_opened, target)
     try:
-        kept = await _received(conversation, begun, number, written, path)
+        kept = await _received(connection, begun, number, written, path)
         await asyncio.to_thread(_sync, written)
     finally:
         os.close(written)
@@ -281,7 +281,7 @@ async def _receive(
 
 
 async def _received(
-    conversation: Conversation, begun: BackupBegun, number: int, written: int, path: str
+    connection: RealmConnection, begun: BackupBegun, number: int, written: int, path: str
 ) -> KeptFile:
     """Write the bytes of one file where ``written`` is."""
     file = begun.files[number]
@@ -289,7 +289,7 @@ async def _received(
     offset = 0
     while offset < file.size:
         message = ReadBackup(begun.backup, number, offset)
-        part = await conversation.ask(message, bytes, resend=False, waits=False)
+        part = await connection.ask(message, bytes, resend=False, waits=False)
         if not 0 < len(part) <= file.size - offset:
             raise DamagedBackup(
                 f"{file.name} does not have the size that the realm announced; start again"

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from penstock.api.backup_files import is_data_file
 from penstock.api.transfers import BackupBegun, BeginBackup, CapturedFile, EndBackup, ReadBackup
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, PenstockError
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer
@@ -60,7 +60,7 @@ class _Label(Struct):
 
 
 async def copy_files(
-    conversation: Conversation, target: Blobs, *, prune: bool = False
+    connection: RealmConnection, target: Blobs, *, prune: bool = False
 ) -> CopyResult:
     """Bring a copy of the realm's sealed files up to date while the realm goes on.
 
@@ -72,7 +72,7 @@ async def copy_files(
     """
     there = {info.name: info for info in await target.list(FILES)}
     known = await _label(target, there)
-    begun = await conversation.ask(BeginBackup(), BackupBegun, resend=False)
+    begun = await connection.ask(BeginBackup(), BackupBegun, resend=False)
     try:
         _check_names(begun)
         label = _checked(begun, known)
@@ -83,7 +83,7 @@ async def copy_files(
         copied: list[CapturedFile] = []
         for number, file in files:
             held = there.get(file.name)
-            read = _reader(conversation, begun, number, file)
+            read = _reader(connection, begun, number, file)
             if held is not None and await _is_same(target, held, file, label.stamps, read):
                 label.stamps[file.name] = file.stamp
                 continue
@@ -102,7 +102,7 @@ async def copy_files(
             await _save(target, label)
     finally:
         with suppress(PenstockError):  # it would end by itself
-            await conversation.request(EndBackup(begun.backup), resend=False, waits=False)
+            await connection.request(EndBackup(begun.backup), resend=False, waits=False)
     return CopyResult(
         realm=begun.realm,
         files=len(files),
@@ -175,12 +175,12 @@ async def _is_same(
 
 
 def _reader(
-    conversation: Conversation, begun: BackupBegun, number: int, file: CapturedFile
+    connection: RealmConnection, begun: BackupBegun, number: int, file: CapturedFile
 ) -> _Read:
     async def read(offset: int, into: IO[bytes]) -> None:
         while offset < file.size:
             message = ReadBackup(begun.backup, number, offset)
-            part = await conversation.ask(message, bytes, resend=False, waits=False)
+            part = await connection.ask(message, bytes, resend=False, waits=False)
             if not part:
                 raise Damaged(f"{file.name} is shorter than the realm announced; start again")
             await asyncio.to_thread(into.write, part)

@@ -27,7 +27,7 @@ from penstock.api.transfers import (
     PutImport,
     ReadExport,
 )
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.columns.files.exports import (
     EVENTS,
     FORMAT,
@@ -55,7 +55,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FolderLike = str | os.PathLike[str]
 
 
-async def export(conversation: Conversation, name: str, kind: Kind, folder: FolderLike) -> Manifest:
+async def export(
+    connection: RealmConnection, name: str, kind: Kind, folder: FolderLike
+) -> Manifest:
     """Write a channel or queue into a new or empty folder, as it stands now.
 
     Traffic goes on meanwhile: what comes after the first moment is not in it. When the export
@@ -65,9 +67,9 @@ async def export(conversation: Conversation, name: str, kind: Kind, folder: Fold
     target = Path(folder)
     was_there = await asyncio.to_thread(_make_ready, target)
     try:
-        begun = await _begun(conversation, name, kind)
-        files = [await _receive(conversation, begun, n, target) for n in range(begun.files)]
-        state = await _receive(conversation, begun, begun.files, target)
+        begun = await _begun(connection, name, kind)
+        files = [await _receive(connection, begun, n, target) for n in range(begun.files)]
+        state = await _receive(connection, begun, begun.files, target)
         manifest = Manifest(
             format=FORMAT,
             name=begun.name,
@@ -84,12 +86,12 @@ async def export(conversation: Conversation, name: str, kind: Kind, folder: Fold
         await asyncio.shield(asyncio.to_thread(_clear, target, keep=was_there))
         raise
     with suppress(PenstockError):  # it would end by itself
-        await conversation.request(EndExport(begun.export), resend=False, waits=False)
+        await connection.request(EndExport(begun.export), resend=False, waits=False)
     return manifest
 
 
 async def import_from(
-    conversation: Conversation, folder: FolderLike, kind: Kind, name: str = ""
+    connection: RealmConnection, folder: FolderLike, kind: Kind, name: str = ""
 ) -> ChannelOpened:
     """Make a channel or queue out of an exported folder, under its own name or another.
 
@@ -109,25 +111,25 @@ async def import_from(
     encoded = manifest.encoded()
     begin = BeginImport(name or manifest.name, encoded)
     if len(encoded) <= MANIFEST_IN_HEADER_BYTES_MAX:
-        known: str = await conversation.request(begin, resend=False)
+        known: str = await connection.request(begin, resend=False)
     else:
         begin = BeginImport(begin.name, b"")
-        known = await conversation.request(begin, [encoded], resend=False)
+        known = await connection.request(begin, [encoded], resend=False)
     try:
         for number in (len(manifest.files), *range(len(manifest.files))):
-            await _send(conversation, known, number, manifest, source)
+            await _send(connection, known, number, manifest, source)
     except BaseException:
         with suppress(PenstockError):  # refused: it has ended already
-            await conversation.request(AbortImport(known), resend=False, waits=False)
+            await connection.request(AbortImport(known), resend=False, waits=False)
         raise
-    return await conversation.ask(CommitImport(known), ChannelOpened, resend=False, waits=False)
+    return await connection.ask(CommitImport(known), ChannelOpened, resend=False, waits=False)
 
 
 # --- the export's files -------------------------------------------------------------------
 
 
-async def _begun(conversation: Conversation, name: str, kind: Kind) -> ExportBegun:
-    begun = await conversation.ask(BeginExport(name, kind), ExportBegun, resend=False)
+async def _begun(connection: RealmConnection, name: str, kind: Kind) -> ExportBegun:
+    begun = await connection.ask(BeginExport(name, kind), ExportBegun, resend=False)
     if not 0 <= begun.at_us < _AT_US_MAX:
         raise DamagedExport(
             f"the realm reports an export made at {begun.at_us}, which is not a valid time"
@@ -136,7 +138,7 @@ async def _begun(conversation: Conversation, name: str, kind: Kind) -> ExportBeg
 
 
 async def _receive(
-    conversation: Conversation, begun: ExportBegun, number: int, folder: Path
+    connection: RealmConnection, begun: ExportBegun, number: int, folder: Path
 ) -> ExportedFile:
     """Write one file of the export; it is on disk on return."""
     parts: list[bytes] = []
@@ -144,7 +146,7 @@ async def _receive(
     offset = 0
     while file is None or offset < file.size:
         message = ReadExport(begun.export, number, offset)
-        part = await conversation.ask(message, ExportedBytes, resend=False, waits=False)
+        part = await connection.ask(message, ExportedBytes, resend=False, waits=False)
         if file is None:
             file = part.file
             check_file(file, is_state=number == begun.files)
@@ -254,7 +256,7 @@ def _read(folder: Path, name: str) -> bytes:
 
 
 async def _send(
-    conversation: Conversation, known: str, number: int, manifest: Manifest, folder: Path
+    connection: RealmConnection, known: str, number: int, manifest: Manifest, folder: Path
 ) -> None:
     is_state = number == len(manifest.files)
     file = manifest.state if is_state else manifest.files[number]
@@ -262,4 +264,4 @@ async def _send(
     for offset in range(0, len(content), PART_BYTES):
         message = PutImport(known, number, offset)
         part = content[offset : offset + PART_BYTES]
-        await conversation.request(message, [part], resend=False, waits=False)
+        await connection.request(message, [part], resend=False, waits=False)

@@ -32,7 +32,7 @@ from penstock.api.access import (
     WhoAmI,
     change_said,
 )
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.wire.scram import check_length, check_rounds, proof_of, verifier
 
@@ -45,25 +45,25 @@ class Access:
     """Who may do what. All but :meth:`me` and one's own password need rights on the realm,
     :meth:`grant` and :meth:`revoke` on a channel or queue ``manage_acl`` there."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, connection: RealmConnection) -> None:
+        self._connection = connection
 
     async def me(self) -> Me:
         """Who this session is, and its rights on the realm."""
-        return await self._conversation.ask(WhoAmI(), Me)
+        return await self._connection.ask(WhoAmI(), Me)
 
     # --- users ---------------------------------------------------------------------------
 
     async def users(self) -> list[UserInfo]:
         """All users, by name."""
-        return await self._conversation.ask(ListUsers(), _USERS)
+        return await self._connection.ask(ListUsers(), _USERS)
 
     async def create_user(self, name: str, password: str | None = None) -> UserInfo:
         """Without a password the user signs in with a token or certificate only. Only what
         verifies the password is sent. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
         made = await self._verifier(password) if password is not None else None
         message = CreateUser(name, made)
-        return await self._conversation.ask(message, UserInfo, resend=False)
+        return await self._connection.ask(message, UserInfo, resend=False)
 
     async def set_password(self, name: str, password: str, old: str | None = None) -> None:
         """Of another user; or of oneself, for which the ``old`` one is needed. Raises
@@ -71,11 +71,11 @@ class Access:
         made = await self._verifier(password)
         proof = b"" if old is None else await self._proof(name, made, old)
         message = SetPassword(name, made, proof)
-        await self._conversation.request(message, resend=old is None)  # a proof is good once
+        await self._connection.request(message, resend=old is None)  # a proof is good once
 
     async def _proof(self, name: str, made: Verifier, old: str) -> bytes:
         """That the old password is known; it does not leave this process either."""
-        asked = await self._conversation.ask(BeginPassword(), PasswordChallenge)
+        asked = await self._connection.ask(BeginPassword(), PasswordChallenge)
         check_rounds(asked.rounds)
         said = change_said(asked.nonce, name, made)
         return await asyncio.to_thread(proof_of, old, asked.salt, asked.rounds, said)
@@ -83,7 +83,7 @@ class Access:
     async def delete_user(self, name: str) -> None:
         """The user's sessions end at once. Raises ``NameDoesNotExist``, ``IllegalState`` for the
         last one who may administer."""
-        await self._conversation.request(DeleteUser(name), resend=False)
+        await self._connection.request(DeleteUser(name), resend=False)
 
     async def _verifier(self, password: str) -> Verifier:
         """What the realm is to keep of a password, made as slowly as its settings want it; the
@@ -98,30 +98,30 @@ class Access:
 
     async def groups(self) -> list[GroupInfo]:
         """All groups, by name."""
-        return await self._conversation.ask(ListGroups(), _GROUPS)
+        return await self._connection.ask(ListGroups(), _GROUPS)
 
     async def create_group(self, name: str, members: Iterable[str] = ()) -> GroupInfo:
         """Raises ``NameAlreadyBound``, ``InvalidArgument``."""
         message = CreateGroup(name, tuple(members))
-        return await self._conversation.ask(message, GroupInfo, resend=False)
+        return await self._connection.ask(message, GroupInfo, resend=False)
 
     async def change_group(
         self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
     ) -> GroupInfo:
         """Members are names of users. Raises ``NameDoesNotExist``."""
         message = ChangeGroup(name, tuple(add), tuple(remove))
-        return await self._conversation.ask(message, GroupInfo)
+        return await self._connection.ask(message, GroupInfo)
 
     async def delete_group(self, name: str) -> None:
         """What the group was granted goes with it. Raises ``NameDoesNotExist``."""
-        await self._conversation.request(DeleteGroup(name), resend=False)
+        await self._connection.request(DeleteGroup(name), resend=False)
 
     # --- rights --------------------------------------------------------------------------
 
     async def entries(self, *, channel: str = "", queue: str = "") -> AclInfo:
         """What was granted on a channel, a queue, or the realm."""
         kind, name = _resource(channel, queue)
-        return await self._conversation.ask(ListEntries(kind, name), AclInfo)
+        return await self._connection.ask(ListEntries(kind, name), AclInfo)
 
     async def grant(
         self, subject: str, *rights: str, channel: str = "", queue: str = ""
@@ -133,7 +133,7 @@ class Access:
         """
         kind, name = _resource(channel, queue)
         message = Grant(kind, name, subject, rights)
-        return await self._conversation.ask(message, AclInfo)
+        return await self._connection.ask(message, AclInfo)
 
     async def revoke(
         self, subject: str, *rights: str, channel: str = "", queue: str = ""
@@ -142,14 +142,14 @@ class Access:
         need end with ``AccessDenied`` at once."""
         kind, name = _resource(channel, queue)
         message = Revoke(kind, name, subject, rights)
-        return await self._conversation.ask(message, AclInfo)
+        return await self._connection.ask(message, AclInfo)
 
     async def audit(
         self, limit: int = 100, *, before: int | None = None, kind: str = "acts"
     ) -> list[AuditRecord]:
         """The newest acts of administration, or the newest below number ``before``; the newest
         first. ``kind`` is ``acts``, ``sign-ins`` or ``refusals``."""
-        return await self._conversation.ask(ReadAudit(limit, before, kind), _RECORDS)
+        return await self._connection.ask(ReadAudit(limit, before, kind), _RECORDS)
 
 
 def _resource(channel: str, queue: str) -> tuple[str, str]:

@@ -16,7 +16,7 @@ from penstock.api.channels import (
 )
 from penstock.api.publishing import CommitStages, DropStages
 from penstock.api.requests import Kind
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import ChannelAttributes
 from penstock.client.handles.definitions import definition_of
 from penstock.client.handles.destination import Destination
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 class Channels:
     """The channels of a realm: ``session.channels``."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, connection: RealmConnection) -> None:
+        self._connection = connection
 
     async def create(self, name: str, **attributes: Unpack[ChannelAttributes]) -> Channel:
         """Make a channel (SEM C3). Attributes: ``type``, ``engine``, ``ttl`` (ms), ``capacity``,
@@ -53,24 +53,24 @@ class Channels:
 
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
-        opened = await self._conversation.ask(
+        opened = await self._connection.ask(
             CreateChannel(name, definition_of(attributes)), ChannelOpened, resend=False
         )
-        return Channel(self._conversation, opened)
+        return Channel(self._connection, opened)
 
     async def get(self, name: str) -> Channel:
         """Raises ``NameDoesNotExist``."""
-        opened = await self._conversation.ask(OpenChannel(name), ChannelOpened)
-        return Channel(self._conversation, opened)
+        opened = await self._connection.ask(OpenChannel(name), ChannelOpened)
+        return Channel(self._connection, opened)
 
     async def list(self) -> list[str]:
         """The names of all channels, sorted."""
-        names: list[str] = await self._conversation.request(ListChannels())
+        names: list[str] = await self._connection.request(ListChannels())
         return names
 
     async def delete(self, name: str) -> None:
         """Remove a channel with its events and durables. Raises ``NameDoesNotExist``."""
-        await self._conversation.request(DeleteChannel(name), resend=False)
+        await self._connection.request(DeleteChannel(name), resend=False)
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
         """Write a channel as it stands now into a new or empty folder:
@@ -81,7 +81,7 @@ class Channels:
         """
         from penstock.client.copies.transfer import export
 
-        return await export(self._conversation, name, "channel", folder)
+        return await export(self._connection, name, "channel", folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Channel:
         """Make a channel out of an exported one, under its own name or another, every id kept
@@ -92,18 +92,20 @@ class Channels:
         """
         from penstock.client.copies.transfer import import_from
 
-        opened = await import_from(self._conversation, folder, "channel", name)
-        return Channel(self._conversation, opened)
+        opened = await import_from(self._connection, folder, "channel", name)
+        return Channel(self._connection, opened)
 
 
 class Channel(Destination):
     """One channel; state lives in the realm, this is a handle."""
 
     _kind: ClassVar[Kind] = "channel"
+    durables: Durables
+    """The durables of this channel."""
 
-    def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
-        super().__init__(conversation, opened)
-        self.durables = Durables(conversation, opened.channel, opened.name)
+    def __init__(self, connection: RealmConnection, opened: ChannelOpened) -> None:
+        super().__init__(connection, opened)
+        self.durables = Durables(connection, opened.channel, opened.name)
         self._opened = opened
 
     # --- publishing ----------------------------------------------------------------------
@@ -199,7 +201,7 @@ class Channel(Destination):
 
         name = key_name_of(self.name, self._opened.definition)
         asked = StateQuestion(self._opened, name, key, as_of, archive)
-        return await state_of(self._conversation, asked)
+        return await state_of(self._connection, asked)
 
     # --- publishing in two steps ---------------------------------------------------------
 
@@ -209,10 +211,10 @@ class Channel(Destination):
         parts = [
             part
             for body in bodies_of_table(table)
-            for part in parts_of(body, self._conversation.event_bytes_max)
+            for part in parts_of(body, self._connection.event_bytes_max)
         ]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
-        return await stage(self._conversation, self.number, parts, buffers)
+        return await stage(self._connection, self.number, parts, buffers)
 
     async def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
         """Publish what was staged, by any session, in the order given and in one step (SEM X1).
@@ -221,11 +223,11 @@ class Channel(Destination):
         (SEM X3), though the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
         """
         message = CommitStages(self.number, producer, sequence, tuple(stages))
-        return ids_of_answer(await self._conversation.request(message))
+        return ids_of_answer(await self._connection.request(message))
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
         """Forget what was staged; what was committed stays."""
-        await self._conversation.request(DropStages(tuple(stages)))
+        await self._connection.request(DropStages(tuple(stages)))
 
     async def publish_bodies(
         self, bodies: Sequence[pa.RecordBatch], *, producer: str, sequence: int
@@ -235,7 +237,7 @@ class Channel(Destination):
         The same ``producer`` and ``sequence`` again, from any session, is answered with the ids of
         the first time (SEM X3). Raises ``SequenceTooOld``, and as :meth:`publish` does.
         """
-        publisher = Publisher(self._conversation, self.number, producer, sequence - 1)
+        publisher = Publisher(self._connection, self.number, producer, sequence - 1)
         return await publisher.publish(bodies)
 
     # --- reading -------------------------------------------------------------------------
@@ -267,7 +269,7 @@ class Channel(Destination):
         """
         merger = Merger(key_name_of(self.name, self._opened.definition)) if merged else None
         return SeamlessSubscription(
-            self._conversation,
+            self._connection,
             self._opened,
             start_of(start),
             archive=archive,
@@ -292,7 +294,7 @@ class Channel(Destination):
         """
         check_range(start if isinstance(start, int) else None, end)
         return SeamlessSubscription(
-            self._conversation,
+            self._connection,
             self._opened,
             start_of(start),
             archive=archive,

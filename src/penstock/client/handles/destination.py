@@ -23,7 +23,7 @@ from penstock.api.channels import (
     PurgeChannel,
 )
 from penstock.api.requests import Kind
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import EditedAttributes
 from penstock.client.handles.definitions import definition_of
 from penstock.client.handles.schedule import Schedule
@@ -45,16 +45,22 @@ class Destination:
     """A channel or queue; state lives in the realm, this is a handle."""
 
     _kind: ClassVar[Kind]
+    name: str
+    number: int
+    """Names it in requests of this realm's clients; it is gone with the channel or queue."""
+    epoch: str
+    """Whose ids they are: another text after delete and create, in another realm, and when
+    they begin again with the realm (SEM C1d)."""
+    scheduled: Schedule
+    """What waits for its time to be published."""
 
-    def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
+    def __init__(self, connection: RealmConnection, opened: ChannelOpened) -> None:
         self.name = opened.name
         self.number = opened.channel
-        self.epoch = opened.epoch(conversation.realm_id)
-        """Whose ids they are: another text after delete and create, in another realm, and when
-        they begin again with the realm (SEM C1d)."""
-        self._conversation = conversation
-        self._publisher = Publisher(conversation, opened.channel)
-        self.scheduled = Schedule(conversation, opened.channel)
+        self.epoch = opened.epoch(connection.realm_id)
+        self._connection = connection
+        self._publisher = Publisher(connection, opened.channel)
+        self.scheduled = Schedule(connection, opened.channel)
 
     # --- events going in -----------------------------------------------------------------
 
@@ -85,7 +91,7 @@ class Destination:
         What it is refused goes to ``on_error``, or else to the session's error listeners.
         """
         return Producer(
-            self._conversation,
+            self._connection,
             self._publisher,
             batch_events=batch_events,
             batch_bytes=batch_bytes,
@@ -100,7 +106,7 @@ class Destination:
             async with orders.transaction() as tx:
                 await tx.publish(b"...")
         """
-        return Transaction(self._conversation, self.number, self.name)
+        return Transaction(self._connection, self.number, self.name)
 
     # --- reading -------------------------------------------------------------------------
 
@@ -112,7 +118,7 @@ class Destination:
         """
         check_range(start, end)
         return Subscription(
-            self._conversation,
+            self._connection,
             self.number,
             FromId(start),
             selector=selector,
@@ -124,13 +130,13 @@ class Destination:
         """Where the stored events of an id range can be read: sealed files, or over the wire;
         with ``publishers`` also who published those in files."""
         message = Locate(self.number, first_id, end_id, publishers)
-        return await self._conversation.ask(message, Location)
+        return await self._connection.ask(message, Location)
 
     async def published_at(self, event_id: int) -> datetime | None:
         """When the first stored event with this id or a later one was published; None: there is
         none."""
         looking = Subscription(
-            self._conversation, self.number, start_of(event_id), browse=True, first_credit=1
+            self._connection, self.number, start_of(event_id), browse=True, first_credit=1
         )
         async with looking:
             batch = await looking.next_batch()
@@ -141,13 +147,13 @@ class Destination:
         (SEM T8). Raises ``InvalidArgument`` for a range of no ids."""
         check_range(first_id, end_id - 1)
         message = DescribeMissing(self.number, first_id, end_id)
-        return await self._conversation.ask(message, tuple[Missing, ...])
+        return await self._connection.ask(message, tuple[Missing, ...])
 
     async def first_id_at(self, moment: datetime) -> int:
         """The id of the first stored event published at ``moment`` or later; the next id to be
         given when there is none."""
         looking = Subscription(
-            self._conversation, self.number, start_of(moment), browse=True, first_credit=1
+            self._connection, self.number, start_of(moment), browse=True, first_credit=1
         )
         async with looking:
             return looking.first_id
@@ -159,24 +165,24 @@ class Destination:
     ) -> int:
         """Remove events from ``start`` up to and including ``end``; gives how many (SEM T9)."""
         check_range(start, end)
-        return await self._conversation.ask(
+        return await self._connection.ask(
             PurgeChannel(self.number, start, end, selector), int, resend=False
         )
 
     async def columns(self) -> pa.Schema:
         """The columns that all events fit, as they are stored (SEM E2)."""
-        encoded = await self._conversation.ask(DescribeColumns(self.number), bytes)
+        encoded = await self._connection.ask(DescribeColumns(self.number), bytes)
         return schema_from(encoded)
 
     async def info(self) -> ChannelInfo:
         """Counts, attributes, storage, as they are now."""
-        return await self._conversation.ask(DescribeChannel(self.name, self._kind), ChannelInfo)
+        return await self._connection.ask(DescribeChannel(self.name, self._kind), ChannelInfo)
 
     async def edit(self, **attributes: Unpack[EditedAttributes]) -> None:
         """Change attributes in place; they apply at once (SEM C3). Raises ``InvalidArgument``."""
         current = (await self.info()).definition
         wanted = definition_of(attributes, self._kind, current)
-        await self._conversation.request(EditChannel(self.name, wanted), resend=False)
+        await self._connection.request(EditChannel(self.name, wanted), resend=False)
 
     async def messages(self) -> Messages:
         """The message types of the descriptors as they are now, to write and read events that
@@ -185,9 +191,4 @@ class Destination:
 
     async def maintain(self) -> Maintained:
         """Rewrite a single-file store without what is dead in it; ids are kept (SEM S)."""
-        return await self._conversation.ask(MaintainChannel(self.name, self._kind), Maintained)
-
-    @property
-    def publisher(self) -> Publisher:
-        """The producer identity of this handle."""
-        return self._publisher
+        return await self._connection.ask(MaintainChannel(self.name, self._kind), Maintained)

@@ -17,7 +17,7 @@ from penstock.api.durables import (
     UnbindDurable,
 )
 from penstock.client.connection.arguments import check_count, check_timeout
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import DurableType
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
@@ -32,8 +32,8 @@ from penstock.core.vocabulary.identities import ChannelId
 class Durables:
     """The durables of one channel: ``channel.durables``."""
 
-    def __init__(self, conversation: Conversation, channel: ChannelId, name: str) -> None:
-        self._conversation = conversation
+    def __init__(self, connection: RealmConnection, channel: ChannelId, name: str) -> None:
+        self._connection = connection
         self._channel = channel
         self._of = name
 
@@ -79,21 +79,21 @@ class Durables:
             strict_order,
             _property(order_by),
         )
-        made = await self._conversation.ask(message, DurableInfo, resend=False)
-        return Durable(self._conversation, self._channel, made.name)
+        made = await self._connection.ask(message, DurableInfo, resend=False)
+        return Durable(self._connection, self._channel, made.name)
 
     async def get(self, name: str) -> Durable:
         """Raises ``NameDoesNotExist``."""
-        info = await Durable(self._conversation, self._channel, name).info()
-        return Durable(self._conversation, self._channel, info.name)
+        info = await Durable(self._connection, self._channel, name).info()
+        return Durable(self._connection, self._channel, info.name)
 
     async def list(self) -> list[DurableInfo]:
         """Every durable of the channel as it stands, by name."""
-        return await self._conversation.ask(ListDurables(self._channel), _INFOS)
+        return await self._connection.ask(ListDurables(self._channel), _INFOS)
 
     async def delete(self, name: str) -> None:
         """End a durable for good. Raises ``NameDoesNotExist``."""
-        await self._conversation.request(DeleteDurable(self._channel, name), resend=False)
+        await self._connection.request(DeleteDurable(self._channel, name), resend=False)
 
 
 _INFOS: Any = list[DurableInfo]
@@ -116,16 +116,18 @@ def _property(given: object) -> str:
 class Durable:
     """One durable; state lives in the realm, this is a name to ask by."""
 
-    def __init__(self, conversation: Conversation, channel: ChannelId, name: str) -> None:
+    name: str
+
+    def __init__(self, connection: RealmConnection, channel: ChannelId, name: str) -> None:
         self.name = name
-        self._conversation = conversation
+        self._connection = connection
         self._channel = channel
         self._puller: DurableSubscription | None = None
         self._fetching = asyncio.Lock()
 
     async def info(self) -> DurableInfo:
         """Counts, position, clients (SEM D17)."""
-        return await self._conversation.ask(DescribeDurable(self._channel, self.name), DurableInfo)
+        return await self._connection.ask(DescribeDurable(self._channel, self.name), DurableInfo)
 
     def subscribe(
         self,
@@ -152,7 +154,7 @@ class Durable:
                 "a window implies manual acknowledgement; give only one of the two"
             )
         return DurableSubscription(
-            self._conversation,
+            self._connection,
             self._channel,
             self.name,
             window=window,
@@ -177,12 +179,10 @@ class Durable:
         check_timeout(timeout)
         async with self._fetching:  # one seat: who fetches meanwhile waits for its turn
             if self._puller is None:
-                puller = DurableSubscription(
-                    self._conversation, self._channel, self.name, pull=True
-                )
+                puller = DurableSubscription(self._connection, self._channel, self.name, pull=True)
                 await puller.open()
                 self._puller = puller
-            return await self._puller.pull(count, timeout)
+            return await self._puller._fetch(count, timeout)
 
     async def flush(self) -> None:
         """Wait until what was settled of fetched events is on disk."""
@@ -191,7 +191,7 @@ class Durable:
 
     def browse(self) -> Subscription:
         """What is outstanding, in order, then the end; changes nothing (SEM D16)."""
-        return DurableBrowse(self._conversation, self._channel, self.name)
+        return DurableBrowse(self._connection, self._channel, self.name)
 
     async def outstanding(self, start: int = 0, end: int | None = None) -> Outstanding:
         """Which events from ``start`` up to and including ``end`` are outstanding, by id, and how
@@ -199,11 +199,11 @@ class Durable:
         check_range(start, end)
         last = (1 << 62) if end is None else end
         message = DescribeOutstanding(self._channel, self.name, start, last + 1)
-        return await self._conversation.ask(message, Outstanding)
+        return await self._connection.ask(message, Outstanding)
 
     def hold(self) -> DurableHold:
         """Have the durable for yourself, and take its events by id instead of receiving them."""
-        return DurableHold(self._conversation, self._channel, self.name)
+        return DurableHold(self._connection, self._channel, self.name)
 
     async def purge(
         self, *, start: int | None = None, end: int | None = None, selector: str = ""
@@ -213,7 +213,7 @@ class Durable:
         position only (SEM D)."""
         check_range(start, end)
         message = PurgeDurable(self._channel, self.name, start, end, selector)
-        return await self._conversation.ask(message, int, resend=False)
+        return await self._connection.ask(message, int, resend=False)
 
     async def unbind(self) -> int:
         """End all subscriptions of this durable, whoever has them (SEM D14); gives how many.
@@ -222,7 +222,7 @@ class Durable:
         ``DurableUnbound`` and may subscribe again.
         """
         message = UnbindDurable(self._channel, self.name)
-        return await self._conversation.ask(message, int, resend=False)
+        return await self._connection.ask(message, int, resend=False)
 
     async def close(self) -> None:
         """Leave the seat :meth:`fetch` has taken."""

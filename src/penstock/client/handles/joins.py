@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 
 _INFOS: Any = list[JoinInfo]
 
@@ -13,8 +13,8 @@ _INFOS: Any = list[JoinInfo]
 class Joins:
     """The joins of a realm: ``session.joins``."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, connection: RealmConnection) -> None:
+        self._connection = connection
 
     async def create(
         self, source: str, destination: str, *, selector: str = "", archive: bool = False
@@ -26,13 +26,13 @@ class Joins:
         ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
         """
         message = CreateJoin(source, destination, selector, archive)
-        return await self._conversation.ask(message, JoinInfo, resend=False)
+        return await self._connection.ask(message, JoinInfo, resend=False)
 
     async def list(self) -> list[JoinInfo]:
         """Every join as it stands, by source and destination."""
-        return await self._conversation.ask(ListJoins(), _INFOS)
+        return await self._connection.ask(ListJoins(), _INFOS)
 
     async def delete(self, source: str, destination: str) -> None:
         """End a join; what it copied stays. Raises ``NameDoesNotExist``."""
         message = DeleteJoin(source, destination)
-        await self._conversation.request(message, resend=False)
+        await self._connection.request(message, resend=False)

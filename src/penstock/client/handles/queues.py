@@ -14,7 +14,7 @@ from penstock.api.channels import (
 )
 from penstock.api.requests import Kind
 from penstock.client.connection.arguments import check_timeout
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import QueueAttributes
 from penstock.client.handles.definitions import definition_of
 from penstock.client.handles.destination import Destination
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 class Queues:
     """The queues of a realm: ``session.queues``."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, connection: RealmConnection) -> None:
+        self._connection = connection
 
     async def create(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
         """Make a queue (SEM C3). Attributes as of a channel, and ``max_deliveries``: an event
@@ -42,22 +42,22 @@ class Queues:
         """
         definition = definition_of(attributes, "queue")
         message = CreateChannel(name, definition)
-        opened = await self._conversation.ask(message, ChannelOpened, resend=False)
-        return Queue(self._conversation, opened)
+        opened = await self._connection.ask(message, ChannelOpened, resend=False)
+        return Queue(self._connection, opened)
 
     async def get(self, name: str) -> Queue:
         """Raises ``NameDoesNotExist``."""
-        opened = await self._conversation.ask(OpenChannel(name, "queue"), ChannelOpened)
-        return Queue(self._conversation, opened)
+        opened = await self._connection.ask(OpenChannel(name, "queue"), ChannelOpened)
+        return Queue(self._connection, opened)
 
     async def list(self) -> list[str]:
         """The names of all queues, sorted."""
-        names: list[str] = await self._conversation.request(ListChannels("queue"))
+        names: list[str] = await self._connection.request(ListChannels("queue"))
         return names
 
     async def delete(self, name: str) -> None:
         """Remove a queue with its events. Raises ``NameDoesNotExist``."""
-        await self._conversation.request(DeleteChannel(name, "queue"), resend=False)
+        await self._connection.request(DeleteChannel(name, "queue"), resend=False)
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
         """Write a queue as it stands now into a new or empty folder:
@@ -68,7 +68,7 @@ class Queues:
         """
         from penstock.client.copies.transfer import export
 
-        return await export(self._conversation, name, "queue", folder)
+        return await export(self._connection, name, "queue", folder)
 
     async def import_from(self, folder: FolderLike, name: str = "") -> Queue:
         """Make a queue out of an exported one, under its own name or another, every id kept
@@ -79,8 +79,8 @@ class Queues:
         """
         from penstock.client.copies.transfer import import_from
 
-        opened = await import_from(self._conversation, folder, "queue", name)
-        return Queue(self._conversation, opened)
+        opened = await import_from(self._connection, folder, "queue", name)
+        return Queue(self._connection, opened)
 
 
 class Queue(Destination):
@@ -88,8 +88,8 @@ class Queue(Destination):
 
     _kind: ClassVar[Kind] = "queue"
 
-    def __init__(self, conversation: Conversation, opened: ChannelOpened) -> None:
-        super().__init__(conversation, opened)
+    def __init__(self, connection: RealmConnection, opened: ChannelOpened) -> None:
+        super().__init__(connection, opened)
         self._relays = opened.definition.type == "transient"
         """Its events go to who is there, or nowhere (SEM C1e)."""
         self._idle: list[Reader] = []
@@ -153,7 +153,7 @@ class Queue(Destination):
         it has at most ``window`` uncommitted ones (SEM Q1, Q2).
         """
         return Reader(
-            self._conversation,
+            self._connection,
             self.number,
             transactional=transactional,
             window=window,
@@ -169,7 +169,7 @@ class Queue(Destination):
         the end of the session.
         """
         check_timeout(timeout)
-        reader = self._idle.pop() if self._idle else Reader(self._conversation, self.number)
+        reader = self._idle.pop() if self._idle else Reader(self._connection, self.number)
         try:
             found = await reader.fetch_batches(1, timeout)
         except BaseException:
@@ -183,7 +183,7 @@ class Queue(Destination):
 
         For those after it: ``selector="event_id > 41"``, with the last id seen.
         """
-        return await peek(self._conversation, self.number, count, selector)
+        return await peek(self._connection, self.number, count, selector)
 
     async def close(self) -> None:
         """Leave the seats :meth:`pop` has taken."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.api.channels import ChannelOpened, OpenSchedule, PurgeChannel
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.subscription import Subscription
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -32,8 +32,8 @@ class Scheduled(Struct, frozen=True):
 class Schedule:
     """``channel.scheduled`` or ``queue.scheduled``."""
 
-    def __init__(self, conversation: Conversation, destination: ChannelId) -> None:
-        self._conversation = conversation
+    def __init__(self, connection: RealmConnection, destination: ChannelId) -> None:
+        self._connection = connection
         self._destination = destination
 
     async def list(self) -> list[Scheduled]:
@@ -41,7 +41,7 @@ class Schedule:
         store = await self._store()
         if store is None:
             return []
-        waiting = Subscription(self._conversation, store, FromId(0), browse=True)
+        waiting = Subscription(self._connection, store, FromId(0), browse=True)
         return [_scheduled(event) async for event in waiting]
 
     async def cancel(self, number: int) -> bool:
@@ -54,11 +54,11 @@ class Schedule:
         if store is None:
             return False
         message = PurgeChannel(store, number, number)
-        return await self._conversation.ask(message, int, resend=False) > 0
+        return await self._connection.ask(message, int, resend=False) > 0
 
     async def _store(self) -> ChannelId | None:
         """The hidden store; None: nothing ever waited."""
-        answer = await self._conversation.request(OpenSchedule(self._destination))
+        answer = await self._connection.request(OpenSchedule(self._destination))
         opened: ChannelOpened | None = msgspec.convert(answer, _OPENED)
         return None if opened is None else opened.channel
 

@@ -15,8 +15,8 @@ from penstock.api.transactions import TransactionInfo
 from penstock.client.connection.connection import (
     RECONNECT_TIMEOUT_S,
     Connector,
-    Conversation,
     ErrorListener,
+    RealmConnection,
 )
 from penstock.client.connection.credentials import Token
 from penstock.client.connection.urls import RealmUrl
@@ -37,23 +37,45 @@ if TYPE_CHECKING:
     from penstock.core.vocabulary.ports import Blobs
 
 
-class Session(Conversation):
-    """Opened by :func:`connect`; closed by :meth:`close` or at the end of ``async with``."""
+class Session:
+    """A session with a realm: opened by :func:`connect`, closed by :meth:`close` or at the end of
+    ``async with``."""
 
-    def __init__(
-        self,
-        url: RealmUrl,
-        *,
-        reconnect_timeout: float = RECONNECT_TIMEOUT_S,
-        connector: Connector | None = None,
-        token: Token | None = None,
-    ) -> None:
-        """``reconnect_timeout`` in seconds; 0 tries once. Raises ``InvalidArgument``."""
-        super().__init__(url, reconnect_timeout=reconnect_timeout, connector=connector, token=token)
-        self.access = Access(self)
-        self.channels = Channels(self)
-        self.queues = Queues(self)
-        self.joins = Joins(self)
+    access: Access
+    """Users, groups and rights."""
+    channels: Channels
+    """The channels of the realm."""
+    queues: Queues
+    """The queues of the realm."""
+    joins: Joins
+    """The joins of the realm."""
+
+    def __init__(self, connection: RealmConnection) -> None:
+        self._connection = connection
+        self.access = Access(connection)
+        self.channels = Channels(connection)
+        self.queues = Queues(connection)
+        self.joins = Joins(connection)
+
+    @property
+    def session_id(self) -> str:
+        """Identity of this session: another one each time."""
+        return self._connection.session_id
+
+    @property
+    def realm_id(self) -> str:
+        """Identity of the realm; the same over restarts."""
+        return self._connection.realm_id
+
+    @property
+    def event_bytes_max(self) -> int:
+        """Size of the largest event the realm takes (SEM E7)."""
+        return self._connection.event_bytes_max
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection now. What is asked without one waits for the next."""
+        return self._connection.is_connected
 
     async def __aenter__(self) -> Session:
         return self
@@ -70,14 +92,27 @@ class Session(Conversation):
             if error is None:
                 raise  # else it was reported, and what went wrong before is what matters
 
+    async def close(self) -> None:
+        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
+
+        It waits until the realm has confirmed what is on its way to it, however slow it is. Raises
+        ``ConnectionLost`` when that can not be had any more: what was settled last may be
+        delivered again. Closing again does nothing.
+        """
+        await self._connection.close()
+
+    def on_error(self, listener: ErrorListener) -> None:
+        """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""
+        self._connection.on_error(listener)
+
     async def info(self) -> RealmInfo:
         """What the realm says of itself."""
-        return await self.ask(DescribeRealm(), RealmInfo)
+        return await self._connection.ask(DescribeRealm(), RealmInfo)
 
     async def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
         """Wait until one of the channels and queues has an event of the id given with it, or a
         later one; False: none has for ``timeout`` seconds."""
-        return await wait_for_events(self, starts, timeout)
+        return await wait_for_events(self._connection, starts, timeout)
 
     # --- transactions --------------------------------------------------------------------
 
@@ -88,14 +123,14 @@ class Session(Conversation):
             await tx.publish(orders, b"...")
             await tx.publish(work, b"...")
         """
-        return JointTransaction(self)
+        return JointTransaction(self._connection)
 
     async def is_committed(self, transaction_id: str) -> bool:
         """Whether a transaction, of this session or another, was committed (SEM X2).
 
         Raises ``NoSuchTransaction`` for one never begun, or ended more than 24 hours ago.
         """
-        return (await describe(self, transaction_id)).state == "committed"
+        return (await describe(self._connection, transaction_id)).state == "committed"
 
     # --- publishing in two steps ---------------------------------------------------------
 
@@ -108,7 +143,7 @@ class Session(Conversation):
         was staged under the same ``group``, by others that do the same work, with a commit."""
         parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
-        return await stage(self, store.number, parts, buffers, group)
+        return await stage(self._connection, store.number, parts, buffers, group)
 
     async def commit_stages(
         self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int
@@ -122,12 +157,12 @@ class Session(Conversation):
         """
         parts = tuple((number, tuple(names)) for number, names in stages)
         message = CommitStagedParts(producer, sequence, parts)
-        info = await self.ask(message, TransactionInfo)
+        info = await self._connection.ask(message, TransactionInfo)
         return {number: range(first, end) for number, (first, end) in info.spans}
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
         """Forget what was staged; what was committed stays."""
-        await self.request(DropStages(tuple(stages)))
+        await self._connection.request(DropStages(tuple(stages)))
 
     # --- administration ------------------------------------------------------------------
 
@@ -141,16 +176,16 @@ class Session(Conversation):
         Raises ``NameDoesNotExist``, ``InvalidSelector``.
         """
         message = Redrive(source, to, selector, dry_run)
-        return await self.ask(message, Redriven, resend=dry_run)
+        return await self._connection.ask(message, Redriven, resend=dry_run)
 
     async def pause_publishing(self) -> None:
         """Refuse publishes and commits of all clients from now on, also after a restart; the
         realm's own work, reading and administration go on (SEM X5)."""
-        await self.request(PausePublishing(True))
+        await self._connection.request(PausePublishing(True))
 
     async def resume_publishing(self) -> None:
         """Take publishes and commits again (SEM X5)."""
-        await self.request(PausePublishing(False))
+        await self._connection.request(PausePublishing(False))
 
     async def back_up(self, folder: FolderLike) -> BackupResult:
         """Write all that the realm has stored into a folder, as it stands now; traffic goes on.
@@ -162,7 +197,7 @@ class Session(Conversation):
         """
         from penstock.client.copies.backup import back_up
 
-        return await back_up(self, folder)
+        return await back_up(self._connection, folder)
 
     async def copy_files(self, place: Blobs, *, prune: bool = False) -> CopyResult:
         """Bring a copy of the realm's sealed files up to date, for readers elsewhere; traffic goes
@@ -175,7 +210,22 @@ class Session(Conversation):
         """
         from penstock.client.copies.copy_files import copy_files
 
-        return await copy_files(self, place, prune=prune)
+        return await copy_files(self._connection, place, prune=prune)
 
 
-__all__ = ["RECONNECT_TIMEOUT_S", "ErrorListener", "Session"]
+async def open_session(
+    url: RealmUrl,
+    *,
+    reconnect_timeout: float = RECONNECT_TIMEOUT_S,
+    connector: Connector | None = None,
+    token: Token | None = None,
+) -> Session:
+    """Connect; ``reconnect_timeout`` in seconds, 0 tries once.
+
+    Raises ``InvalidArgument``, and ``CannotConnect`` naming each address and its reason.
+    """
+    connection = RealmConnection(
+        url, reconnect_timeout=reconnect_timeout, connector=connector, token=token
+    )
+    await connection.open()
+    return Session(connection)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.channels import Channel
 from penstock.client.handles.destination import Destination
 from penstock.client.reading.subscription import Subscription
@@ -18,7 +18,7 @@ are looked at in turn, so that many cost no more than one."""
 
 
 async def wait_for_events(
-    conversation: Conversation, starts: Mapping[Destination, int], timeout: float
+    connection: RealmConnection, starts: Mapping[Destination, int], timeout: float
 ) -> bool:
     """Whether one of them has an event of the given id or a later one within ``timeout`` s."""
     has_come = asyncio.Event()
@@ -27,7 +27,7 @@ async def wait_for_events(
         looks = [
             _subscribed(
                 await opened.enter_async_context(
-                    Subscription(conversation, each.number, FromId(start), first_credit=1)
+                    Subscription(connection, each.number, FromId(start), first_credit=1)
                 ),
                 has_come,
             )

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.client.connection.arguments import check_count, check_wait
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.publishing.batching import Gathered, Gathering
 from penstock.client.publishing.publishing import Publisher
 from penstock.core.vocabulary.errors import InvalidEvent, PenstockError, SessionClosed
@@ -27,9 +27,12 @@ class Producer:
     both cases ``on_error`` (or else the session's listeners) is told.
     """
 
+    acknowledged: int
+    """Events known to be safe."""
+
     def __init__(
         self,
-        conversation: Conversation,
+        connection: RealmConnection,
         publisher: Publisher,
         *,
         batch_events: int = 1_024,
@@ -40,9 +43,10 @@ class Producer:
         check_count(batch_events, "batch_events")
         check_count(batch_bytes, "batch_bytes", "bytes")
         check_wait(linger_ms, "linger_ms", "milliseconds")
-        self._conversation = conversation
+        self._connection = connection
         self._publisher = publisher
-        self._gathering = Gathering(batch_events, batch_bytes)
+        self._batch_events, self._batch_bytes = batch_events, batch_bytes
+        self._gathering = self._another_gathering()
         self._linger_s = linger_ms / 1_000
         self._on_error = on_error
         self._under_way: set[asyncio.Future[range]] = set()
@@ -51,7 +55,6 @@ class Producer:
         self._sending: set[asyncio.Task[None]] = set()
         self._closed = False
         self.acknowledged = 0
-        """Events known to be safe."""
 
     async def send(
         self,
@@ -73,13 +76,17 @@ class Producer:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._linger_s, self._linger_over)
 
+    def _another_gathering(self) -> Gathering:
+        """An empty one, for events that are gathered in another thread."""
+        return Gathering(self._batch_events, self._batch_bytes)
+
     def _linger_over(self) -> None:
         self._timer = None
         self._start(self._send_gathered())
 
-    def send_gathered_soon(self, gathered: Gathered) -> None:
+    def _publish_soon(self, gathered: Gathered) -> None:
         """Publish events that were gathered elsewhere, after those under way."""
-        self._start(self.send_gathered(gathered))
+        self._start(self._publish_gathered(gathered))
 
     def _start(self, sending: Coroutine[Any, Any, None]) -> None:
         task = start_task(sending, on_failure=self._sending_failed)
@@ -99,9 +106,9 @@ class Producer:
             self._timer = None
         gathered = self._gathering.take()
         if gathered is not None:
-            await self.send_gathered(gathered)
+            await self._publish_gathered(gathered)
 
-    async def send_gathered(self, gathered: Gathered) -> None:
+    async def _publish_gathered(self, gathered: Gathered) -> None:
         """Publish events that were gathered elsewhere, after those under way."""
         try:
             async with self._order:  # asyncio's lock is fair: first come, first sent
@@ -141,7 +148,7 @@ class Producer:
         else:
             if count:
                 error.add_note(f"{count} pipelined events were not published")
-            self._conversation.report(error)
+            self._connection.report(error)
 
     async def flush(self) -> None:
         """Wait until everything sent so far is safe or has been reported as refused."""

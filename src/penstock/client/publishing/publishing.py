@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock.api.publishing import CommitStages, DropStages, Published, PublishEvents, StageEvents
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.pending import Body
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
@@ -84,10 +84,14 @@ class Publisher:
     """The producer identity of one channel in one session (SEM X3)."""
 
     def __init__(
-        self, conversation: Conversation, channel: ChannelId, producer: str = "", published: int = 0
+        self,
+        connection: RealmConnection,
+        channel: ChannelId,
+        producer: str = "",
+        published: int = 0,
     ) -> None:
         """A new identity, or a known one that has made so many publishes before."""
-        self._conversation = conversation
+        self._connection = connection
         self._channel = channel
         self._producer = producer or uuid.uuid4().hex
         self._sequence = published
@@ -106,11 +110,11 @@ class Publisher:
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         try:
-            await self._conversation.drained()
+            await self._connection.drained()
             self._sequence += 1
-            number = self._conversation.row_number(form)
+            number = self._connection.row_number(form)
             self._send(answer, number, (message,), self._sequence)
-            self._conversation.hurry()
+            self._connection.hurry()
         except BaseException:
             answer.give_up()
             raise
@@ -122,14 +126,14 @@ class Publisher:
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         try:
-            await self._conversation.drained()
+            await self._connection.drained()
             self._sequence += 1
             sequence = self._sequence
             buffers = [memoryview(_bytes_of(part)) for part in parts]
             schema = parts[0].schema
             same = all(part.schema.equals(schema, check_metadata=True) for part in parts[1:])
             if same and sum(map(len, buffers)) <= FRAME_BODIES_MAX:
-                self._send(answer, self._conversation.schema_number(schema), buffers, sequence)
+                self._send(answer, self._connection.schema_number(schema), buffers, sequence)
             else:
                 staged = await self._stage(parts, buffers, sequence)
                 staged.add_done_callback(answer.heard)
@@ -142,16 +146,16 @@ class Publisher:
         message = PublishEvents(
             self._channel, self._producer, sequence, number, tuple(map(len, buffers))
         )
-        self._conversation.request_for(answer, message, buffers, (number,))
+        self._connection.request_for(answer, message, buffers, (number,))
 
     async def _stage(
         self, parts: list[pa.RecordBatch], buffers: list[memoryview], sequence: int
     ) -> asyncio.Future[Any]:
         attempts = 0
         while True:
-            stages = await stage(self._conversation, self._channel, parts, buffers)
+            stages = await stage(self._connection, self._channel, parts, buffers)
             message = CommitStages(self._channel, self._producer, sequence, tuple(stages))
-            answer = self._conversation.request(message)
+            answer = self._connection.request(message)
             await asyncio.wait([answer])
             attempts += 1
             lost = not answer.cancelled() and isinstance(answer.exception(), NoSuchStage)
@@ -162,7 +166,7 @@ class Publisher:
         """Put batches aside on the realm; gives the names :meth:`commit` has them by."""
         parts = [part for body in bodies for part in self._parts(body)]
         buffers = [memoryview(_bytes_of(part)) for part in parts]
-        return await stage(self._conversation, self._channel, parts, buffers)
+        return await stage(self._connection, self._channel, parts, buffers)
 
     async def commit(self, stages: Sequence[str]) -> range:
         """Store what was staged, in one step; gives the ids once it is safe."""
@@ -170,15 +174,15 @@ class Publisher:
         answer = _Ids(self._unanswered)
         self._sequence += 1
         message = CommitStages(self._channel, self._producer, self._sequence, tuple(stages))
-        self._conversation.request_for(answer, message)
+        self._connection.request_for(answer, message)
         return await answer.ids
 
     async def drop(self, stages: Sequence[str]) -> None:
         """Forget what was staged."""
-        await self._conversation.request(DropStages(tuple(stages)))
+        await self._connection.request(DropStages(tuple(stages)))
 
     def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:
-        return parts_of(body, self._conversation.event_bytes_max)
+        return parts_of(body, self._connection.event_bytes_max)
 
 
 def _bytes_of(part: pa.RecordBatch) -> pa.Buffer:
@@ -186,7 +190,7 @@ def _bytes_of(part: pa.RecordBatch) -> pa.Buffer:
 
 
 async def stage(
-    conversation: Conversation,
+    connection: RealmConnection,
     channel: ChannelId,
     parts: Sequence[pa.RecordBatch],
     buffers: Sequence[memoryview],
@@ -197,10 +201,10 @@ async def stage(
     names, answers = [], []
     for part, buffer in zip(parts, buffers, strict=True):
         names.append(f"{group}/{uuid.uuid4().hex}" if group else uuid.uuid4().hex)
-        number = conversation.schema_number(part.schema)
+        number = connection.schema_number(part.schema)
         message = StageEvents(channel, names[-1], number, (len(buffer),))
-        await conversation.drained()
-        answers.append(conversation.request(message, [buffer], schemas=(number,)))
+        await connection.drained()
+        answers.append(connection.request(message, [buffer], schemas=(number,)))
         if len(answers) > 4:
             await answers.pop(0)
     for answer in answers:

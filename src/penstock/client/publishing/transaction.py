@@ -21,7 +21,7 @@ from penstock.api.transactions import (
     TransactionInfo,
     TransactionPart,
 )
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.publishing.publishing import FRAME_BODIES_MAX, STAGINGS_MAX, parts_of, stage
 from penstock.client.publishing.streamed import Many, bodies_of_all
 from penstock.columns.events.body import body_of
@@ -106,7 +106,7 @@ class Inline:
         self._size = 0
 
     def take(
-        self, conversation: Conversation, number: ChannelId, bodies: Sequence[pa.RecordBatch]
+        self, connection: RealmConnection, number: ChannelId, bodies: Sequence[pa.RecordBatch]
     ) -> TransactionPart | None:
         """All of a store's batches, if they are of one schema and still fit in; else None."""
         if not bodies:
@@ -121,17 +121,19 @@ class Inline:
             return None
         self._size += sum(map(len, buffers))
         self.buffers += buffers
-        self.schemas.append(conversation.schema_number(schema))
+        self.schemas.append(connection.schema_number(schema))
         return TransactionPart(number, self.schemas[-1], tuple(map(len, buffers)))
 
 
 class Unit:
     """A unit of work: begun, filled, and ended once, by a commit or by an abort."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    id: str
+    """Ask :meth:`Session.is_committed` with it, in this session or another one."""
+
+    def __init__(self, connection: RealmConnection) -> None:
         self.id = uuid.uuid4().hex
-        """Ask :meth:`Session.is_committed` with it, in this session or another one."""
-        self._conversation = conversation
+        self._connection = connection
         self._gathered: dict[ChannelId, Gathered] = {}
         self._names: dict[int, str] = {}
         self._ids: dict[int, range] = {}
@@ -154,7 +156,7 @@ class Unit:
         return found
 
     async def _begin(self, numbers: tuple[ChannelId, ...]) -> None:
-        await self._conversation.request(BeginTransaction(self.id, numbers))
+        await self._connection.request(BeginTransaction(self.id, numbers))
         self._has_begun = True
 
     def _refuse_if_ended(self) -> None:
@@ -177,7 +179,7 @@ class Unit:
             try:
                 return (await self._send_commit()).spans
             except AlreadyCommitted:  # the answer was lost, and the request sent again
-                return (await describe(self._conversation, self.id)).spans
+                return (await describe(self._connection, self.id)).spans
             except NoSuchTransaction:  # the realm has restarted
                 if begun_again:
                     raise
@@ -207,21 +209,21 @@ class Unit:
         stages: list[str] = []
         parts = []
         for number, gathered in self._gathered.items():
-            bodies = gathered.parts(self._conversation.event_bytes_max)
-            if (part := inline.take(self._conversation, number, bodies)) is None:
+            bodies = gathered.parts(self._connection.event_bytes_max)
+            if (part := inline.take(self._connection, number, bodies)) is None:
                 buffers = [memoryview(batch_bytes(body)) for body in bodies]
-                names = await stage(self._conversation, number, bodies, buffers)
+                names = await stage(self._connection, number, bodies, buffers)
                 stages += names
                 part = TransactionPart(number, 0, (), tuple(names))
             parts.append(part)
         message = CommitTransaction(self.id, tuple(parts), self._leaving())
         try:
-            answer = await self._conversation.request(
+            answer = await self._connection.request(
                 message, inline.buffers, schemas=tuple(inline.schemas)
             )
         except Refused:
             if stages:
-                self._conversation.request(DropStages(tuple(stages)))
+                self._connection.request(DropStages(tuple(stages)))
             raise
         return msgspec.convert(answer, TransactionInfo)
 
@@ -231,7 +233,7 @@ class Unit:
         if self._has_begun:
             # A restart forgot it; or the answer was lost, and it is asked a second time.
             with contextlib.suppress(NoSuchTransaction, AlreadyAborted):
-                await self._conversation.request(AbortTransaction(self.id))
+                await self._connection.request(AbortTransaction(self.id))
         self._state = "aborted"
         self._gathered.clear()
 
@@ -239,7 +241,7 @@ class Unit:
         """Whether the realm has stored it; it knows for 24 hours (SEM X2)."""
         if not self._has_begun:
             return False
-        return (await describe(self._conversation, self.id)).state == "committed"
+        return (await describe(self._connection, self.id)).state == "committed"
 
     async def __aexit__(
         self,
@@ -272,8 +274,8 @@ class Transaction(Unit):
     Nothing is seen before the commit; then all of it is, with consecutive ids.
     """
 
-    def __init__(self, conversation: Conversation, number: ChannelId, name: str) -> None:
-        super().__init__(conversation)
+    def __init__(self, connection: RealmConnection, number: ChannelId, name: str) -> None:
+        super().__init__(connection)
         self._number = number
         self._name = name
 
@@ -336,8 +338,8 @@ class JointTransaction(Unit):
     """Publishes to several channels and queues of a realm in one step:
     ``session.transaction()`` (SEM X4)."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        super().__init__(conversation)
+    def __init__(self, connection: RealmConnection) -> None:
+        super().__init__(connection)
         self._redriven: dict[ChannelId, IdSet] = {}
         self._purged: dict[ChannelId, IdSet] = {}
 
@@ -437,6 +439,6 @@ class JointTransaction(Unit):
         return {self._names[number]: ids for number, ids in self._ids_by_number().items()}
 
 
-async def describe(conversation: Conversation, transaction: str) -> TransactionInfo:
+async def describe(connection: RealmConnection, transaction: str) -> TransactionInfo:
     """What became of a transaction. Raises ``NoSuchTransaction``."""
-    return await conversation.ask(DescribeTransaction(transaction), TransactionInfo)
+    return await connection.ask(DescribeTransaction(transaction), TransactionInfo)

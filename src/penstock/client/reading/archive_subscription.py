@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.api.channels import ChannelInfo, ChannelOpened, DescribeChannel
 from penstock.client.connection.arguments import check_timeout
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.merging import Merger
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
 from penstock.columns.events.batch import EventBatch
@@ -48,7 +48,7 @@ class SeamlessSubscription(Subscription):
 
     def __init__(
         self,
-        conversation: Conversation,
+        connection: RealmConnection,
         channel: ChannelOpened,
         start: AnyStart,
         *,
@@ -61,7 +61,7 @@ class SeamlessSubscription(Subscription):
         buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> None:
         super().__init__(
-            conversation,
+            connection,
             channel.channel,
             start,
             selector=selector,
@@ -135,7 +135,7 @@ class SeamlessSubscription(Subscription):
         if not uri:
             return None
         # A table that was named is read whatever the history of the channel.
-        epoch = "" if named else self._opened.epoch(self._conversation.realm_id)
+        epoch = "" if named else self._opened.epoch(self._connection.realm_id)
         try:
             archive = await asyncio.to_thread(Archive.open, uri, name, epoch)
         except PenstockError as error:
@@ -149,19 +149,19 @@ class SeamlessSubscription(Subscription):
 
     async def _info(self) -> ChannelInfo:
         message = DescribeChannel(self._name, "channel")
-        return await self._conversation.ask(message, ChannelInfo)
+        return await self._connection.ask(message, ChannelInfo)
 
     async def _go_live(self, *, begins_here: bool = False) -> None:
         """Go on with the channel, or begin with it what is older than the archive."""
         self._forget()
-        self._number = self._conversation.add(self)
+        self._number = self._connection.add(self._incoming())
         try:
             first = await self._ask(self._start if begins_here else FromId(self._at))
         except BaseException as error:
-            self._conversation.give_up(self._number, error)
+            self._connection.give_up(self._number, error)
             raise
         if not self._is_open:  # closed meanwhile
-            await self._conversation.unsubscribe(self._number)
+            await self._connection.unsubscribe(self._number)
             return
         self._is_live = True
         self._head = (await self._info()).last_event_id + 1
@@ -184,7 +184,7 @@ class SeamlessSubscription(Subscription):
             return
         self._is_open = False
         self._keep_place()
-        self.loops.closed()
+        self._loops.closed()
         self._inbox.fail(SessionClosed("the subscription is closed"))
 
     def _keep_place(self) -> None:

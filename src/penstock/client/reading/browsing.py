@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.api.subscriptions import BrowseDurable, Subscribed
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.subscription import CREDIT_MAX, Subscription
 from penstock.core.vocabulary.errors import ConnectionLost
 from penstock.core.vocabulary.identities import ChannelId
@@ -15,14 +15,14 @@ class DurableBrowse(Subscription):
 
     def __init__(
         self,
-        conversation: Conversation,
+        connection: RealmConnection,
         channel: ChannelId,
         durable: str,
         *,
         selector: str = "",
         count_max: int | None = None,
     ) -> None:
-        super().__init__(conversation, channel, FromEarliest(), selector=selector, browse=True)
+        super().__init__(connection, channel, FromEarliest(), selector=selector, browse=True)
         self._durable = durable
         self._granted = CREDIT_MAX if count_max is None else count_max
         self._renews_credit = count_max is None
@@ -37,9 +37,9 @@ class DurableBrowse(Subscription):
             self._selector,
             self._buffer_bytes,
         )
-        answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
+        answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
         return answer.first_id
 
-    async def reopen(self) -> None:
+    async def _reopen(self) -> None:
         if self._is_open:
-            self.failed(ConnectionLost("the connection was lost while browsing; browse again"))
+            self._failed(ConnectionLost("the connection was lost while browsing; browse again"))

@@ -39,7 +39,7 @@ class DeliveredEvent(Event):
     async def ack(self, *, previous: bool = False) -> None:
         """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
         if previous:
-            self._subscription.settle_soon(
+            self._subscription._settle_soon(
                 self._number, self._attachment, roll_back=False, previous=True
             )
             return
@@ -48,17 +48,17 @@ class DeliveredEvent(Event):
         if settlements.takes_acks_of == self._attachment and number not in settlements.backs:
             settlements.acks.append(number)
         else:
-            self._subscription.settle_soon(number, self._attachment, roll_back=False)
+            self._subscription._settle_soon(number, self._attachment, roll_back=False)
 
     async def rollback(self) -> None:
         """Give it back: redelivered as its durable's type says."""
-        self._subscription.settle_soon(self._number, self._attachment, roll_back=True)
+        self._subscription._settle_soon(self._number, self._attachment, roll_back=True)
 
 
 class DeliveredBatch(EventBatch):
     """Events of one delivery; settle them one by one, or all at once."""
 
-    __slots__ = ("_spans", "_subscription", "attachment")
+    __slots__ = ("_attachment", "_spans", "_subscription")
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class DeliveredBatch(EventBatch):
         super().__init__(batch, redeliveries, DeliveredEvent, publishers)
         self._spans = spans
         self._subscription = subscription
-        self.attachment = subscription.attachment
+        self._attachment = subscription._attachment
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
-        subscription, attachment = self._subscription, self.attachment
-        settlements = subscription.settlements
+        subscription, attachment = self._subscription, self._attachment
+        settlements = subscription._settlements
         rows, numbers = self._in_order(), self.event_ids.tolist()
         make = DeliveredEvent.__new__
         for first, end in stretches(len(numbers)):
@@ -99,29 +99,24 @@ class DeliveredBatch(EventBatch):
     def _owned(self, event: Event, number: int) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
         event._subscription = self._subscription
-        event._settlements = self._subscription.settlements
-        event._attachment = self.attachment
+        event._settlements = self._subscription._settlements
+        event._attachment = self._attachment
         event._number = number
         return event
 
     @property
-    def subscription(self) -> DurableSubscription:
-        """Who received it, and may settle it."""
-        return self._subscription
-
-    @property
     def is_stale(self) -> bool:
         """Whether the connection was lost since: the realm delivers these again (SEM D13)."""
-        return self.attachment != self._subscription.attachment
+        return self._attachment != self._subscription._attachment
 
-    def part(self, first: int, count: int | None = None) -> DeliveredBatch:
+    def _part(self, first: int, count: int | None = None) -> DeliveredBatch:
         """``count`` of its events (None: all) from row ``first`` on."""
         rows = self.to_arrow().slice(first, count)
         part = DeliveredBatch(rows, self.redeliveries, self._subscription, self.publishers)
-        part.attachment = self.attachment
+        part._attachment = self._attachment
         return part
 
-    def without(self, ids: IdSet) -> DeliveredBatch | None:
+    def _without(self, ids: IdSet) -> DeliveredBatch | None:
         """Its other events; None when there are none."""
         own = self.event_ids
         kept = np.ones(len(own), dtype=bool)
@@ -139,14 +134,14 @@ class DeliveredBatch(EventBatch):
     async def ack(self) -> None:
         """Acknowledge all of them; returns when that is on disk, at once when they are stale.
         Raises ``SessionClosed`` when they went back as their subscription was closed."""
-        self._subscription.check_held(int(self.event_ids[0]), self.attachment)
+        self._subscription._check_held(int(self.event_ids[0]), self._attachment)
         if not self.is_stale:
-            await self._subscription.settle(self._ids())
+            await self._subscription._settle(self._ids())
 
     async def rollback(self) -> None:
         """Give all of them back; returns when that is on disk, at once when they are stale."""
         if not self.is_stale:
-            await self._subscription.settle(self._ids(), roll_back=True)
+            await self._subscription._settle(self._ids(), roll_back=True)
 
     def _ids(self) -> IdSet:
         """The ids of its events."""
@@ -160,7 +155,7 @@ class DeliveredBatch(EventBatch):
 
 def may_join(one: DeliveredBatch, other: DeliveredBatch) -> bool:
     """Whether both can be one batch: same columns, same connection."""
-    return one.attachment == other.attachment and one.to_arrow().schema.equals(
+    return one._attachment == other._attachment and one.to_arrow().schema.equals(
         other.to_arrow().schema, check_metadata=True
     )
 
@@ -175,7 +170,7 @@ def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
     batch = pa.concat_batches([part.to_arrow() for part in parts])
     are_known = all(part._spans for part in parts)
     spans = tuple(span for part in parts for span in part._spans) if are_known else ()
-    return DeliveredBatch(batch, redeliveries or None, first.subscription, publishers, spans)
+    return DeliveredBatch(batch, redeliveries or None, first._subscription, publishers, spans)
 
 
 def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.api.subscriptions import Attach, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import Incoming, RealmConnection
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
 from penstock.client.reading.inbox import Begun, Buffered, Inbox, Loops
 from penstock.client.reading.settlements import Settlements
@@ -44,7 +44,7 @@ class DurableSubscription:
 
     def __init__(
         self,
-        conversation: Conversation,
+        connection: RealmConnection,
         channel: ChannelId,
         durable: str,
         *,
@@ -56,7 +56,7 @@ class DurableSubscription:
         pull: bool = False,
         buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> None:
-        self._conversation = conversation
+        self._connection = connection
         self._channel = channel
         self._durable = durable
         self._window = window
@@ -72,25 +72,25 @@ class DurableSubscription:
         self._buffered = Buffered(self._buffer_bytes, self._make_room)
         self._number = 0
         self._is_open = False
-        self.settlements = Settlements(conversation)
+        self._settlements = Settlements(connection)
         """What was acknowledged or rolled back and has no answer yet."""
         self._handling: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         """Held by whoever opens or closes: a seat is left before the next one is taken."""
-        self.loops: Loops[DeliveredBatch] = Loops()
+        self._loops: Loops[DeliveredBatch] = Loops()
         self._met = asyncio.Event()
         self._met.set()
         self._demand = 0
         """What a synchronous consumer still waits for; :attr:`_met` is clear until the realm says
         that this, or what it was before it was called back, has come."""
-        self.attachment = 0
+        self._attachment = 0
         """Counts the seats taken: what was delivered over an earlier one has gone back."""
         self._is_strict = False
         self._recalled = IdSet()
         """Taken back by the realm (SEM D11), and not handed out again since."""
         self._has_recalled = False
         """Whether some were since a batch was taken."""
-        self.has_rolled_back = False
+        self._has_rolled_back = False
         """Another thread has given something back since a batch was taken."""
         self._closed_through = 0
         """Events of attachments up to this one have gone back: somebody has closed it."""
@@ -104,11 +104,11 @@ class DurableSubscription:
     async def _open(self) -> None:
         if not self._is_open:
             self._forget()  # the last one may have ended with the seat
-            self._number = self.settlements.subscription = self._conversation.add(self)
+            self._number = self._settlements.subscription = self._connection.add(self._incoming())
             try:
                 await self._attach()
             except BaseException as error:
-                self._conversation.give_up(self._number, error)
+                self._connection.give_up(self._number, error)
                 raise
             self._is_open = True
             if self._handler is not None:
@@ -117,8 +117,8 @@ class DurableSubscription:
                 )
 
     async def _attach(self) -> None:
-        self.attachment += 1
-        self.settlements.attachment = self.attachment
+        self._attachment += 1
+        self._settlements.attachment = self._attachment
         message = Attach(
             self._channel,
             self._number,
@@ -129,9 +129,9 @@ class DurableSubscription:
             self._auto_ack,
             bytes_max=self._buffer_bytes,
         )
-        answer = await self._conversation.ask_to_open(message, Subscribed, self._forget)
-        self._is_strict = self.settlements.in_order = answer.strict_order
-        self.settlements.cumulative = answer.cumulative
+        answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
+        self._is_strict = self._settlements.in_order = answer.strict_order
+        self._settlements.cumulative = answer.cumulative
         self._recalled = IdSet()
 
     def _forget(self) -> None:
@@ -140,22 +140,32 @@ class DurableSubscription:
         self._buffered.forget()
 
     def _make_room(self, taken: int) -> None:
-        self._conversation.tell(wire.Credit(self._number, 0, 0, taken))
+        self._connection.tell(wire.Credit(self._number, 0, 0, taken))
 
-    async def reopen(self) -> None:
+    async def _reopen(self) -> None:
         if self._is_open:
             self._inbox.clear()  # the realm has taken these back
             self._buffered.forget()
-            self.settlements.forget()
+            self._settlements.forget()
             await self._attach()
             if self._demand:
-                self._conversation.tell(wire.Demand(self._number, self._demand))
+                self._connection.tell(wire.Demand(self._number, self._demand))
             else:
                 self._met.set()
 
-    # --- Incoming ------------------------------------------------------------------------
+    # --- what comes ----------------------------------------------------------------------
 
-    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+    def _incoming(self) -> Incoming:
+        return Incoming(
+            self._delivered,
+            self._finished,
+            self._failed,
+            self._reopen,
+            self._take_back,
+            self._settlements.hurry,
+        )
+
+    def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message) if message.redeliveries else None
         spans = received_spans(message, schema, body)
@@ -163,15 +173,15 @@ class DurableSubscription:
         self._buffered.add(delivered, len(body))
         self._inbox.put(delivered)
 
-    def recalled(self, spans: Spans) -> None:
+    def _take_back(self, spans: Spans) -> None:
         ids = IdSet(Span(*span) for span in spans)
         self._inbox.reduce(lambda batch: self._without(batch, ids))
         self._recalled.add_all(ids)
         self._has_recalled = True
-        self._conversation.tell(wire.RecallSeen(self._number))
+        self._connection.tell(wire.RecallSeen(self._number))
 
     def _without(self, batch: DeliveredBatch, ids: IdSet) -> DeliveredBatch | None:
-        rest = batch.without(ids)
+        rest = batch._without(ids)
         self._buffered.replace(batch, rest, len(rest or ()) / len(batch))
         return rest
 
@@ -180,13 +190,13 @@ class DurableSubscription:
         self._inbox.clear()
         self._buffered.took_all()
 
-    def finished(self) -> None:
+    def _finished(self) -> None:
         self._met.set()
 
-    def failed(self, error: PenstockError) -> None:
+    def _failed(self, error: PenstockError) -> None:
         self._inbox.clear()  # the realm has taken these back
         self._buffered.forget()
-        self.loops.forget()
+        self._loops.forget()
         self._inbox.fail(error)
         self._met.set()
 
@@ -203,13 +213,13 @@ class DurableSubscription:
         return await self._next(self._timeout if timeout is None else timeout)
 
     async def _next(self, timeout: float | None) -> DeliveredBatch | None:
-        for rest in reversed(self.loops.rests()):
+        for rest in reversed(self._loops.rests()):
             self._leave(*rest)
         batch = await self._inbox.get(timeout)
-        while self._is_strict and batch is not None and self.settlements.rolls_back:
+        while self._is_strict and batch is not None and self._settlements.rolls_back:
             self._inbox.put_back(batch)  # part of it may be recalled
-            await self.settlements.rolled_back()
-            if self.settlements.has_lost_rollback:
+            await self._settlements.rolled_back()
+            if self._settlements.has_lost_rollback:
                 self._drop_all()
             batch = await self._inbox.get(timeout)
         if batch is not None:
@@ -220,37 +230,37 @@ class DurableSubscription:
         return batch
 
     def _leave(self, batch: DeliveredBatch, count: int) -> None:
-        rest = None if batch.is_stale else batch.part(count).without(self._recalled)
+        rest = None if batch.is_stale else batch._part(count)._without(self._recalled)
         if rest is not None:
             self._inbox.put_back(rest)
 
     def _handed(self, batch: DeliveredBatch) -> None:
-        self.has_rolled_back = self._has_recalled = False
+        self._has_rolled_back = self._has_recalled = False
         if self._recalled:
             self._recalled.remove_all(IdSet.of(batch.event_ids.tolist()))
 
     @property
-    def may_recall(self) -> bool:
+    def _may_recall(self) -> bool:
         """Whether an event of the batch taken last may have been recalled since."""
         if not self._is_strict:
             return False
-        settlements = self.settlements
-        waits = self.has_rolled_back or settlements.rolls_back or settlements.has_lost_rollback
+        settlements = self._settlements
+        waits = self._has_rolled_back or settlements.rolls_back or settlements.has_lost_rollback
         return waits or self._has_recalled
 
-    async def is_recalled(self, event: Event) -> bool:
+    async def _is_recalled(self, event: Event) -> bool:
         """Whether the realm has taken an event back, once all rollbacks are answered."""
-        await self.settlements.rolled_back()
-        return self.settlements.has_lost_rollback or event.event_id in self._recalled
+        await self._settlements.rolled_back()
+        return self._settlements.has_lost_rollback or event.event_id in self._recalled
 
     async def _left_of(self, batch: DeliveredBatch, row: int) -> DeliveredBatch | None:
         """What the realm has not taken back of ``batch`` from ``row`` on, once all rollbacks are
         answered."""
-        await self.settlements.rolled_back()
-        if batch.is_stale or self.settlements.has_lost_rollback:
+        await self._settlements.rolled_back()
+        if batch.is_stale or self._settlements.has_lost_rollback:
             return None
-        self._has_recalled = self.has_rolled_back = False
-        return batch.part(row).without(self._recalled)
+        self._has_recalled = self._has_rolled_back = False
+        return batch._part(row)._without(self._recalled)
 
     def _with_waiting(self, batch: DeliveredBatch) -> DeliveredBatch:
         """One batch of all that is here already.
@@ -269,10 +279,10 @@ class DurableSubscription:
 
     def batches(self) -> AsyncIterator[DeliveredBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
-        return self.loops.add(self._batches)
+        return self._loops.add(self._batches)
 
     async def _batches(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
-        self.loops.begins(begun, opens=not self._is_open)
+        self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
                 if self._auto_ack:
@@ -284,14 +294,14 @@ class DurableSubscription:
                     begun.forget()
                     await batch.ack()
         finally:
-            if self.loops.ends(begun):
+            if self._loops.ends(begun):
                 await self.close()
 
     def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
-        return self.loops.add(self._events)
+        return self._loops.add(self._events)
 
     async def _events(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
-        self.loops.begins(begun, opens=not self._is_open)
+        self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
                 rest: DeliveredBatch | None = batch
@@ -299,11 +309,11 @@ class DurableSubscription:
                     batch, rest = rest, None
                     begun.begin(batch)
                     for row, event in enumerate(batch):
-                        if self.may_recall:
+                        if self._may_recall:
                             rest = await self._left_of(batch, row)
                             begun.forget()
                             break
-                        if batch.is_stale or self.has_ended:
+                        if batch.is_stale or self._has_ended:
                             break  # the realm has taken the rest back, and delivers it again
                         begun.count += not self._auto_ack
                         yield event
@@ -313,19 +323,19 @@ class DurableSubscription:
                             await event.ack()
                             begun.count += 1
         finally:
-            if self.loops.ends(begun):
+            if self._loops.ends(begun):
                 await self.close()
 
-    async def pull(self, count: int, timeout: float) -> list[DeliveredBatch]:
+    async def _fetch(self, count: int, timeout: float) -> list[DeliveredBatch]:
         """Up to ``count`` events, as many as come within ``timeout`` seconds.
 
         When it is cancelled, what has come by then is given to the next one.
         """
-        self.settlements.hurry()
+        self._settlements.hurry()
         await self._met.wait()  # an earlier one was cancelled, and is being called back
         if self._is_strict:
-            await self.settlements.rolled_back()  # what that one has left may be recalled
-            if self.settlements.has_lost_rollback:
+            await self._settlements.rolled_back()  # what that one has left may be recalled
+            if self._settlements.has_lost_rollback:
                 self._inbox.clear()  # all of it has gone back
         self._inbox.raise_failure()
         missing = count - self._inbox.rows
@@ -335,13 +345,13 @@ class DurableSubscription:
         while count > 0 and len(self._inbox):
             batch = self._inbox.take()
             if len(batch) > count:
-                self._inbox.put_back(batch.part(count))
-                batch = batch.part(0, count)
+                self._inbox.put_back(batch._part(count))
+                batch = batch._part(0, count)
             count -= len(batch)
             self._handed(batch)
             found.append(batch)
         if not found:
-            self.settlements.raise_refusal()
+            self._settlements.raise_refusal()
             self._inbox.raise_failure()
         return found
 
@@ -349,7 +359,7 @@ class DurableSubscription:
         """Ask for ``count`` events, and wait until they have come, or the time is up."""
         self._met.clear()
         self._demand = count
-        self._conversation.tell(wire.Demand(self._number, count))
+        self._connection.tell(wire.Demand(self._number, count))
         try:
             await asyncio.wait_for(self._met.wait(), timeout)
         except TimeoutError:
@@ -363,7 +373,7 @@ class DurableSubscription:
     def _call_back(self) -> None:
         if not self._met.is_set():
             self._demand = 0
-            self._conversation.tell(wire.Demand(self._number, 0))
+            self._connection.tell(wire.Demand(self._number, 0))
 
     async def _handle(self, handler: Handler) -> None:
         try:
@@ -372,20 +382,20 @@ class DurableSubscription:
                 while rest is not None:
                     batch, rest = rest, None
                     for row, event in enumerate(batch):
-                        if self.may_recall:
+                        if self._may_recall:
                             rest = await self._left_of(batch, row)
                             break
-                        if batch.is_stale or self.has_ended or not self._is_open:
+                        if batch.is_stale or self._has_ended or not self._is_open:
                             break
                         await self._handle_one(handler, event)
         except PenstockError as error:
             if not isinstance(error, SessionClosed):
-                self._conversation.report(error)
+                self._connection.report(error)
 
     def _handling_failed(self, error: BaseException) -> None:
         failure = PenstockError(f"no more events are handed to the handler: {error!r}")
         failure.__cause__ = error
-        self._conversation.report(failure)
+        self._connection.report(failure)
 
     async def _handle_one(self, handler: Handler, event: DeliveredEvent) -> None:
         try:
@@ -397,7 +407,7 @@ class DurableSubscription:
                 await event.rollback()
             failure = PenstockError(f"the handler failed on event {event.event_id}: {error!r}")
             failure.__cause__ = error
-            self._conversation.report(failure)
+            self._connection.report(failure)
         else:
             if self._auto_ack and self._is_open:
                 await event.ack()
@@ -406,28 +416,28 @@ class DurableSubscription:
 
     async def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
         """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        await self.settle(IdSet.of(event_ids), previous=previous)
+        await self._settle(IdSet.of(event_ids), previous=previous)
 
     async def rollback(self, event_ids: Iterable[int]) -> None:
         """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        await self.settle(IdSet.of(event_ids), roll_back=True)
+        await self._settle(IdSet.of(event_ids), roll_back=True)
 
-    async def settle(self, ids: IdSet, *, roll_back: bool = False, previous: bool = False) -> None:
+    async def _settle(self, ids: IdSet, *, roll_back: bool = False, previous: bool = False) -> None:
         """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
         disk. Raises ``IllegalState`` (SEM D15), and ``SessionClosed`` once it is closed."""
-        if not roll_back and self.attachment:
-            self.check_held(ids.lowest or 0, self.attachment)
-        if self.attachment <= self._closed_through:
+        if not roll_back and self._attachment:
+            self._check_held(ids.lowest or 0, self._attachment)
+        if self._attachment <= self._closed_through:
             return  # all of them are back
         if roll_back:
             ids.remove_all(self._recalled)  # these are back already
         elif self._recalled and (recalled := self._recalled.overlap(ids)):
             raise self._recall_of(recalled.lowest)
-        self.settlements.hurry()  # what was settled before is before it
+        self._settlements.hurry()  # what was settled before is before it
         if ids or not roll_back:
-            await self.settlements.send(ids, roll_back=roll_back, previous=previous)
+            await self._settlements.send(ids, roll_back=roll_back, previous=previous)
 
-    def check_held(self, event_id: int, attachment: int) -> None:
+    def _check_held(self, event_id: int, attachment: int) -> None:
         """Raises ``SessionClosed`` for an event that went back as this was closed (SEM D13)."""
         gone = f"event {event_id} has gone back to durable {self._durable}"
         if attachment <= self._closed_through:
@@ -435,10 +445,10 @@ class DurableSubscription:
                 f"the subscription is closed, and {gone}, which delivers it again; acknowledge it "
                 "before you close"
             )
-        if self._conversation.is_closed:
+        if self._connection.is_closed:
             raise SessionClosed(f"the session is closed, and {gone}, which delivers it again")
 
-    def settle_soon(
+    def _settle_soon(
         self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
     ) -> None:
         """Settle without waiting; what one turn of the loop settles travels together.
@@ -447,22 +457,22 @@ class DurableSubscription:
         ``SessionClosed`` for one that is to be acknowledged and went back with a close.
         """
         if not roll_back:
-            self.check_held(event_id, attachment)
-        if attachment <= self._closed_through or attachment != self.attachment:
+            self._check_held(event_id, attachment)
+        if attachment <= self._closed_through or attachment != self._attachment:
             return
         if not self._is_strict or event_id not in self._recalled:
-            self.settlements.soon(event_id, roll_back=roll_back, previous=previous)
+            self._settlements.soon(event_id, roll_back=roll_back, previous=previous)
         elif not roll_back:
-            self.settlements.refuse(self._recall_of(event_id))
+            self._settlements.refuse(self._recall_of(event_id))
 
-    def settle_in_turn(
+    def _settle_in_turn(
         self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
     ) -> None:
         """The same for another thread, which does not hear what comes of it: that is reported."""
         try:
-            self.settle_soon(event_id, attachment, roll_back=roll_back, previous=previous)
+            self._settle_soon(event_id, attachment, roll_back=roll_back, previous=previous)
         except PenstockError as error:
-            self._conversation.report(error)
+            self._connection.report(error)
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(
@@ -470,46 +480,38 @@ class DurableSubscription:
             f"was rolled back and must come first; it will be delivered again"
         )
 
-    def hurry(self) -> None:
-        """Send what was settled and is not sent yet."""
-        self.settlements.hurry()
-
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk.
 
         Raises the first refusal, and ``ConnectionLost`` when some of it was on its way as the
         connection was lost: those events may be delivered again.
         """
-        await self.settlements.flush()
+        await self._settlements.flush()
 
     @property
-    def has_ended(self) -> bool:
+    def _has_ended(self) -> bool:
         """The realm, or the session, has ended it: what was not settled is the realm's again."""
         return self._inbox.has_failed
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
 
     async def close(self) -> None:
         """Confirm what was settled, give back the rest, leave the seat."""
         if not self._is_open:
             return
         self._is_open = False
-        self.loops.closed()
+        self._loops.closed()
         async with self._changing:
             await self._close()
 
     async def _close(self) -> None:
-        self._closed_through = self.attachment
+        self._closed_through = self._attachment
         try:
             if self._handling is not None and self._handling is not asyncio.current_task():
                 self._handling.cancel()
                 await asyncio.wait([self._handling])
-            await self.settlements.confirm()
+            await self._settlements.confirm()
         finally:
             self._inbox.fail(SessionClosed("the subscription is closed"))
-            await self._conversation.unsubscribe(self._number)
+            await self._connection.unsubscribe(self._number)
 
     async def __aenter__(self) -> DurableSubscription:
         return await self.open()

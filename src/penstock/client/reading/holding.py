@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.api.durables import Outstanding
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, Bury, Hold, Settle, Subscribed
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import Incoming, RealmConnection
 from penstock.client.reading.start_positions import check_range
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import (
@@ -38,8 +38,8 @@ class DurableHold:
     the seat is taken again on the next one, and what is asked meanwhile waits for it.
     """
 
-    def __init__(self, conversation: Conversation, channel: ChannelId, durable: str) -> None:
-        self._conversation = conversation
+    def __init__(self, connection: RealmConnection, channel: ChannelId, durable: str) -> None:
+        self._connection = connection
         self._channel = channel
         self._durable = durable
         self._number = 0
@@ -55,39 +55,42 @@ class DurableHold:
         if self._number:
             return self
         self._failure = None
-        self._number = self._conversation.add(self)
+        self._number = self._connection.add(self._incoming())
         try:
             await self._attach()
         except BaseException as error:
-            self._conversation.give_up(self._number, error)
+            self._connection.give_up(self._number, error)
             self._number = 0
             raise
         return self
 
     async def _attach(self) -> None:
-        connection = self._conversation.reconnects
+        reconnects = self._connection.reconnects
         message = Attach(self._channel, self._number, self._durable, sole=True)
-        await self._conversation.ask_to_open(message, Subscribed, lambda: None)
-        self._seated_on = connection
+        await self._connection.ask_to_open(message, Subscribed, lambda: None)
+        self._seated_on = reconnects
         self._tell()
 
     def _tell(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # --- Incoming ------------------------------------------------------------------------
+    # --- what comes ----------------------------------------------------------------------
 
-    async def reopen(self) -> None:
+    def _incoming(self) -> Incoming:
+        return Incoming(self._delivered, self._finished, self._failed, self._reopen)
+
+    async def _reopen(self) -> None:
         if self._number:
             await self._attach()
 
-    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+    def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         raise AssertionError("a client that holds a durable gets no deliveries")
 
-    def finished(self) -> None:
+    def _finished(self) -> None:
         raise AssertionError("there is no open demand to wait for")
 
-    def failed(self, error: PenstockError) -> None:
+    def _failed(self, error: PenstockError) -> None:
         self._failure = error
         self._tell()
 
@@ -126,9 +129,9 @@ class DurableHold:
             if not self._number:
                 raise SessionClosed("the durable is not held; open it first")
             changed = self._changed
-            if self._seated_on == self._conversation.reconnects:
+            if self._seated_on == self._connection.reconnects:
                 try:
-                    return await self._conversation.request(message, resend=False, waits=False)
+                    return await self._connection.request(message, resend=False, waits=False)
                 except ConnectionLost:
                     pass
             await changed.wait()
@@ -138,7 +141,7 @@ class DurableHold:
         number, self._number = self._number, 0
         if number:
             self._tell()
-            await self._conversation.unsubscribe(number)
+            await self._connection.unsubscribe(number)
 
     async def __aenter__(self) -> DurableHold:
         return await self.open()

@@ -11,7 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.api.channels import ChannelInfo, ChannelOpened, DescribeChannel, OpenChannel
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.subscription import Subscription
 from penstock.columns.events.event import Event
@@ -47,7 +47,7 @@ class StateQuestion(Struct, frozen=True):
     archive: str | None
 
 
-async def state_of(conversation: Conversation, asked: StateQuestion) -> KeyState:
+async def state_of(connection: RealmConnection, asked: StateQuestion) -> KeyState:
     """From the channel while what is there is old enough; else from the archive.
 
     Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
@@ -55,14 +55,14 @@ async def state_of(conversation: Conversation, asked: StateQuestion) -> KeyState
     name, as_of = asked.channel.name, asked.as_of
     if as_of is not None and (type(as_of) is not int or as_of < 0):
         raise InvalidArgument(f"as_of {as_of!r}: give the id of an event of {name}")
-    newest = await _newest(_stored(conversation, asked.channel.channel, _selector(asked)), asked)
+    newest = await _newest(_stored(connection, asked.channel.channel, _selector(asked)), asked)
     if newest is not None and (as_of is None or newest.event_id <= as_of):
         return newest
     wanted = f"{asked.key_name} = {asked.key!r}"
     there = "nothing" if newest is None else f"its state as of event {newest.event_id}"
     where = asked.archive
     if where is None:
-        where = (await _info(conversation, asked)).definition.archive or None
+        where = (await _info(connection, asked)).definition.archive or None
     if where is None:
         earlier = "" if as_of is None else f" as of event {as_of}"
         raise InvalidArgument(
@@ -70,9 +70,9 @@ async def state_of(conversation: Conversation, asked: StateQuestion) -> KeyState
             f"a table or a channel or queue that a join from {name} feeds"
         )
     if asked.archive is None or _is_table(where):
-        found = await asyncio.to_thread(_in_table, where, _epoch(conversation, asked), asked)
+        found = await asyncio.to_thread(_in_table, where, _epoch(connection, asked), asked)
     else:
-        found = await _newest(await _archived(conversation, asked), asked)
+        found = await _newest(await _archived(connection, asked), asked)
     if found is None:
         before = "" if as_of is None else f" from event {as_of} or before"
         raise InvalidArgument(
@@ -88,13 +88,13 @@ def _is_table(where: str) -> bool:
     return "://" in where or any((path / log).is_dir() for log in ("_delta_log", "_penstock"))
 
 
-async def _info(conversation: Conversation, asked: StateQuestion) -> ChannelInfo:
-    return await conversation.ask(DescribeChannel(asked.channel.name), ChannelInfo)
+async def _info(connection: RealmConnection, asked: StateQuestion) -> ChannelInfo:
+    return await connection.ask(DescribeChannel(asked.channel.name), ChannelInfo)
 
 
-def _epoch(conversation: Conversation, asked: StateQuestion) -> str:
+def _epoch(connection: RealmConnection, asked: StateQuestion) -> str:
     """Which channel the archive has to be of; any, where the table was named."""
-    return "" if asked.archive else asked.channel.epoch(conversation.realm_id)
+    return "" if asked.archive else asked.channel.epoch(connection.realm_id)
 
 
 def _in_table(where: str, epoch: str, asked: StateQuestion) -> KeyState | None:
@@ -141,31 +141,31 @@ def _is_of_key(event: Event, asked: StateQuestion) -> bool:
 
 
 async def _stored(
-    conversation: Conversation, number: ChannelId, selector: str
+    connection: RealmConnection, number: ChannelId, selector: str
 ) -> AsyncIterator[Event]:
-    browse = Subscription(conversation, number, FromEarliest(), selector=selector, browse=True)
+    browse = Subscription(connection, number, FromEarliest(), selector=selector, browse=True)
     async with browse:
         async for event in browse:
             yield event
 
 
-async def _archived(conversation: Conversation, asked: StateQuestion) -> AsyncIterator[Event]:
+async def _archived(connection: RealmConnection, asked: StateQuestion) -> AsyncIterator[Event]:
     """The events of the archive that a join has brought."""
     assert asked.archive is not None, "it was asked for"
     selector = _selector(asked)
     try:
         message = OpenChannel(asked.archive)
-        opened = await conversation.ask(message, ChannelOpened)
+        opened = await connection.ask(message, ChannelOpened)
     except NameDoesNotExist:
-        opened = await conversation.ask(OpenChannel(asked.archive, "queue"), ChannelOpened)
-        return _joined(_queued(conversation, opened.channel, selector), asked)
-    return _joined(_stored(conversation, opened.channel, selector), asked)
+        opened = await connection.ask(OpenChannel(asked.archive, "queue"), ChannelOpened)
+        return _joined(_queued(connection, opened.channel, selector), asked)
+    return _joined(_stored(connection, opened.channel, selector), asked)
 
 
 async def _queued(
-    conversation: Conversation, number: ChannelId, selector: str
+    connection: RealmConnection, number: ChannelId, selector: str
 ) -> AsyncIterator[Event]:
-    browse = DurableBrowse(conversation, number, READERS, selector=selector)
+    browse = DurableBrowse(connection, number, READERS, selector=selector)
     async with browse:
         while (batch := await browse.next_batch()) is not None:
             for event in batch:

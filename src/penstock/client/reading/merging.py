@@ -22,11 +22,14 @@ Publish = Callable[[Event], Awaitable[int]]
 class Registered:
     """An event of a merge channel that updates follow (SEM K2): ``await rates.register(...)``."""
 
+    key: Any
+    """The value of the channel's publish key."""
+    event_id: int
+    """Of the newest event published by this handle."""
+
     def __init__(self, key_name: str, key: Any, event_id: int, publish: Publish) -> None:
         self.key = key
-        """The value of the channel's publish key."""
         self.event_id = event_id
-        """Of the newest event published by this handle."""
         self._key_name = key_name
         self._publish = publish
 

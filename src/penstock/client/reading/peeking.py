@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.reader import READERS
 from penstock.columns.events.batch import EventBatch
@@ -52,13 +52,13 @@ class Peeked(Sequence[Event]):
         return f"Peeked({self._events!r}, has_more={self.has_more})"
 
 
-async def peek(conversation: Conversation, queue: ChannelId, count: int, selector: str) -> Peeked:
+async def peek(connection: RealmConnection, queue: ChannelId, count: int, selector: str) -> Peeked:
     """Raises ``InvalidArgument``, ``InvalidSelector``."""
     if type(count) is not int or not 1 <= count <= PEEK_MAX:
         raise InvalidArgument(f"peek {count!r}: ask for 1 to {PEEK_MAX} events")
     room = max(count + 1, SCAN_EVENTS) if selector else count + 1
     while True:
-        browse = DurableBrowse(conversation, queue, READERS, selector=selector, count_max=room)
+        browse = DurableBrowse(connection, queue, READERS, selector=selector, count_max=room)
         with contextlib.suppress(ConnectionLost):  # nothing was taken: look again
             return Peeked(await _first(browse, count), count)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from penstock.api.subscriptions import Attach, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import Incoming, RealmConnection
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import received_batch, redelivery_counts
 from penstock.columns.events.batch import EventBatch
@@ -48,7 +48,7 @@ class Part:
         self._events = events
         self._reader = reader
         self._next = 0
-        self.attachment = reader.attachment
+        self.attachment = reader._attachment
 
     @property
     def left(self) -> int:
@@ -57,7 +57,7 @@ class Part:
     @property
     def is_stale(self) -> bool:
         """Whether the connection was lost since: the realm gives these to somebody again."""
-        return self.attachment != self._reader.attachment
+        return self.attachment != self._reader._attachment
 
     def __iter__(self) -> Iterator[tuple[int, Event]]:
         """The events that are left, with their ids; each counts as handed out."""
@@ -93,7 +93,7 @@ class Reader:
 
     def __init__(
         self,
-        conversation: Conversation,
+        connection: RealmConnection,
         queue: ChannelId,
         *,
         transactional: bool = False,
@@ -104,7 +104,7 @@ class Reader:
     ) -> None:
         check_count(window, "window")
         check_timeout(timeout)
-        self._conversation = conversation
+        self._connection = connection
         self._queue = queue
         self._transactional = transactional
         self._relayed = relayed
@@ -112,7 +112,7 @@ class Reader:
         self._window = window
         self._selector = selector
         self._timeout = timeout
-        self._settlements = Settlements(conversation)
+        self._settlements = Settlements(connection)
         self._number = 0
         self._is_open = False
         self._parts: deque[Part] = deque()
@@ -128,7 +128,7 @@ class Reader:
         """The open demand was cancelled: what the realm had granted by then still comes."""
         self._changed = asyncio.Event()
         self._error: PenstockError | None = None
-        self.attachment = 0
+        self._attachment = 0
         """Counts the seats taken: what was delivered over an earlier one has gone back."""
 
     # --- coming and going ----------------------------------------------------------------
@@ -136,24 +136,24 @@ class Reader:
     async def open(self) -> Reader:
         """Take a seat at the queue. Raises ``InvalidSelector``. Iterating opens it, too."""
         if not self._is_open:
-            self._number = self._settlements.subscription = self._conversation.add(self)
+            self._number = self._settlements.subscription = self._connection.add(self._incoming())
             try:
                 await self._attach()
             except BaseException as error:
-                self._conversation.give_up(self._number, error)
+                self._connection.give_up(self._number, error)
                 raise
             self._error, self._returned = None, IdSet()
             self._is_open = True
         return self
 
     async def _attach(self) -> None:
-        self.attachment += 1
+        self._attachment += 1
         window = self._window
         if self._relayed and not self._transactional:
             window = max(window, RELAYED_MAX)
         pull = not self._relayed
         message = Attach(self._queue, self._number, READERS, window, pull, self._selector)
-        await self._conversation.ask_to_open(message, Subscribed, self._parts.clear)
+        await self._connection.ask_to_open(message, Subscribed, self._parts.clear)
 
     async def close(self) -> None:
         """Give back what is not committed, and what was not handed out; leave the seat."""
@@ -163,12 +163,12 @@ class Reader:
         try:
             await self._settlements.confirm()
         finally:
-            self.failed(SessionClosed("the reader is closed"))
+            self._failed(SessionClosed("the reader is closed"))
             self._parts.clear()
             self._returned = self._held if self._transactional else IdSet()
             self._held, self._gone = IdSet(), IdSet()
             self._demanded, self._recalled = 0, False
-            await self._conversation.unsubscribe(self._number)
+            await self._connection.unsubscribe(self._number)
 
     async def __aenter__(self) -> Reader:
         return await self.open()
@@ -181,33 +181,34 @@ class Reader:
     ) -> None:
         await self.close()
 
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
+    # --- what comes ----------------------------------------------------------------------
 
-    # --- Incoming ------------------------------------------------------------------------
+    def _incoming(self) -> Incoming:
+        return Incoming(
+            self._delivered,
+            self._finished,
+            self._failed,
+            self._reopen,
+            hurry=self._settlements.hurry,
+        )
 
-    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+    def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message)
         events = EventBatch(batch, counts or None, publishers=message.publishers)
         self._parts.append(Part(events, self))
         self._changed.set()
 
-    def hurry(self) -> None:
-        """Send what was settled and is not sent yet."""
-        self._settlements.hurry()
-
-    def finished(self) -> None:
+    def _finished(self) -> None:
         self._demanded, self._recalled = 0, False
         self._changed.set()
 
-    def failed(self, error: PenstockError) -> None:
+    def _failed(self, error: PenstockError) -> None:
         self._error = error
         self._demanded, self._recalled = 0, False
         self._changed.set()
 
-    async def reopen(self) -> None:
+    async def _reopen(self) -> None:
         if not self._is_open:
             return
         self._parts.clear()  # the realm has taken these back, and those in the user's hands
@@ -218,7 +219,7 @@ class Reader:
         if self._recalled:
             self._demanded, self._recalled = 0, False
         elif self._demanded:
-            self._conversation.tell(wire.Demand(self._number, self._demanded))
+            self._connection.tell(wire.Demand(self._number, self._demanded))
         self._changed.set()
 
     # --- taking --------------------------------------------------------------------------
@@ -230,7 +231,7 @@ class Reader:
     def _demand(self, count: int) -> None:
         if count > 0 and not self._demanded and not self._relayed:
             self._demanded = count
-            self._conversation.tell(wire.Demand(self._number, count))
+            self._connection.tell(wire.Demand(self._number, count))
 
     async def _change(self, deadline_s: float | None) -> bool:
         """Wait until something comes or changes; False: nothing did until the deadline.
@@ -242,7 +243,7 @@ class Reader:
             return True
         if self._demanded and not self._recalled:
             self._recalled = True
-            self._conversation.tell(wire.Demand(self._number, 0))
+            self._connection.tell(wire.Demand(self._number, 0))
         while self._demanded:
             await self._changes_by(None)
         return bool(self._parts) or self._error is not None
@@ -267,7 +268,7 @@ class Reader:
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
-    async def next_part(self, timeout: float | None = None) -> Part | None:
+    async def _next_part(self, timeout: float | None = None) -> Part | None:
         """The events that are here, once there are some; None: none came in time."""
         check_timeout(timeout)
         await self.open()
@@ -284,9 +285,9 @@ class Reader:
             if not await self._change(deadline_s):
                 return None
 
-    def handed(self, event_id: int, attachment: int) -> None:
+    def _handed(self, event_id: int, attachment: int) -> None:
         """An event is in the user's hands now."""
-        if attachment != self.attachment:  # lost just now, and delivered again
+        if attachment != self._attachment:  # lost just now, and delivered again
             if self._transactional:
                 self._gone.add(Span(event_id, event_id + 1))
         elif self._transactional:
@@ -301,9 +302,9 @@ class Reader:
     async def __aiter__(self) -> AsyncIterator[Event]:
         opened_here = not self._is_open
         try:
-            while (part := await self.next_part()) is not None:
+            while (part := await self._next_part()) is not None:
                 for event_id, event in part:
-                    self.handed(event_id, part.attachment)
+                    self._handed(event_id, part.attachment)
                     yield event
         finally:
             if opened_here:
@@ -321,7 +322,7 @@ class Reader:
 
     async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
         """What is here, in columns; None when nothing comes for ``timeout`` seconds."""
-        part = await self.next_part(timeout)
+        part = await self._next_part(timeout)
         return None if part is None else self._taken(part, part.left)
 
     def _taken(self, part: Part, limit: int) -> EventBatch:
@@ -428,7 +429,7 @@ class Reader:
         return IdSet((Span(event_id, event_id + 1),))
 
     async def _settle(self, ids: IdSet, *, roll_back: bool) -> None:
-        held, attachment = self._held.overlap(ids), self.attachment
+        held, attachment = self._held.overlap(ids), self._attachment
         self._held.remove_all(held)
         if not ids:
             return
@@ -437,7 +438,7 @@ class Reader:
         except ConnectionLost:
             raise  # nothing is in hand any more
         except PenstockError:
-            if attachment == self.attachment:
+            if attachment == self._attachment:
                 self._held.add_all(held)
             raise
         self._changed.set()  # there is room in the window

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from penstock.api.subscriptions import Settle
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import RealmConnection
 from penstock.core.bounds import SPANS_MAX
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, SessionClosed
@@ -19,8 +19,8 @@ NOBODY = -1
 class Settlements:
     """Those of one seat, in the order they were made."""
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self, connection: RealmConnection) -> None:
+        self._connection = connection
         self.acks: list[int] = []
         """To be sent soon, before ``backs``."""
         self.takes_acks_of = NOBODY
@@ -60,7 +60,7 @@ class Settlements:
 
     def _sent(self, spans: Spans, *, roll_back: bool, previous: bool) -> asyncio.Future[Any]:
         message = Settle(self.subscription, spans, roll_back, previous)
-        answer = self._conversation.request(message, resend=False, waits=False)
+        answer = self._connection.request(message, resend=False, waits=False)
         if roll_back:
             self._rollbacks.add(answer)
             seat = self._seat
@@ -102,7 +102,7 @@ class Settlements:
     def refuse(self, error: PenstockError) -> None:
         """A settlement is refused here already."""
         self._refusal = error
-        self._conversation.report(error)
+        self._connection.report(error)
 
     def hurry(self) -> None:
         """Send what was to be settled soon, before anything else is sent."""
@@ -142,7 +142,7 @@ class Settlements:
         elif isinstance(error, PenstockError):
             self._refusal = error
         if isinstance(error, PenstockError) and not isinstance(error, SessionClosed):
-            self._conversation.report(error)
+            self._connection.report(error)
 
     def forget(self) -> None:
         """The connection was lost: what was not sent is of no use on another one."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.api.subscriptions import Subscribe, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
-from penstock.client.connection.connection import Conversation
+from penstock.client.connection.connection import Incoming, RealmConnection
 from penstock.client.reading.inbox import Begun, Inbox, Loops
 from penstock.client.reading.merging import Merger
 from penstock.columns.events.batch import EventBatch, stamp
@@ -77,7 +77,7 @@ class Subscription:
 
     def __init__(
         self,
-        conversation: Conversation,
+        connection: RealmConnection,
         channel: ChannelId,
         start: AnyStart,
         *,
@@ -96,7 +96,7 @@ class Subscription:
         """Bytes of what waits, by the identity of the batch."""
         self._taken = 0
         """Bytes the application has taken, of which the realm does not know yet."""
-        self._conversation = conversation
+        self._connection = connection
         self._channel = channel
         self._start = start
         self._selector = selector
@@ -105,7 +105,7 @@ class Subscription:
         self._last_id = last_id
         self._merger = merger
         self._inbox: Inbox[EventBatch] = Inbox()
-        self.loops: Loops[EventBatch] = Loops()
+        self._loops: Loops[EventBatch] = Loops()
         self._number = 0
         self._is_open = False
         self._first_id = 0
@@ -123,11 +123,11 @@ class Subscription:
         """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
         if not self._is_open:
             self._forget()  # the last one may have ended
-            self._number = self._conversation.add(self)
+            self._number = self._connection.add(self._incoming())
             try:
                 await self._ask(self._start)
             except BaseException as error:
-                self._conversation.give_up(self._number, error)
+                self._connection.give_up(self._number, error)
                 raise
             self._is_open = True
         return self
@@ -135,7 +135,7 @@ class Subscription:
     async def _ask(self, start: AnyStart) -> int:
         """Have events from ``start`` on; gives the id that it has led to."""
         self._credit, self._taken = self._granted, 0
-        answer = await self._conversation.ask_to_open(
+        answer = await self._connection.ask_to_open(
             Subscribe(
                 self._channel,
                 self._number,
@@ -166,13 +166,16 @@ class Subscription:
         self._sizes.clear()
         self._credit, self._next_id, self._taken = self._granted, 0, 0
 
-    async def reopen(self) -> None:
+    async def _reopen(self) -> None:
         if self._is_open:
             await self._ask(FromId(self._next_id))
 
-    # --- Incoming ------------------------------------------------------------------------
+    # --- what comes ----------------------------------------------------------------------
 
-    def delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
+    def _incoming(self) -> Incoming:
+        return Incoming(self._delivered, self._finished, self._failed, self._reopen)
+
+    def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         rows = received_batch(message, schema, body)
         if self._merger is not None:
             rows = self._merger.merged(rows)
@@ -191,12 +194,12 @@ class Subscription:
     def _confirm(self) -> None:
         self._confirmation_is_due = False
         if self._is_open:
-            self._conversation.tell(wire.Credit(self._number, 0, self._next_id))
+            self._connection.tell(wire.Credit(self._number, 0, self._next_id))
 
-    def finished(self) -> None:
+    def _finished(self) -> None:
         self._inbox.end()
 
-    def failed(self, error: PenstockError) -> None:
+    def _failed(self, error: PenstockError) -> None:
         self._inbox.fail(error)
 
     # --- taking --------------------------------------------------------------------------
@@ -213,7 +216,7 @@ class Subscription:
 
     def _put_back_rests(self) -> int:
         """What loops that are over have left comes next; gives how many batches that are."""
-        rests = self.loops.rests()
+        rests = self._loops.rests()
         for left, count in reversed(rests):
             rows = left.to_arrow().slice(count)
             rest = EventBatch(rows, left.redeliveries, publishers=left.publishers)
@@ -228,29 +231,29 @@ class Subscription:
         if more or self._taken * 4 >= self._buffer_bytes:
             self._credit += more
             taken, self._taken = self._taken, 0
-            self._conversation.tell(wire.Credit(self._number, more, 0, taken))
+            self._connection.tell(wire.Credit(self._number, more, 0, taken))
 
     def batches(self) -> AsyncIterator[EventBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
-        return self.loops.add(self._batches)
+        return self._loops.add(self._batches)
 
     async def _batches(self, begun: Begun[EventBatch]) -> AsyncIterator[EventBatch]:
-        self.loops.begins(begun, opens=not self._is_open)
+        self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
                 yield batch
                 if not self._is_open:  # closed meanwhile
                     return
         finally:
-            if self.loops.ends(begun):
+            if self._loops.ends(begun):
                 await self.close()
 
     def __aiter__(self) -> AsyncIterator[Event]:
         """Events as they come; what one iteration leaves comes with the next."""
-        return self.loops.add(self._events)
+        return self._loops.add(self._events)
 
     async def _events(self, begun: Begun[EventBatch]) -> AsyncIterator[Event]:
-        self.loops.begins(begun, opens=not self._is_open)
+        self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
                 begun.begin(batch)
@@ -260,12 +263,8 @@ class Subscription:
                     if not self._is_open:
                         return
         finally:
-            if self.loops.ends(begun):
+            if self._loops.ends(begun):
                 await self.close()
-
-    @property
-    def is_open(self) -> bool:
-        return self._is_open
 
     @property
     def first_id(self) -> int:
@@ -277,15 +276,15 @@ class Subscription:
         if self._is_open:
             self._is_open = False
             self._keep_place()
-            self.loops.closed()
+            self._loops.closed()
             self._inbox.fail(SessionClosed("the subscription is closed"))
-            await self._conversation.unsubscribe(self._number)
+            await self._connection.unsubscribe(self._number)
 
     def _keep_place(self) -> None:
         """Opened again, it goes on with the first event that was not handed out."""
         if self._browse:  # this one is gone through again
             return
-        left = [int(batch.event_ids[count]) for batch, count in self.loops.left()]
+        left = [int(batch.event_ids[count]) for batch, count in self._loops.left()]
         if (waiting := self._inbox.waiting()) is not None:
             left.append(int(waiting.event_ids[0]))
         self._start = FromId(min(left, default=self._next_id))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import delivered
 from penstock.client.reading.durable_subscription import DurableSubscription
-from penstock.client.reading.inbox import Begun
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 
@@ -26,7 +25,7 @@ class DeliveredEvent(Event):
     _loop: LoopThread
 
     @classmethod
-    def of(cls, event: delivered.DeliveredEvent, loop: LoopThread) -> DeliveredEvent:
+    def _of(cls, event: delivered.DeliveredEvent, loop: LoopThread) -> DeliveredEvent:
         """The same event, for the other client."""
         assert event._rows is not None, "it was delivered"
         twin = cls.received(event._rows, event._row, event.redelivery_count)
@@ -46,11 +45,11 @@ class DeliveredEvent(Event):
         event_id, subscription, attachment = self.event_id, self._subscription, self._attachment
         assert event_id is not None, "a delivered event has an id"
         if roll_back:
-            subscription.has_rolled_back = True
+            subscription._has_rolled_back = True
         else:
-            subscription.check_held(event_id, attachment)
+            subscription._check_held(event_id, attachment)
         self._loop.soon(
-            lambda: subscription.settle_in_turn(
+            lambda: subscription._settle_in_turn(
                 event_id, attachment, roll_back=roll_back, previous=previous
             )
         )
@@ -75,13 +74,9 @@ class DeliveredBatch(EventBatch):
 
     def _owned(self, event: Event) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
-        event._subscription, event._attachment = self._inner.subscription, self._inner.attachment
+        event._subscription, event._attachment = self._inner._subscription, self._inner._attachment
         event._loop = self._loop
         return event
-
-    def begin(self, begun: Begun[delivered.DeliveredBatch]) -> None:
-        """Its events are handed out one by one; what is left comes next."""
-        begun.begin(self._inner)
 
     @property
     def is_stale(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.client.connection.threads import LoopThread
 from penstock.client.publishing import producer as aio_producer
-from penstock.client.publishing.batching import Gathered, Gathering
+from penstock.client.publishing.batching import Gathered
 from penstock.core.vocabulary.errors import SessionClosed
 
 
@@ -18,19 +18,10 @@ class Producer:
     May be shared by several threads. See :class:`penstock.aio.Producer`.
     """
 
-    def __init__(
-        self,
-        inner: aio_producer.Producer,
-        loop: LoopThread,
-        *,
-        batch_events: int,
-        batch_bytes: int,
-        linger_ms: float,
-    ) -> None:
+    def __init__(self, inner: aio_producer.Producer, loop: LoopThread) -> None:
         self._inner = inner
         self._loop = loop
-        self._linger_s = linger_ms / 1_000
-        self._gathering = Gathering(batch_events, batch_bytes)
+        self._gathering = inner._another_gathering()
         self._lock = threading.Lock()
         self._lingering = False
         self._closed = False
@@ -63,25 +54,25 @@ class Producer:
                 self._hand_over(gathered)
             elif not self._lingering:
                 self._lingering = True
-                self._loop.later(self._linger_s, self._linger_over)
+                self._loop.later(self._inner._linger_s, self._linger_over)
 
     def _hand_over(self, gathered: Gathered) -> None:
         """Called with the lock held, so that batches leave in the order they were filled."""
-        self._loop.call(self._inner.send_gathered(gathered))
+        self._loop.call(self._inner._publish_gathered(gathered))
 
     def _linger_over(self) -> None:
         """On the loop's thread: what is there leaves now, unless a sender is at it."""
         self._lingering = False
         if not self._lock.acquire(blocking=False):
             self._lingering = True
-            self._loop.later(self._linger_s, self._linger_over)
+            self._loop.later(self._inner._linger_s, self._linger_over)
             return
         try:
             gathered = self._gathering.take()
         finally:
             self._lock.release()
         if gathered is not None:
-            self._inner.send_gathered_soon(gathered)
+            self._inner._publish_soon(gathered)
 
     def flush(self) -> None:
         """Wait until everything sent so far is safe or has been reported as refused."""

@@ -1,0 +1,81 @@
+"""How a blocking session ends: by itself, with its block, or with the interpreter."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from penstock.client.connection.connection import ErrorListener
+from penstock.client.connection.threads import LoopThread
+from penstock.client.handles.session import Session as AioSession
+from penstock.client.sync.sync_destination import Destination
+from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
+
+_open: weakref.WeakSet[SessionEnd] = weakref.WeakSet()
+"""Sessions of this process that nobody has closed."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """Confirm what was settled last: the interpreter ends, and of all threads only the clients'
+    own are left. What cannot be confirmed was reported."""
+    for session in list(_open):
+        with contextlib.suppress(PenstockError):
+            session.close()
+
+
+class SessionEnd:
+    """Closing a session, and what else of it belongs to the thread that calls."""
+
+    def __init__(
+        self, inner: AioSession, loop: LoopThread, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self._inner = inner
+        self._loop = loop
+        self._on_close = on_close
+        _open.add(self)
+
+    def on_error(self, listener: ErrorListener) -> None:
+        """Hear of errors that belong to no call; called on the client's own thread."""
+        self._inner.on_error(listener)
+
+    def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
+        """Wait until one of the channels and queues has an event of the id given with it, or a
+        later one; False: none has for ``timeout`` seconds."""
+        inner = {each._inner: start for each, start in starts.items()}
+        return self._loop.call(self._inner.wait_for_events(inner, timeout))
+
+    def close(self) -> None:
+        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
+
+        It waits until the realm has confirmed what is on its way to it. Raises ``ConnectionLost``
+        when that can not be had any more: what was settled last may be delivered again. Closing
+        again, or in a forked child, does nothing.
+        """
+        _open.discard(self)
+        if not self._loop.is_usable:
+            return
+        try:
+            self._loop.call(self._inner.close())
+        finally:
+            if self._on_close is not None:
+                self._on_close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except ConnectionLost:
+            if error is None:
+                raise  # else it was reported, and what went wrong before is what matters

@@ -1,0 +1,148 @@
+"""Iterating, for blocking callers: batches are asked for on the loop, and handed out here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from penstock.client.connection.threads import LoopThread
+from penstock.client.reading.delivered import DeliveredBatch as AioDeliveredBatch
+from penstock.client.reading.durable_subscription import (
+    DurableSubscription as AioDurableSubscription,
+)
+from penstock.client.reading.inbox import Begun
+from penstock.client.reading.reader import Reader as AioReader
+from penstock.client.reading.subscription import Subscription as AioSubscription
+from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
+
+
+class SubscriptionIteration:
+    """Iterating a subscription or browse."""
+
+    _inner: AioSubscription
+    _loop: LoopThread
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        return self._inner._loops.add(self._batches)
+
+    def _batches(self, begun: Begun[EventBatch]) -> Iterator[EventBatch]:
+        self._inner._loops.begins(begun, opens=not self._inner._is_open)
+        try:
+            while (batch := self._loop.call(self._inner.next_batch())) is not None:
+                yield batch
+                if not self._inner._is_open:  # closed meanwhile
+                    return
+        finally:
+            if self._inner._loops.ends(begun):
+                self._loop.call(self._inner.close())
+
+    def __iter__(self) -> Iterator[Event]:
+        """Events as they come; what one iteration leaves comes with the next."""
+        return self._inner._loops.add(self._events)
+
+    def _events(self, begun: Begun[EventBatch]) -> Iterator[Event]:
+        self._inner._loops.begins(begun, opens=not self._inner._is_open)
+        try:
+            while (batch := self._loop.call(self._inner.next_batch())) is not None:
+                begun.begin(batch)
+                for event in batch:
+                    begun.count += 1
+                    yield event
+                    if not self._inner._is_open:
+                        return
+        finally:
+            if self._inner._loops.ends(begun):
+                self._loop.call(self._inner.close())
+
+
+class DurableIteration:
+    """Iterating a seat at a durable."""
+
+    _inner: AioDurableSubscription
+    _loop: LoopThread
+
+    def batches(self) -> Iterator[DeliveredBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        return self._inner._loops.add(self._batches)
+
+    def _next(self) -> DeliveredBatch | None:
+        batch = self._loop.call(self._inner.next_batch())
+        return None if batch is None else DeliveredBatch(batch, self._loop)
+
+    def _batches(self, begun: Begun[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
+        inner = self._inner
+        inner._loops.begins(begun, opens=not inner._is_open)
+        try:
+            while (batch := self._next()) is not None:
+                if inner._auto_ack:
+                    begun.begin(batch._inner)
+                yield batch
+                if not inner._is_open:
+                    return
+                if inner._auto_ack:
+                    begun.forget()
+                    batch.ack()
+        finally:
+            if inner._loops.ends(begun):
+                self._loop.call(inner.close())
+
+    def __iter__(self) -> Iterator[DeliveredEvent]:
+        return self._inner._loops.add(self._events)
+
+    def _events(self, begun: Begun[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
+        inner = self._inner
+        inner._loops.begins(begun, opens=not inner._is_open)
+        try:
+            while (batch := self._next()) is not None:
+                begun.begin(batch._inner)
+                for event in batch:
+                    if inner._may_recall and self._loop.call(inner._is_recalled(event)):
+                        begun.count += 1
+                        continue
+                    if batch.is_stale or inner._has_ended:
+                        break  # the realm has taken the rest back, and delivers it again
+                    begun.count += not inner._auto_ack
+                    yield event
+                    if not inner._is_open:  # closed meanwhile: all of it has gone back
+                        return
+                    if inner._auto_ack:  # until here it is not done with, and would come again
+                        event.ack()
+                        begun.count += 1
+        finally:
+            if inner._loops.ends(begun):
+                self._loop.call(inner.close())
+
+
+class ReaderIteration:
+    """Iterating a reader of a queue."""
+
+    _inner: AioReader
+    _loop: LoopThread
+
+    def __iter__(self) -> Iterator[Event]:
+        opened_here = not self._inner._is_open
+        inner, loop = self._inner, self._loop
+        try:
+            while (part := loop.call(inner._next_part())) is not None:
+                for event_id, event in part:
+                    loop.soon(_handing(inner, event_id, part.attachment))
+                    yield event
+        finally:
+            if opened_here:
+                loop.call(inner.close())
+
+    def batches(self) -> Iterator[EventBatch]:
+        """Columns as they come; iterating to the end closes what iterating opened."""
+        opened_here = not self._inner._is_open
+        try:
+            while (batch := self._loop.call(self._inner.next_batch())) is not None:
+                yield batch
+        finally:
+            if opened_here:
+                self._loop.call(self._inner.close())
+
+
+def _handing(inner: AioReader, event_id: int, attachment: int) -> Callable[[], None]:
+    return lambda: inner._handed(event_id, attachment)
