@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # what is loaded when first used; a test holds both to each o
         StorageProperties,
     )
     from penstock.client.handles.schedule import Scheduled
+    from penstock.client.publishing.event_attributes import EventAttributes
     from penstock.client.reading.key_state import KeyState
     from penstock.client.reading.peeking import Peeked
     from penstock.client.sync.sync import (
@@ -122,6 +123,7 @@ _HOMES = {
         "QueueAttributes",
         "StorageProperties",
     ),
+    "penstock.client.publishing.event_attributes": ("EventAttributes",),
     "penstock.client.reading.key_state": ("KeyState",),
     "penstock.client.reading.peeking": ("Peeked",),
     "penstock.client.handles.schedule": ("Scheduled",),
@@ -189,6 +191,7 @@ __all__ = [
     "EditedAttributes",
     "Engine",
     "Event",
+    "EventAttributes",
     "EventBatch",
     "EventTooLarge",
     "Fenced",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
@@ -151,3 +152,50 @@ def test_ranges_of_one_event_and_waits_of_no_time_are_taken(stocked: Session) ->
     assert [event.event_id for event in orders.browse(start=3, end=3)] == [3]
     assert len(orders.durables.get("d").fetch(2, 0)) == 2
     assert work.pop(0) is not None
+
+
+PUBLISHED = "tag, properties, headers, ttl, persistent, priority, transient, deliver_at"
+QUEUED = PUBLISHED.replace("transient, ", "")
+
+
+@pytest.mark.spec("E1")
+@pytest.mark.parametrize("given", [{"prio": 3}, {"is_delta": True}, {"ttl": 5, "Tag": "x"}])
+def test_an_argument_that_a_publish_does_not_know_is_named_with_those_it_knows(
+    stocked: Session, given: Any
+) -> None:
+    orders, work = _orders(stocked), stocked.queues.get("work")
+    (wrong,) = given.keys() - {"ttl"}
+    with pytest.raises(TypeError, match=rf"publish\(\) has no argument {wrong}; .*{PUBLISHED}$"):
+        orders.publish(b"x", **given)
+    with pytest.raises(TypeError, match=rf"push\(\) has no argument {wrong}; .*{QUEUED}$"):
+        work.push(b"x", **given)
+    with orders.transaction() as one, pytest.raises(TypeError, match=PUBLISHED):
+        one.publish(b"x", **given)
+    with stocked.transaction() as several, pytest.raises(TypeError, match=PUBLISHED):
+        several.publish(orders, b"x", **given)
+
+    assert orders.info().events == work.info().events == 10
+
+
+def test_an_event_of_a_queue_cannot_be_transient(stocked: Session) -> None:
+    given: Any = {"transient": True}
+    with pytest.raises(TypeError, match=r"push\(\) has no argument transient"):
+        stocked.queues.get("work").push(b"x", **given)
+
+    assert stocked.queues.get("work").info().events == 10
+
+
+@pytest.mark.parametrize("module", [penstock, penstock.aio], ids=lambda module: module.__name__)
+def test_help_spells_out_what_an_event_may_be_published_with(module: Any) -> None:
+    def keywords(method: Any) -> dict[str, Any]:
+        shown = inspect.signature(method).parameters.values()
+        return {each.name: each.default for each in shown if each.kind is each.KEYWORD_ONLY}
+
+    of_events = keywords(penstock.Event)
+    del of_events["is_delta"]
+
+    assert keywords(module.Channel.publish) == of_events
+    assert keywords(module.Transaction.publish) == of_events
+    assert keywords(module.JointTransaction.publish) == of_events
+    assert set(of_events) - set(keywords(module.Queue.push)) == {"transient"}
+    assert set(get_type_hints(penstock.EventAttributes)) == set(of_events)

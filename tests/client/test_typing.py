@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 from __future__ import annotations
 
+from typing import Unpack
+
 import penstock
 from penstock import aio
 
@@ -36,10 +38,21 @@ session.channels.create("orders", ttl="1h")  # [arg-type]
 session.channels.create("orders", storage={"sync": "never"})  # [typeddict-item]
 session.channels.create("orders", storage={"snyc": "none"})  # [typeddict-unknown-key]
 session.channels.create("orders", max_deliveries=3)  # [call-arg]
+orders.publish(b"x", tag="a", ttl=5, transient=True, deliver_at=1.5)
+orders.publish(b"x", prio=3)  # [call-arg]
+orders.publish(b"x", ttl="1h")  # [arg-type]
 orders.edit(ttl=5, archive="./archive")
 orders.edit(type="reliable")  # [call-arg]
 session.queues.create("work", dead_event_store="dead", max_deliveries=3)
 session.queues.create("work", archive="./archive")  # [call-arg]
+session.queues.get("work").push(b"x", transient=True)  # [call-arg]
+with session.transaction() as together:
+    together.publish(orders, b"x", priority=3)
+    together.publish(orders, b"x", prio=3)  # [call-arg]
+
+
+def publish(**attributes: Unpack[penstock.EventAttributes]) -> int:
+    return orders.publish(b"x", **attributes)
 orders.durables.create("billing", type="serial", start="latest", strict_order=True)
 orders.durables.create("billing", type="shard")  # [arg-type]
 orders.durables.create("billing", start="newest")  # [arg-type]
@@ -52,6 +65,8 @@ async def live() -> None:
     async with aio.connect("penstock://localhost") as session:
         orders: aio.Channel = await session.channels.create("orders", type="reliable")
         await session.channels.create("orders", type="relyable")  # [arg-type]
+        await orders.publish(b"x", priority=3)
+        await orders.publish(b"x", prio=3)  # [call-arg]
         await session.queues.create("work", capcity=5)  # [call-arg]
         await orders.durables.create("billing", type="shard")  # [arg-type]
         await orders.durables.create("billing", max_delivery=3)  # [arg-type]

@@ -21,13 +21,19 @@ from penstock.client.handles.attributes import ChannelAttributes
 from penstock.client.handles.definitions import definition_of
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.durables import Durables
+from penstock.client.publishing.event_attributes import (
+    PUBLISHED,
+    EventAttributes,
+    spelled_out,
+    unknown_attribute,
+)
 from penstock.client.publishing.publishing import Publisher, ids_of_answer, parts_of, stage
 from penstock.client.publishing.streamed import Many
 from penstock.client.reading.archive_subscription import SeamlessSubscription
 from penstock.client.reading.merging import Merger, Registered, delta_of, key_name_of, registered_of
 from penstock.client.reading.start_positions import StartLike, check_range, start_of
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
-from penstock.columns.events.event import Event, Moment
+from penstock.columns.events.event import Event
 from penstock.columns.events.lifted_columns import flat_table
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema.ipc import batch_bytes
@@ -110,18 +116,11 @@ class Channel(Destination):
 
     # --- publishing ----------------------------------------------------------------------
 
+    @spelled_out
     async def publish(
         self,
         data: bytes = b"",
-        *,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
-        persistent: bool | None = None,
-        priority: int | None = None,
-        transient: bool = False,
-        deliver_at: Moment | None = None,
+        **attributes: Unpack[EventAttributes],
     ) -> int:
         """Publish one event; returns its id once it is safe.
 
@@ -129,17 +128,9 @@ class Channel(Destination):
         then, and what is returned is its number in ``scheduled``. Raises ``InvalidEvent``,
         ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused``.
         """
-        event = Event(
-            data,
-            tag=tag,
-            properties=properties,
-            headers=headers,
-            ttl=ttl,
-            persistent=persistent,
-            priority=priority,
-            transient=transient,
-            deliver_at=deliver_at,
-        )
+        if not attributes.keys() <= PUBLISHED:
+            raise unknown_attribute(attributes, PUBLISHED, "publish")
+        event = Event(data, **attributes)
         return await self._publish(event)
 
     async def publish_many(self, events: Many) -> range:

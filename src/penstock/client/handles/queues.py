@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from penstock.api.channels import (
@@ -18,10 +17,16 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import QueueAttributes
 from penstock.client.handles.definitions import definition_of
 from penstock.client.handles.destination import Destination
+from penstock.client.publishing.event_attributes import (
+    QUEUED,
+    QueuedAttributes,
+    spelled_out,
+    unknown_attribute,
+)
 from penstock.client.publishing.streamed import Many
 from penstock.client.reading.peeking import PEEK_DEFAULT, Peeked, peek
 from penstock.client.reading.reader import WINDOW_DEFAULT, Reader
-from penstock.columns.events.event import Event, Moment
+from penstock.columns.events.event import Event
 
 if TYPE_CHECKING:
     from penstock.client.copies.transfer import FolderLike
@@ -97,17 +102,11 @@ class Queue(Destination):
 
     # --- events going in -----------------------------------------------------------------
 
+    @spelled_out
     async def push(
         self,
         data: bytes = b"",
-        *,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
-        persistent: bool | None = None,
-        priority: int | None = None,
-        deliver_at: Moment | None = None,
+        **attributes: Unpack[QueuedAttributes],
     ) -> int:
         """Put one event on the queue; returns its id once it is safe.
 
@@ -115,16 +114,9 @@ class Queue(Destination):
         then, and what is returned is its number in ``scheduled``. Raises ``InvalidEvent``,
         ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused``.
         """
-        event = Event(
-            data,
-            tag=tag,
-            properties=properties,
-            headers=headers,
-            ttl=ttl,
-            persistent=persistent,
-            priority=priority,
-            deliver_at=deliver_at,
-        )
+        if not attributes.keys() <= QUEUED:
+            raise unknown_attribute(attributes, QUEUED, "push")
+        event = Event(data, **attributes)
         return await self._publish(event)
 
     async def push_many(self, events: Many) -> range:

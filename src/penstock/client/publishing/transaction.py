@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Literal, Protocol, Self, Unpack, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -22,10 +22,16 @@ from penstock.api.transactions import (
     TransactionPart,
 )
 from penstock.client.connection.connection import RealmConnection
+from penstock.client.publishing.event_attributes import (
+    PUBLISHED,
+    EventAttributes,
+    spelled_out,
+    unknown_attribute,
+)
 from penstock.client.publishing.publishing import FRAME_BODIES_MAX, STAGINGS_MAX, parts_of, stage
 from penstock.client.publishing.streamed import Many, bodies_of_all
 from penstock.columns.events.body import body_of
-from penstock.columns.events.event import Event, Moment
+from penstock.columns.events.event import Event
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.core.bounds import SPANS_MAX
@@ -283,31 +289,16 @@ class Transaction(Unit):
         await self._on(self._number, self._name)
         return self
 
+    @spelled_out
     async def publish(
         self,
         data: bytes = b"",
-        *,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
-        persistent: bool | None = None,
-        priority: int | None = None,
-        transient: bool = False,
-        deliver_at: Moment | None = None,
+        **attributes: Unpack[EventAttributes],
     ) -> None:
         """Add one event. Raises ``InvalidEvent``, ``AlreadyCommitted``, ``AlreadyAborted``."""
-        event = Event(
-            data,
-            tag=tag,
-            properties=properties,
-            headers=headers,
-            ttl=ttl,
-            persistent=persistent,
-            priority=priority,
-            transient=transient,
-            deliver_at=deliver_at,
-        )
+        if not attributes.keys() <= PUBLISHED:
+            raise unknown_attribute(attributes, PUBLISHED, "publish")
+        event = Event(data, **attributes)
         (await self._on(self._number, self._name)).add(event)
 
     async def publish_many(self, events: Many) -> None:
@@ -343,32 +334,17 @@ class JointTransaction(Unit):
         self._redriven: dict[ChannelId, IdSet] = {}
         self._purged: dict[ChannelId, IdSet] = {}
 
+    @spelled_out
     async def publish(
         self,
         store: Named,
         data: bytes = b"",
-        *,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
-        persistent: bool | None = None,
-        priority: int | None = None,
-        transient: bool = False,
-        deliver_at: Moment | None = None,
+        **attributes: Unpack[EventAttributes],
     ) -> None:
         """Add one event for a channel or queue."""
-        event = Event(
-            data,
-            tag=tag,
-            properties=properties,
-            headers=headers,
-            ttl=ttl,
-            persistent=persistent,
-            priority=priority,
-            transient=transient,
-            deliver_at=deliver_at,
-        )
+        if not attributes.keys() <= PUBLISHED:
+            raise unknown_attribute(attributes, PUBLISHED, "publish")
+        event = Event(data, **attributes)
         (await self._in(store)).add(event)
 
     async def publish_many(self, store: Named, events: Many) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import channels as aio_channels
 from penstock.client.handles.attributes import ChannelAttributes
+from penstock.client.publishing.event_attributes import EventAttributes, spelled_out
 from penstock.client.reading.start_positions import StartLike
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX
 from penstock.client.sync.caller_threads import ChannelStreaming
@@ -19,7 +20,6 @@ from penstock.client.sync.sync_destination import Destination
 from penstock.client.sync.sync_durables import Durables
 from penstock.client.sync.sync_merging import Registered
 from penstock.client.sync.sync_subscription import Subscription
-from penstock.columns.events.event import Moment
 
 if TYPE_CHECKING:
     from penstock.client.copies.transfer import FolderLike
@@ -85,38 +85,15 @@ class Channel(ChannelStreaming, Destination):
         self._inner: aio_channels.Channel = inner
         self.durables = Durables(inner.durables, loop)
 
-    def publish(
-        self,
-        data: bytes = b"",
-        *,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
-        persistent: bool | None = None,
-        priority: int | None = None,
-        transient: bool = False,
-        deliver_at: Moment | None = None,
-    ) -> int:
+    @spelled_out
+    def publish(self, data: bytes = b"", **attributes: Unpack[EventAttributes]) -> int:
         """Publish one event; returns its id once it is safe.
 
         With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is published
         then, and what is returned is its number in ``scheduled``. Raises ``InvalidEvent``,
         ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused``.
         """
-        return self._loop.call(
-            self._inner.publish(
-                data,
-                tag=tag,
-                properties=properties,
-                headers=headers,
-                ttl=ttl,
-                persistent=persistent,
-                priority=priority,
-                transient=transient,
-                deliver_at=deliver_at,
-            )
-        )
+        return self._loop.call(self._inner.publish(data, **attributes))
 
     def publish_table(self, table: Any, *, delta: bool = False) -> range:
         """Publish the rows of an Arrow, pandas or polars table in one step.

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import queues as aio_queues
 from penstock.client.handles.attributes import QueueAttributes
+from penstock.client.publishing.event_attributes import QueuedAttributes, spelled_out
 from penstock.client.reading import reader as aio_reader
 from penstock.client.reading.peeking import PEEK_DEFAULT, Peeked
 from penstock.client.reading.reader import WINDOW_DEFAULT
@@ -18,7 +18,7 @@ from penstock.client.sync.caller_threads import QueueStreaming
 from penstock.client.sync.iteration import ReaderIteration
 from penstock.client.sync.sync_destination import Destination
 from penstock.columns.events.batch import EventBatch
-from penstock.columns.events.event import Event, Moment
+from penstock.columns.events.event import Event
 
 if TYPE_CHECKING:
     from penstock.client.copies.transfer import FolderLike
@@ -78,36 +78,15 @@ class Queue(QueueStreaming, Destination):
         super().__init__(inner, loop)
         self._inner: aio_queues.Queue = inner
 
-    def push(
-        self,
-        data: bytes = b"",
-        *,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
-        persistent: bool | None = None,
-        priority: int | None = None,
-        deliver_at: Moment | None = None,
-    ) -> int:
+    @spelled_out
+    def push(self, data: bytes = b"", **attributes: Unpack[QueuedAttributes]) -> int:
         """Put one event on the queue; returns its id once it is safe.
 
         With ``deliver_at``, a datetime with a time zone or seconds since 1970, it is put there
         then, and what is returned is its number in ``scheduled``. Raises ``InvalidEvent``,
         ``EventTooLarge``, ``CapacityReached``, ``MemoryLimit``, ``PublishingPaused``.
         """
-        return self._loop.call(
-            self._inner.push(
-                data,
-                tag=tag,
-                properties=properties,
-                headers=headers,
-                ttl=ttl,
-                persistent=persistent,
-                priority=priority,
-                deliver_at=deliver_at,
-            )
-        )
+        return self._loop.call(self._inner.push(data, **attributes))
 
     def push_table(self, table: Any) -> range:
         """Put the rows of an Arrow, pandas or polars table on the queue in one step; columns as

@@ -4,17 +4,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
 from penstock.client.connection.threads import LoopThread
 from penstock.client.publishing import transaction as aio_transaction
+from penstock.client.publishing.event_attributes import EventAttributes, spelled_out
 from penstock.client.publishing.transaction import Named
 from penstock.client.sync.caller_threads import JointStreaming, TransactionStreaming
-from penstock.columns.events.event import Moment
 
 
 class Unit:
@@ -59,33 +59,10 @@ class Transaction(TransactionStreaming, Unit):
         super().__init__(inner, loop)
         self._inner: aio_transaction.Transaction = inner
 
-    def publish(
-        self,
-        data: bytes = b"",
-        *,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
-        persistent: bool | None = None,
-        priority: int | None = None,
-        transient: bool = False,
-        deliver_at: Moment | None = None,
-    ) -> None:
+    @spelled_out
+    def publish(self, data: bytes = b"", **attributes: Unpack[EventAttributes]) -> None:
         """Add one event. Raises ``InvalidEvent``, ``AlreadyCommitted``, ``AlreadyAborted``."""
-        self._loop.call(
-            self._inner.publish(
-                data,
-                tag=tag,
-                properties=properties,
-                headers=headers,
-                ttl=ttl,
-                persistent=persistent,
-                priority=priority,
-                transient=transient,
-                deliver_at=deliver_at,
-            )
-        )
+        self._loop.call(self._inner.publish(data, **attributes))
 
     def publish_table(self, table: Any) -> None:
         """Add the rows of an Arrow, pandas or polars table."""
@@ -113,35 +90,12 @@ class JointTransaction(JointStreaming, Unit):
         super().__init__(inner, loop)
         self._inner: aio_transaction.JointTransaction = inner
 
+    @spelled_out
     def publish(
-        self,
-        store: Named,
-        data: bytes = b"",
-        *,
-        tag: str | None = None,
-        properties: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-        ttl: int = 0,
-        persistent: bool | None = None,
-        priority: int | None = None,
-        transient: bool = False,
-        deliver_at: Moment | None = None,
+        self, store: Named, data: bytes = b"", **attributes: Unpack[EventAttributes]
     ) -> None:
         """Add one event for a channel or queue."""
-        self._loop.call(
-            self._inner.publish(
-                store,
-                data,
-                tag=tag,
-                properties=properties,
-                headers=headers,
-                ttl=ttl,
-                persistent=persistent,
-                priority=priority,
-                transient=transient,
-                deliver_at=deliver_at,
-            )
-        )
+        self._loop.call(self._inner.publish(store, data, **attributes))
 
     def publish_table(self, store: Named, table: Any) -> None:
         """Add the rows of an Arrow, pandas or polars table for a channel or queue."""

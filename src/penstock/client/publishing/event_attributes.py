@@ -1,0 +1,60 @@
+"""What an event is published with, besides its data: once, for every way to publish."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, TypeVar
+
+from penstock.columns.events.event import Event, Moment
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class QueuedAttributes(TypedDict, total=False):
+    """What an event is put on a queue with."""
+
+    tag: str | None
+    properties: Mapping[str, Any] | None
+    headers: Mapping[str, Any] | None
+    ttl: int
+    """In milliseconds; 0: it has none of its own."""
+    persistent: bool | None
+    """For mixed channels and queues; None: as they are."""
+    priority: int | None
+    """0 to 9; None: 4."""
+    deliver_at: Moment | None
+    """A datetime with a time zone, or seconds since 1970."""
+
+
+class EventAttributes(QueuedAttributes, total=False):
+    """What an event is published with."""
+
+    transient: bool
+    """It is never stored (SEM E8)."""
+
+
+QUEUED = frozenset(QueuedAttributes.__annotations__)
+PUBLISHED = frozenset(EventAttributes.__annotations__)
+
+_OF_EVENTS = inspect.signature(Event).parameters
+
+
+def spelled_out(method: F) -> F:
+    """Show each attribute with its default where the signature of ``method`` is asked for, as
+    ``help`` and editors do, instead of ``**attributes``."""
+    signature = inspect.signature(method)
+    *own, gathered = signature.parameters.values()
+    is_queued = "Queued" in str(gathered.annotation)
+    known = QUEUED if is_queued else PUBLISHED
+    each = [parameter for name, parameter in _OF_EVENTS.items() if name in known]
+    shown = signature.replace(parameters=[*own, *each])
+    method.__signature__ = shown  # type: ignore[attr-defined]
+    return method
+
+
+def unknown_attribute(given: Mapping[str, object], known: frozenset[str], method: str) -> TypeError:
+    """What is wrong with ``given``, of which some are not ``known``."""
+    wrong = ", ".join(sorted(given.keys() - known))
+    there_are = ", ".join(name for name in _OF_EVENTS if name in known)
+    return TypeError(f"{method}() has no argument {wrong}; besides data there are {there_are}")
