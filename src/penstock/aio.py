@@ -60,13 +60,13 @@ def connect(
 
         async with penstock.aio.connect(url) as session:  # closed at the end of the block
             ...
-        session = await penstock.aio.connect(url)  # to be closed by whoever opens it
+        session = await penstock.aio.connect(url)  # close it yourself
 
     ``penstock://user:password@host`` signs in; the password may come from ``PENSTOCK_PASSWORD``
     instead. ``token`` is a bearer token, or a function that gives one that is good now.
 
     A connection that is lost is made again; when that does not succeed for ``reconnect_timeout``
-    seconds, whoever waits gets ``CannotConnect``.
+    seconds, calls that wait raise ``CannotConnect``.
     Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, and ``InvalidArgument``
     for something that is no URL.
     """

@@ -1,4 +1,4 @@
-"""A connection with a realm: survives its connections, and retries what is safe to retry.
+"""The connection of a session to its realm: reconnects, and retries what is safe to retry.
 
 What users ask of it is in :mod:`penstock.client.handles.session`.
 """
@@ -265,7 +265,7 @@ class RealmConnection:
         # Without a pause between the two: nothing newer may overtake what waits for an answer.
         for number, pending in list(self._pending.items()):
             if pending.answer.done() and not pending.sent:
-                del self._pending[number]  # whoever asked has given up before it was sent
+                del self._pending[number]  # the caller gave up before it was sent
             else:
                 self._send(pending)
         self._online.set()
@@ -453,7 +453,7 @@ class RealmConnection:
         resend: bool = True,
         waits: bool = True,
     ) -> None:
-        """The same, and ``answer`` is told what comes of it."""
+        """Send ``message`` as :meth:`request` does; the answer goes to ``answer``."""
         if self._closed is not None:
             answer.set_exception(self._closed)
             return
@@ -565,7 +565,7 @@ class RealmConnection:
             await self.request(Unsubscribe(number))
 
     def give_up(self, number: int, error: BaseException) -> None:
-        """A subscription was not opened: refused, or whoever wanted it does not any more; then
+        """A subscription was not opened: refused, or the caller was cancelled; then
         the realm is told, for it may be open there."""
         self.remove(number)
         if not isinstance(error, PenstockError):

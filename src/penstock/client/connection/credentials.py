@@ -55,7 +55,7 @@ class Credentials:
 
 
 def check_token_is_safe(url: RealmUrl) -> None:
-    """Whoever sees a token can use it. Raises ``InvalidArgument`` where others could see it."""
+    """Raises ``InvalidArgument`` where others could see a token: anybody who has it can use it."""
     if url.tls:
         return
     for address in url.addresses:

@@ -16,7 +16,7 @@ _errors = error_classes()
 
 
 class Answer(Protocol):
-    """Who hears of an answer: a future, or whoever else it is for."""
+    """What an answer is given to: a future, or an object that acts like one."""
 
     def done(self) -> bool:
         """Whether it has come, or nobody wants it any more."""

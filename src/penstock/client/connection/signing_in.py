@@ -23,7 +23,7 @@ from penstock.wire.scram import MECHANISM, NONCE_BYTES, ScramClient
 
 
 class SigningIn:
-    """Of one session, for one connection after the other."""
+    """Signs one session in, on one connection after the other."""
 
     def __init__(self, url: RealmUrl, token: Token | None = None) -> None:
         """Raises ``InvalidArgument`` for files that do not do."""

@@ -122,7 +122,7 @@ class LoopThread:
 
 
 async def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Whoever still waits for something is told that it will not come."""
+    """Cancel what is left: calls that still wait get an error instead of hanging."""
     left = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
     for task in left:
         task.cancel()

@@ -46,7 +46,7 @@ class CopyResult(Struct, frozen=True, kw_only=True):
     bytes_copied: int
     files_removed: int
     files_left: int
-    """Of which the realm has no more events; ``prune`` removes them."""
+    """Files the realm has no events of any more; ``prune`` removes them."""
 
 
 _Read = Callable[[int, IO[bytes]], Awaitable[None]]

@@ -66,7 +66,7 @@ class Access:
         return await self._connection.ask(message, UserInfo, resend=False)
 
     async def set_password(self, name: str, password: str, old: str | None = None) -> None:
-        """Of another user; or of oneself, for which the ``old`` one is needed. Raises
+        """Set the password of a user; for one's own, the ``old`` one is needed. Raises
         ``NameDoesNotExist``, ``InvalidArgument``, ``AuthenticationFailed``."""
         made = await self._verifier(password)
         proof = b"" if old is None else await self._proof(name, made, old)

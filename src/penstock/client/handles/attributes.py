@@ -54,9 +54,9 @@ class EditedAttributes(_Changeable, total=False):
     """What may be changed in place (SEM C3)."""
 
     archive: str
-    """Of channels."""
+    """Channels only: the table that has what left the channel."""
     max_deliveries: int
-    """Of queues."""
+    """Queues only: an event rolled back as often is dead."""
 
 
 class _Fixed(_Changeable, total=False):

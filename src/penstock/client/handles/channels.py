@@ -173,7 +173,7 @@ class Channel(Destination):
     async def update(
         self, key: Any, properties: Mapping[str, Any] | None = None, /, **changes: Any
     ) -> int:
-        """Change some properties of the event of a key, whoever registered it; returns the id of
+        """Change some properties of the event of a key, from any session; returns the id of
         the delta once it is safe. Where there is none, they are the event (SEM K4)."""
         name = key_name_of(self.name, self._opened.definition)
         return await self._publish(delta_of(name, key, {**(properties or {}), **changes}))
@@ -255,8 +255,8 @@ class Channel(Destination):
         deltas (``event.is_delta``); with ``merged`` they are merged here, and all you see is full
         events (SEM K3).
 
-        Whoever does not read has no more than ``buffer_bytes`` waiting here and on their way; a
-        single event that is larger comes alone.
+        While the application does not read, at most ``buffer_bytes`` wait here or are on their
+        way; a single event that is larger comes alone.
         """
         merger = Merger(key_name_of(self.name, self._opened.definition)) if merged else None
         return SeamlessSubscription(

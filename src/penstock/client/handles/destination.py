@@ -38,6 +38,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.protobuf import Messages
 from penstock.columns.schema.ipc import schema_from
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromId
 
 
@@ -46,7 +47,7 @@ class Destination:
 
     _kind: ClassVar[Kind]
     name: str
-    number: int
+    number: ChannelId
     """Names it in requests of this realm's clients; it is gone with the channel or queue."""
     epoch: str
     """Whose ids they are: another text after delete and create, in another realm, and when

@@ -144,8 +144,8 @@ class Durable:
         With a ``handler`` each event is given to it while the subscription is open: returning
         acknowledges when ``auto_ack``, an exception rolls back and is reported.
 
-        Whoever does not read has no more than ``buffer_bytes`` waiting here and on their way; a
-        single event that is larger comes alone.
+        While the application does not read, at most ``buffer_bytes`` wait here or are on their
+        way; a single event that is larger comes alone.
         """
         if window is not None:
             check_count(window, "window")
@@ -216,7 +216,7 @@ class Durable:
         return await self._connection.ask(message, int, resend=False)
 
     async def unbind(self) -> int:
-        """End all subscriptions of this durable, whoever has them (SEM D14); gives how many.
+        """End all subscriptions of this durable, in any session (SEM D14); gives how many.
 
         What they hold goes back as if their clients had gone (SEM D13); these get
         ``DurableUnbound`` and may subscribe again.

@@ -69,7 +69,7 @@ class _Ids:
         return None if self.ids.cancelled() else self.ids.exception()
 
     def heard(self, answer: asyncio.Future[Any]) -> None:
-        """The same, from a future."""
+        """Take the answer from a future."""
         if answer.cancelled():
             self.give_up()
             self.ids.cancel()

@@ -52,7 +52,7 @@ def chunks(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 
 async def all_chunks(events: Many) -> AsyncIterator[list[Event]]:
-    """The same, also of what comes with ``async for``."""
+    """All events in lists of bounded size, also those that come with ``async for``."""
     if isinstance(events, Iterable):
         for ready in chunks(events):
             yield ready
@@ -119,7 +119,7 @@ async def publish_streamed(publisher: Publisher, events: Many) -> range:
 
 
 def publish_streamed_from(loop: LoopThread, publisher: Publisher, events: Iterable[Event]) -> range:
-    """The same for a blocking caller, in whose thread the iterator runs."""
+    """Publish for a blocking caller, in whose thread the iterator runs."""
     streamed = Streamed(publisher)
     try:
         for chunk in chunks(events):

@@ -34,7 +34,7 @@ class DeliveredEvent(Event):
     """Its subscription's, at hand, too."""
     _attachment: int
     _number: int
-    """Its id, at hand for whoever settles it."""
+    """Its id, at hand for settling it."""
 
     async def ack(self, *, previous: bool = False) -> None:
         """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""

@@ -76,7 +76,7 @@ class DurableSubscription:
         """What was acknowledged or rolled back and has no answer yet."""
         self._handling: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
-        """Held by whoever opens or closes: a seat is left before the next one is taken."""
+        """Held while opening or closing: a seat is left before the next one is taken."""
         self._loops: Loops[DeliveredBatch] = Loops()
         self._met = asyncio.Event()
         self._met.set()
@@ -468,7 +468,7 @@ class DurableSubscription:
     def _settle_in_turn(
         self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
     ) -> None:
-        """The same for another thread, which does not hear what comes of it: that is reported."""
+        """Settle for another thread, which does not wait for the outcome: a refusal is reported."""
         try:
             self._settle_soon(event_id, attachment, roll_back=roll_back, previous=previous)
         except PenstockError as error:

@@ -65,7 +65,7 @@ class Loops(Generic[B]):
         self._running.add(id(begun))
 
     def ends(self, begun: Begun[B]) -> bool:
-        """A loop is over, whoever may still have it; tells whether it is for this one to close
+        """A loop is over, even if it is still referenced; tells whether it is for this one to close
         what loops have opened."""
         begun.loop = _nobody
         self._running.discard(id(begun))
@@ -80,12 +80,12 @@ class Loops(Generic[B]):
         return [rest for rest in left if rest is not None]
 
     def left(self) -> list[tuple[B, int]]:
-        """The same of all loops, also of those that go on."""
+        """What all loops have left, also those that go on."""
         left = [begun.rest() for begun in list(self._begun.values())]
         return [rest for rest in left if rest is not None]
 
     def closed(self) -> None:
-        """The subscription is closed, whoever has opened it."""
+        """The subscription is closed: loops have nothing to close any more."""
         self._have_opened = False
         self.forget()
 

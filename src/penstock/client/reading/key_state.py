@@ -30,7 +30,7 @@ class KeyState(Struct, frozen=True):
     """What a key's properties were."""
 
     event_id: int
-    """Of the event that made them so, on the merge channel."""
+    """The id of the event on the merge channel that made them so."""
     published: datetime
     properties: dict[str, Any]
     found_in: str

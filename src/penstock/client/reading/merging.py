@@ -25,7 +25,7 @@ class Registered:
     key: Any
     """The value of the channel's publish key."""
     event_id: int
-    """Of the newest event published by this handle."""
+    """The id of the newest event that this handle has published."""
 
     def __init__(self, key_name: str, key: Any, event_id: int, publish: Publish) -> None:
         self.key = key

@@ -28,7 +28,7 @@ class Peeked(Sequence[Event]):
     def __init__(self, batches: Sequence[EventBatch], count: int) -> None:
         events = [event for batch in batches for event in batch]
         self.batches = tuple(batches)
-        """The same in columns, and the first of those there are more of."""
+        """The events in columns, and the first of those there are more of."""
         self._events = events[:count]
         self.has_more = len(events) > count
         """Whether the queue holds more of what was asked for."""

@@ -17,7 +17,7 @@ NOBODY = -1
 
 
 class Settlements:
-    """Those of one seat, in the order they were made."""
+    """The settlements of one seat, in the order they were made."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection

@@ -100,8 +100,8 @@ class DurableReceiving:
         other, in a thread of its own: it may use the session like any other thread. Returning
         acknowledges when ``auto_ack``, an exception rolls back and is reported.
 
-        Whoever does not read has no more than ``buffer_bytes`` waiting here and on their way; a
-        single event that is larger comes alone.
+        While the application does not read, at most ``buffer_bytes`` wait here or are on their
+        way; a single event that is larger comes alone.
         """
         inner = self._inner.subscribe(
             None if handler is None else _in_thread(handler, self._loop),

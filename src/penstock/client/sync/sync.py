@@ -32,7 +32,7 @@ def connect(
     instead. ``token`` is a bearer token, or a function that gives one that is good now.
 
     Several addresses mean fail-over. A connection that is lost is made again; when that does not
-    succeed for ``reconnect_timeout`` seconds, whoever waits gets ``CannotConnect``.
+    succeed for ``reconnect_timeout`` seconds, calls that wait raise ``CannotConnect``.
     Raises ``CannotConnect``, ``AuthenticationFailed``, ``AccessDenied``, ``InvalidArgument``.
     """
     where = parse_url(url)

@@ -33,7 +33,7 @@ class Access:
         return self._loop.call(self._inner.create_user(name, password))
 
     def set_password(self, name: str, password: str, old: str | None = None) -> None:
-        """Of another user; or of oneself, for which the ``old`` one is needed. Raises
+        """Set the password of a user; for one's own, the ``old`` one is needed. Raises
         ``NameDoesNotExist``, ``InvalidArgument``, ``AuthenticationFailed``."""
         self._loop.call(self._inner.set_password(name, password, old))
 

@@ -20,13 +20,14 @@ from penstock.client.sync.sync_producer import Producer
 from penstock.client.sync.sync_subscription import Subscription
 from penstock.client.sync.sync_transaction import Transaction
 from penstock.columns.protobuf import Messages
+from penstock.core.vocabulary.identities import ChannelId
 
 
 class Destination:
     """A channel or queue; state lives in the realm, this is a handle."""
 
     name: str
-    number: int
+    number: ChannelId
     """Names it in requests of this realm's clients; it is gone with the channel or queue."""
     epoch: str
     """Whose ids they are: another text after delete and create, in another realm, and when

@@ -125,7 +125,7 @@ class Durable(DurableReceiving):
         return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
 
     def unbind(self) -> int:
-        """End all subscriptions of this durable, whoever has them (SEM D14); gives how many.
+        """End all subscriptions of this durable, in any session (SEM D14); gives how many.
 
         What they hold goes back as if their clients had gone (SEM D13); these get
         ``DurableUnbound`` and may subscribe again.

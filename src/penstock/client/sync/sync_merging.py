@@ -32,5 +32,5 @@ class Registered:
 
     @property
     def event_id(self) -> int:
-        """Of the newest event published by this handle."""
+        """The id of the newest event that this handle has published."""
         return self._inner.event_id
