@@ -8,6 +8,7 @@ import re
 import pytest
 
 from penstock.core.channel import publish
+from scripts.weight.publish import trip_of_a_publish
 
 CITED = re.findall(r"``((?:\w+\.)+\w+)``", publish.__doc__ or "")
 
@@ -22,3 +23,30 @@ def test_the_guide_cites_its_steps() -> None:
 @pytest.mark.parametrize("name", CITED)
 def test_a_cited_name_exists(name: str) -> None:
     pkgutil.resolve_name(f"penstock.{name}")
+
+
+def test_a_publish_passes_what_the_guide_names_in_its_order() -> None:
+    expected: list[str] = []
+    rare: list[str] = []
+    for step in re.split(r"^\d+\. ", publish.__doc__ or "", flags=re.MULTILINE)[1:]:
+        always, _, sometimes = " ".join(step.split()).partition("Only some:")
+        expected += _cited(always)
+        rare += _cited(sometimes)
+    trip = trip_of_a_publish(warming=5, measured=3)
+    realm = [_name(*call) for calls in trip.calls for call in calls]
+
+    assert len(expected) >= 15
+    assert len(rare) >= 8
+    at = 0
+    for name in expected:
+        assert name in realm[at:], f"{name} is not passed after {realm[at - 1]}"
+        at = realm.index(name, at) + 1
+    assert not set(rare) & set(realm)
+
+
+def _cited(text: str) -> list[str]:
+    return re.findall(r"``((?:\w+\.)+\w+)``", text)
+
+
+def _name(file: str, function: str) -> str:
+    return f"{file.removesuffix('.py').replace('/', '.')}.{function}"

@@ -406,7 +406,7 @@ class RunningRealm:
         """Store events; ``reply`` gets their span. Raises ``Refused`` for an oversized event."""
         work = PublishBatches(
             channel_id,
-            self.digest(bodies),
+            digest_of(bodies, self.limits.event_bytes_max),
             bodies,
             producer,
             sequence,
@@ -446,7 +446,7 @@ class RunningRealm:
     @property
     def is_congested(self) -> bool:
         """Whether publishers should wait."""
-        return self.waiting_bytes > self.limits.tail_bytes_max
+        return self._state.meter.waiting_bytes > self.limits.tail_bytes_max
 
     @property
     def waiting_bytes(self) -> int:

@@ -123,6 +123,12 @@ class RealDisk:
         os.close(file)
 
     def pwrite(self, file: int, chunks: Sequence[Buffer], offset: int) -> None:
+        if len(chunks) == 1:
+            whole = memoryview(chunks[0]).cast("B")
+            written = os.pwritev(file, [whole], offset)
+            if written == whole.nbytes:
+                return
+            chunks, offset = [whole[written:]], offset + written
         views = [memoryview(chunk) for chunk in chunks]
         if len(views) > 1 and sum(view.nbytes for view in views) < _JOIN_BELOW:
             views = [memoryview(b"".join(views))]

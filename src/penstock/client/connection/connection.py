@@ -31,7 +31,6 @@ from penstock.client.connection.pending import (
     is_lost,
     reason_of,
     reject,
-    resolve,
 )
 from penstock.client.connection.signing_in import SigningIn
 from penstock.client.connection.transport import Link
@@ -353,8 +352,9 @@ class RealmConnection:
         match message:
             case wire.Done(request, answer):
                 self._answered.set()
-                if pending := self._pending.pop(request, None):
-                    resolve(pending.answer, answer)
+                pending = self._pending.pop(request, None)
+                if pending is not None and not pending.answer.done():
+                    pending.answer.set_result(answer)
             case wire.Delivery(number, schema):
                 if incoming := self._incoming.get(number):
                     incoming.delivered(message, link.schemas[schema], body)

@@ -46,11 +46,6 @@ class Pending(Struct):
     sent: bool = False
 
 
-def resolve(answer: Answer, result: Any) -> None:
-    if not answer.done():
-        answer.set_result(result)
-
-
 def reject(answer: Answer, error: PenstockError) -> None:
     if not answer.done():
         answer.set_exception(error)

@@ -29,6 +29,8 @@ class Link(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._drained = asyncio.Event()
         self._drained.set()
+        self.is_drained = True
+        """Whether the connection takes more at once."""
         self._gone = asyncio.Event()
         self.schemas: dict[int, pa.Schema] = {}
         """Schemas the server has announced on this connection."""
@@ -39,10 +41,6 @@ class Link(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def is_drained(self) -> bool:
-        return self._drained.is_set()
 
     async def drained(self) -> None:
         """Wait until the connection takes more."""
@@ -60,7 +58,7 @@ class Link(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         if not out or self._transport is None or self._transport.is_closing():
             return
-        for part in coalesced(out):
+        for part in coalesced(out) if len(out) > 1 else out:
             self._transport.write(part)
 
     def finish(self) -> None:
@@ -117,13 +115,16 @@ class Link(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
+        self.is_drained = False
         self._drained.clear()
 
     def resume_writing(self) -> None:
+        self.is_drained = True
         self._drained.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.is_drained = True
         self._drained.set()
         self._gone.set()
         self._receiver.lost(self, exc)

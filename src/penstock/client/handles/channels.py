@@ -131,7 +131,7 @@ class Channel(Destination):
         if not attributes.keys() <= PUBLISHED:
             raise unknown_attribute(attributes, PUBLISHED, "publish")
         event = Event(data, **attributes)
-        return await self._publish(event)
+        return await self._publisher.publish_one(event)
 
     async def publish_many(self, events: Many) -> range:
         """Publish events in one step: consecutive ids, all or none.

@@ -117,7 +117,7 @@ class Queue(Destination):
         if not attributes.keys() <= QUEUED:
             raise unknown_attribute(attributes, QUEUED, "push")
         event = Event(data, **attributes)
-        return await self._publish(event)
+        return await self._publisher.publish_one(event)
 
     async def push_many(self, events: Many) -> range:
         """Put events on the queue in one step: consecutive ids, all or none."""

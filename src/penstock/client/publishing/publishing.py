@@ -55,7 +55,8 @@ class _Ids:
             self._unanswered.release()
 
     def set_result(self, answer: Any) -> None:
-        self.give_up()
+        self._is_done = True
+        self._unanswered.release()
         if not self.ids.done():
             self.ids.set_result(ids_of_answer(answer))
 
@@ -113,7 +114,9 @@ class Publisher:
             await self._connection.drained()
             self._sequence += 1
             number = self._connection.row_number(form)
-            self._send(answer, number, (message,), self._sequence)
+            sizes = (len(message),)
+            asked = PublishEvents(self._channel, self._producer, self._sequence, number, sizes)
+            self._connection.request_for(answer, asked, (message,), (number,))
             self._connection.hurry()
         except BaseException:
             answer.give_up()

@@ -78,12 +78,13 @@ class _Form(NamedTuple):
 class OneRow:
     """The messages of one event that a schema makes, when none of its values is null."""
 
-    __slots__ = ("_forms", "_head", "_kinds", "_lengths", "_places", "_structs", "schema")
+    __slots__ = ("_forms", "_head", "_kinds", "_lengths", "_places", "_structs", "names", "schema")
 
     def __init__(self, schema: pa.Schema, kinds: Sequence[str], structs: Container[int]) -> None:
         """``kinds`` of its columns, each field of a struct being one; ``structs``: at which of
         them one begins."""
         self.schema = schema
+        self.names = frozenset(schema.names)
         self._kinds = tuple(kinds)
         self._structs = structs
         self._forms: dict[tuple[int, ...], _Form] = {}
@@ -120,7 +121,8 @@ class OneRow:
                 parts += (0, len(text), text)
             else:
                 parts.append(value)
-        form = self._form(tuple(lengths))
+        at = tuple(lengths)
+        form = self._forms.get(at) or self._form(at)
         return None if form is None else (form.layout.pack(form.head, *parts), form.digest)
 
     def digest_of(self, message: bytes) -> Digest | None:
@@ -129,7 +131,7 @@ class OneRow:
         if len(message) < len(self._head):
             return None
         lengths = self._lengths.unpack_from(message)
-        form = self._form(lengths)
+        form = self._forms.get(lengths) or self._form(lengths)
         if form is None or form.layout.size != len(message):
             return None
         head, *parts = form.layout.unpack(message)
@@ -150,9 +152,6 @@ class OneRow:
         return form.digest
 
     def _form(self, lengths: tuple[int, ...]) -> _Form | None:
-        form = self._forms.get(lengths)
-        if form is not None:
-            return form
         if any(length < 0 for length in lengths) or sum(lengths) > ROW_BYTES_MAX:
             return None
         if len(self._forms) >= FORMS_MAX:
@@ -266,10 +265,10 @@ def row_of(event: Event) -> tuple[OneRow, bytes] | None:
     if tag is not None:
         values.insert(0, tag)
     try:
-        message = form.written(values)
+        made = form.made(values)
     except (struct.error, UnicodeEncodeError):
         return None
-    return None if message is None else (form, message)
+    return None if made is None else (form, made[0])
 
 
 def _is_plain(event: Event) -> bool:

@@ -68,7 +68,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case IdsReserved(through):
             state.reserved = through
         case Edited(definition):
-            state.definition = definition
+            state.define(definition)
             state.fresh = state.acked.copy()
             if READERS in state.durables:
                 state.durables[READERS].max_deliveries = definition.max_deliveries
@@ -87,6 +87,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
 
 def _appended(state: ChannelState, fact: Appended) -> None:
     span = Span(*fact.span)
+    count = span.end - span.first
     if span.first > state.next_id and state.type.survives_restart and not state.reserved:
         lost = span.first - state.next_id  # a quarantined block lies between (SEM S1)
         state.counters.published += lost
@@ -96,15 +97,15 @@ def _appended(state: ChannelState, fact: Appended) -> None:
     elif span.first > state.next_id:
         state.departures.passed_over((state.next_id, span.first))
     state.next_id = max(state.next_id, span.end)
-    state.event_bytes = max(fact.size / span.size, state.event_bytes * 0.98)
+    state.event_bytes = max(fact.size / count, state.event_bytes * 0.98)
     state.stored.add(span)
-    state.counters.published += span.size
+    state.counters.published += count
     for part in fact.volatile:
         state.volatile.add(part)
     if fact.absent or fact.relayed or fact.dropped or fact.passing:
         _left_out(state, fact)
-    state.ages.appended(span, fact.at_us, state.definition.ttl)
-    state.ages.forget_below(state.stored.lowest)
+    if state.ages.appended(span, fact.at_us, state.definition.ttl):
+        state.ages.forget_below(state.stored.lowest)
     if fact.ttls:
         exact = state.definition.kind == "schedule"  # never before its time (SEM X4)
         state.ages.own_ttl(fact.at_us, fact.ttls, exact=exact)
@@ -125,6 +126,7 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
     for unwanted in fact.dropped:
         state.counters.dropped += len(state.stored.remove(Span(*unwanted)))
     state.departures.passed_over(*fact.absent, *fact.relayed, *fact.dropped)
+    state.may_pass = state.may_pass or bool(fact.relayed or fact.passing)
     passing = IdSet(fact.passing)
     state.passing.add_all(passing)
     state.unwritten.add_all(passing)
@@ -206,6 +208,7 @@ def _removed(state: ChannelState, fact: Removed) -> None:
     ids = IdSet(fact.spans)
     if fact.cause is Cause.RELAYED:
         _passed(state, ids)
+        state.may_pass = bool(state.relayed or state.passing or state.leaving)
         return
     dying = state.stored.overlap(IdSet(fact.dead)) if fact.dead else IdSet()
     count_copies(state, dying, fact.cause)
@@ -282,7 +285,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
 
 
 def _restored(state: ChannelState, fact: Restored) -> None:
-    state.definition = fact.definition
+    state.define(fact.definition)
     state.next_id = fact.next_id
     state.reserved = fact.reserved
     state.stored = id_set(fact.stored)

@@ -68,6 +68,7 @@ def offer_once_more(state: ChannelState, found: Leaving) -> None:
             durable.passing(ids, state.next_id, state.stored)
             going.add_all(ids)
     state.leaving.add_all(going)
+    state.may_pass = True
 
 
 def left(state: ChannelState, ids: IdSet) -> None:

@@ -11,13 +11,10 @@ from collections.abc import Callable, Iterator
 
 from penstock.core.channel import offer, recovery
 from penstock.core.channel.apply import apply
-from penstock.core.channel.decide import acknowledged, decide
+from penstock.core.channel.decide import decide
 from penstock.core.channel.state import ChannelState, Rules
-from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.effects import Effect, Recall
 from penstock.core.vocabulary.messages import (
-    Ack,
-    AckPrevious,
     Command,
     Decided,
     Definition,
@@ -37,10 +34,6 @@ class Channel:
     def decide(self, command: Command, now_us: int) -> Decided:
         """What ``command`` would make happen. Raises ``Refused``; changes nothing."""
         return decide(self.state, command, now_us)
-
-    def acknowledged(self, command: Ack | AckPrevious) -> tuple[str, IdSet]:
-        """The durable and the ids that deciding ``command`` would acknowledge."""
-        return acknowledged(self.state, command)
 
     def apply(self, fact: StoredFact) -> None:
         """Make ``fact`` true. Never fails, never decides: it has already happened."""

@@ -73,8 +73,8 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
         case Publish():
             return decide_publish(command, state, now_us)
         case Ack() | AckPrevious():
-            name, ids = acknowledged(state, command)
-            return Decided((Acked(name, ids.spans),) if ids else ())
+            name, ids = _acknowledged(state, command)
+            return Decided((Acked(name, ids.spans),) if ids else (), follows=False)
         case RollBack(subscription, spans):
             durable, seat = state.seat(subscription)
             spans = not_recalled(durable, seat, spans, state.stored)
@@ -93,7 +93,7 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             return _rare(state, command)
 
 
-def acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
+def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
     """What ``command`` settles, and of which durable. Raises ``IllegalState`` (SEM D15)."""
     durable, seat = state.seat(command.subscription)
     if isinstance(command, AckPrevious):

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from penstock.core.access.name_owners import owner_of, plain
+from penstock.core.access.name_owners import MARK, owner_of, plain
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import SequenceTooOld
 from penstock.core.vocabulary.messages import ProducerState
@@ -72,6 +72,10 @@ class Remembered(Generic[Ids]):
 
         Raises ``SequenceTooOld`` when that cannot be told any more.
         """
+        memory = self._by_name.get(name)
+        is_new = memory is not None and memory.recent and sequence > memory.recent[-1][0]
+        if is_new and MARK not in name:  # the usual case
+            return None
         found = self._stored_as(name, sequence)
         if found is None and (before := plain(name)) != name:
             return self._stored_as(before, sequence)  # kept when the realm did not know its users
@@ -82,8 +86,6 @@ class Remembered(Generic[Ids]):
         if memory is None:
             return None
         recent = memory.recent
-        if recent and sequence > recent[-1][0]:  # the usual case
-            return None
         i = bisect_left(recent, sequence, key=lambda entry: entry[0])
         if i < len(recent) and recent[i][0] == sequence:
             return recent[i][1]
@@ -111,7 +113,8 @@ class Remembered(Generic[Ids]):
         if len(recent) >= 2 * limit:
             memory.forgotten = recent[-limit - 1][0]
             del recent[:-limit]
-        self._prune(at_us)
+        if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
+            self._prune(at_us)
 
     def _added(self, name: str, memory: _Memory[Ids]) -> None:
         self._by_name[name] = memory
@@ -140,8 +143,6 @@ class Remembered(Generic[Ids]):
             self._lasting[owner_of(name)].discard(name)
 
     def _prune(self, now_us: int) -> None:
-        if now_us - self._pruned_us < FORGET_AFTER_US // 24:
-            return
         self._pruned_us = now_us
         for name, memory in list(self._by_name.items()):
             lasts = name.startswith(LASTING_PREFIX)

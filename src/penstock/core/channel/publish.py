@@ -1,28 +1,47 @@
 """What happens to an event when it is published. Read it top to bottom.
 
-1. Arrive. The front end reads a frame and hands its columns on (``frontends.native.listener``).
-2. Digest. What the rules need is computed from the columns at once
-   (``columns.events.digest.digest``).
-3. Recognise. A retry is answered with the ids it got
-   (``core.channel.producers.Producers.stored_as``).
-4. Refuse, when an event is too large, when memory is short, or when the channel is full and
-   honours its capacity (``core.channel.retention.refuse_when_full``).
-5. Number. The batch gets the next dense ids; an id is never given twice. On the JMS engine the
-   ids may be all that is kept of it (``core.channel.engine.Engine.interest``).
-6. Replace. Of each publish key only so many of the newest events stay
-   (``columns.keys.keys.KeyIndex``). A delta of a merge channel is merged into the state of its key
-   once somebody reads it (``columns.merge.merging.merge``).
-7. Make room. Over capacity the oldest events are evicted (``core.channel.retention.make_room``);
-   what was not consumed goes to the dead event store (``core.channel.dead.unconsumed``).
+Every publish passes what a step names, in this order; a test follows one and compares. What only
+some publishes pass stands behind "Only some".
+
+1. Arrive. A frame is read (``frontends.native.connection.Connection.buffer_updated``) and taken for
+   a request (``frontends.native.requests.Requests.take``) with batches of events beside it
+   (``frontends.native.schemas.Announced.bodies``). Its right is asked for, and it is begun
+   (``runtime.operations.door.begin``).
+2. Digest. What the rules need is known of the columns at once (``runtime.store.bodies.digest_of``).
+   Only some: a batch of many events is looked through (``columns.events.digest.digest``).
+3. Wait for the single writer (``runtime.writer.shard.Shard.submit``). Only some: a thread puts many
+   selectors to the events meanwhile (``runtime.writer.looking.Looking.holds``).
+4. Reserve. It is known whether it writes more than its own events
+   (``runtime.writer.room_forecast.leads_nowhere``), and the disk has room for it
+   (``storage.embedded.journal.FileJournal.reserve``). Only some: it is estimated how much more
+   (``runtime.writer.room_forecast.bytes_that_follow``).
+5. Begin (``runtime.writer.group.Group.publish``). What is due leaves the channel before
+   (``runtime.writer.group.Group.sweep_in_time``). Only some: it is found out what selectors match,
+   what is merged (``runtime.store.merging.admitted``), and which events of the same publish keys
+   are replaced (``columns.keys.keys.KeyIndex.superseded``).
+6. Decide (``core.channel.decide.decide``). A retry is answered with the ids it got
+   (``core.channel.producers.Remembered.stored_as``). The batch gets the next dense ids; an id is
+   never given twice. Most publishes are decided with that: they only add events. Only some: they
+   are refused when an event is too large, when memory is short, or when the channel is full and
+   honours its capacity (``core.channel.retention.refuse_when_full``). Ids may be all that is kept
+   on the JMS engine (``core.channel.engine.Engine.interest``). Over capacity the oldest events are
+   evicted (``core.channel.retention.make_room``); what was not consumed goes to the dead event
+   store (``core.channel.dead.unconsumed``).
+7. Check that the channel takes the columns (``columns.schema.property_names.PropertyNames.check``).
 8. Apply. The ids join the channel and the ledger of every durable
-   (``core.channel.channel.Channel.apply``).
-9. Copy. Joins publish what their selectors match on other channels
-   (``runtime.writer.join_copies.copy``).
-10. Store. The shell writes the facts and the columns of everything that waited in one block;
-    only then does the publisher hear of it (``runtime.writer.shard.Shard``).
-11. Offer. Durables grant events to seats with credit, subscribers follow
-    (``core.channel.channel.Channel.offer``). A transient event is offered, and gone.
-12. Send. The columns travel as they came, with their ids (``runtime.delivery.delivery``).
+   (``core.channel.channel.Channel.apply``), the columns its tail
+   (``runtime.store.channel_store.ChannelStore.add``). Only some: joins publish what their selectors
+   match on other channels (``runtime.writer.join_copies.copy``).
+9. Store. The facts and the columns of everything that waited become one block
+   (``runtime.store.records.encode_block``), which is written in one go
+   (``storage.embedded.journal.FileJournal.append``).
+10. Answer. Only now does the publisher hear of it
+   (``frontends.native.connection.Connection.send``).
+11. Offer. If there is anybody, events are granted to them
+   (``runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with credit,
+   subscribers follow (``core.channel.channel.Channel.offer``), and the columns travel as they
+   came, with their ids (``runtime.delivery.delivery.Dispatch.perform``). A transient event is
+   offered, and gone.
 """
 
 from __future__ import annotations
@@ -60,10 +79,11 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
         if known is not None:
             return Decided(answer=known, is_retry=True)
     digest = command.digest
-    plain = plain_publish(state, digest, command.producer, command.sequence, now_us)
-    if plain is not None:
-        return Decided((plain,), plain.span)
     span = Span(state.next_id, state.next_id + digest.count)
+    if state.adds_only and _asks_for_nothing(digest, state):
+        producer, sequence = command.producer, command.sequence
+        added = Appended(span, now_us, digest.size, producer, sequence)
+        return Decided((added,), span, follows=False)
     appended = _of_interest(state, digest, _appended(command, state, span, now_us))
     if not command.forced:
         _refuse(command, state, appended)
@@ -82,24 +102,13 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
     return Decided(tuple(facts), span)
 
 
-def plain_publish(
-    state: ChannelState, digest: Digest, producer: str, sequence: int, now_us: int
-) -> Appended | None:
-    """What a publish leads to that does nothing but add its events, as most do: no selector, key
-    or limit has a say, none of it is special, and nothing is due. None for any other."""
-    definition = state.definition
-    if digest.volatile or digest.transient or digest.ttls or digest.superseded:
-        return None
-    if definition.capacity or definition.keys:
-        return None
-    if state.type.home != "journal" or state.type.relays or state.type.volatile(digest):
-        return None
-    if state.engine.merges or state.engine.needs_interest:
-        return None
-    if digest.largest > state.rules.event_bytes_max or state.selectors or state.needs_sweep(now_us):
-        return None
-    span = Span(state.next_id, state.next_id + digest.count)
-    return Appended(span, now_us, digest.size, producer, sequence)
+def _asks_for_nothing(digest: Digest, state: ChannelState) -> bool:
+    """Whether a publish on a channel that only adds events leads to nothing but them, as most do:
+    nothing in it is special, and nobody puts a selector to it."""
+    special = digest.volatile or digest.transient or digest.ttls or digest.superseded
+    if special or digest.largest > state.rules.event_bytes_max or state.absent:
+        return False
+    return not state.durables or not state.selectors
 
 
 def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:

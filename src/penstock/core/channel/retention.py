@@ -115,20 +115,24 @@ AgesState = tuple[tuple[tuple[int, int], ...], list[tuple[int, IdSet]]]
 class Ages:
     """When which events were published, and when those with a TTL of their own end."""
 
-    __slots__ = ("_entries", "_own", "_own_ids", "_times")
+    __slots__ = ("_entries", "_own", "_own_ids", "ends_us")
 
     def __init__(self) -> None:
         self._entries: deque[tuple[int, int]] = deque()
         self._own: dict[int, IdSet] = {}
         """Events with a TTL of their own, by when it ends."""
-        self._times: list[int] = []
-        """The keys of ``_own``, a heap."""
+        self.ends_us: list[int] = []
+        """When events with a TTL of their own end, a heap."""
         self._own_ids = IdSet()
 
-    def appended(self, span: Span, at_us: int, ttl_ms: int) -> None:
+    def appended(self, span: Span, at_us: int, ttl_ms: int) -> bool:
+        """Note when ``span`` was published; gives whether earlier ones are so much older that it
+        had to be noted."""
         resolution = ttl_ms if ttl_ms else COARSE_US  # a thousandth of the TTL, in us
-        if not self._entries or at_us - self._entries[-1][1] >= resolution:
+        is_new = not self._entries or at_us - self._entries[-1][1] >= resolution
+        if is_new:
             self._entries.append((span.first, at_us))
+        return is_new
 
     def own_ttl(
         self, at_us: int, ttls: tuple[tuple[int, Spans], ...], *, exact: bool = False
@@ -153,7 +157,7 @@ class Ages:
         ids = self._own.get(ends_us)
         if ids is None:
             ids = self._own[ends_us] = IdSet()
-            heapq.heappush(self._times, ends_us)
+            heapq.heappush(self.ends_us, ends_us)
         for span in spans:
             ids.add(span)
 
@@ -180,7 +184,7 @@ class Ages:
     def due_us(self, ttl_ms: int) -> int | None:
         """When the next event may expire."""
         by_channel = self._entries[0][1] + ttl_ms * 1_000 if ttl_ms and self._entries else None
-        by_event = self._times[0] if self._times else None
+        by_event = self.ends_us[0] if self.ends_us else None
         if by_channel is None or by_event is None:
             return by_channel if by_event is None else by_event
         return min(by_channel, by_event)
@@ -213,8 +217,8 @@ class Ages:
         places = [0]
         while places:
             place = places.pop()
-            if place < len(self._times) and self._times[place] <= now_us:
-                yield self._times[place]
+            if place < len(self.ends_us) and self.ends_us[place] <= now_us:
+                yield self.ends_us[place]
                 places += (2 * place + 1, 2 * place + 2)
 
     def gather(self, stored: IdSet, now_us: int) -> None:
@@ -224,20 +228,20 @@ class Ages:
         """
         ended = IdSet()
         ends_us = 0
-        while self._times and self._times[0] <= now_us:
-            ends_us = heapq.heappop(self._times)
+        while self.ends_us and self.ends_us[0] <= now_us:
+            ends_us = heapq.heappop(self.ends_us)
             ended.add_all(self._own.pop(ends_us))
         left = ended.remove_all(stored)
         self._own_ids.discard_all(ended)
         if left:
             self._own[ends_us] = left
-            heapq.heappush(self._times, ends_us)
+            heapq.heappush(self.ends_us, ends_us)
 
     def forget(self, lowest: int | None, now_us: int) -> None:
         """Drop ages of events that have left: below the lowest stored, or expired by now."""
         self.forget_below(lowest)
-        while self._times and self._times[0] <= now_us:
-            self._own_ids.discard_all(self._own.pop(heapq.heappop(self._times)))
+        while self.ends_us and self.ends_us[0] <= now_us:
+            self._own_ids.discard_all(self._own.pop(heapq.heappop(self.ends_us)))
 
     def forget_below(self, lowest: int | None) -> None:
         """Drop ages of events below the lowest stored (None: nothing is); costs nothing when
@@ -264,14 +268,14 @@ class Ages:
     def state(self) -> AgesState:
         """When events were published, and which end when by a TTL of their own: copies."""
         return tuple(self._entries), [
-            (ends_us, self._own[ends_us].copy()) for ends_us in sorted(self._times)
+            (ends_us, self._own[ends_us].copy()) for ends_us in sorted(self.ends_us)
         ]
 
     def restore(
         self, entries: tuple[tuple[int, int], ...], own: Iterable[tuple[int, IdSet]]
     ) -> None:
         self._entries = deque((first, at) for first, at in entries)
-        self._own, self._times, self._own_ids = {}, [], IdSet()
+        self._own, self.ends_us, self._own_ids = {}, [], IdSet()
         for ends_us, ids in own:
             self._end_at(ends_us, ids.spans)
             self._own_ids.add_all(ids)

@@ -19,11 +19,13 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
-from penstock.core.vocabulary.messages import Definition, Spans
+from penstock.core.vocabulary.messages import PRIORITY_DEFAULT, Definition, Digest, Spans
 
 CHUNK_EVENTS_MAX = 16_384
 CHUNK_BYTES_MAX = 4 << 20
 """Where files are mapped and kept; else a delivery is as large as the channel's read buffer."""
+_ONE_EVENT = Digest(count=1, size=0, largest=0)
+"""A publish that asks for nothing special."""
 
 
 class Rules(Struct, frozen=True):
@@ -67,6 +69,8 @@ class ChannelState:
     """Soft: the clients of durables have been offered what is below."""
     sent_through: int = 0
     """Soft: the same of plain subscribers."""
+    may_pass: bool = False
+    """Soft: there may be something in ``relayed``, ``passing`` or ``leaving``."""
     swept_us: int = 0
     """Soft: when it was last looked for events that are due."""
     dead_work = 0
@@ -74,10 +78,10 @@ class ChannelState:
 
     def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
         self.name = name
-        self.definition = definition
         self.type: ChannelType = rules.types[definition.type]
         self.engine: Engine = rules.engines[definition.engine]
         self.rules = rules
+        self.define(definition)
         self.next_id = definition.start_event_id
         self.reserved = 0
         self.stored = IdSet()
@@ -114,6 +118,31 @@ class ChannelState:
         self.fresh = IdSet()
         """Soft: acknowledged events to be looked at for removal."""
 
+    def define(self, definition: Definition) -> None:
+        """Take on attributes, and what they mean for every publish until they are edited."""
+        self.definition = definition
+        type, engine = self.type, self.engine
+        self.moves_dead = bool(definition.dead_event_store)
+        """Whether events that leave unconsumed go somewhere (SEM T5)."""
+        self.writes_only_events = not (
+            self.moves_dead or type.home == "pages" or engine.needs_interest
+        )
+        """Whether a publish, with what is due to leave before it, writes nothing besides its own
+        events: nothing moves to a dead event store, into pages, or out of memory."""
+        is_on_disk = type.home == "journal" and not type.volatile(_ONE_EVENT)
+        is_limited = bool(definition.capacity or definition.keys)
+        self.adds_only = (
+            is_on_disk
+            and not (is_limited or type.relays)
+            and not (engine.merges or engine.needs_interest)
+        )
+        """Whether neither a limit nor a key, type or engine has a say in what is published."""
+        storage = definition.storage
+        self.adds_columns = storage.priority != PRIORITY_DEFAULT or storage.stamp_dictionary
+        """Whether the channel adds something to every event (SEM S)."""
+        self.removes_consumed = engine.needs_interest or not self.retains_consumed
+        """Whether events that were acknowledged may have to leave."""
+
     @property
     def flow(self) -> tuple[int, int]:
         """Events delivered and acknowledged since the realm started, each as often as it was
@@ -132,9 +161,11 @@ class ChannelState:
     @property
     def selectors(self) -> set[str]:
         """The selectors that are asked of every event published here."""
-        texts = {durable.selector for durable in self.durables.values()}
-        if self.seats:
-            texts |= {seat.selector for _, seat in self.seats.values()}
+        texts = set()
+        for durable in self.durables.values():
+            texts.add(durable.selector)
+        for _, seat in self.seats.values():
+            texts.add(seat.selector)
         if self.engine.needs_interest:
             texts |= self.chosen_by
         texts.discard("")
@@ -152,11 +183,6 @@ class ChannelState:
         """Whether the capacity is reached (SEM T3)."""
         capacity = self.definition.capacity
         return 0 < capacity <= len(self.stored) - self.overdue
-
-    @property
-    def moves_dead(self) -> bool:
-        """Whether events that leave unconsumed go somewhere (SEM T5)."""
-        return bool(self.definition.dead_event_store)
 
     def seat(self, subscription: int) -> tuple[Durable, Seat]:
         try:
@@ -220,7 +246,8 @@ class ChannelState:
     def needs_sweep(self, now_us: int) -> bool:
         """Whether a sweep may find something: a TTL has passed, events were acknowledged, or
         there are more than the capacity says."""
-        if self.fresh and (self.engine.needs_interest or not self.retains_consumed):
+        may_remove = self.durables or self.engine.needs_interest
+        if may_remove and self.removes_consumed and self.fresh:
             return True
         return self.is_due(now_us)
 
@@ -232,6 +259,8 @@ class ChannelState:
             return True
         if self.overdue:  # it may not be any more: a TTL was edited, room was made
             return True
+        if not (self.definition.ttl or self.ages.ends_us):
+            return False
         due = self.ages.due_us(self.definition.ttl)
         return due is not None and due <= now_us
 

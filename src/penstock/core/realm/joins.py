@@ -31,31 +31,32 @@ class Joins:
     """The joins of a realm, by source."""
 
     def __init__(self) -> None:
-        self._by_source: dict[int, dict[int, Join]] = {}
+        self.by_source: dict[int, dict[int, Join]] = {}
+        """The joins of each store that has any, by destination."""
 
     def add(self, join: Join) -> None:
-        self._by_source.setdefault(join.source, {})[join.destination] = join
+        self.by_source.setdefault(join.source, {})[join.destination] = join
 
     def remove(self, source: int, destination: int) -> None:
-        there = self._by_source.get(source, {})
+        there = self.by_source.get(source, {})
         there.pop(destination, None)
         if not there:
-            self._by_source.pop(source, None)
+            self.by_source.pop(source, None)
 
     def find(self, source: int, destination: int) -> Join | None:
-        return self._by_source.get(source, {}).get(destination)
+        return self.by_source.get(source, {}).get(destination)
 
     def of(self, source: int) -> tuple[Join, ...]:
         """The joins whose source this is, in the order they were made."""
-        return tuple(self._by_source.get(source, {}).values())
+        return tuple(self.by_source.get(source, {}).values())
 
     def into(self, destination: int) -> list[Join]:
         return [join for join in self if join.destination == destination]
 
     def forget(self, channel_id: int) -> None:
         """A store is gone, and with it the joins from it."""
-        self._by_source.pop(channel_id, None)
+        self.by_source.pop(channel_id, None)
 
     def __iter__(self) -> Iterator[Join]:
-        for there in self._by_source.values():
+        for there in self.by_source.values():
             yield from there.values()

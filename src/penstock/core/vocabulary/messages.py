@@ -70,6 +70,10 @@ class Cause(StrEnum):
 # --- attributes ---------------------------------------------------------------------------
 
 
+PRIORITY_DEFAULT = 4
+"""The priority of an event that was published without one."""
+
+
 class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Storage properties of a channel or queue (SEM S)."""
 
@@ -95,7 +99,7 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     read_buffer_size: int = 1 << 20
     """Bytes read for one delivery, at most, where files are not kept open. Files that are
     (``enable_caching``) are mapped, and deliveries of them larger."""
-    priority: int = 4
+    priority: int = PRIORITY_DEFAULT
     """Priority of events published without one."""
     stamp_dictionary: bool = False
     """Add publisher, host, time and id as read-only properties under ``$penstock``."""
@@ -527,3 +531,6 @@ class Decided(Struct, frozen=True):
     answer: Span | int | None = None
     is_retry: bool = False
     """The publish was stored before; the answer is what it got then (SEM X3)."""
+    follows: bool = True
+    """Whether anything may follow from the facts besides themselves. Nothing does from what most
+    publishes and acknowledgements are."""

@@ -32,7 +32,6 @@ from penstock.runtime.access.internal_errors import as_internal_error, new_incid
 from penstock.runtime.access.permits import Permits
 from penstock.runtime.access.quota import Quota
 from penstock.runtime.operations.callers import Caller
-from penstock.runtime.store.bodies import Body
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import (
     FRAME_BYTES_MAX,
@@ -89,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
             frame_bytes_max=GREETING_BYTES_MAX,
             header_bytes_max=HEADER_BYTES_MAX,
         )
-        self._announced = Announced()
+        self.announced = Announced()
         self._asker = Asker()
         self._requests: Requests | None = None
         self.deliveries = Deliveries(self)
@@ -230,7 +229,7 @@ class Connection(asyncio.BufferedProtocol):
             case wire.Unreadable(request, reason):
                 self.fail(request, reason)
             case wire.Schema(number):
-                self._announced.learn(number, bytes(body))
+                self.announced.learn(number, bytes(body))
             case wire.Bye():
                 self._is_open = False
                 self._is_parting = True
@@ -328,10 +327,6 @@ class Connection(asyncio.BufferedProtocol):
         """What it may ask for; None where nobody is asked."""
         return None if self.caller is None else self.caller.permits
 
-    def bodies(self, schema: int, sizes: tuple[int, ...], body: memoryview) -> list[Body]:
-        """The batches of a frame, checked. Raises ``InvalidArgument``, ``InvalidEvent``."""
-        return self._announced.bodies(schema, sizes, body)
-
     def _may_read(self) -> bool:
         return self.writable and self._in_progress < REQUESTS_MAX and not self.listener.is_congested
 
@@ -395,7 +390,7 @@ class Connection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         if self._transport is None or self._transport.is_closing() or not out:
             return
-        for part in coalesced(out):
+        for part in coalesced(out) if len(out) > 1 else out:
             self._transport.write(part)
 
     def answer(self, request: int, answer: Any, error: BaseException | None) -> None:

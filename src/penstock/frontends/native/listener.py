@@ -278,7 +278,8 @@ class NativeListener:
     @property
     def is_congested(self) -> bool:
         """Whether publishers should wait: too much is waiting to be stored or sealed."""
-        return self.pending_bytes > self.realm.limits.backlog_bytes_max or self.realm.is_congested
+        realm = self.realm
+        return self.pending_bytes > realm.limits.backlog_bytes_max or realm.is_congested
 
     async def close(self) -> None:
         """Take no more connections and tell those there are."""

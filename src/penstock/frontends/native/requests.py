@@ -46,6 +46,7 @@ class Requests:
         self._caller = caller
         self._permits = caller.permits
         self._realm = connection.realm
+        self._announced = connection.announced
 
     def take(self, number: int, request: Request[Any], body: memoryview) -> None:
         """Do what is done in order; spawn what has to wait."""
@@ -85,7 +86,9 @@ class Requests:
 
         try:
             batches = self._batches(request, body)
-            size = sum(each.weight for bodies in batches for each in bodies)
+            for bodies in batches:
+                for each in bodies:
+                    size += each.weight
             listener.pending_bytes += size
             begin(self._caller, request, reply, batches)
         except RemoteProtocolViolation:
@@ -98,7 +101,7 @@ class Requests:
         """The events beside a request, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
         match request:
             case PublishEvents() | StageEvents():
-                return (self._connection.bodies(request.schema, request.sizes, body),)
+                return (self._announced.bodies(request.schema, request.sizes, body),)
             case CommitTransaction():
                 return self._parts(request, body)
             case _:
@@ -111,7 +114,7 @@ class Requests:
             bodies: list[Body] = []
             if part.sizes:
                 end = at + sum(part.sizes)
-                bodies = self._connection.bodies(part.schema, part.sizes, body[at:end])
+                bodies = self._announced.bodies(part.schema, part.sizes, body[at:end])
                 at = end
             found.append(bodies)
         if at != len(body):

@@ -43,13 +43,13 @@ class Announced:
         encoded = self._schemas.get(schema)
         if encoded is None:
             raise InvalidArgument(f"schema {schema} was never sent on this connection")
-        if sum(sizes) != len(body) or any(size <= 0 for size in sizes):
+        if sum(sizes) != len(body) or min(sizes, default=1) <= 0:
             raise InvalidEvent(f"batches of {sum(sizes)} bytes in a body of {len(body)}")
         form = one_row_in(encoded)
         if form is not None and len(sizes) == 1:
             message = bytes(body) if len(body) <= MESSAGE_BYTES_MAX else b""
             if (digest := form.digest_of(message)) is not None:
-                return [Body(message, None, encoded, digest)]
+                return [Body(message, None, encoded, digest, form.names)]
         arrow = schema_from(encoded)
         found, at, rows = [], 0, 0
         rows_max = max(BODY_ROWS_MAX, len(body))

@@ -14,7 +14,7 @@ from penstock.columns.schema.layout import EVENT_BYTES_MIN
 from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Digest, Spans, Storage
+from penstock.core.vocabulary.messages import PRIORITY_DEFAULT, Digest, Spans, Storage
 from penstock.core.vocabulary.ports import Buffer
 
 Asked = tuple[object, str]
@@ -23,13 +23,21 @@ Asked = tuple[object, str]
 UNLIMITED = 1 << 62
 """As the largest event: what was accepted once is not measured again."""
 
-_PRIORITY_DEFAULT = 4
-
 
 class Body:
     """A validated batch."""
 
-    __slots__ = ("_batch", "buffer", "known_digest", "looked", "outcomes", "schema_bytes")
+    __slots__ = (
+        "buffer",
+        "known_digest",
+        "looked",
+        "names",
+        "outcomes",
+        "parsed",
+        "rows",
+        "schema_bytes",
+        "weight",
+    )
 
     def __init__(
         self,
@@ -37,12 +45,25 @@ class Body:
         batch: pa.RecordBatch | None,
         schema_bytes: bytes,
         known_digest: Digest | None = None,
+        names: frozenset[str] | None = None,
     ) -> None:
-        """Without the ``batch`` its digest is known: most of a small publish is never parsed."""
-        assert batch is not None or known_digest is not None, "somebody has looked at the bytes"
+        """Without the ``batch`` its digest is known: most of a small publish is never parsed.
+        ``names`` of its columns, where they are known."""
         self.buffer = buffer
-        self._batch = batch
+        self.parsed = batch
+        """The batch, if anybody has needed it."""
         self.schema_bytes = schema_bytes
+        self.names = names_in(schema_bytes) if names is None else names
+        """Its columns."""
+        if batch is not None:
+            rows: int = batch.num_rows
+        else:
+            assert known_digest is not None, "somebody has looked at the bytes"
+            rows = known_digest.count
+        self.rows = rows
+        """How many events it has."""
+        self.weight = max(len(buffer), EVENT_BYTES_MIN * rows)
+        """Bytes it counts against limits."""
         self.known_digest = known_digest
         """What was staged is asked for it twice."""
         self.outcomes: PredicateOutcomes | None = None
@@ -52,37 +73,13 @@ class Body:
 
     @property
     def batch(self) -> pa.RecordBatch:
-        if self._batch is None:
-            self._batch = batch_from(self.buffer, schema_from(self.schema_bytes))
-        return self._batch
-
-    @property
-    def parsed(self) -> pa.RecordBatch | None:
-        """The batch, if anybody has needed it."""
-        return self._batch
-
-    @property
-    def rows(self) -> int:
-        """How many events it has."""
-        if self._batch is None:
-            assert self.known_digest is not None, "as it was made"
-            return self.known_digest.count
-        count: int = self._batch.num_rows
-        return count
-
-    @property
-    def weight(self) -> int:
-        """Bytes it counts against limits."""
-        return max(len(self.buffer), EVENT_BYTES_MIN * self.rows)
+        if self.parsed is None:
+            self.parsed = batch_from(self.buffer, schema_from(self.schema_bytes))
+        return self.parsed
 
     @property
     def schema(self) -> pa.Schema:
         return schema_from(self.schema_bytes)
-
-    @property
-    def names(self) -> frozenset[str]:
-        """Its columns."""
-        return names_in(self.schema_bytes)
 
     def digest(self, event_bytes_max: int) -> Digest:
         """What the rules need to know of it. Raises ``EventTooLarge``."""
@@ -99,22 +96,17 @@ def body_from(batch: pa.RecordBatch, outcomes: PredicateOutcomes | None = None) 
     return body
 
 
-def stores_as_it_comes(storage: Storage) -> bool:
-    """Whether a channel adds nothing to its events."""
-    return storage.priority == _PRIORITY_DEFAULT and not storage.stamp_dictionary
-
-
 def prepared(
     bodies: Sequence[Body], storage: Storage, first_id: int, at_us: int, publisher: str
 ) -> Sequence[Body]:
     """The bodies with what the channel adds to every event (SEM S: priority, stamp_dictionary)."""
-    if stores_as_it_comes(storage):
+    if storage.priority == PRIORITY_DEFAULT and not storage.stamp_dictionary:
         return bodies
     user, _, host = publisher.rpartition("@")
     found = []
     for body in bodies:
         batch = body.batch
-        if storage.priority != _PRIORITY_DEFAULT:
+        if storage.priority != PRIORITY_DEFAULT:
             batch = with_priority(batch, storage.priority)
         if storage.stamp_dictionary:
             batch = with_dictionary(batch, first_id, at_us, user, host)
@@ -127,8 +119,9 @@ def digest_of(bodies: Sequence[Body], event_bytes_max: int) -> Digest:
     """One digest of several batches, laid end to end. Raises ``EventTooLarge``."""
     if not bodies:
         raise InvalidArgument("a publish has at least one event")
-    digests = [body.digest(event_bytes_max) for body in bodies]
-    return digests[0] if len(digests) == 1 else joined(digests)
+    if len(bodies) == 1:
+        return bodies[0].digest(event_bytes_max)
+    return joined([body.digest(event_bytes_max) for body in bodies])
 
 
 def joined(digests: Sequence[Digest]) -> Digest:

@@ -52,6 +52,8 @@ class ChannelStore:
         only passing when the others were sealed (SEM J7)."""
         self.columns = ChannelSchema.empty()
         self.names = PropertyNames()
+        self._newest_schema: pa.Schema | None = None
+        """That of the piece added last, if all its names are among the columns."""
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
         """Which event is the newest of its publish key; derived from what is stored (SEM K1)."""
@@ -64,12 +66,20 @@ class ChannelStore:
     # --- changes -------------------------------------------------------------------------
 
     def add(self, piece: Piece) -> None:
-        self._insert(len(self.tail), piece)
+        self.tail.append(piece)
+        self._ends.append(piece.end)
+        self._added(piece)
 
     def _insert(self, at: int, piece: Piece) -> None:
         self.tail.insert(at, piece)
         self._ends.insert(at, piece.end)
+        self._added(piece)
+
+    def _added(self, piece: Piece) -> None:
         self._count(piece, 1)
+        if piece.schema is self._newest_schema:  # as most are
+            return
+        self._newest_schema = None if "more" in piece.schema.names else piece.schema
         self.columns = self.columns.grown(piece.schema)
         self.names.add(piece.schema, piece.number)
         if "more" in piece.schema.names:
@@ -171,8 +181,9 @@ class ChannelStore:
         del self.tail[start:stop], self._ends[start:stop]
 
     def _count(self, piece: Piece, sign: int) -> None:
-        self.meter.add(piece, sign)
-        self._realm.add(piece, sign)
+        size = sign * piece.weight
+        self.meter.add_bytes(piece.home, size)
+        self._realm.add_bytes(piece.home, size)
 
     def folder(self, name: str, number: int) -> str:
         """Where the next file of this channel, ``name``, goes."""

@@ -26,7 +26,10 @@ from penstock.runtime.store.sealed_file import Publishers, SealedFile
 
 def has_deltas(bodies: Sequence[Body]) -> bool:
     """Whether these are worth a look."""
-    return any(DELTA in body.names and body.batch.column(DELTA).true_count for body in bodies)
+    found = False
+    for body in bodies:  # asked of every publish: without a generator
+        found = found or (DELTA in body.names and body.batch.column(DELTA).true_count > 0)
+    return found
 
 
 def refuse(

@@ -176,11 +176,11 @@ _decoder: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
 def encode_block(at_us: int, records: Sequence[Record], bodies: Sequence[Buffer]) -> list[Buffer]:
     """The buffers of a block; ``bodies`` are those of all records, in order."""
     header = _encoder.encode(Header(at_us, tuple(records)))
-    chunks: list[Buffer] = [_LENGTH.pack(len(header)) + header]
-    chunks[0] = bytes(chunks[0]) + _pad(len(chunks[0]))
+    start = _LENGTH.pack(len(header)) + header
+    chunks: list[Buffer] = [start + _PADDING[-len(start) % _ALIGNMENT]]
     for body in bodies:
         chunks.append(body)
-        if padding := _pad(len(body)):
+        if padding := _PADDING[-len(body) % _ALIGNMENT]:
             chunks.append(padding)
     return chunks
 
@@ -231,7 +231,3 @@ def _bodies(block: memoryview, header: Header, at: int) -> Iterator[memoryview]:
                 raise Damaged(f"a block of {len(block)} bytes ends inside a body")
             yield block[at : at + ref.size]
             at += ref.size + -ref.size % _ALIGNMENT
-
-
-def _pad(size: int) -> bytes:
-    return _PADDING[-size % _ALIGNMENT]

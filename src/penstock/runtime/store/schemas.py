@@ -13,9 +13,10 @@ TRANSIENT_FROM = 1 << 32
 
 class Schemas:
     def __init__(self) -> None:
-        self._schemas: dict[int, pa.Schema] = {}
+        self.by_id: dict[int, pa.Schema] = {}
         self._bytes: dict[int, bytes] = {}
-        self._by_bytes: dict[bytes, int] = {}
+        self.ids: dict[bytes, int] = {}
+        """Those of recorded schemas, by their bytes."""
         self._transient: dict[pa.Schema, int] = {}
         self._transient_numbers = SchemaMemo(self._number_transient)
         self._next = 1
@@ -23,22 +24,22 @@ class Schemas:
 
     def known(self, schema: bytes) -> int | None:
         """The id of a recorded schema."""
-        return self._by_bytes.get(schema)
+        return self.ids.get(schema)
 
     def next_number(self) -> int:
         return self._next
 
     def record(self, schema_id: int, schema: bytes) -> None:
         """``schema_id`` is in the journal from now on. Raises ``InvalidEvent`` on garbage."""
-        self._schemas[schema_id] = schema_from(schema)
+        self.by_id[schema_id] = schema_from(schema)
         self._bytes[schema_id] = schema
-        self._by_bytes[schema] = schema_id
+        self.ids[schema] = schema_id
         self._next = max(self._next, schema_id + 1)
 
     @property
     def recorded(self) -> list[int]:
         """The numbers of all schemas in the journal so far."""
-        return sorted(self._by_bytes.values())
+        return sorted(self.ids.values())
 
     def transient(self, schema: pa.Schema) -> int:
         """An id for a schema that is only ever sent."""
@@ -50,15 +51,15 @@ class Schemas:
             schema_id = self._next_transient
             self._next_transient = schema_id + 1
             self._transient[schema] = schema_id
-            self._schemas[schema_id] = schema
+            self.by_id[schema_id] = schema
             self._bytes[schema_id] = schema_bytes(schema)
         return schema_id
 
     def has(self, schema_id: int) -> bool:
-        return schema_id in self._schemas
+        return schema_id in self.by_id
 
     def schema(self, schema_id: int) -> pa.Schema:
-        return self._schemas[schema_id]
+        return self.by_id[schema_id]
 
     def bytes_of(self, schema_id: int) -> bytes:
         return self._bytes[schema_id]

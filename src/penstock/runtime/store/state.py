@@ -5,7 +5,7 @@ Used live (right after a decision) and at recovery (from the snapshot and the jo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -81,6 +81,7 @@ class Copied(Struct):
 class RealmState:
     def __init__(self, rules: Rules) -> None:
         self.directory = Directory(rules)
+        self.channels: Mapping[int, Channel] = self.directory.channels
         self.stores: dict[int, ChannelStore] = {}
         self.schemas = Schemas()
         self.meter = Meter()
@@ -106,10 +107,6 @@ class RealmState:
         self._joined: dict[tuple[int, int], Copied] = {}
         self.run = ""
         """Soft: another one each time the realm starts."""
-
-    @property
-    def channels(self) -> dict[int, Channel]:
-        return self.directory.channels
 
     def opened(self, number: int) -> ChannelOpened:
         """A channel, as a client is told of it."""
@@ -219,7 +216,7 @@ class RealmState:
                 self._of_channel(number, fact, pieces)
 
     def appended(self, number: int, fact: Appended, pieces: Sequence[Piece]) -> None:
-        """The same for nearly all of them."""
+        """Make it true that events were published."""
         self.channels[number].apply(fact)
         store = self.stores[number]
         for piece in pieces:

@@ -79,7 +79,7 @@ class Piece:
         """What keeps it, and whose limit it counts against (SEM C6)."""
         self.place = place
         """Where it lies in the pages of its channel, if it does."""
-        self.live = span.size if ids is None else len(ids)
+        self.live = self.end - self.first if ids is None else len(ids)
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -96,6 +96,11 @@ class Piece:
     def moved_to(self, place: Place, body: memoryview) -> None:
         """It lies in the pages of its channel now, and is read from there."""
         self.place = place
+        self.body = body
+        self._batch = None
+
+    def moved_outside(self, body: memoryview) -> None:
+        """It lies outside of the Python heap now, and is read from there."""
         self.body = body
         self._batch = None
 
@@ -183,7 +188,7 @@ def gathered(parts: Sequence[tuple[Piece, Span]]) -> pa.RecordBatch:
 class Meter:
     """Bytes in memory, over all channels of a realm."""
 
-    __slots__ = ("memory_bytes", "off_heap_bytes", "paged_bytes", "tail_bytes")
+    __slots__ = ("memory_bytes", "off_heap_bytes", "paged_bytes", "tail_bytes", "waiting_bytes")
 
     def __init__(self) -> None:
         self.tail_bytes = 0
@@ -194,14 +199,8 @@ class Meter:
         """The same, in Arrow memory outside the Python heap."""
         self.paged_bytes = 0
         """In page files."""
-
-    @property
-    def waiting_bytes(self) -> int:
+        self.waiting_bytes = 0
         """What will be sealed."""
-        return self.tail_bytes - self.memory_bytes - self.off_heap_bytes - self.paged_bytes
-
-    def add(self, piece: Piece, sign: int) -> None:
-        self.add_bytes(piece.home, sign * piece.weight)
 
     def add_bytes(self, home: Home, size: int) -> None:
         """So many more bytes (or fewer) are kept by ``home``."""
@@ -214,4 +213,4 @@ class Meter:
             case "pages":
                 self.paged_bytes += size
             case "journal":
-                pass
+                self.waiting_bytes += size

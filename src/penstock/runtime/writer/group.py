@@ -17,7 +17,7 @@ from penstock.columns.events.digest import spans_of
 from penstock.columns.selectors import EventFrame, selector_of
 from penstock.core.channel.channel import Channel
 from penstock.core.channel.channel_type import Home
-from penstock.core.channel.publish import plain_publish
+from penstock.core.channel.state import ChannelState
 from penstock.core.ids.id_lists import listed
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import NameDoesNotExist, PublishingPaused
@@ -39,7 +39,8 @@ from penstock.core.vocabulary.messages import (
 )
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store import merging
-from penstock.runtime.store.bodies import Body, as_keyed, prepared, stores_as_it_comes
+from penstock.runtime.store.bodies import Body, as_keyed, prepared
+from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.records import AnyFact, BodyRef, Record, SchemaSeen
 from penstock.runtime.store.state import RealmState
@@ -50,6 +51,9 @@ from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
 
 DECIDED_MIN = 64
 """Requests a group takes in, if they wait, before its time may end it."""
+_NO_KEYS: list[pa.RecordBatch] = []
+_NO_LIMIT = 1 << 62
+"""Bytes of memory left for events that are kept on disk: they take none."""
 SWEEP_EVERY_US = 50_000
 """How long what is due may stay where nobody looks."""
 
@@ -59,7 +63,6 @@ class Group:
         self, state: RealmState, now_us: int, limits: MemoryLimits, placing: Placing
     ) -> None:
         self.state = state
-        self._channels = state.channels
         self.now_us = now_us
         self.limits = limits
         self.placing = placing
@@ -81,12 +84,15 @@ class Group:
         self._stands = (0, 0)
         """How many of these, and of the bodies, stand by themselves, whatever becomes of the work
         at hand."""
-        self._settled: dict[tuple[int, str], IdSet] = {}
+        self.settled: dict[tuple[int, str], IdSet] = {}
         """Acknowledged, by channel and durable, and not applied yet."""
         self._waits: set[int] = set()
         """Channels that offer nothing before the block is stored."""
-        self._asked: set[int] = set()
+        self.asked: set[int] = set()
         """Channels on which somebody has settled something, or asked for it otherwise."""
+        self._quiet: set[int] = set()
+        """Channels where nothing is due, and to which nothing but plain publishes has happened
+        since somebody looked."""
         self.has_moved = False
         """Whether it was the turn of some of them in this group."""
         self._moved: set[int] = set()
@@ -98,14 +104,14 @@ class Group:
     # --- the group itself ----------------------------------------------------------------
 
     def channel(self, number: int) -> Channel:
-        try:
-            channel = self._channels[number]
-        except KeyError:
+        channel = self.state.channels.get(number)
+        if channel is None:
             raise NameDoesNotExist(
                 f"channel number {number} no longer exists; open the channel again"
-            ) from None
+            )
         self.touched[number] = None
         self.began.setdefault(number, channel.state.next_id)
+        self._quiet.discard(number)
         return channel
 
     def is_full(self, decided: int, now_us: int) -> bool:
@@ -128,9 +134,9 @@ class Group:
         below; other facts (redelivery counts, new durables) show in deliveries, and have to be
         stored first.
         """
-        if not self.records:
+        early = self.asked - self._waits
+        if not (early and self.records):
             return []
-        early = self._asked - self._waits
         return [(n, below) for n, below in self.began.items() if n in early]
 
     def refuse_while_paused(self) -> None:
@@ -164,7 +170,7 @@ class Group:
         """Decide ``command``, apply what it leads to, follow it in soft state. ``reason``: why
         somebody buries events."""
         channel = self.channel(number)
-        self._asked.add(number)
+        self.asked.add(number)
         decided = channel.decide(command, self.now_us)
         for fact in decided.facts:
             self._store(number, channel, fact, reason)
@@ -178,21 +184,21 @@ class Group:
         if channel.state.is_due(self.now_us):
             self.settle()
             self.sweep(number)
-        self._asked.add(number)
-        durable, ids = channel.acknowledged(command)
-        if ids:
+        self.asked.add(number)
+        for fact in channel.decide(command, self.now_us).facts:
+            assert isinstance(fact, Acked), "that is all it leads to"
             self._changes += 1
-            self._settled.setdefault((number, durable), IdSet()).add_all(ids)
+            self.settled.setdefault((number, fact.durable), IdSet()).add_all(IdSet(fact.spans))
         channel.attend(command, self.now_us)
 
     def settle(self) -> None:
         """Apply what was acknowledged: before anything else is decided."""
-        if self._settled:
+        if self.settled:
             self._by_itself(self._settle)
 
     def _settle(self) -> None:
         self._changes += 1  # others are to be answered that these are stored
-        settled, self._settled = self._settled, {}
+        settled, self.settled = self.settled, {}
         for (number, durable), ids in settled.items():
             self._store(number, self.channel(number), Acked(durable, ids.spans))
 
@@ -220,15 +226,24 @@ class Group:
         if any(isinstance(fact, Removed) and fact.dead for fact in decided.facts):
             self.has_moved = True
 
-    def sweep_in_time(self, number: int) -> None:
+    def sweep_in_time(self, number: int, *, at_once: bool = False) -> bool:
         """Remove what is due if somebody might see it, or it is in the way; else some of it
-        together, a little later: a sweep costs more than an event (SEM T1)."""
-        state = self._channels[number].state
+        together, a little later: a sweep costs more than an event (SEM T1). Gives whether nothing
+        is due."""
+        state = self.state.channels[number].state
         if not state.needs_sweep(self.now_us):
-            return
-        soon = state.swept_us + SWEEP_EVERY_US <= self.now_us
+            self._quiet.add(number)
+            return True
+        soon = at_once or state.swept_us + SWEEP_EVERY_US <= self.now_us
         if soon or state.overdue or state.subscribers or state.seats or state.is_full:
             self.sweep(number)
+        return False
+
+    def sweep_touched(self) -> None:
+        """Remove what is due from all channels something was done on, if it is time."""
+        for number in list(self.touched):
+            if number not in self._quiet and number in self.state.channels:
+                self.sweep_in_time(number)
 
     def publish(
         self,
@@ -249,83 +264,91 @@ class Group:
         ``in_journal``: no room was made for them in the pages of a paged channel, for they come
         by themselves (a dead event, a join's copy); they lie in the journal.
         """
+        is_quiet = number in self._quiet
         channel = self.channel(number)
         state, store = channel.state, self.state.stores[number]
-        if state.engine.merges:
-            self.sweep(number)  # a delta of what is due is not merged any more
-        else:
-            self.sweep_in_time(number)
-        if producer and (known := state.producers.stored_as(producer, sequence)) is not None:
-            return known
+        if not is_quiet:  # where events are merged, a delta of what is due is not any more
+            is_quiet = self.sweep_in_time(number, at_once=state.engine.merges)
         first = state.next_id
-        came, storage = bodies, state.definition.storage
-        bodies = prepared(came, storage, first, self.now_us, publisher)
-        if bodies is not came and not all(map(_has_room, came, bodies)):
-            in_journal = True  # a long publisher in every event, say
-        if not forced:
-            store.names.check(state.name, bodies, self.limits.property_names_max)
-            merging.refuse(state, store, bodies, digest)
-        bodies, digest = merging.admitted(state, store, bodies, digest)
-        joins = self.state.directory.joins.of(number)
-        seen: Sequence[Body] = bodies
-        texts = state.selectors
-        if texts or joins:
-            seen = merging.whole(store, bodies, first, self.now_us)
-            digest = self._completed(channel, digest, seen)
-        digest, keyed = self._replacing(number, digest, bodies)
-        left = self._memory_left(channel, digest)
+        if state.adds_columns:
+            bodies, fits = self._prepared(state, bodies, publisher)
+            in_journal = in_journal or not fits  # a long publisher in every event, say
+        has_joins = number in self.state.directory.joins.by_source
+        seen, keyed, left = bodies, _NO_KEYS, _NO_LIMIT
+        special = digest.volatile or not state.adds_only
+        if special or has_joins or (state.durables and state.selectors):
+            bodies, digest = self._admitted(state, store, bodies, digest, forced=forced)
+            seen, digest = self._seen(channel, store, bodies, digest, has_joins=has_joins)
+            digest, keyed = self._replacing(number, digest, bodies)
+            left = self._memory_left(channel, digest)
         command = Publish(digest, producer, sequence, overshoot, left, forced)
         decided = channel.decide(command, self.now_us)
+        if decided.is_retry:
+            assert isinstance(decided.answer, Span), "what a publish is answered with"
+            return decided.answer
+        if not forced:
+            self._check(state, store, bodies, digest)
         for fact in decided.facts:
             if isinstance(fact, Appended):
-                self._append(number, channel, fact, bodies, publisher, in_journal=in_journal)
+                self._append(
+                    number, channel, fact, bodies, publisher, decided, in_journal=in_journal
+                )
             else:
                 self._store(number, channel, fact)
-        if store.keys is not None and keyed:
-            store.keys.append(keyed, first)
-        channel.attend(command, self.now_us)
         span = Span(first, first + digest.count)
-        if joins:
+        if decided.follows or has_joins:
+            self._note_keys(store, keyed, first)
+            channel.attend(command, self.now_us)
+            joins = self.state.directory.joins.of(number)
             join_copies.copy(self, number, joins, span, seen, publisher, way)
+        elif is_quiet:
+            self._quiet.add(number)
         return span
 
-    def publish_plainly(
+    def _admitted(
         self,
-        number: int,
+        state: ChannelState,
+        store: ChannelStore,
         bodies: Sequence[Body],
         digest: Digest,
-        producer: str,
-        sequence: int,
-        publisher: str,
-    ) -> Span | None:
-        """The same, for what most publishes are: they lead to nothing but themselves. None for
-        one of another sort: nothing was done."""
-        state = self.channel(number).state
-        if merging.has_deltas(bodies) or not stores_as_it_comes(state.definition.storage):
-            return None
-        if self.state.directory.joins.of(number):
-            return None
-        if producer and (known := state.producers.stored_as(producer, sequence)) is not None:
-            return known
-        store = self.state.stores[number]
+        *,
+        forced: bool,
+    ) -> tuple[Sequence[Body], Digest]:
+        if not forced:
+            merging.refuse(state, store, bodies, digest)
+        return merging.admitted(state, store, bodies, digest)
+
+    def _check(
+        self, state: ChannelState, store: ChannelStore, bodies: Sequence[Body], digest: Digest
+    ) -> None:
+        """Raises what events are refused with whose columns the channel cannot take."""
         store.names.check(state.name, bodies, self.limits.property_names_max)
-        fact = plain_publish(state, digest, producer, sequence, self.now_us)
-        if fact is None:
-            return None
-        schemas = [self.schema_number(body.schema_bytes) for body in bodies]
-        pieces, refs, first = [], [], fact.span.first
-        for schema, body in zip(schemas, bodies, strict=True):
-            span, size = Span(first, first + body.rows), len(body.buffer)
-            piece = Piece(span, self.now_us, schema, body.schema, body.buffer, body.parsed)
-            piece.publisher = publisher
-            pieces.append(piece)
-            refs.append(BodyRef(schema, size, body.rows, publisher))
-            self.bodies.append(body.buffer)
-            self._size += size
-            first = span.end
-        self.record(number, fact, tuple(refs))
-        self.state.appended(number, fact, pieces)
-        return fact.span
+        if state.engine.merges or merging.has_deltas(bodies):
+            merging.refuse(state, store, bodies, digest)
+
+    def _seen(
+        self,
+        channel: Channel,
+        store: ChannelStore,
+        bodies: Sequence[Body],
+        digest: Digest,
+        *,
+        has_joins: bool,
+    ) -> tuple[Sequence[Body], Digest]:
+        """The events as selectors and joins see them, and what selectors match of them."""
+        if not (has_joins or channel.state.selectors):
+            return bodies, digest
+        seen = merging.whole(store, bodies, channel.state.next_id, self.now_us)
+        return seen, self._completed(channel, digest, seen)
+
+    def _prepared(
+        self, state: ChannelState, came: Sequence[Body], publisher: str
+    ) -> tuple[Sequence[Body], bool]:
+        """The bodies with what the channel adds to its events, and whether they still fit in the
+        room made for them."""
+        first = state.next_id
+        bodies = prepared(came, state.definition.storage, first, self.now_us, publisher)
+        return bodies, all(map(_has_room, came, bodies))
 
     def check(
         self,
@@ -381,6 +404,10 @@ class Group:
         gone = store.keys.superseded(keyed, state.next_id, state.stored)
         return replace(digest, superseded=listed(gone)), keyed
 
+    def _note_keys(self, store: ChannelStore, keyed: Sequence[pa.RecordBatch], first: int) -> None:
+        if store.keys is not None and keyed:
+            store.keys.append(keyed, first)
+
     def _completed(self, channel: Channel, digest: Digest, bodies: Sequence[Body]) -> Digest:
         """With what the selectors in use on the channel match (SEM F5)."""
         texts = channel.state.selectors
@@ -428,10 +455,11 @@ class Group:
     ) -> None:
         self._changes += 1
         self.records.append(Record(number, fact, refs))
-        storage = self.channel(number).state.definition.storage if number else None
-        if storage is None:
+        if not number:
             self.must_sync = self.must_sync or sync
-        elif sync and storage.sync != "none":
+            return
+        storage = self.state.channels[number].state.definition.storage
+        if sync and storage.sync != "none":
             self.must_sync = True
             self.must_close = self.must_close or storage.sync_each_write
             self._size_max = min(self._size_max, storage.sync_max_batch_size)
@@ -460,74 +488,92 @@ class Group:
         fact: Appended,
         bodies: Sequence[Body],
         publisher: str,
+        decided: Decided,
         *,
         in_journal: bool,
     ) -> None:
         self._changes += 1
-        recorded = channel.recorded(fact)
-        pieces = self._pieces(channel, fact, bodies, publisher)
-        in_journal = in_journal or channel.state.engine.merges  # its states are in memory
-        self._size += sum([len(piece.body) for piece in pieces])
+        follows = decided.follows
+        recorded = channel.recorded(fact) if follows else fact
+        pieces = []
+        first = fact.span.first
+        schemas = self.state.schemas
+        rare = _Rare(self.placing, channel.state.type.home, fact) if follows else None
+        for body in bodies:
+            schema = schemas.ids.get(body.schema_bytes)
+            if schema is None:
+                schema = self.schema_number(body.schema_bytes)
+            span = Span(first, first + body.rows)
+            first = span.end
+            arrow, buffer, batch = schemas.by_id[schema], body.buffer, body.parsed
+            piece = Piece(span, fact.at_us, schema, arrow, buffer, batch, publisher=publisher)
+            if rare is None or rare.keeps(piece):
+                pieces.append(piece)
+                self._size += len(piece.body)
         if isinstance(recorded, Appended):
-            absent = IdSet(recorded.absent) if recorded.absent else None
-            # Pages take whole bodies: what only goes by is read from this one meanwhile (SEM E8),
-            # and may have to join the rest (SEM J7).
-            in_journal = in_journal or absent is not None
-            refs = []
-            for piece in pieces:
+            self._record_events(number, channel, recorded, pieces, in_journal=in_journal)
+        if follows:
+            engine = channel.state.engine
+            if engine.merges or engine.needs_interest or fact.relayed:  # others see new ones only
+                self._waits.add(number)
+        self.state.appended(number, fact, pieces)
+
+    def _record_events(
+        self,
+        number: int,
+        channel: Channel,
+        fact: Appended,
+        pieces: Sequence[Piece],
+        *,
+        in_journal: bool,
+    ) -> None:
+        """Into the block, and what goes there into pages."""
+        absent = IdSet(fact.absent) if fact.absent else None
+        # Pages take whole bodies: what only goes by is read from this one meanwhile (SEM E8),
+        # and may have to join the rest (SEM J7). States of an engine that merges are in memory.
+        by_page = channel.state.type.home == "pages" and not (
+            in_journal or absent is not None or channel.state.engine.merges
+        )
+        refs = []
+        for piece in pieces:
+            body, rows = piece.body, piece.end - piece.first
+            if absent is not None:
                 body, rows = _on_disk(piece, absent)
                 if not rows:
                     continue
-                place = None
-                if channel.state.type.home == "pages" and not in_journal:
-                    place = self.placing.place(number, piece, body)
-                refs.append(BodyRef(piece.number, len(body), rows, publisher, place))
-                if place is None:
-                    self.bodies.append(body)
-            self.record(number, recorded, tuple(refs))
-        engine = channel.state.engine
-        if engine.merges or engine.needs_interest or fact.relayed:  # others see what is new only
-            self._waits.add(number)
-        self.state.apply(number, fact, pieces)
-
-    def _pieces(
-        self, channel: Channel, fact: Appended, bodies: Sequence[Body], publisher: str
-    ) -> list[Piece]:
-        pieces = []
-        first = fact.span.first
-        fleeting = IdSet((*fact.volatile, *fact.passing)) if fact.volatile or fact.passing else None
-        gone = IdSet(fact.dropped) if fact.dropped else None
-        for body in bodies:
-            number = self.schema_number(body.schema_bytes)
-            span = Span(first, first + body.rows)
-            first = span.end
-            if gone is not None and gone.count(span) == span.size:  # nobody waits for it
-                continue
-            home = channel.state.type.home
-            if fleeting is not None and fleeting.within(span):
-                home = home if home == "off_heap" else "heap"
-            buffer, batch = body.buffer, body.parsed
-            if home == "off_heap":
-                buffer, batch = self.placing.outside(buffer), None
-            pieces.append(
-                Piece(
-                    span,
-                    fact.at_us,
-                    number,
-                    body.schema,
-                    buffer,
-                    batch,
-                    home=home,
-                    publisher=publisher,
-                )
-            )
-        return pieces
+            place = self.placing.place(number, piece, body) if by_page else None
+            refs.append(BodyRef(piece.number, len(body), rows, piece.publisher, place))
+            if place is None:
+                self.bodies.append(body)
+        self.record(number, fact, tuple(refs))
 
 
-def _on_disk(piece: Piece, absent: IdSet | None) -> tuple[Buffer, int]:
+class _Rare:
+    """Where the events of a publish are kept that not all go the same way."""
+
+    def __init__(self, placing: Placing, home: Home, fact: Appended) -> None:
+        self._placing = placing
+        self._home = home
+        fleeting = (*fact.volatile, *fact.passing)
+        self._fleeting = IdSet(fleeting) if fleeting else None
+        self._dropped = IdSet(fact.dropped) if fact.dropped else None
+
+    def keeps(self, piece: Piece) -> bool:
+        """Whether anybody waits for some of it; it is told what keeps it."""
+        span = Span(piece.first, piece.end)
+        if self._dropped is not None and self._dropped.count(span) == span.size:
+            return False
+        home = self._home
+        if self._fleeting is not None and self._fleeting.within(span):
+            home = home if home == "off_heap" else "heap"
+        if home == "off_heap":
+            piece.moved_outside(self._placing.outside(piece.body))
+        piece.home = home
+        return True
+
+
+def _on_disk(piece: Piece, absent: IdSet) -> tuple[Buffer, int]:
     """The body the journal gets: without the rows that live in memory only."""
-    if absent is None:
-        return piece.body, piece.end - piece.first
     ids = IdSet([Span(piece.first, piece.end)])
     ids.remove_all(absent)
     if len(ids) == piece.end - piece.first:

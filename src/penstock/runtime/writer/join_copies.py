@@ -114,6 +114,8 @@ def copy(
     way: Way | None,
 ) -> None:
     """Publish the copies of what was just published on channel ``number``."""
+    if not joins:
+        return
     if way is None:
         way = Way(np.arange(span.size), {number: np.ones(span.size, dtype=np.bool_)})
     name = group.state.channels[number].state.name

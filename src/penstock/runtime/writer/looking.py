@@ -64,7 +64,7 @@ class Looking:
         self._state = state
         self._offload = offload
         self._on_ready = on_ready
-        self._order: dict[int, tuple[int, Work]] = {}
+        self.order: dict[int, tuple[int, Work]] = {}
         """By identity of a publish that came and is not decided: after how many others."""
         self._came = 0
         self._held: list[_WaitingPublish] = []
@@ -73,7 +73,8 @@ class Looking:
         """By channel: the order of the first that waits for it."""
         self._turns: deque[_WaitingPublish] = deque()
         """Those whose events have not been looked at, the next one first."""
-        self._ready: list[Work] = []
+        self.ready: list[Work] = []
+        """Those that may be decided now."""
         self._task: asyncio.Task[None] | None = None
         self._spent = 0
         self._is_over = False
@@ -83,23 +84,18 @@ class Looking:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits."""
-        return not (self._held or self._ready)
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether some may be decided now."""
-        return bool(self._ready)
+        return not (self._held or self.ready)
 
     # --- coming and going ----------------------------------------------------------------
 
     def begin_group(self, waiting: list[Work]) -> list[Work]:
         """Those of ``waiting``, and of those who waited here, that may be decided now."""
         self._spent = 0
-        if self._ready:
+        if self.ready:
             waiting = self._with_ready(waiting)
-        if self._order:  # some may have been refused without being decided
+        if self.order:  # some may have been refused without being decided
             there = {*map(id, waiting), *(id(held.work) for held in self._held)}
-            self._order = {each: order for each, order in self._order.items() if each in there}
+            self.order = {each: order for each, order in self.order.items() if each in there}
         quiet: dict[int, bool] = {}
         return [work for work in waiting if self._is_quiet(work, quiet) or not self.holds(work)]
 
@@ -117,10 +113,10 @@ class Looking:
 
     def _with_ready(self, waiting: list[Work]) -> list[Work]:
         """Each behind what came before it on its channel."""
-        ready, self._ready = sorted(self._ready, key=self._order_of), []
+        ready, self.ready = sorted(self.ready, key=self._order_of), []
         last, at = self._order_of(ready[-1]), 0
         for i, work in enumerate(waiting, start=1):
-            if id(work) in self._order and self._order_of(work) < last:
+            if id(work) in self.order and self._order_of(work) < last:
                 at = i
         return [*waiting[:at], *ready, *waiting[at:]]
 
@@ -152,13 +148,13 @@ class Looking:
 
     def decided(self, work: Work) -> None:
         """It is done, or refused."""
-        self._order.pop(id(work), None)
+        self.order.pop(id(work), None)
 
     def _order_of(self, work: Work) -> int:
-        if id(work) not in self._order:
+        if id(work) not in self.order:
             self._came += 1
-            self._order[id(work)] = self._came, work
-        return self._order[id(work)][0]
+            self.order[id(work)] = self._came, work
+        return self.order[id(work)][0]
 
     def _may_ask(self, number: int) -> bool:
         """Whether anybody may put a selector to what is published on a channel."""
@@ -167,15 +163,15 @@ class Looking:
             return False
         own = channel.state
         chooses = own.engine.needs_interest and bool(own.subscribers)
-        return bool(own.durables or chooses or self._state.directory.joins.of(number))
+        return bool(own.durables or chooses or number in self._state.directory.joins.by_source)
 
     def drained(self) -> list[Work]:
         """The end: those who waited, whom nobody will serve."""
         self._is_over = True
         if self._task is not None:
             self._task.cancel()
-        left = [held.work for held in self._held] + self._ready
-        self._held, self._ready = [], []
+        left = [held.work for held in self._held] + self.ready
+        self._held, self.ready = [], []
         self._first.clear()
         self._turns.clear()
         return left
@@ -249,9 +245,9 @@ class Looking:
                 for number in held.numbers:
                     self._first.setdefault(number, held.order)
             else:
-                self._ready.append(held.work)
+                self.ready.append(held.work)
         self._held = kept
-        if self._ready:
+        if self.ready:
             self._on_ready()
 
 

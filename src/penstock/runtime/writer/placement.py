@@ -46,7 +46,8 @@ class Placing:
         self.pages = pages
         self._pool = pa.proxy_memory_pool(pa.default_memory_pool())
         _pools.append(self._pool)
-        self._placed: list[tuple[int, Piece, Place]] = []
+        self.placed: list[tuple[int, Piece, Place]] = []
+        """What :meth:`flush` has to write."""
 
     @property
     def off_heap_bytes(self) -> int:
@@ -64,14 +65,14 @@ class Placing:
     def place(self, number: int, piece: Piece, body: Buffer) -> Place:
         """Choose where ``body`` goes in the pages of a channel; written by :meth:`flush`."""
         place = self.pages.allocate(number, body)
-        self._placed.append((number, piece, place))
+        self.placed.append((number, piece, place))
         return place
 
     async def flush(self, *, sync: bool) -> None:
         """Write what was placed; from now on it is read from there. Raises ``StorageFailed``."""
-        if not self._placed:
+        if not self.placed:
             return
-        placed, self._placed = self._placed, []
+        placed, self.placed = self.placed, []
         await self.pages.flush(sync=sync)
         for number, piece, place in placed:
             piece.moved_to(place, self.pages.view(number, place))

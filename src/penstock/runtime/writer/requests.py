@@ -72,18 +72,13 @@ class PublishBatches(Struct):
 
     def run(self, group: Group) -> Any:
         number, digest = self.number, self.digest
-        group.settle()
+        if group.settled:
+            group.settle()
         later = waits(self.bodies)
         if later or group.state.directory.publishing_paused:
             if (known := self._stored_as(group, later=later)) is not None:
                 return known  # SEM X3: also while publishing is paused
             group.refuse_while_paused()
-        else:
-            span = group.publish_plainly(
-                number, self.bodies, digest, self.producer, self.sequence, self.publisher
-            )
-            if span is not None:
-                return span
         if later:
             own = group.channel(number).state
             merging.refuse(own, group.state.stores[number], self.bodies, digest)

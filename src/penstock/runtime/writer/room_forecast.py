@@ -36,7 +36,9 @@ Bools = npt.NDArray[np.bool_]
 def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
     """About how many bytes a publish leads to besides its own (SEM L, T7)."""
     channel = state.channels.get(number)
-    if channel is None or not (state.directory.joins.of(number) or _evicts_to(channel.state)):
+    if channel is None or not (
+        number in state.directory.joins.by_source or _evicts_to(channel.state)
+    ):
         return 0
     sizes = [(len(body.buffer), body.rows) for body in bodies]
     rows: int = sum(count for _, count in sizes)
@@ -49,9 +51,7 @@ def leads_nowhere(state: RealmState, number: int) -> bool:
     channel = state.channels.get(number)
     if channel is None:
         return True
-    own = channel.state
-    more = own.moves_dead or own.unwritten or own.type.home == "pages"
-    return not (more or state.directory.joins.of(number))
+    return channel.state.writes_only_events and number not in state.directory.joins.by_source
 
 
 def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
@@ -72,7 +72,7 @@ def writes_nothing(
     """Whether a publish, after others of ``before`` events, is known to leave the disk alone, so
     that a full one need not refuse it: nobody wants it stored (SEM J2, J4, C1c-f)."""
     channel = state.channels.get(number)
-    if channel is None or waits(bodies) or state.directory.joins.of(number):
+    if channel is None or waits(bodies) or number in state.directory.joins.by_source:
         return False
     own = channel.state
     storage, kind = own.definition.storage, own.type

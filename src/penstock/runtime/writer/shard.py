@@ -103,7 +103,8 @@ class Shard:
             _reply(work.reply, None, self._failed or RealmStopping("the realm is closing"))
             return
         (self._ahead if first else self._waiting).append(work)
-        self._rouse()
+        if self._idle is not None:
+            self._rouse()
 
     async def ask(self, work: Work, *, first: bool = False) -> Any:
         """Queue ``work`` and wait for its answer. Raises what it is refused with."""
@@ -206,7 +207,7 @@ class Shard:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._ahead or self._waiting or self.looking.has_ready)
+        return bool(self._ahead or self._waiting or self.looking.ready)
 
     def stop(self) -> None:
         """Serve what waits, then end :meth:`run`."""
@@ -251,11 +252,9 @@ class Shard:
         answers = self._decide(waiting, group)
         if self.state.to_open:
             await self._open_files()
-        for number in list(group.touched):
-            if number in self.state.channels:
-                group.sweep_in_time(number)
+        group.sweep_touched()
         has_moved = False
-        for number, below in group.offers_early():
+        for number, below in group.offers_early() if group.asked else ():
             has_moved |= await self._perform(number, below)
         if group.records:
             if has_moved and group.must_sync:  # clients are at work while the disk is
@@ -266,7 +265,7 @@ class Shard:
         self._answer(group, answers)
         self.changed.update(group.touched)
         await self._offer(list(group.touched))
-        if group.must_sync:
+        if group.must_sync and (self.state.freed or self.state.dropped):
             await self._give_back()
         if self.state.has_new_times:
             self.state.has_new_times = False
@@ -276,8 +275,9 @@ class Shard:
     def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
         """What clients are to be told first, and then what they asked."""
         for number in group.touched:
-            if number in self.state.channels:
-                self._dispatch.recall(self.state.channels[number])
+            channel = self.state.channels.get(number)
+            if channel is not None and channel.state.recalls:
+                self._dispatch.recall(channel)
         self.is_answering = True
         for reply, result, error in answers:
             _reply(reply, result, error)
@@ -306,16 +306,19 @@ class Shard:
                 self._serving = [each for each in self._serving if each is not work]
             else:
                 answers.append((work.reply, *_outcome(work, group)))
-                self.looking.decided(work)
+                if self.looking.order:
+                    self.looking.decided(work)
                 may_ask_more |= isinstance(work, Act)
-            ends = group.is_full(i, self._clock.now_us()) or self.state.to_open
-            if i < len(waiting) and ends:
+            if i == len(waiting):
+                break
+            if group.is_full(i, self._clock.now_us()) or self.state.to_open:
                 self._waiting = waiting[i:] + self._waiting
                 left = set(map(id, self._waiting))
                 self._serving = [each for each in self._serving if id(each) not in left]
                 self._rouse()
                 break
-        group.settle()
+        if group.settled:
+            group.settle()
         return answers
 
     async def _open_files(self) -> None:
@@ -344,13 +347,13 @@ class Shard:
             return await self._room_made(waiting)
 
     async def _room_made(self, waiting: list[Work]) -> list[Work]:
-        size = sum([_size(work) for work in waiting])
+        size = _sizes(waiting)
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
             waiting, rest = _cut(waiting, GROUP_BYTES_MAX)
             self._waiting = rest + self._waiting
             self._serving = waiting
             self._rouse()
-            size = sum(_size(work) for work in waiting)
+            size = _sizes(waiting)
         self._has_room = True
         try:
             size += 4_096 * (1 + len(waiting))
@@ -460,7 +463,8 @@ class Shard:
             await self.placing.pages.reserve(number, wanted)
 
     async def _append(self, group: Group) -> None:
-        await self.placing.flush(sync=group.must_sync)
+        if self.placing.placed:
+            await self.placing.flush(sync=group.must_sync)
         chunks = encode_block(group.now_us, group.records, group.bodies)
         self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
         self.groups += 1
@@ -471,9 +475,13 @@ class Shard:
             if channel is None:
                 self._dispatch.channel_gone(number)
                 continue
+            state = channel.state
+            there = state.subscribers or state.seats or state.cancelled
+            if not (there or state.may_pass or state.overdue):
+                continue
             if channel.has_offers:
                 await self._perform(number)
-            if channel.state.relayed or channel.state.passing or channel.state.leaving:
+            if state.relayed or state.passing or state.leaving:
                 await self._relay(number, channel)
             if channel.state.overdue and self._resting is not None:
                 self._held_back[number] = None
@@ -530,6 +538,17 @@ def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> Non
             reply(None, failure)
         except Exception:  # noqa: BLE001
             _log.exception("answer.failed")
+
+
+def _sizes(waiting: Sequence[Work]) -> int:
+    size = 0
+    for work in waiting:
+        if isinstance(work, PublishBatches):  # most are, and few of these bring much
+            for body in work.bodies:
+                size += len(body.buffer)
+        else:
+            size += _size(work)
+    return size
 
 
 def _size(work: Work) -> int:

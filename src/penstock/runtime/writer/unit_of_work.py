@@ -51,7 +51,7 @@ class UnitOfWork(Struct):
         """The ids of each store's events. Raises ``Refused``, and nothing of it has happened."""
         group.settle()
         for each in self.acknowledged:
-            group.channel(each.number).acknowledged(each.command)
+            group.channel(each.number).decide(each.command, group.now_us)  # raises what is wrong
         publishes = self._publishes(group)
         if publishes:
             group.refuse_while_paused()

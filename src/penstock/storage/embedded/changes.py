@@ -15,14 +15,15 @@ from penstock.core.vocabulary.ports import Offload
 class Changes:
     """The changes of one set of files, made by one writer that awaits each before the next."""
 
-    __slots__ = ("_is_busy", "_offload", "_refusal", "alone", "failed")
+    __slots__ = ("_offload", "_refusal", "alone", "failed", "is_busy")
 
     def __init__(self, refusal: str, offload: Offload) -> None:
         """``refusal`` is the error text for changes that are refused after a failure; ``offload``
         runs blocking calls off the event loop."""
         self._refusal = refusal
         self._offload = offload
-        self._is_busy = False
+        self.is_busy = False
+        """Whether one is being made."""
         self.alone = threading.Lock()
         """Held during each change, because a cancelled change may still run in its thread."""
         self.failed = ""
@@ -39,8 +40,9 @@ class Changes:
 
     def check_idle(self) -> None:
         """Raise ``StorageFailed`` if an earlier change failed. Call it only between changes."""
-        self.check()
-        assert not self._is_busy, "one writer awaits each change before the next"
+        if self.failed:
+            self.check()
+        assert not self.is_busy, "one writer awaits each change before the next"
 
     async def make(self, call: Callable[[], None], *, inline: bool) -> None:
         """Make a change: on the event loop if it is quick (``inline``), else in a thread.
@@ -48,12 +50,15 @@ class Changes:
         Raises ``StorageFailed``. If it is interrupted midway, it is unknown what is on disk, and
         all further changes are refused.
         """
-        assert not self._is_busy, "one writer awaits each change before the next"
+        assert not self.is_busy, "one writer awaits each change before the next"
         is_settled = False
-        self._is_busy = True
+        self.is_busy = True
         try:
             if inline:
-                self._make(call)
+                with self.alone:
+                    if self.failed:
+                        self.check()
+                    call()
             else:
                 await self._offload(lambda: self._make(call))
             is_settled = True
@@ -61,7 +66,7 @@ class Changes:
             is_settled = True
             raise
         finally:
-            self._is_busy = False
+            self.is_busy = False
             if not is_settled:
                 self.failed = self.failed or "a change was cancelled midway"
 

@@ -108,7 +108,9 @@ def frame(
     chunks: Sequence[Buffer], identity: int, *, seq: int, synced: int, previous: int
 ) -> tuple[list[Buffer], BlockHeader]:
     """The chunks to write for one block, and its header."""
-    length = sum([memoryview(chunk).nbytes for chunk in chunks])
+    length = 0
+    for chunk in chunks:
+        length += memoryview(chunk).nbytes
     covered = _BLOCK.pack(_BLOCK_MAGIC, seq, length, synced, previous, 0, 0)[:40]
     if length < _JOIN_BELOW:
         chunks = (b"".join(chunks),)

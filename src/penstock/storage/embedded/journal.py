@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -29,7 +30,6 @@ from penstock.storage.embedded.changes import Changes
 from penstock.storage.embedded.frames import (
     BLOCK_HEADER_SIZE,
     FILE_HEADER_SIZE,
-    BlockHeader,
     FileHeader,
     file_header,
     frame,
@@ -145,32 +145,26 @@ class FileJournal:
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         """See :meth:`penstock.core.vocabulary.ports.Journal.append`."""
-        self._changes.check_idle()
+        if self._changes.failed or self._changes.is_busy:
+            self._changes.check_idle()
         if expected != self._tail:
             return await self._again(expected, block, sync=sync)
-        seq = self._tail + 1
-        size = padded(sum([memoryview(chunk).nbytes for chunk in block]))
-
-        def write() -> None:
-            chunks, header = frame(
-                block,
-                self._identity,
-                seq=seq,
-                synced=self._synced,
-                previous=self._previous,
-            )
-            self._write(chunks, header, size, sync=sync)
-
-        await self._change(write, inline=size < self._inline_max[sync], syncs=sync)
+        seq, length = self._tail + 1, 0
+        for chunk in block:
+            length += memoryview(chunk).nbytes
+        write = partial(self._write, block, sync=sync)
+        await self._change(write, inline=length < self._inline_max[sync], syncs=sync)
         return seq
 
     async def reserve(self, size: int) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Journal.reserve`."""
-        self._changes.check_idle()
+        if self._changes.failed or self._changes.is_busy:
+            self._changes.check_idle()
         if size < 0:
             raise InvalidArgument(f"cannot reserve {size} bytes")
         taken = padded(size)
-        if self._is_full_for(taken) or self._files[-1].end + taken > self._reserved:
+        end = self._files[-1].end + taken
+        if end > self._reserved or end > self._limits.file_bytes_max:
             await self._change(
                 lambda: self._try_make_room(taken, promised=True),
                 inline=not self._is_full_for(taken),
@@ -260,13 +254,17 @@ class FileJournal:
         is_quick = not syncs or self._syncs.recent_us < self._limits.inline_sync_us_max
         await self._changes.make(call, inline=inline and is_quick)
 
-    def _write(
-        self, chunks: Sequence[Buffer], header: BlockHeader, size: int, *, sync: bool
-    ) -> None:
-        self._try_make_room(size)
+    def _write(self, block: Sequence[Buffer], *, sync: bool) -> None:
+        seq, synced, previous = self._tail + 1, self._synced, self._previous
+        chunks, header = frame(block, self._identity, seq=seq, synced=synced, previous=previous)
+        size = padded(header.length)
+        end = self._files[-1].end + size
+        if end > self._reserved or end > self._limits.file_bytes_max:
+            self._try_make_room(size)
         file = self._files[-1]
-        if sync and (zeros := zeros_behind(file, size, self._reserved)):
-            chunks = [*chunks, zeros]
+        is_at_zeros = file.end + size <= file.zeroed
+        if sync and not is_at_zeros and (zeros := zeros_behind(file, size, self._reserved)):
+            chunks.append(zeros)
         try:
             self._disk.pwrite(file.file, chunks, file.end)
         except OSError as error:

@@ -58,9 +58,10 @@ class JournalFile:
 
     def place(self, seq: int, offset: int, size: int) -> None:
         """Record the place of ``seq``; skipped sequences before it count as not intact."""
-        missing = seq - self.last - 1
-        self.offsets.extend([-1] * missing)
-        self.sizes.extend([0] * missing)
+        missing = seq - self.first - len(self.offsets)
+        if missing:
+            self.offsets.extend([-1] * missing)
+            self.sizes.extend([0] * missing)
         self.offsets.append(offset)
         self.sizes.append(size)
 

@@ -89,7 +89,7 @@ class FrameReader:
 
     def get_buffer(self) -> memoryview:
         """Memory for at least one byte."""
-        needed = self._needed()
+        needed = PREFIX_BYTES if self._end - self._start < PREFIX_BYTES else self._needed()
         if self._start + needed > len(self._buffer) or self._end == len(self._buffer):
             if self._end == len(self._buffer):  # full: a busy connection gets a larger one
                 self._chunk_bytes = min(2 * self._chunk_bytes, _CHUNK_BYTES_MAX)
@@ -98,7 +98,7 @@ class FrameReader:
 
     def _needed(self) -> int:
         """Bytes of the incomplete frame, as far as known."""
-        if self._end - self._start < PREFIX_BYTES or self._preface:
+        if self._preface:
             return PREFIX_BYTES
         length, _ = _LENGTHS.unpack_from(self._buffer, self._start)
         return min(int(length), self.frame_bytes_max) + 4
@@ -132,7 +132,9 @@ class FrameReader:
             return
         while self._end - self._start >= PREFIX_BYTES:
             length, header_length = _LENGTHS.unpack_from(self._buffer, self._start)
-            self._check(length, header_length)
+            is_sound = header_length + 4 <= length <= self.frame_bytes_max
+            if not is_sound or header_length > self._header_bytes_max:
+                self._refuse(length, header_length)
             if self._end - self._start < 4 + length:
                 return
             begin = self._start + PREFIX_BYTES
@@ -161,7 +163,7 @@ class FrameReader:
         self._preface = b""
         return True
 
-    def _check(self, length: int, header_length: int) -> None:
+    def _refuse(self, length: int, header_length: int) -> None:
         if length > self.frame_bytes_max:
             raise RemoteProtocolViolation(
                 f"a frame of {length} bytes was announced; {self.frame_bytes_max} are allowed"
