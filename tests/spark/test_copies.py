@@ -324,5 +324,5 @@ def test_files_is_a_uri_and_is_not_shown() -> None:
     assert source_options(given).files == ""
     with pytest.raises(InvalidArgument, match=r"files is 'copy'; it looks like s3://bucket"):
         source_options({**given, "files": "copy"})
-    with pytest.raises(InvalidArgument, match="leave out one of them"):
+    with pytest.raises(InvalidArgument, match="leave out one of the two"):
         source_options({**given, "files": secret, "access": "remote"})
