@@ -45,14 +45,14 @@ def test_the_first_event_does_not_wait_for_imports() -> None:
     """Neither pandas nor the compute functions are loaded by a plain first publish."""
     program = """
 import sys
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of
-from penstock.columns.check import check_body
-from penstock.columns.digest import digest
-from penstock.columns.event import Event
-from penstock.columns.ipc import batch_bytes
-from penstock.columns.schema import ChannelSchema
-from penstock.core.ids import Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.check import check_body
+from penstock.columns.events.digest import digest
+from penstock.columns.events.event import Event
+from penstock.columns.schema.ipc import batch_bytes
+from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.ids.ids import Span
 body = body_of([Event(b"x", tag="t", properties={"a": 1, "b": 2.0, "c": "x", "d": True})])
 check_body(body)
 digest(body, 1000)

@@ -26,7 +26,7 @@ def test_a_function_arrow_has_not_is_an_error() -> None:
 def test_connecting_loads_none() -> None:
     program = (
         "import sys, penstock.client.sync.sync; before = 'pyarrow.compute' in sys.modules; "
-        "from penstock.columns import compute; compute.equal; "
+        "from penstock.columns.schema import compute; compute.equal; "
         "print(before, 'pyarrow.compute' in sys.modules)"
     )
     done = subprocess.run(

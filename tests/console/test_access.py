@@ -137,7 +137,7 @@ def test_who_has_no_admin_sees_what_is_theirs_and_no_alarm(door: Page, admin: Kn
     expect(door.get_by_text("Figures need the right admin")).to_be_visible()
     door.locator(".tabs").get_by_role("link", name="Durables").click()
     door.get_by_role("main").get_by_role("link", name="billing").click()
-    expect(door.locator(".stat", has_text="Waiting")).to_contain_text("7")
+    expect(door.locator(".stat", has_text="Ready")).to_contain_text("7")
     expect(door.locator(".stat", has_text="Last read")).to_contain_text("never")
     for address, what in (("#/connections", "Connections"), ("#/access/users", "Users")):
         door.evaluate("place => { location.hash = place; }", address)

@@ -158,14 +158,14 @@ def test_nothing_is_said_to_be_empty_before_the_realm_has_answered(opened: Opene
         expect(page.get_by_text(false)).to_have_count(0)
 
 
-def test_pending_is_what_clients_have(opened: Opened, orders: None) -> None:
+def test_in_flight_is_what_clients_have(opened: Opened, orders: None) -> None:
     page = opened(f"{ORDERS}/durables/billing")
     stats = page.locator(".stat")
 
     expect(stats.filter(has_text="Outstanding")).to_contain_text("5")
-    expect(stats.filter(has_text="Pending")).to_contain_text("0of these: with a client")
-    expect(stats.filter(has_text="Waiting")).to_contain_text("5of these: in no hands")
-    expect(page.get_by_text("In flight")).to_have_count(0)
+    expect(stats.filter(has_text="In flight")).to_contain_text("0of these: with a client")
+    expect(stats.filter(has_text="Ready")).to_contain_text("5of these: with no client")
+    expect(page.get_by_text("Pending")).to_have_count(0)
 
 
 def test_the_keyboard_alone_is_enough(opened: Opened, orders: None, api: Api) -> None:

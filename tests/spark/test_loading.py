@@ -25,7 +25,7 @@ def test_looking_for_formats_loads_nothing_of_the_client() -> None:
     assert not loaded & {"pyarrow", "numpy", "pandas", "msgspec", "asyncio", "importlib.metadata"}
     ours = {name for name in loaded if name.partition(".")[0] == "penstock"}
     assert ours == {
-        *("penstock", "penstock.core", "penstock.spark"),
+        *("penstock", "penstock.core", "penstock.core.vocabulary", "penstock.spark"),
         *("penstock.spark.errors", "penstock.spark.settling", "penstock.spark.source"),
         *(name for name in ours if name.startswith("penstock.core.vocabulary.errors")),
     }
@@ -54,10 +54,10 @@ def test_a_process_that_reads_or_writes_leaves_out_what_neither_needs(work: str)
 def test_rows_of_a_channel_without_data_do_not_bring_pandas() -> None:
     loaded = loaded_by(
         """
-from penstock.columns.batch import stamp
-from penstock.columns.body import body_of
-from penstock.columns.event import Event
-from penstock.core.ids import Span
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import Span
 from penstock.spark.projection import Projection, arrow_schema, spark_schema
 batch = stamp(body_of([Event(properties={"n": 1}), Event(properties={"n": 2})]), Span(0, 2), 5)
 wanted = arrow_schema(spark_schema([batch.schema]))

@@ -187,7 +187,7 @@ def test_a_step_that_fails_ends_the_run_and_says_why(
             "small.toml: step late: sql: .*`nn` cannot be resolved.*; line 2: nn ",
         ),
         ({"sql": "SELECT n FRO flights"}, "step late: sql: Syntax error .*line 1: SELECT n FRO"),
-        ({"sql": "SELECT n AS event_id FROM flights"}, "the realm gives event_id"),
+        ({"sql": "SELECT n AS event_id FROM flights"}, "the realm sets event_id itself"),
         (
             {"sql": "SELECT n FROM flights", "channel": "nowhere"},
             "has no channel 'nowhere'; create it first",
@@ -224,7 +224,9 @@ def test_a_function_has_to_return_a_table(runs: Runs, flights: Channel, tmp_path
     def late(flights: DataFrame) -> int:
         return 7
 
-    with pytest.raises(StepFailed, match="step late: python: late returned int; a DataFrame"):
+    with pytest.raises(
+        StepFailed, match="step late: python: late returned int; it must return a DataFrame"
+    ):
         runs({"name": "late", "python": late, "channel": "late"})
 
 
