@@ -7,9 +7,11 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
+from penstock.tasks import leave_to_owner, start_task
 
 T = TypeVar("T")
 
@@ -68,6 +70,22 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def call_from_finalizer(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Run what ``begin`` makes, where nobody is there to catch an error: in the finalizer of a
+        generator, which may run in any thread and while the interpreter ends.
+
+        Nothing is raised, as Python would print it in the middle of the program's own output. A
+        session that has ended has left every seat, and a connection that was lost has been told to
+        the session's error listeners.
+        """
+        if os is None or not self.is_usable:  # modules are empty at the interpreter's very end
+            return
+        if self.is_own_thread:
+            start_task(begin(), name="penstock-closing", on_failure=leave_to_owner)
+            return
+        with suppress(PenstockError):
+            self.call(begin())
 
     def soon(self, action: Callable[[], object]) -> None:
         """Run ``action`` on the loop, without waiting; from wherever."""

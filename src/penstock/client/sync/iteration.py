@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Protocol
 
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading.delivered import DeliveredBatch as AioDeliveredBatch
@@ -17,6 +18,37 @@ from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 
 
+class _Closable(Protocol):
+    """A subscription, a seat at a durable, a reader."""
+
+    def close(self) -> Coroutine[Any, Any, None]:
+        """Leave it."""
+
+
+class _Closing:
+    """Closes what an iteration has opened, when it is over. One that is left early (``break``, an
+    error in the loop's body) ends in its generator's finalizer, which must not raise."""
+
+    __slots__ = ("_is_last", "_loop", "_opened")
+
+    def __init__(self, loop: LoopThread, opened: _Closable, is_last: Callable[[], bool]) -> None:
+        self._loop = loop
+        self._opened = opened
+        self._is_last = is_last
+        """Tells that no other iteration uses what was opened, and ends this one's part in it."""
+
+    def __enter__(self) -> None:
+        """Nothing opens here: the first step of the iteration does."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if not self._is_last():
+            return
+        if kind is GeneratorExit:
+            self._loop.call_from_finalizer(self._opened.close)
+        else:
+            self._loop.call(self._opened.close())
+
+
 class SubscriptionIteration:
     """Iterating a subscription or browse."""
 
@@ -29,14 +61,11 @@ class SubscriptionIteration:
 
     def _batches(self, begun: Begun[EventBatch]) -> Iterator[EventBatch]:
         self._inner._loops.begins(begun, opens=not self._inner._is_open)
-        try:
+        with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield batch
                 if not self._inner._is_open:  # closed meanwhile
                     return
-        finally:
-            if self._inner._loops.ends(begun):
-                self._loop.call(self._inner.close())
 
     def __iter__(self) -> Iterator[Event]:
         """Events as they come; what one iteration leaves comes with the next."""
@@ -44,7 +73,7 @@ class SubscriptionIteration:
 
     def _events(self, begun: Begun[EventBatch]) -> Iterator[Event]:
         self._inner._loops.begins(begun, opens=not self._inner._is_open)
-        try:
+        with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 begun.begin(batch)
                 for event in batch:
@@ -52,9 +81,6 @@ class SubscriptionIteration:
                     yield event
                     if not self._inner._is_open:
                         return
-        finally:
-            if self._inner._loops.ends(begun):
-                self._loop.call(self._inner.close())
 
 
 class DurableIteration:
@@ -74,7 +100,7 @@ class DurableIteration:
     def _batches(self, begun: Begun[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
         inner = self._inner
         inner._loops.begins(begun, opens=not inner._is_open)
-        try:
+        with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
             while (batch := self._next()) is not None:
                 if inner._auto_ack:
                     begun.begin(batch._inner)
@@ -84,9 +110,6 @@ class DurableIteration:
                 if inner._auto_ack:
                     begun.forget()
                     batch.ack()
-        finally:
-            if inner._loops.ends(begun):
-                self._loop.call(inner.close())
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
         return self._inner._loops.add(self._events)
@@ -94,7 +117,7 @@ class DurableIteration:
     def _events(self, begun: Begun[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
         inner = self._inner
         inner._loops.begins(begun, opens=not inner._is_open)
-        try:
+        with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
             while (batch := self._next()) is not None:
                 begun.begin(batch._inner)
                 for event in batch:
@@ -110,9 +133,6 @@ class DurableIteration:
                     if inner._auto_ack:  # until here it is not done with, and would come again
                         event.ack()
                         begun.count += 1
-        finally:
-            if inner._loops.ends(begun):
-                self._loop.call(inner.close())
 
 
 class ReaderIteration:
@@ -124,24 +144,18 @@ class ReaderIteration:
     def __iter__(self) -> Iterator[Event]:
         opened_here = not self._inner._is_open
         inner, loop = self._inner, self._loop
-        try:
+        with _Closing(loop, inner, lambda: opened_here):
             while (part := loop.call(inner._next_part())) is not None:
                 for event_id, event in part:
                     loop.soon(_handing(inner, event_id, part.attachment))
                     yield event
-        finally:
-            if opened_here:
-                loop.call(inner.close())
 
     def batches(self) -> Iterator[EventBatch]:
         """Columns as they come; iterating to the end closes what iterating opened."""
         opened_here = not self._inner._is_open
-        try:
+        with _Closing(self._loop, self._inner, lambda: opened_here):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 yield batch
-        finally:
-            if opened_here:
-                self._loop.call(self._inner.close())
 
 
 def _handing(inner: AioReader, event_id: int, attachment: int) -> Callable[[], None]:
