@@ -37,6 +37,9 @@ class Clock:
     def now_us(self) -> int:
         return self.us
 
+    def steady_us(self) -> int:
+        return self.now_us()
+
 
 def opened(folder: Path, clock: Clock, files_max: int = 0) -> Audit:
     files = {

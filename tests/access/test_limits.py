@@ -139,6 +139,9 @@ class HandClock:
     def now_us(self) -> int:
         return self.us
 
+    def steady_us(self) -> int:
+        return self.now_us()
+
 
 def test_who_is_not_refused_waits_until_a_second_allows_what_has_come() -> None:
     clock = HandClock()

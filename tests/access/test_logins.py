@@ -20,6 +20,9 @@ class HandClock:
     def now_us(self) -> int:
         return self.us
 
+    def steady_us(self) -> int:
+        return self.now_us()
+
 
 @pytest.fixture
 def clock() -> HandClock:

@@ -43,6 +43,9 @@ class FixedClock:
     def now_us(self) -> int:
         return self.us
 
+    def steady_us(self) -> int:
+        return self.now_us()
+
 
 class Provider:
     """A key set that may change, and may be away."""

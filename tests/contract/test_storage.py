@@ -21,6 +21,7 @@ from penstock.testing.contracts import (
     run,
 )
 from penstock.testing.disk import FaultyDisk
+from penstock.testing.engine import MemoryEngine, at_once
 from penstock.testing.stores import open_store
 
 Store = Callable[[], tuple[Journal, Blobs, Registry, Pages]]
@@ -62,7 +63,13 @@ def in_memory() -> tuple[Journal, Blobs, Registry, Pages]:
     return MemoryJournal(), MemoryBlobs(), MemoryRegistry(), MemoryPages()
 
 
-@pytest.fixture(params=["memory", "real disk", "faulty disk", "tiny files"])
+def on_an_engine() -> tuple[Journal, Blobs, Registry, Pages]:
+    engine = MemoryEngine(frame_bytes_max=100)
+    registry, blobs = at_once(engine.registry()), at_once(engine.blobs(0))
+    return at_once(engine.journal(0, 1)), blobs, registry, MemoryPages()
+
+
+@pytest.fixture(params=["memory", "real disk", "faulty disk", "tiny files", "engine"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     def on_real_disk() -> Embedded:
         return open_store(f"{tmp_path}/realm", RealDisk())
@@ -82,6 +89,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
     stores: dict[str, Store] = {
         "memory": in_memory,
+        "engine": on_an_engine,
         "real disk": on_real_disk,
         "faulty disk": on_faulty_disk,
         "tiny files": in_tiny_files,

@@ -24,6 +24,9 @@ class Ticking:
         self._now_us += self._tick_us
         return self._now_us
 
+    def steady_us(self) -> int:
+        return self.now_us()
+
 
 async def blocks_of(lives: Lives, name: str, count: int, *, size: int = 10) -> int:
     """How many blocks so many publishes that wait together are written in."""

@@ -15,6 +15,9 @@ class Clock:
     def now_us(self) -> int:
         return 0
 
+    def steady_us(self) -> int:
+        return self.now_us()
+
 
 def stages(of: int) -> Stages:
     """With room for so many of the bodies that :func:`one` makes."""

@@ -17,6 +17,9 @@ class Watch:
     def now_us(self) -> int:
         return self.us
 
+    def steady_us(self) -> int:
+        return self.now_us()
+
 
 def begun(watch: Watch) -> Begun[UnderWay]:
     return Begun("export", 2, watch, ends="has ended, or nobody read from it")

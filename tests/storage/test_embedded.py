@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from penstock.core.vocabulary.errors import (
+    Conflict,
     Damaged,
     DataDirectoryInUse,
-    Fenced,
     InvalidArgument,
     NewerFormat,
     StorageFailed,
@@ -174,7 +174,7 @@ def test_the_journal_does_without_its_record(disk: FaultyDisk) -> None:
 def test_the_journals_record_is_not_for_others(disk: FaultyDisk) -> None:
     registry = open_store("/realm", disk).registry
 
-    with pytest.raises(Fenced, match="journal's own"):
+    with pytest.raises(Conflict, match="journal's own"):
         asyncio.run(registry.cas("journal", 0, b"mine"))
 
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pytest
 
-from penstock.core.vocabulary.errors import Fenced, StorageFailed, Trimmed
+from penstock.core.vocabulary.errors import Deposed, StorageFailed, Trimmed
 from penstock.core.vocabulary.ports import Block
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import FileJournal, JournalLimits, open_embedded
@@ -324,7 +324,7 @@ async def test_a_stranger_at_the_tail_is_fenced(disk: FaultyDisk) -> None:
     journal = open_journal(disk)
     await append_all(journal, b"one")
 
-    with pytest.raises(Fenced, match="expected the tail to be 0, it is 1"):
+    with pytest.raises(Deposed, match="expected the tail to be 0, it is 1"):
         await journal.append(0, [b"other"])
 
 

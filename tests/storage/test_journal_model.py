@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.core.vocabulary.errors import Fenced, StorageFailed
+from penstock.core.vocabulary.errors import Deposed, StorageFailed
 from penstock.core.vocabulary.ports import Block
 from penstock.storage.embedded import FileJournal
 from penstock.testing.disk import FaultyDisk
@@ -60,7 +60,7 @@ class JournalLife(RuleBasedStateMachine):
 
     @rule(block=block_bytes)
     def append_as_a_stranger(self, block: bytes) -> None:
-        with pytest.raises(Fenced):
+        with pytest.raises(Deposed):
             self.runner.run(self.journal.append(len(self.blocks) + 1, [block]))
 
     @rule(block=block_bytes, room=st.integers(0, 100))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+_STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux has a clock that goes on while the machine is suspended."""
 
 
 class SystemClock:
@@ -12,11 +16,20 @@ class SystemClock:
     Ids and times of events grow together; a clock set back by an hour must not undo that.
     """
 
-    def __init__(self, now_ns: Callable[[], int] = time.time_ns) -> None:
-        """``now_ns``: what the machine shows, in nanoseconds since 1970; it may jump."""
+    def __init__(
+        self,
+        now_ns: Callable[[], int] = time.time_ns,
+        steady_ns: Callable[[], int] = lambda: time.clock_gettime_ns(_STEADY),
+    ) -> None:
+        """``now_ns``: what the machine shows, in nanoseconds since 1970; it may jump.
+        ``steady_ns``: what it counts since it was started, and nobody sets."""
         self._now_ns = now_ns
+        self._steady_ns = steady_ns
         self._latest_us = 0
 
     def now_us(self) -> int:
         self._latest_us = max(self._latest_us, self._now_ns() // 1_000)
         return self._latest_us
+
+    def steady_us(self) -> int:
+        return self._steady_ns() // 1_000

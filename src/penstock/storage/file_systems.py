@@ -14,7 +14,13 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.core.vocabulary.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
+from penstock.core.vocabulary.errors import (
+    Conflict,
+    IllegalState,
+    InvalidArgument,
+    NameDoesNotExist,
+    StorageFailed,
+)
 from penstock.core.vocabulary.ports import BlobInfo, Buffer, Offload
 from penstock.storage.blob_names import check_blob_name
 
@@ -30,8 +36,18 @@ class FileSystemBlobs:
     elsewhere it is written under another name and renamed. ``extend`` rewrites the whole blob.
     """
 
-    def __init__(self, files: fs.FileSystem, folder: str, shown: str, *, offload: Offload) -> None:
-        """``shown`` is the name of the folder in error messages."""
+    def __init__(
+        self,
+        files: fs.FileSystem,
+        folder: str,
+        shown: str,
+        *,
+        offload: Offload,
+        grows: bool = True,
+    ) -> None:
+        """``shown`` is the name of the folder in error messages. Where several nodes write, no blob
+        ``grows``."""
+        self.grows: Final = grows
         self._files = files
         self._folder = folder
         self._shown = shown
@@ -45,6 +61,8 @@ class FileSystemBlobs:
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`. A failure changes nothing."""
         check_blob_name(name)
+        if not self.grows:
+            raise IllegalState(f"{self._shown}/{name} cannot be extended: these blobs do not grow")
         await self._offload(lambda: self._extend(name, at, chunks))
 
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
@@ -76,10 +94,10 @@ class FileSystemBlobs:
         for chunk in chunks:
             view = memoryview(chunk).cast("B")
             if stored[at : at + len(view)] != view:
-                raise Fenced(f"{name} exists with other bytes")
+                raise Conflict(f"{name} exists with other bytes")
             at += len(view)
         if at != len(stored):
-            raise Fenced(f"{name} exists with {len(stored)} bytes, not {at}")
+            raise Conflict(f"{name} exists with {len(stored)} bytes, not {at}")
 
     def _extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         with self._explained(name, "extended"):

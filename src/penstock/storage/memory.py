@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from penstock.core.vocabulary.errors import (
+    Conflict,
     Damaged,
-    Fenced,
+    Deposed,
+    IllegalState,
     InvalidArgument,
     NameDoesNotExist,
     StorageFailed,
     Trimmed,
 )
 from penstock.core.vocabulary.ports import (
+    READ_BYTES_MAX,
     BlobInfo,
     Block,
     Buffer,
+    Change,
     DamagedBlock,
     DamagedBody,
     JournalInfo,
@@ -48,7 +53,7 @@ class MemoryJournal:
             return tail + 1
         if self._floor <= expected < tail and self._blocks[expected - self._floor] == written:
             return expected + 1
-        raise Fenced(
+        raise Deposed(
             f"expected the tail to be {expected}, it is {tail}: another writer has been here"
         )
 
@@ -58,7 +63,9 @@ class MemoryJournal:
         if size < 0:
             raise InvalidArgument(f"cannot reserve {size} bytes")
 
-    async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
         """See :meth:`penstock.core.vocabulary.ports.Journal.read`."""
         self._check_open()
         if first <= self._floor:
@@ -66,8 +73,13 @@ class MemoryJournal:
         if limit < 1:
             raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
         start = first - self._floor - 1
-        found = self._blocks[start : start + limit]
-        return [Block(first + i, memoryview(block)) for i, block in enumerate(found)]
+        found: list[Block | DamagedBlock] = []
+        for i, block in enumerate(self._blocks[start : start + limit]):
+            bytes_max -= len(block)
+            if found and bytes_max < 0:
+                break
+            found.append(Block(first + i, memoryview(block)))
+        return found
 
     async def sync(self) -> None:
         """Nothing to do: there is no disk."""
@@ -85,7 +97,8 @@ class MemoryJournal:
 
     def info(self) -> JournalInfo:
         size = sum(map(len, self._blocks))
-        return JournalInfo(self._floor, self._floor + len(self._blocks), size, 0)
+        tail = self._floor + len(self._blocks)
+        return JournalInfo(self._floor, tail, size, 0, durability="memory")
 
     async def close(self) -> None:
         self._closed = True
@@ -98,7 +111,8 @@ class MemoryJournal:
 class MemoryBlobs:
     """:class:`~penstock.core.vocabulary.ports.Blobs` in a dictionary."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, grows: bool = True) -> None:
+        self.grows: Final = grows
         self._blobs: dict[str, bytes] = {}
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
@@ -106,11 +120,13 @@ class MemoryBlobs:
         check_blob_name(name)
         written = b"".join(chunks)
         if self._blobs.setdefault(name, written) != written:
-            raise Fenced(f"{name} exists with other bytes")
+            raise Conflict(f"{name} exists with other bytes")
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`."""
         check_blob_name(name)
+        if not self.grows:
+            raise IllegalState(f"{name} cannot be extended: these blobs do not grow")
         if name not in self._blobs:
             raise NameDoesNotExist(f"there is no blob {name}")
         whole = self._blobs[name]
@@ -245,16 +261,26 @@ class MemoryRegistry:
         held = self._records.get(key)
         version = held.version if held is not None else 0
         if version != expected:
-            raise Fenced(f"{key!r} is at version {version}, not {expected}")
+            raise Conflict(f"{key!r} is at version {version}, not {expected}")
         record = Record(version + 1, bytes(value))
         self._records[key] = record
         self._watches.note(key, record)
         return record.version
 
+    async def delete(self, key: str, expected: int) -> None:
+        """See :meth:`penstock.core.vocabulary.ports.Registry.delete`."""
+        held = self._records.get(key)
+        version = held.version if held is not None else 0
+        if version != expected:
+            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+        if held is not None:
+            del self._records[key]
+            self._watches.note(key, None)
+
     async def list(self, prefix: str = "") -> Sequence[str]:
         return sorted(key for key in self._records if key.startswith(prefix))
 
-    def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
+    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
         """Changes from now on. A slow watcher may miss intermediate records."""
         return self._watches.add(prefix)
 

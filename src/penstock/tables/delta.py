@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.tables.disk import Folder, filesystem_of, is_local, local_path
 from penstock.tables.files import ID_COLUMN, DataFile
-from penstock.tables.log import UNCOMMITTED_HOURS, Commit, Conflict, State
+from penstock.tables.log import UNCOMMITTED_HOURS, Commit, CommitConflict, State
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -146,11 +146,11 @@ class DeltaLog:
             else:
                 self._add(commit, once)
         except CommitFailedError as error:
-            raise Conflict from error
+            raise CommitConflict from error
         except DeltaError as error:
             if "already exists" not in str(error):
                 raise
-            raise Conflict from error  # a table, where there was none
+            raise CommitConflict from error  # a table, where there was none
         self._settle_log()
 
     def _create(self, commit: Commit, once: Any) -> None:

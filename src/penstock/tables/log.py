@@ -44,7 +44,7 @@ class Commit(Struct, frozen=True):
     """False if only files change and not rows, as in a compaction."""
 
 
-class Conflict(Exception):
+class CommitConflict(Exception):
     """Raised if another program committed since the state was read. Nothing was changed."""
 
 
@@ -62,7 +62,7 @@ class Log(Protocol):
         ...
 
     def commit(self, based_on: State, commit: Commit) -> None:
-        """Commit a change on top of the state ``based_on``. Raises ``Conflict``."""
+        """Commit a change on top of the state ``based_on``. Raises ``CommitConflict``."""
         ...
 
     def new_file(self, partition: str) -> AbstractContextManager[NewFile]:

@@ -38,7 +38,7 @@ from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
 from penstock.tables.disk import Folder, local_path
 from penstock.tables.files import DataFile
-from penstock.tables.log import UNCOMMITTED_HOURS, Commit, Conflict, State
+from penstock.tables.log import UNCOMMITTED_HOURS, Commit, CommitConflict, State
 
 COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"
@@ -224,7 +224,7 @@ class ParquetLog:
         if added:
             self._folder.settle(self._folder.path / ASIDE)
         if not self._publish(f"{number:020}.json", msgspec.json.encode(record)):
-            raise Conflict
+            raise CommitConflict
         state = self._after(based_on, number, record)
         self._move(record)
         self._state = state
@@ -243,7 +243,7 @@ class ParquetLog:
         return published
 
     def settle(self) -> None:
-        with suppress(Conflict):  # another writer does it
+        with suppress(CommitConflict):  # another writer does it
             self._finish(self.state())
 
     def _finish(self, state: State) -> None:
@@ -252,7 +252,7 @@ class ParquetLog:
             try:
                 self._move(self._record(state.version))
             except FileNotFoundError as error:  # another writer has made many commits since
-                raise Conflict from error
+                raise CommitConflict from error
 
     def _move(self, record: _Record) -> None:
         for path in record.remove:

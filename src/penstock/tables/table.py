@@ -20,7 +20,7 @@ from penstock.tables.files import (
     record_batches,
 )
 from penstock.tables.kinds import columns_of, conformed, united
-from penstock.tables.log import Commit, Conflict, Format, Log, State
+from penstock.tables.log import Commit, CommitConflict, Format, Log, State
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -182,7 +182,7 @@ class Table:
                 return False
             try:
                 self._commit(schema, files, (), app, version)
-            except Conflict:
+            except CommitConflict:
                 continue
             return True
         raise self._busy()
@@ -195,7 +195,7 @@ class Table:
         app: str = "",
         version: int = 0,
     ) -> None:
-        """Commit on top of the state read last. Raises ``Conflict`` if there is a newer one."""
+        """Commit on top of the state read last. Raises ``CommitConflict`` if one is newer."""
         state = self.state
         wanted = united(state.schema or pa.schema([]), schema)
         check_partitions(wanted, self.partition_by)
@@ -229,7 +229,7 @@ class Table:
             try:
                 gone = self._rewrite(writer, given, keys)
                 self._commit(writer.schema, writer.close(), gone, app, version)
-            except (Conflict, FileNotFoundError):
+            except (CommitConflict, FileNotFoundError):
                 continue  # the table has changed since
             finally:
                 writer.abandon()
@@ -283,7 +283,7 @@ class Table:
                     writer.add(batch)
                 found = writer.close()
                 self._commit(self.schema, found, files)
-            except (Conflict, FileNotFoundError):
+            except (CommitConflict, FileNotFoundError):
                 self.refresh()
                 continue  # the rest is left for the next run
             finally:

@@ -18,8 +18,10 @@ from typing import cast
 from msgspec import structs
 
 from penstock.core.vocabulary.errors import (
+    Conflict,
     Damaged,
-    Fenced,
+    Deposed,
+    IllegalState,
     InvalidArgument,
     InvalidName,
     NameDoesNotExist,
@@ -30,6 +32,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.ports import (
     Blobs,
     Block,
+    Change,
     Journal,
     Pages,
     PagesInfo,
@@ -81,8 +84,8 @@ class JournalContract(ABC):
     async def check_only_the_tail_may_be_appended_to(self) -> None:
         journal = await self.open()
         await journal.append(0, [b"one"])
-        await _raises(Fenced, journal.append(0, [b"other"]))
-        await _raises(Fenced, journal.append(2, [b"too far"]))
+        await _raises(Deposed, journal.append(0, [b"other"]))
+        await _raises(Deposed, journal.append(2, [b"too far"]))
         assert journal.info().tail == 1
 
     async def check_the_same_append_again_gives_the_same_answer(self) -> None:
@@ -101,7 +104,7 @@ class JournalContract(ABC):
         assert journal.info().floor == 3
         await _raises(Trimmed, journal.read(3, 1))
         assert [b.seq for b in await journal.read(4, 9)] == [4, 5]
-        await _raises(Fenced, journal.append(2, [b"2"]))
+        await _raises(Deposed, journal.append(2, [b"2"]))
 
     async def check_trim_never_goes_back_nor_beyond_the_tail(self) -> None:
         journal = await self.open()
@@ -177,14 +180,18 @@ class BlobsContract(ABC):
         blobs = await self.open()
         await blobs.put("segments/a", [b"one"])
         await blobs.put("segments/a", [b"o", b"ne"])
-        await _raises(Fenced, blobs.put("segments/a", [b"two"]))
-        await _raises(Fenced, blobs.put("segments/a", [b"one more"]))
-        await _raises(Fenced, blobs.put("segments/a", [b"on"]))
+        await _raises(Conflict, blobs.put("segments/a", [b"two"]))
+        await _raises(Conflict, blobs.put("segments/a", [b"one more"]))
+        await _raises(Conflict, blobs.put("segments/a", [b"on"]))
         assert bytes(await blobs.get("segments/a")) == b"one"
 
     async def check_a_blob_grows_from_where_it_is_told(self) -> None:
         blobs = await self.open()
         await blobs.put("segments/a", [b"0123", b"end"])
+        if not blobs.grows:
+            await _raises(IllegalState, blobs.extend("segments/a", 7, [b"more"]))
+            assert bytes(await blobs.get("segments/a")) == b"0123end"
+            return
         view = await blobs.get("segments/a", 0, 4)
         await blobs.extend("segments/a", 4, [b"45", memoryview(b"67"), b"end"])
         assert bytes(await blobs.get("segments/a")) == b"01234567end"
@@ -251,14 +258,30 @@ class RegistryContract(ABC):
         assert await registry.cas("test/a", 1, b"") == 2
         assert await registry.get("test/a") == Record(2, b"")
 
-    async def check_who_is_late_is_fenced(self) -> None:
+    async def check_who_is_late_changes_nothing(self) -> None:
         registry = await self.open()
         await registry.cas("test/a", 0, b"one")
         for expected in (0, 2):
-            await _raises(Fenced, registry.cas("test/a", expected, b"two"))
-        await _raises(Fenced, registry.cas("test/b", 1, b"two"))
+            await _raises(Conflict, registry.cas("test/a", expected, b"two"))
+        await _raises(Conflict, registry.cas("test/b", 1, b"two"))
         assert await registry.get("test/a") == Record(1, b"one")
         assert await registry.get("test/b") is None
+
+    async def check_a_key_is_deleted_by_who_knows_its_version(self) -> None:
+        registry = await self.open()
+        await registry.cas("test/a", 0, b"one")
+        await registry.cas("test/b", 0, b"stays")
+        for expected in (0, 2):
+            await _raises(Conflict, registry.delete("test/a", expected))
+        await _raises(Conflict, registry.delete("test/none", 1))
+        assert await registry.get("test/a") == Record(1, b"one")
+        await registry.delete("test/a", 1)
+        await registry.delete("test/a", 0)
+        assert await registry.get("test/a") is None
+        assert list(await registry.list("test/")) == ["test/b"]
+        await _raises(Conflict, registry.cas("test/a", 1, b"two"))
+        assert await registry.cas("test/a", 0, b"again") == 1
+        assert await registry.get("test/a") == Record(1, b"again")
 
     async def check_keys_list_in_order(self) -> None:
         registry = await self.open()
@@ -486,7 +509,7 @@ def _refused(pages: Pages, channel: int, place: Place) -> None:
     raise AssertionError(f"there is nothing at {place}")
 
 
-async def _next(change: Awaitable[tuple[str, Record]]) -> tuple[str, Record]:
+async def _next(change: Awaitable[Change]) -> Change:
     async with asyncio.timeout(5):
         return await change
 

@@ -144,6 +144,9 @@ class SimLoop(asyncio.SelectorEventLoop):
         """The loop is a :class:`~penstock.core.vocabulary.ports.Clock`, too."""
         return START_US + int(self.elapsed_s * 1_000_000)
 
+    def steady_us(self) -> int:
+        return int(self.elapsed_s * 1_000_000)
+
     def _run_once(self) -> None:
         self._count_round()
         if self.shuffles:

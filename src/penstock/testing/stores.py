@@ -19,6 +19,9 @@ class StillClock:
     def now_us(self) -> int:
         return self._now_us
 
+    def steady_us(self) -> int:
+        return self._now_us
+
     def advance(self, by_us: int) -> None:
         self._now_us += by_us
 

@@ -7,6 +7,7 @@ Text is for people and may improve; ``code`` is the contract, stable for ever. T
     ├── Unavailable         not now; trying again may help
     ├── Internal            a fault of the realm; its log says which
     ├── Corrupt             the disk says something it should not
+    ├── Fenced              another process was faster, or is the owner now
     └── ProtocolViolation   one side broke the protocol
         ├── LocalProtocolViolation    deprecated: nothing raises it
         └── RemoteProtocolViolation   the other side
@@ -242,6 +243,19 @@ class StorageFailed(Unavailable):
     code = "storage-failed"
 
 
+class NoQuorum(Unavailable):
+    """The engine of the cluster has no majority of its servers: nothing can be stored until it has
+    one again. What was asked before is not refused; its outcome is open."""
+
+    code = "no-quorum"
+
+
+class Elsewhere(Unavailable):
+    """Another node of the cluster owns what was asked about; the message says which, if known."""
+
+    code = "elsewhere"
+
+
 class AddressInUse(Unavailable):
     """The port is taken by another process."""
 
@@ -287,9 +301,29 @@ class NewerFormat(Corrupt):
 
 
 class Fenced(PenstockError):
-    """Another process has written to the same place: this one is no longer its owner."""
+    """Another process has written to the same place. Root of the two below; never raised itself."""
 
     code = "fenced"
+
+
+class Conflict(Fenced):
+    """Somebody else was faster: a record has another version than expected, or a name is taken by
+    other bytes. Nothing has changed."""
+
+    code = "conflict"
+
+
+class Deposed(Fenced):
+    """A newer owner writes to this journal. What the older owner knows may be out of date, its last
+    append may be stored or not: it answers and delivers nothing any more."""
+
+    code = "deposed"
+
+
+class Unknown(PenstockError):
+    """The store was closed while an answer was awaited: whether anything was stored is unknown."""
+
+    code = "unknown"
 
 
 class Trimmed(PenstockError):

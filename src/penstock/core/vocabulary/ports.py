@@ -1,17 +1,20 @@
 """Ports: what the realm needs from the outside world. Adapters in ``storage`` implement them.
 
-Four ports, and a kit in ``penstock.testing`` that every adapter must pass:
+Four ports for a realm's stores, and a kit in ``penstock.testing`` that every adapter must pass:
 
 * :class:`Journal`: fenced append of blocks, the only place where something becomes true.
 * :class:`Blobs`: named bytes that never change, though some grow: sealed segments, snapshots.
 * :class:`Registry`: small records changed by compare-and-set: format, ownership, manifests.
 * :class:`Pages`: the bodies of paged channels, each where a :class:`Place` says.
+
+A replicated engine below several nodes is a :class:`StorageEngine`, which gives out the first
+three; nobody asks for pages there.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -26,6 +29,11 @@ class Clock(Protocol):
 
     def now_us(self) -> int:
         """Microseconds since the epoch, UTC."""
+        ...
+
+    def steady_us(self) -> int:
+        """Microseconds since some moment of the past, for leases: nobody can set it, it never goes
+        back, and where the machine has such a clock it goes on while the machine is suspended."""
         ...
 
 
@@ -48,6 +56,10 @@ class Block(Struct, frozen=True):
     data: memoryview
 
 
+READ_BYTES_MAX = 64 << 20
+"""Bytes of blocks that are read at once, unless told otherwise."""
+
+
 class DamagedBlock(Struct, frozen=True):
     """Bytes in the middle of the journal that fail their checksum. Kept, reported, not served."""
 
@@ -58,6 +70,11 @@ class DamagedBlock(Struct, frozen=True):
     size: int
     count: int = 1
     """How many sequences are gone together, from ``seq`` on."""
+
+
+Durability = Literal["memory", "local", "quorum"]
+"""What an append that has returned outlives: nothing, the loss of power, or the loss of a machine
+with its disk."""
 
 
 class JournalInfo(Struct, frozen=True):
@@ -71,6 +88,10 @@ class JournalInfo(Struct, frozen=True):
     """Bytes of a torn tail cut (and kept aside) when this journal was opened."""
     syncs: Timings | None = None
     """How long putting blocks on disk has taken since then; None where there is no disk."""
+    durability: Durability = "local"
+    waiting_us: int = 0
+    """How long the append under way has been waiting for its outcome; 0: there is none, or it is
+    done by this machine alone."""
 
 
 class Journal(Protocol):
@@ -80,7 +101,10 @@ class Journal(Protocol):
         Succeeds only if the tail is exactly ``expected``. On return the block is on disk when
         ``sync`` (with every earlier block), and in the operating system's hands otherwise.
         The same bytes again after the same ``expected`` give the same answer.
-        Raises ``Fenced`` when other bytes are there, ``StorageFailed`` when the disk refuses;
+        It comes back only when the outcome is known, however long that takes: an engine without an
+        answer is asked again. Raises ``Deposed`` when other bytes are there or a newer epoch has
+        begun, ``Unknown`` when the journal is closed while the outcome is open, and
+        ``StorageFailed`` when the disk refuses;
         after a failed *sync* the journal accepts nothing more (the state on disk is unknown).
         After a failed *write* that was undone completely (disk full), it may go on.
         """
@@ -94,8 +118,11 @@ class Journal(Protocol):
         """
         ...
 
-    async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
-        """At most ``limit`` blocks from ``first`` on, never skipping one.
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
+        """At most ``limit`` blocks from ``first`` on, never skipping one, and at most ``bytes_max``
+        bytes together; a block that is larger comes alone.
 
         Damage in the middle comes as :class:`DamagedBlock` in its place. Raises ``Trimmed``
         when ``first`` is at or below the floor.
@@ -121,9 +148,15 @@ class BlobInfo(Struct, frozen=True):
 
 
 class Blobs(Protocol):
+    @property
+    def grows(self) -> bool:
+        """Whether blobs can be extended. Those that several nodes write cannot: a deposed owner
+        would write into a file of its successor."""
+        ...
+
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """Store immutable bytes. Durable on return. The same bytes under the same name are fine;
-        other bytes under a taken name raise ``Fenced``; a full disk raises ``StorageFailed``
+        other bytes under a taken name raise ``Conflict``; a full disk raises ``StorageFailed``
         and leaves nothing."""
         ...
 
@@ -131,8 +164,9 @@ class Blobs(Protocol):
         """Replace everything from byte ``at`` on. Durable on return.
 
         Bytes before ``at`` are never touched, whatever happens, and views given out keep them.
-        Raises ``NameDoesNotExist``, ``InvalidArgument`` when ``at`` lies behind the end, and
-        ``StorageFailed``: what is from ``at`` on is then open until it is replaced again.
+        Raises ``IllegalState`` where blobs do not grow, ``NameDoesNotExist``, ``InvalidArgument``
+        when ``at`` lies behind the end, and ``StorageFailed``: what is from ``at`` on is then
+        open until it is replaced again.
         """
         ...
 
@@ -156,8 +190,12 @@ class Blobs(Protocol):
 
 class Record(Struct, frozen=True):
     version: int
-    """1 at creation, one more with every change."""
+    """1 at creation, one more with every change. A key that was deleted begins with 1 again."""
     value: bytes
+
+
+Change = tuple[str, Record | None]
+"""A key and what it holds now; None: it was deleted."""
 
 
 class Registry(Protocol):
@@ -165,13 +203,24 @@ class Registry(Protocol):
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
         """Set ``key`` if its version is ``expected`` (0: it does not exist yet); durable on
-        return. Gives the new version; raises ``Fenced`` when somebody was faster."""
+        return. Gives the new version; raises ``Conflict`` when somebody was faster.
+
+        An engine that does not answer is asked again until it does. If it has done what it was
+        asked and the answer was lost, only the value tells whose change it was: values of keys that
+        several nodes write name their writer, with something that no other change has.
+        """
+        ...
+
+    async def delete(self, key: str, expected: int) -> None:
+        """Remove ``key`` if its version is ``expected``; durable on return. Raises ``Conflict``
+        when somebody was faster, and for a key that does not exist unless 0 is expected."""
         ...
 
     async def list(self, prefix: str = "") -> Sequence[str]: ...
 
-    def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
-        """Changes under ``prefix`` from now on."""
+    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
+        """Changes under ``prefix`` from now on. A hint: some may be skipped, and all may be late,
+        so who relies on a key also asks for it from time to time."""
         ...
 
 
@@ -275,4 +324,55 @@ class Pages(Protocol):
 
     async def close(self) -> None:
         """Put on disk what was flushed without a sync. Closing twice is fine."""
+        ...
+
+
+class EngineHealth(Struct, frozen=True, kw_only=True):
+    """How a storage engine is, for people and for alarms."""
+
+    kind: str
+    """Which engine it is: ``memory``, ``jetstream``, ``postgresql``."""
+    version: str
+    """The oldest version among its servers."""
+    has_quorum: bool
+    """Whether appends can be stored now."""
+    servers: int
+    """How many belong to it."""
+    present: int
+    """How many of them answer."""
+    leader: str = ""
+    """Name of the server that takes appends; empty while there is none."""
+    sync: str = ""
+    """When its servers put on disk what they have acknowledged, in the engine's own words."""
+    lag: int = 0
+    """How many appends the server that is farthest behind has still to store."""
+    damage: tuple[str, ...] = ()
+    """What was found damaged on its servers."""
+
+
+class StorageEngine(Protocol):
+    """A replicated store below several nodes: a fenced log for each shard, one registry, and blobs
+    where there is no object store."""
+
+    async def registry(self) -> Registry: ...
+
+    async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> Journal:
+        """Open the journal of a shard for the owner with this epoch, 1 or more: from its return on,
+        no owner with an older epoch can append. What such an owner has begun and not finished is
+        gone; the number of a block that was torn is given again.
+
+        A journal that does not exist yet begins behind block ``begins``. Opening again with the
+        same epoch is fine. Raises ``Deposed`` when an owner with a newer epoch has opened it, and
+        then changes nothing; ``Damaged`` when no whole copy is left.
+        """
+        ...
+
+    async def blobs(self, shard: int) -> Blobs:
+        """Blobs on the engine itself; they do not grow."""
+        ...
+
+    async def health(self) -> EngineHealth: ...
+
+    async def close(self) -> None:
+        """Let go of the engine; journals of it are closed. Closing twice is fine."""
         ...

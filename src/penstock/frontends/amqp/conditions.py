@@ -44,16 +44,18 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
     TOO_MUCH: (*("capacity-reached", "limit-reached", "memory-limit", "storage-failed"),),
     TOO_LARGE: ("event-too-large",),
     "amqp:illegal-state": ("already-aborted", "already-committed", "illegal-state"),
-    "amqp:precondition-failed": ("publishing-paused", "refused", "sequence-too-old"),
+    "amqp:precondition-failed": ("conflict", "publishing-paused", "refused", "sequence-too-old"),
     DELETED: ("data-lost", "durable-unbound", "trimmed"),
     UNKNOWN_TRANSACTION: ("no-such-transaction",),
     FORCED: (
-        *("cannot-connect", "connection-lost", "realm-stopping", "session-closed"),
+        *("cannot-connect", "connection-lost", "deposed", "elsewhere", "no-quorum"),
+        *("realm-stopping", "session-closed"),
         *("address-in-use", "data-directory-in-use", "unavailable"),
     ),
     FRAMING: (*("local-protocol-violation", "protocol-violation", "remote-protocol-violation"),),
     INTERNAL: (
         *("corrupt", "damaged", "fenced", "internal", "newer-format", "penstock", "step-failed"),
+        "unknown",
     ),
 }
 

@@ -18,8 +18,8 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
     404: ("name-does-not-exist", "no-such-stage", "no-such-transaction"),
     409: (
         *("already-aborted", "already-committed", "address-in-use", "capacity-reached"),
-        *("data-directory-in-use", "durable-in-use", "durable-unbound", "illegal-state"),
-        *("name-already-bound", "sequence-too-old"),
+        *("conflict", "data-directory-in-use", "durable-in-use", "durable-unbound"),
+        *("illegal-state", "name-already-bound", "sequence-too-old"),
     ),
     410: ("data-lost", "trimmed"),
     413: ("event-too-large",),
@@ -33,10 +33,11 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
     429: ("limit-reached", "sign-in-locked"),
     500: (
         *("corrupt", "damaged", "fenced", "internal", "newer-format", "penstock"),
-        "step-failed",
+        *("step-failed", "unknown"),
     ),
     503: (
-        *("cannot-connect", "connection-lost", "publishing-paused", "realm-stopping"),
+        *("cannot-connect", "connection-lost", "deposed", "elsewhere", "no-quorum"),
+        *("publishing-paused", "realm-stopping"),
         *("session-closed", "unavailable"),
     ),
     507: ("memory-limit", "storage-failed"),

@@ -33,8 +33,8 @@ from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.shapes import NO_SLOTS, StructShape
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import (
+    Conflict,
     Damaged,
-    Fenced,
     IllegalState,
     NameDoesNotExist,
     StorageFailed,
@@ -336,7 +336,7 @@ async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
         name = growing_name(folder, number)
         try:
             await blobs.put(name, growth.chunks)
-        except Fenced:
+        except Conflict:
             continue  # somebody was faster
         return name
 

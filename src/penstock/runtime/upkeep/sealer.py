@@ -37,8 +37,8 @@ from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.shapes import NO_SLOTS, StructShape
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import (
+    Conflict,
     Damaged,
-    Fenced,
     IllegalState,
     NameDoesNotExist,
     RealmStopping,
@@ -292,7 +292,7 @@ class Sealer:
         """Store a segment; where a file of an unfinished sealing is in the way, beside it."""
         try:
             await self._blobs.put(name, image.chunks)
-        except Fenced:
+        except Conflict:
             name = f"{name.removesuffix('.arrow')}.{image.index.checksum:016x}.arrow"
             await self._blobs.put(name, image.chunks)
         return name
@@ -352,7 +352,7 @@ class Sealer:
         try:
             for name in snapshot_names(sequence):
                 await self._blobs.put(name, image)
-        except Fenced:
+        except Conflict:
             # An attempt the disk broke off has left its own image of this very block. Which one
             # is on disk for good nobody can tell: leave both it and the journal as they are.
             _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")

@@ -6,8 +6,14 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
+from typing import Final
 
-from penstock.core.vocabulary.errors import Fenced, InvalidArgument, NameDoesNotExist, StorageFailed
+from penstock.core.vocabulary.errors import (
+    Conflict,
+    InvalidArgument,
+    NameDoesNotExist,
+    StorageFailed,
+)
 from penstock.core.vocabulary.ports import BlobInfo, Buffer, Offload
 from penstock.storage.blob_names import BLOB_ROOTS, check_blob_name
 from penstock.storage.disk import Disk, make_directories, write_all
@@ -21,6 +27,8 @@ class FileBlobs:
 
     Every ``get`` maps the file again. A view stays valid after its blob was deleted or extended.
     """
+
+    grows: Final = True
 
     def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
         self._root = root
@@ -140,10 +148,10 @@ class FileBlobs:
         for chunk in chunks:
             view = memoryview(chunk).cast("B")
             if stored[at : at + len(view)] != view:
-                raise Fenced(f"{name} exists with other bytes")
+                raise Conflict(f"{name} exists with other bytes")
             at += len(view)
         if at != len(stored):
-            raise Fenced(f"{name} exists with {len(stored)} bytes, not {at}")
+            raise Conflict(f"{name} exists with {len(stored)} bytes, not {at}")
 
     def _delete(self, name: str) -> None:
         path = self._path(name)

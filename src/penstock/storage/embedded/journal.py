@@ -13,8 +13,15 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from penstock.core.vocabulary.errors import Damaged, Fenced, InvalidArgument, StorageFailed, Trimmed
+from penstock.core.vocabulary.errors import (
+    Damaged,
+    Deposed,
+    InvalidArgument,
+    StorageFailed,
+    Trimmed,
+)
 from penstock.core.vocabulary.ports import (
+    READ_BYTES_MAX,
     Block,
     Buffer,
     Clock,
@@ -177,7 +184,9 @@ class FileJournal:
         if self._synced < self._tail:
             await self._change(self._sync_tail, inline=True, syncs=True)
 
-    async def read(self, first: int, limit: int) -> list[Block | DamagedBlock]:
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
         """See :meth:`penstock.core.vocabulary.ports.Journal.read`. Each block is checked again."""
         if first <= self._floor:
             raise Trimmed(f"block {first} is gone: the journal starts after {self._floor}")
@@ -193,7 +202,10 @@ class FileJournal:
                 found.append(hurt)
                 seq += hurt.count
                 continue
-            extent = self._extent(seq, limit - len(found))
+            extent = self._extent(seq, limit - len(found), bytes_max)
+            bytes_max -= extent.size
+            if found and bytes_max < 0:
+                break
             blocks = await self._read_extent(extent)
             found.extend(blocks)
             seq += len(blocks)
@@ -379,7 +391,7 @@ class FileJournal:
                 if sync and seq > self._synced:
                     await self.sync()
                 return seq
-        raise Fenced(
+        raise Deposed(
             f"expected the tail to be {expected}, it is {self._tail}: another writer has been here"
         )
 
@@ -395,7 +407,7 @@ class FileJournal:
             return None
         return msgspec.structs.replace(hurt, seq=seq, count=hurt.count - behind)
 
-    def _extent(self, seq: int, limit: int) -> _Extent:
+    def _extent(self, seq: int, limit: int, bytes_max: int) -> _Extent:
         at = bisect_right(self._files, seq, key=lambda file: file.first) - 1
         file = self._files[at]
         last = min(file.last, seq + limit - 1)
@@ -403,7 +415,8 @@ class FileJournal:
         if following < len(self._damage):
             last = min(last, self._damage[following].seq - 1)
         start = file.offsets[seq - file.first]
-        while last > seq and file.offsets[last - file.first] - start > _EXTENT_BYTES:
+        most = min(bytes_max, _EXTENT_BYTES)
+        while last > seq and file.offsets[last - file.first] - start > most:
             last = seq + (last - seq) // 2
         return _Extent(file, seq, last + 1)
 

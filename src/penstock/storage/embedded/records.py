@@ -107,6 +107,15 @@ class RecordFiles:
         except OSError as error:
             raise Unsettled(str(error)) from error
 
+    def remove(self, key: str) -> None:
+        """Remove the record, synced on return. Fails as ``store`` does: ``OSError`` changes
+        nothing, and after :class:`Unsettled` the record may come back."""
+        self._disk.unlink(self.where(key))
+        try:
+            self._disk.sync_directory(self._path)
+        except OSError as error:
+            raise Unsettled(str(error)) from error
+
     def where(self, key: str) -> str:
         return f"{self._path}/{record_name(key)}"
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 
-from penstock.core.vocabulary.errors import Damaged, Fenced, StorageFailed
-from penstock.core.vocabulary.ports import Offload, Record
+from penstock.core.vocabulary.errors import Conflict, Damaged, StorageFailed
+from penstock.core.vocabulary.ports import Change, Offload, Record
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.journal import RECORD_KEY
 from penstock.storage.embedded.quarantine import Quarantine
@@ -47,17 +48,26 @@ class FileRegistry:
         record_name(key)
         self._check_whole(key)
         if key == RECORD_KEY:
-            raise Fenced(f"{RECORD_KEY!r} is the journal's own record")
+            raise Conflict(f"{RECORD_KEY!r} is the journal's own record")
         record = await self._offload(lambda: self._change(key, expected, value))
         self._watches.note(key, record)
         return record.version
+
+    async def delete(self, key: str, expected: int) -> None:
+        """See :meth:`penstock.core.vocabulary.ports.Registry.delete`. Fails as ``cas`` does."""
+        record_name(key)
+        self._check_whole(key)
+        if key == RECORD_KEY:
+            raise Conflict(f"{RECORD_KEY!r} is the journal's own record")
+        if await self._offload(lambda: self._remove(key, expected)):
+            self._watches.note(key, None)
 
     async def list(self, prefix: str = "") -> Sequence[str]:
         """Keys that start with ``prefix``, in order, including those of damaged records."""
         keys = self._records.keys() | self._damaged.keys()
         return sorted(key for key in keys if key.startswith(prefix))
 
-    def watch(self, prefix: str = "") -> AsyncIterator[tuple[str, Record]]:
+    def watch(self, prefix: str = "") -> AsyncIterator[Change]:
         """Changes made through this registry. A slow watcher may miss intermediate records."""
         return self._watches.add(prefix)
 
@@ -70,28 +80,47 @@ class FileRegistry:
             quarantine.keep(f"registry-{record_name(key)[:200]}.record", self._files.raw(key))
             self._damaged[key] = str(error)
         else:
-            assert record is not None, "nobody removes records"
+            assert record is not None, "it was just listed"
             self._records[key] = record
 
     def _change(self, key: str, expected: int, value: bytes) -> Record:
         with self._writing:
-            if self._failed:
-                raise StorageFailed(f"the registry accepts no more changes: {self._failed}")
-            held = self._records.get(key)
-            version = held.version if held is not None else 0
-            if version != expected:
-                raise Fenced(f"{key!r} is at version {version}, not {expected}")
+            version = self._checked(key, expected)
             record = Record(version + 1, bytes(value))
-            try:
+            with self._explained(key, "written"):
                 self._files.store(key, record)
-            except Unsettled as error:
-                self._failed = f"{self._files.where(key)} could not be synced: {error}"
-                raise StorageFailed(self._failed) from error
-            except OSError as error:
-                where = self._files.where(key)
-                raise StorageFailed(f"{where} could not be written: {error}") from error
             self._records[key] = record
             return record
+
+    def _remove(self, key: str, expected: int) -> bool:
+        with self._writing:
+            if not self._checked(key, expected):
+                return False
+            with self._explained(key, "removed"):
+                self._files.remove(key)
+            del self._records[key]
+            return True
+
+    def _checked(self, key: str, expected: int) -> int:
+        """The version of a key, 0 for none. Raises ``Conflict`` if another one is expected."""
+        if self._failed:
+            raise StorageFailed(f"the registry accepts no more changes: {self._failed}")
+        held = self._records.get(key)
+        version = held.version if held is not None else 0
+        if version != expected:
+            raise Conflict(f"{key!r} is at version {version}, not {expected}")
+        return version
+
+    @contextmanager
+    def _explained(self, key: str, done: str) -> Iterator[None]:
+        try:
+            yield
+        except Unsettled as error:
+            self._failed = f"{self._files.where(key)} could not be synced: {error}"
+            raise StorageFailed(self._failed) from error
+        except OSError as error:
+            where = self._files.where(key)
+            raise StorageFailed(f"{where} could not be {done}: {error}") from error
 
     def _check_whole(self, key: str) -> None:
         if key in self._damaged:
