@@ -486,7 +486,7 @@ class _Reading:
         self._file = file
         self._tree: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
-        """Of the options that somebody has given."""
+        """Where each option was set, for those that somebody has set."""
         try:
             written = tomllib.loads(document)
         except tomllib.TOMLDecodeError as error:

@@ -30,6 +30,7 @@ from tests.docs.reference import (
     settings_table,
     written,
 )
+from tests.semantics import page as semantics
 from tests.semantics.page import PAGE, anchor_of, cited_in
 
 ADVICE = "run python -m tests.docs.reference"
@@ -130,6 +131,16 @@ def test_every_page_of_the_guide_leads_to_the_rules_it_explains() -> None:
     led_from = {page.stem for page in GUIDE if "reference/semantics.md#" in prose(page)}
 
     assert led_from == {page.stem for page in GUIDE} - WITHOUT_RULES
+
+
+def test_every_rule_has_a_link_from_the_guide() -> None:
+    """On the page that explains it; a section's letter does not do for its rules."""
+    links = [link for page in GUIDE for link in RULES_LINK.finditer(prose(page))]
+    built = {
+        each.rule_id for each in semantics.rules().values() if each.status in ("built", "part")
+    }
+
+    assert built - {link[1] for link in links} == set()
 
 
 def test_a_citation_becomes_a_link() -> None:

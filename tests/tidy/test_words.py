@@ -1,4 +1,5 @@
-"""One word for one thing: names in ``src`` are those of the glossary in CONTRIBUTING.md."""
+"""One word for one thing: names in ``src`` are those of the glossary in CONTRIBUTING.md. And a
+docstring is understood where it stands: it does not begin with a word that means its neighbour."""
 
 from __future__ import annotations
 
@@ -18,6 +19,9 @@ ALLOWED = {
     "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part
 }
 """Words of the last column where they are the right ones, by where that is."""
+
+OPENINGS = ("Of ", "The same", "Those ")
+"""How a docstring must not begin: it would say nothing once its neighbour has moved."""
 
 _ROW = re.compile(r"^\| (?!word|-)(?:[^|]+)\|(?:[^|]+)\| (.*) \|$", re.MULTILINE)
 _WORD = re.compile(r"`([a-z_]+)`")
@@ -44,6 +48,16 @@ def names_in(tree: ast.AST) -> Iterator[str]:
                 yield node.id
             case ast.Attribute(ctx=ast.Store()):
                 yield node.attr
+            case _:
+                pass
+
+
+def docstrings_in(tree: ast.AST) -> Iterator[str]:
+    """Docstrings of modules, classes and functions, and those under attributes and constants."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield text
             case _:
                 pass
 
@@ -81,3 +95,24 @@ def test_a_word_that_is_refused_is_found_wherever_it_is_given() -> None:
 
     assert {name for name in names if has_word(name, "msg")} == {"msg_id", "last_msg"}
     assert {name for name in names if has_word(name, "dlq")} == {"DlqStore"}
+
+
+def test_docstrings_begin_with_what_they_are_about() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {text[:60]}"
+        for path in SOURCE.rglob("*.py")
+        for text in docstrings_in(parsed(path))
+        if text.startswith(OPENINGS)
+    }
+
+    assert found == set()
+
+
+def test_a_docstring_is_found_wherever_it_stands() -> None:
+    source = '"""Of a module."""\nA = 1\n"""The same."""\ndef f():\n    """Those of f."""\n'
+
+    assert [text for text in docstrings_in(tree_of(source)) if text.startswith(OPENINGS)] == [
+        "Of a module.",
+        "The same.",
+        "Those of f.",
+    ]

@@ -44,7 +44,7 @@ def change_said(nonce: bytes, name: str, verifier: Verifier) -> bytes:
 class UserInfo(Struct, frozen=True, kw_only=True):
     name: str
     groups: tuple[str, ...] = ()
-    """Those the realm knows of."""
+    """Groups of the user that the realm knows of."""
     has_password: bool = True
     created_us: int = 0
     changed_us: int = 0
@@ -74,7 +74,7 @@ class Me(Struct, frozen=True, kw_only=True):
     realm: tuple[str, ...] = ()
     """The rights it has on the realm."""
     password_rounds: int = 200_000
-    """Of PBKDF2, for the verifiers of new passwords: fewer are refused."""
+    """The PBKDF2 iteration count for verifiers of new passwords; fewer are refused."""
     password_length_min: int = 1
     """Fewest characters of a new password. The realm sees verifiers only, so clients check it."""
 
@@ -104,16 +104,17 @@ class ListUsers(Request[list[UserInfo]], frozen=True):
 class CreateUser(Request[UserInfo], frozen=True):
     name: Name
     verifier: Verifier | None
-    """Of the password, which stays with the client; None: signs in with a token or certificate."""
+    """Verifier of the password, which itself stays with the client; None: the user signs in with a
+    token or a certificate."""
 
 
 class SetPassword(Request[None], frozen=True):
-    """Of a user; of oneself, who needs no right for it but has to show the old one again."""
+    """Change a password. Changing one's own needs no right, but the old one has to be proved."""
 
     name: Name
     verifier: Verifier
     proof: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
-    """Of the old password, for :func:`change_said`, where it is one's own."""
+    """Proof of the old password, for :func:`change_said`; needed only for one's own."""
 
 
 class BeginPassword(Request[PasswordChallenge], frozen=True):

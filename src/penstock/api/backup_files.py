@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 FORMAT: Final = 1
-"""Of the manifest, and where a backup has its files."""
+"""Version of the manifest and of the directory layout of a backup."""
 
 
 MANIFEST: Final = "backup.json"
@@ -50,7 +50,7 @@ class BackupManifest(Struct, frozen=True, kw_only=True):
     realm: str
     name: str
     version: str
-    """Of Penstock, that ran the realm."""
+    """Version of Penstock that ran the realm."""
     at: str
     """Everything acknowledged before this moment, in UTC, is in it."""
     files: tuple[KeptFile, ...]

@@ -40,14 +40,14 @@ class StorageInfo(Struct, frozen=True, kw_only=True):
     sealed_bytes: int
     sealed_files: int
     memory_bytes: int
-    """Of ``tail_bytes``: events that live in memory only."""
+    """The part of ``tail_bytes`` that lives in memory only."""
     quarantined: tuple[str, ...] = ()
     """What could not be read, and why (SEM S1)."""
     home: str = "journal"
     """What keeps new events: ``journal`` (disk), ``heap``, ``off_heap`` (Arrow memory outside the
     Python heap), ``pages`` (memory-mapped files), or ``nowhere``."""
     paged_bytes: int = 0
-    """Of the channel's page files."""
+    """Size of the channel's page files."""
 
 
 class ChannelInfo(Struct, frozen=True, kw_only=True):

@@ -148,11 +148,12 @@ class ByName(Struct, frozen=True):
 
 
 class DeadEventStore(Struct, frozen=True):
-    """Whose events go to a dead event store publishes there, in the end; and who reads there reads
-    them."""
+    """The right to a dead event store: needed is the right to read it, or to publish to it, because
+    events of the channel end up there."""
 
     name: Callable[[Any], str]
-    """Of the channel or queue whose events these are; empty where it is only being made."""
+    """Finds the name of the channel or queue whose dead events the store gets; empty while the
+    channel does not exist yet."""
 
 
 class OwnPassword(Struct, frozen=True):

@@ -95,7 +95,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._random = random
         self._numbers = 0
         self.tasks: dict[_SimTask, None] = {}
-        """Those that are not done, the oldest first."""
+        """Tasks that are not done, oldest first."""
         self.network = SimNetwork(self, random)
         self._instant_s = 0.0
         self._rounds = 0
@@ -201,7 +201,7 @@ class SlowOffload:
 
 
 def elapsed_s() -> float:
-    """Of real time, from some moment on: to say how long a simulation took."""
+    """Real seconds since an arbitrary moment: for reporting how long a simulation took."""
     return time.perf_counter()
 
 

@@ -275,7 +275,7 @@ class SimNetwork:
         self.loop = loop
         self.doors: dict[Address, Door] = {}
         self.ends: dict[SimTransport, None] = {}
-        """Those that somebody holds."""
+        """Ends of connections that are open."""
         self.is_faulty = False
         """Whether what programs end themselves may fail to reach the other side."""
         self.is_shut = False

@@ -107,7 +107,7 @@ class Play:
         self._rebuild()
 
     def restart_from_snapshot(self) -> None:
-        """The same, from a snapshot taken now; later facts are replayed after it."""
+        """Restart from a snapshot taken now; later facts are replayed after it."""
         snapshot = self.channel.snapshot()
         assert isinstance(snapshot, Restored), "a snapshot is one fact"
         self.recorded = [snapshot]

@@ -26,7 +26,7 @@ class DeliveredEvent(Event):
 
     @classmethod
     def _of(cls, event: delivered.DeliveredEvent, loop: LoopThread) -> DeliveredEvent:
-        """The same event, for the other client."""
+        """Wrap an event of the asynchronous client for blocking callers."""
         assert event._rows is not None, "it was delivered"
         twin = cls.received(event._rows, event._row, event.redelivery_count)
         twin._subscription, twin._attachment = event._subscription, event._attachment

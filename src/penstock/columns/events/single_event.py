@@ -33,17 +33,17 @@ from penstock.core.vocabulary.errors import InvalidEvent
 from penstock.core.vocabulary.messages import Digest
 
 ROW_BYTES_MAX: Final = 32 << 10
-"""Of values that vary in length; with more of them the usual way costs as little."""
+"""Most bytes of variable length in one event; a larger one gains nothing from a template."""
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
 """No message of them is larger."""
 
 COLUMNS_MAX: Final = 48
 FORMS_MAX: Final = 64
-"""Of one schema, one for each combination of lengths; then they are made anew, which costs less
-than to parse one message."""
+"""Most templates per schema, one for each combination of lengths. When there are more, all are
+dropped and built again, which costs less than parsing one message."""
 KINDS_MAX: Final = 1_024
-"""Of events published, by the names and types of what they have."""
+"""Most combinations of names and types of published events that are remembered."""
 SCHEMAS_MAX: Final = 64
 """What peers send must not fill memory: a few megabytes in all."""
 
@@ -72,7 +72,7 @@ class _Form(NamedTuple):
     head: bytes
     layout: struct.Struct
     digest: Digest
-    """The same for all of them: it tells of sizes only."""
+    """Shared by all events of this form: it depends on sizes only."""
 
 
 class OneRow:
@@ -111,7 +111,8 @@ class OneRow:
         return None if made is None else made[0]
 
     def made(self, values: Sequence[Any]) -> tuple[bytes, Digest] | None:
-        """The same, with the digest as far as it tells of sizes."""
+        """Encode the values as :meth:`written` does; gives the digest, too, whose sizes are known
+        here."""
         parts: list[Any] = []
         lengths: list[int] = []
         for kind, value in zip(self._kinds, values, strict=True):

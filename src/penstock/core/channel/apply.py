@@ -166,7 +166,7 @@ def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
 
 
 def _relay(state: ChannelState, fact: Appended) -> None:
-    """Those who are there get what is never stored (SEM E8, C1e)."""
+    """Give connected clients the events that are never stored (SEM E8, C1e)."""
     passing = IdSet(Span(*span) for span in fact.relayed)
     for durable in state.durables.values():
         if not durable.seats or not (durable.kind.takes_transient or state.type.relays):

@@ -62,7 +62,7 @@ class Remembered(Generic[Ids]):
         self._by_name: dict[str, _Memory[Ids]] = {}
         self._pruned_us = 0
         self._lasting: dict[str, set[str]] = {}
-        """Those of the names that are pipelines', by their user."""
+        """Names of producers that belong to pipelines, by user."""
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -132,7 +132,7 @@ class Remembered(Generic[Ids]):
             self._forget_silent(self._by_name.keys() - lasting - {newest}, NAMES_MAX // 10)
 
     def _forget_silent(self, names: Iterable[str], count: int) -> None:
-        """Of ``names``, those that have been silent the longest."""
+        """Forget those ``count`` of ``names`` that have been silent the longest."""
         by_time = ((self._by_name[name].at_us, name) for name in names)
         for _, name in heapq.nsmallest(count, by_time):
             self._forget(name)

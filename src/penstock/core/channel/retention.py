@@ -176,7 +176,7 @@ class Ages:
         return tuple((ends_us, spans) for ends_us, spans in found if spans)
 
     def restore_own(self, own: tuple[tuple[int, Spans], ...]) -> None:
-        """The same, read back."""
+        """Restore what :meth:`own_of` gave, from a snapshot."""
         for ends_us, spans in own:
             self._end_at(ends_us, spans)
             self._own_ids.add_all(IdSet(Span(*span) for span in spans))

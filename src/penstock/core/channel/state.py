@@ -88,15 +88,16 @@ class ChannelState:
         self.volatile = IdSet()
         """Stored events that live in memory only."""
         self.passing = IdSet()
-        """Of these: what leaves once it has reached those who are there (SEM J4)."""
+        """The part of ``volatile`` that leaves once connected subscribers have it (SEM J4)."""
         self.unwritten = IdSet()
-        """Of what passes: what the channel's type would have kept on disk."""
+        """The part of ``passing`` that the channel's type would have kept on disk."""
         self.waits: dict[int, IdSet] = {}
-        """Soft: stored events with a TTL of their own, in ms, which they wait for the absent."""
+        """Soft: stored events with a TTL of their own that are kept for disconnected subscribers;
+        by that TTL in ms."""
         self.relayed = IdSet()
-        """Soft: events that go to those who are there in this very turn (SEM E8)."""
+        """Soft: events delivered to connected clients in this turn and never stored (SEM E8)."""
         self.leaving = IdSet()
-        """Soft: events that made room in this very turn and go by those who are there."""
+        """Soft: events that made room in this turn, and pass by connected clients as they leave."""
         self.durables = _own_durables(definition, self.type)
         self.counters = Counters()
         self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
@@ -252,7 +253,8 @@ class ChannelState:
         return self.is_due(now_us)
 
     def is_due(self, now_us: int) -> bool:
-        """The same, but for events acknowledged: nobody minds when these leave."""
+        """Whether a sweep is due now. Acknowledged events do not count, for their removal can wait;
+        otherwise like :meth:`needs_sweep`."""
         if self.absent or (self.has_left and self.passing):
             return True
         if self.moves_dead and self.excess:

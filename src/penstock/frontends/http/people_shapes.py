@@ -33,7 +33,8 @@ class Me(Answer, frozen=True):
     rights: list[str]
     """On the realm as a whole."""
     csrf: str | None = None
-    """Of a console session: send it as ``X-CSRF-Token`` with everything that changes something."""
+    """Token of a console session: send it as ``X-CSRF-Token`` with every request that changes
+    something."""
 
 
 class NewUser(Body, frozen=True):
@@ -83,8 +84,8 @@ class GroupAnswer(Answer, frozen=True):
 class AclQuery(Query, frozen=True):
     kind: ResourceKind
     name: Annotated[str, Meta(max_length=255)] = ""
-    """Of the channel or queue; empty for the realm. ``*``, or a folder with ``/*``, stands for
-    all below."""
+    """Channel or queue; empty for the realm. ``*``, or a folder with ``/*``, stands for all below.
+    """
 
 
 class AclChange(Body, frozen=True):
@@ -92,7 +93,7 @@ class AclChange(Body, frozen=True):
     subject: Annotated[str, Meta(min_length=1, max_length=600)]
     """``user@host``, ``user@*``, ``*@host``, ``*@*`` or ``group:name``."""
     name: Annotated[str, Meta(max_length=255)] = ""
-    """Of the channel or queue; empty for the realm."""
+    """Channel or queue; empty for the realm."""
     rights: Annotated[list[str], Meta(max_length=32)] = field(default_factory=list)
 
 

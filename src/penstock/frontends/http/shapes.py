@@ -343,7 +343,7 @@ class EventAnswer(Answer, frozen=True, omit_defaults=True):
     priority: int = 4
     persistent: bool = True
     origin: dict[str, Any] | None = None
-    """Of a dead or joined event: store, event_id, published, cause, at, durables, …"""
+    """Where a dead or joined event came from: store, event_id, published, cause, at, durables, …"""
 
 
 class LookedAt(Answer, frozen=True):
@@ -372,7 +372,7 @@ class EventViews(Answer, frozen=True, omit_defaults=True):
 
     base64: str
     hex: str
-    """Of the first 4,096 bytes."""
+    """The first 4,096 bytes as a hex dump."""
     text: str | None = None
     json: Any = None
     protobuf: Any = None
@@ -465,7 +465,7 @@ class LiveQuery(Query, frozen=True):
 
 
 class Lost(Answer, frozen=True):
-    """Of a live view: it was too slow, and goes on behind these ids."""
+    """A live view was too slow: it missed events, and continues behind these ids."""
 
     first_id: int
     last_id: int

@@ -30,7 +30,7 @@ class StateQuery(Query, frozen=True):
 
 class StateAnswer(Answer, frozen=True):
     event_id: int
-    """Of the event that made the properties so."""
+    """Id of the event that made the properties so."""
     published: Moment
     properties: dict[str, Any]
     found_in: str

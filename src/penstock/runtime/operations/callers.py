@@ -39,7 +39,7 @@ class Caller:
         """Whose the names are that it chooses; empty where the realm does not know its users."""
         self.subscriptions = {} if subscriptions is None else subscriptions
         self.password_nonce = b""
-        """Of the change of a password that has begun."""
+        """Nonce of a password change that has begun; empty: none has."""
 
     def owned(self, name: str) -> str:
         """A name that it has chosen, apart from those that others choose."""

@@ -27,7 +27,8 @@ from penstock.runtime.store.sealed_file import Damage, SealedFile
 from penstock.runtime.store.tail_batch import Meter, Piece, gathered, united
 
 CRUMBS_MAX = 16
-"""Of a piece that gives no more spans than this, its rows are gathered with those of others."""
+"""A batch that contributes at most this many spans to a read has its rows gathered together with
+those of other batches."""
 NOWHERE = Span(0, 0)
 UNTOUCHED = Span(1 << 62, 0)
 SCATTERED_MIN = 64
@@ -130,7 +131,8 @@ class ChannelStore:
         self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
 
     def _to_look_at(self, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
-        """Of many spans, ascending, what is around them, if it has fewer pieces than spans."""
+        """The ``spans`` to look up, ascending. Where they are many and lie in few batches, one span
+        around all of them is cheaper."""
         if len(spans) <= SCATTERED_MIN:
             return spans
         around = Span(spans[0][0], spans[-1][1])

@@ -56,7 +56,7 @@ class Extended(RealmFact, frozen=True):
     size: int
     """Bytes the file has now."""
     checksum: int
-    """Of its tail."""
+    """Checksum of the file's tail, from where it grew."""
     batches: bytes
     """What was added, as the file's index has it."""
     publishers: tuple[tuple[str, Spans], ...] = ()

@@ -16,7 +16,7 @@ class Schemas:
         self.by_id: dict[int, pa.Schema] = {}
         self._bytes: dict[int, bytes] = {}
         self.ids: dict[bytes, int] = {}
-        """Those of recorded schemas, by their bytes."""
+        """Ids of recorded schemas, by the schema's bytes."""
         self._transient: dict[pa.Schema, int] = {}
         self._transient_numbers = SchemaMemo(self._number_transient)
         self._next = 1

@@ -109,7 +109,7 @@ class Piece:
         return self.ids is None
 
     def of(self, ids: IdSet) -> IdSet:
-        """Those of ``ids`` it has rows of."""
+        """The subset of ``ids`` that this batch has rows of."""
         found = ids.within(Span(self.first, self.end))
         return found if self.ids is None else found.overlap(self.ids)
 
@@ -194,9 +194,10 @@ class Meter:
         self.tail_bytes = 0
         """Events not sealed yet."""
         self.memory_bytes = 0
-        """Of these, batches with events that are nowhere else but in the Python heap."""
+        """The part of ``tail_bytes`` that is nowhere else, in the Python heap."""
         self.off_heap_bytes = 0
-        """The same, in Arrow memory outside the Python heap."""
+        """The part of ``tail_bytes`` that is nowhere else, in Arrow memory outside the Python heap.
+        """
         self.paged_bytes = 0
         """In page files."""
         self.waiting_bytes = 0

@@ -72,9 +72,9 @@ class Looking:
         self._first: dict[int, int] = {}
         """By channel: the order of the first that waits for it."""
         self._turns: deque[_WaitingPublish] = deque()
-        """Those whose events have not been looked at, the next one first."""
+        """Publishes whose events have not been read yet, next one first."""
         self.ready: list[Work] = []
-        """Those that may be decided now."""
+        """Work that may be decided now."""
         self._task: asyncio.Task[None] | None = None
         self._spent = 0
         self._is_over = False
@@ -89,7 +89,8 @@ class Looking:
     # --- coming and going ----------------------------------------------------------------
 
     def begin_group(self, waiting: list[Work]) -> list[Work]:
-        """Those of ``waiting``, and of those who waited here, that may be decided now."""
+        """The work that may be decided in this group: what was ready, and what in ``waiting`` waits
+        for no selector."""
         self._spent = 0
         if self.ready:
             waiting = self._with_ready(waiting)
@@ -235,7 +236,8 @@ class Looking:
         return False
 
     def _release(self) -> None:
-        """Those go that are looked at, each behind those before it on its channel."""
+        """Release publishes whose events have been read, unless an earlier one still waits for the
+        same channel."""
         unseen = {id(held) for held in self._turns}
         kept: list[_WaitingPublish] = []
         self._first.clear()

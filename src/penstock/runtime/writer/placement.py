@@ -13,7 +13,7 @@ from penstock.runtime.store.bodies import Body
 from penstock.runtime.store.tail_batch import Meter, Piece
 
 _STAMPS_BYTES = 128
-"""Of an event: a priority, and a dictionary of publisher, host, time and id."""
+"""What stamping adds to an event: a priority, and a dictionary of publisher, host, time and id."""
 _HEADER_BYTES = 4_096
 
 
@@ -28,7 +28,7 @@ class MemoryLimits(Struct, frozen=True):
     off_heap_bytes_max: int = 1 << 30
     paged_bytes_max: int = 4 << 30
     property_names_max: int = NAMES_MAX
-    """Of one channel; 0: no limit."""
+    """Most property names of one channel; 0: no limit."""
 
     def left(self, home: Home, digest: Digest, meter: Meter) -> int:
         """Bytes still free for events of a channel at ``home``."""

@@ -53,7 +53,7 @@ def leave(group: Group, leaving: Sequence[Leaving]) -> None:
 
 
 def free_of(state: ChannelState, ids: IdSet) -> IdSet:
-    """Those of ``ids`` that are in no reader's hands."""
+    """The subset of ``ids`` that no reader of the queue holds."""
     free = ids.copy()
     readers = state.durables.get(READERS)
     for seat in readers.seats if readers else ():

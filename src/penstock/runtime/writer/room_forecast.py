@@ -26,9 +26,9 @@ COPIES_BYTES_MAX = 64 << 20
 """Up to here room is made as if every join copied everything. Above it is counted what each
 copies: by hundreds of joins most events go to few stores."""
 _ROW_BYTES = 512
-"""Of an event that is copied or moves: its origin."""
+"""Estimate for an event that is copied or moved: its origin."""
 _BODY_BYTES = 4_096
-"""Of a body of copies: its record in the block, and the columns of the origin."""
+"""Estimate for a batch of copies: its record in the block, and the origin's columns."""
 
 Bools = npt.NDArray[np.bool_]
 

@@ -41,7 +41,7 @@ class _ScanStep(Struct):
 
     ids: Sequence[Span]
     rows: Sequence[Rows]
-    """Those of them that may match."""
+    """The rows among them that may match."""
     messages: Messages | None
     now_us: int
 
@@ -104,7 +104,8 @@ class Matching:
             wanted_by.check()
 
     def promising(self, group: Group, number: int, ids: IdSet) -> IdSet:
-        """Those that may match, as far as it is known without reading them."""
+        """The subset of ``ids`` that may match, judged by summaries alone, without reading an
+        event."""
         store, messages = group.state.stores[number], messages_of(group.channel(number))
         return IdSet(store.promising(ids.spans, self._selector, group.now_us, messages))
 
@@ -115,11 +116,11 @@ class Matching:
         return not left
 
     def of(self, ids: IdSet) -> IdSet:
-        """Those that match, of some that have been looked at."""
+        """The subset of ``ids`` that matches; only ids that have been scanned are known."""
         return self._found.overlap(ids)
 
     def now(self, group: Group, number: int, among: Among) -> IdSet:
-        """Those that match, of what is there at this moment."""
+        """The ids that match at this moment. Reads what has come since the last scan."""
         there = among(group)
         left = there.copy()
         left.discard_all(self._looked)

@@ -33,14 +33,14 @@ from penstock.runtime.writer.room_forecast import (
 )
 
 MOVING_SHARE = 0.4
-"""Of the time, at most this much goes to groups in which dead events move; in the rest publishers
-are served without them, however many are due."""
+"""Share of time, at most, for groups in which dead events move. In the rest publishers are served
+alone, however many dead events are due."""
 MOVING_PAUSE_S_MAX = 1.0
 GROUP_BYTES_MAX = 16 << 20
 """A group closes at this many bytes of events: what waits longer goes into the next."""
 
 Outcome = tuple[Reply | None, Any, BaseException | None]
-"""Of one piece of work: whom to tell, the answer, or what it was refused with."""
+"""What became of one piece of work: its reply, its answer, and the error it was refused with."""
 
 _log = structlog.get_logger("penstock.shard")
 
@@ -368,8 +368,8 @@ class Shard:
         return waiting
 
     def _foreseeable(self, waiting: list[Work]) -> list[Work]:
-        """Those of which it can be told what they bring; the others are over: what nobody
-        foresaw costs them alone."""
+        """The work whose follow-up bytes can be forecast. The rest is answered with its error here,
+        so that a failing forecast costs nobody else."""
         kept = []
         for work in waiting:
             try:
@@ -399,7 +399,7 @@ class Shard:
         return True
 
     def _without_room(self, waiting: Sequence[Work], failure: StorageFailed) -> list[Work]:
-        """Those that write next to nothing; the others are refused."""
+        """The work that needs next to no room on disk; the rest is refused with ``failure``."""
         kept: list[Work] = []
         ids: Counter[int] = Counter()
         for i, work in enumerate(waiting):

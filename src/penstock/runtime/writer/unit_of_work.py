@@ -19,7 +19,7 @@ class Acknowledged(Struct, frozen=True):
     """What one subscription has settled."""
 
     number: int
-    """Of its channel."""
+    """Id of the channel."""
     subscription: int
     spans: Spans
     previous: bool = False

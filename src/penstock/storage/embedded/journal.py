@@ -68,7 +68,8 @@ class JournalLimits(Struct, frozen=True, kw_only=True):
     inline_bytes_max: int = 128 << 10
     """Larger blocks that are synced are written off the event loop, and read there."""
     inline_unsynced_bytes_max: int = 1 << 20
-    """The same where they are not synced: up to here a copy costs less than the way there."""
+    """Larger blocks that are not synced are written off the event loop. The limit is higher than
+    for synced ones: up to here copying costs less than the hand-over."""
     inline_sync_us_max: int = 1_000
     """Syncs slower than this on average are done off the event loop."""
 
