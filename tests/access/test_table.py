@@ -59,8 +59,8 @@ def test_the_tables_hold_nothing_else() -> None:
 
 
 def named_by_tables() -> Iterator[str]:
-    for operation in REQUESTS.values():
-        for ask in operation.asks:
+    for request_type in TAGS.values():
+        for ask in REQUESTS[request_type].asks:
             match ask:
                 case Numbered(pair) | ByName(pair):
                     yield from pair

@@ -27,6 +27,17 @@ class Verifier(Struct, frozen=True):
         return f"Verifier(rounds={self.rounds})"
 
 
+class CreatedUser(Struct, frozen=True, kw_only=True):
+    """A user that was made."""
+
+    name: str
+    password: str | None
+    """Where the realm has made one up: it is told this once."""
+
+    def __repr__(self) -> str:
+        return f"CreatedUser({self.name})"
+
+
 class PasswordChallenge(Struct, frozen=True, kw_only=True):
     """How the old password is kept, and what makes its proof good for one change only."""
 
@@ -93,8 +104,40 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
     detail: dict[str, Any] = {}
 
 
+class LoggedIn(Struct, frozen=True, kw_only=True):
+    """A browser's session, which is open from now on. Its secrets are in no text of it."""
+
+    id: str
+    """What the browser shows from now on."""
+    csrf: str
+    """What it sends with everything that changes something."""
+    me: Me
+
+    def __repr__(self) -> str:
+        return f"LoggedIn({self.me.user})"
+
+
 class WhoAmI(Request[Me], frozen=True):
     """Answered by :class:`Me`."""
+
+
+class LogIn(Request[LoggedIn], frozen=True):
+    """Open a session of a browser, by a password. Whoever may come in may ask for it."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"LogIn({self.user!r})"
+
+
+class LogOut(Request[None], frozen=True):
+    """End a session of a browser, if there is one of this id."""
+
+    id: str
+
+    def __repr__(self) -> str:
+        return "LogOut()"
 
 
 class ListUsers(Request[list[UserInfo]], frozen=True):
@@ -108,6 +151,16 @@ class CreateUser(Request[UserInfo], frozen=True):
     token or a certificate."""
 
 
+class AddUser(Request[CreatedUser], frozen=True):
+    """As :class:`CreateUser`, where the realm is told the password itself, or makes one up."""
+
+    name: str
+    password: str | None
+
+    def __repr__(self) -> str:
+        return f"AddUser({self.name!r})"
+
+
 class SetPassword(Request[None], frozen=True):
     """Change a password. Changing one's own needs no right, but the old one has to be proved."""
 
@@ -115,6 +168,26 @@ class SetPassword(Request[None], frozen=True):
     verifier: Verifier
     proof: Annotated[bytes, Meta(max_length=KEY_BYTES)] = b""
     """Proof of the old password, for :func:`change_said`; needed only for one's own."""
+
+
+class ResetPassword(Request[None], frozen=True):
+    """Give another user a password that the realm is told itself."""
+
+    name: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"ResetPassword({self.name!r})"
+
+
+class ChangePassword(Request[None], frozen=True):
+    """Change one's own password, where the realm is told the old and the new one themselves."""
+
+    old: str
+    new: str
+
+    def __repr__(self) -> str:
+        return "ChangePassword()"
 
 
 class BeginPassword(Request[PasswordChallenge], frozen=True):

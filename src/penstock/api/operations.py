@@ -177,6 +177,8 @@ class Operation(Struct, frozen=True):
     asked for then."""
     about: Callable[[Any], str] = lambda request: ""
     """What an audit record calls what it is about, where that is no channel or queue."""
+    is_open: bool = False
+    """Whether nobody is asked for a right: it is how one comes in."""
 
     @property
     def is_numbered(self) -> bool:
@@ -194,17 +196,21 @@ def _its_channel(request: Any) -> tuple[int, ...]:
 
 
 def operation_on(request: type[Request[Any]], kind: str) -> str:
-    """What a request of this type is known by, where it is about a channel or queue, or about the
-    realm."""
-    match REQUESTS[request].asks[0]:
+    """What has to be allowed, as far as the type of a request says: all of it where it is about a
+    channel or queue of this ``kind``, or about the realm; where the request itself has to say what
+    it is about, what everybody needs who comes in."""
+    asks = REQUESTS[request].asks
+    match asks[0] if asks else None:
         case OnRealm(operation):
             return operation
         case OfKind(_, verb) | Named(_, verb):
             return f"{kind}.{verb}"
-        case Numbered(pair) | ByName(pair):
+        case Numbered(pair):
             return pair[kind == "queue"]
+        case ByName():
+            return "realm.describe"
         case _:
-            raise ValueError(f"{request.__name__} is known by what it says")
+            return "session.open"
 
 
 def _on_realm(operation: str, about: Callable[[Any], str] | None = None) -> Operation:
@@ -347,8 +353,18 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         realm.Ping: _OWN,
         realm.DescribeRealm: _on_realm("realm.describe"),
         realm.PausePublishing: _on_realm("realm.pause"),
+        realm.ListConnections: _on_realm("connection.list"),
+        realm.EndConnection: _on_realm("connection.end", lambda request: request.id),
+        realm.ListPipelines: _on_realm("realm.watch"),
+        realm.DescribePipeline: _on_realm("realm.watch"),
+        realm.ReadRates: _on_realm("realm.watch"),
+        access.LogIn: Operation(is_open=True),
+        access.LogOut: _OWN,
         access.WhoAmI: _on_realm("me.read"),
         access.BeginPassword: _on_realm("me.read"),
+        access.ChangePassword: _on_realm("me.password"),
+        access.ResetPassword: _on_realm("user.change", _its_name),
+        access.AddUser: _on_realm("user.change", _its_name),
         access.SetPassword: Operation((OwnPassword(),), _its_name),
         access.ListUsers: _on_realm("user.list"),
         access.CreateUser: _on_realm("user.change", _its_name),

@@ -267,6 +267,7 @@ def http_server(realm: RunningRealm, listener: NativeListener, settings: Setting
     own = settings.http
     from penstock.frontends.http.server import HttpLimits, HttpServer
 
+    realm.pipeline_folders = tuple(folder for folder in own.pipelines.split(":") if folder)
     return HttpServer(
         listener,
         HttpLimits(
@@ -281,7 +282,6 @@ def http_server(realm: RunningRealm, listener: NativeListener, settings: Setting
             viewers_per_user_max=own.viewers_per_user_max,
             requests_per_user_max=own.requests_per_user_max,
             channels_named_max=own.channels_named_max,
-            pipelines=tuple(folder for folder in own.pipelines.split(":") if folder),
             login_total_s=settings.access.login_total_s,
         ),
         tls=None if listener.tls is None else listener.tls.context,

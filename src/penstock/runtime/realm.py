@@ -21,6 +21,7 @@ from penstock.core.vocabulary.messages import Definition, Digest, Edit
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
 from penstock.runtime.access.access import Access
+from penstock.runtime.access.open_connections import OpenConnections
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.store.message_fields import check_all
@@ -128,7 +129,9 @@ class RunningRealm:
             self.shard.quarantine(channel_id, command)
         self.access = Access.off(clock)
         """Who may do what; exchanged for another one before anybody comes in."""
-        self.connections = 0
+        self.connections = OpenConnections()
+        self.pipeline_folders: tuple[str, ...] = ()
+        """Where pipelines keep their checkpoints, as far as the realm was told."""
         self._serving: asyncio.Task[None] | None = None
 
     @classmethod
@@ -343,7 +346,7 @@ class RunningRealm:
             version=version,
             channels=len(self.directory.names("channel")),
             queues=len(self.directory.names("queue")),
-            connections=self.connections,
+            connections=len(self.connections),
             journal_bytes=self._journal.info().size,
             memory_bytes=self._state.meter.memory_bytes,
             memory_bytes_max=self.limits.memory.heap_bytes_max,

@@ -42,9 +42,9 @@ from penstock.frontends.amqp.read_batching import Gathering
 from penstock.frontends.amqp.signing_in import SignIn, without_sasl
 from penstock.frontends.amqp.transactions import Transactions
 from penstock.frontends.shared.backpressure import Reading
-from penstock.frontends.shared.connection_info import ConnectionInfo
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
+from penstock.runtime.access.open_connections import ConnectionState
 from penstock.runtime.access.quota import RequestPace
 from penstock.runtime.operations.callers import Caller
 from penstock.wire.amqp import sasl
@@ -525,10 +525,10 @@ class AmqpConnection(asyncio.Protocol):
             limit = self.listener.limits.hello_timeout_s
             self.end(ConnectionLost(f"no connection was opened within {limit:g} s"))
 
-    def describe(self) -> ConnectionInfo:
+    def describe(self) -> ConnectionState:
         """A description of the connection for administrators."""
         transport = self._transport
-        return ConnectionInfo(
+        return ConnectionState(
             number=self.number,
             protocol=self.protocol,
             session=self.session,

@@ -128,6 +128,11 @@ class Guard:
         """The secret of the session; empty: the request has none."""
         return cookie_of(headers, is_secure=self.is_secure)
 
+    def csrf_of(self, headers: Mapping[str, str]) -> str | None:
+        """The CSRF token of the session; None: the request shows none."""
+        found = self.access.logins.find(self.secret_in(headers))
+        return None if found is None else found.csrf
+
     def check_still(self, principal: Principal, headers: Mapping[str, str], now_us: int) -> None:
         """Raises when a view that was opened with ``headers`` has to end: its token or session has
         ended, its user is gone, or may not come in any more."""

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote
 import msgspec
 import structlog
 
+from penstock.api.realm import ReadRates
 from penstock.core.access.rights import ANONYMOUS, Principal
 from penstock.core.vocabulary.argument_errors import ABSENT, explain
 from penstock.core.vocabulary.errors import (
@@ -44,6 +45,8 @@ from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, Sta
 from penstock.frontends.http.statuses import status_of
 from penstock.runtime.access.askers import asker
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import check
 from penstock.tasks import leave_to_owner, start_task
 
 if TYPE_CHECKING:
@@ -189,7 +192,7 @@ class Request:
     async def _metrics(self) -> None:
         guard = self._server.guard
         principal = await guard.identify(self.headers, self.host, self.certificate, changes=False)
-        guard.access.require(principal, "realm.watch")
+        check(Caller(self._server.realm, principal), ReadRates())
         text = metrics.exposition(self._server.registry)
         await self.reply(200, text, metrics.CONTENT_TYPE, [("cache-control", "no-store")])
 

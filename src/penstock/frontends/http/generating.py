@@ -12,6 +12,10 @@ from typing import Any, Final
 
 _REF: Final = "#/components/schemas/"
 _GENERIC: Final = re.compile(r"(\w+?)_(\w+)_")
+ANSWERS: Final = {
+    "PipelineInfo": "PipelineAnswer",
+}
+"""What answers of the realm's API are called here, which are documents as they stand."""
 
 
 def readable(tree: Any) -> Any:
@@ -36,7 +40,9 @@ def readable(tree: Any) -> Any:
 def worded(name: str) -> str:
     """``Page_JoinAnswer_`` as ``JoinAnswerPage``."""
     generic = _GENERIC.fullmatch(name)
-    return name if generic is None else f"{generic[2]}{generic[1]}"
+    if generic is None:
+        return ANSWERS.get(name, name)
+    return f"{ANSWERS.get(generic[2], generic[2])}{generic[1]}"
 
 
 def without_unused(paths: Any, components: Mapping[str, Any]) -> dict[str, Any]:

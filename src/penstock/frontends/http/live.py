@@ -14,7 +14,9 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import asdict
 
+from penstock.api.realm import RatesNow, ReadRates
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.protobuf import Messages
 from penstock.columns.selectors import Selector
@@ -23,10 +25,9 @@ from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import AnyStart, FromId
 from penstock.frontends.http.event_documents import document_of, messages_of
 from penstock.frontends.http.finding import Store, start_of
-from penstock.frontends.http.measures import rates_of
-from penstock.frontends.http.realm_shapes import RatesQuery
+from penstock.frontends.http.realm_shapes import ChannelRate, DurableRate, Rates, RatesQuery
 from penstock.frontends.http.routing import Call, Events
-from penstock.frontends.http.shapes import ErrorDetail, LiveQuery, Lost
+from penstock.frontends.http.shapes import CounterAnswer, ErrorDetail, LiveQuery, Lost, moment
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.outgoing_batch import Rows
 
@@ -164,10 +165,10 @@ async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
     return Events(view.lines(), close=view.close, stop=viewer.closed)
 
 
-def rates(call: Call[RatesQuery, None]) -> Events:
+def rates(call: Call[RatesQuery, None], asked: ReadRates) -> Events:
     """The counters, each second."""
     over = _Over()
-    return Events(_rates(call, over), close=over.wake.set, stop=over.stop)
+    return Events(_rates(call, asked, over), close=over.wake.set, stop=over.stop)
 
 
 class _Over:
@@ -182,10 +183,23 @@ class _Over:
         self.wake.set()
 
 
-async def _rates(call: Call[RatesQuery, None], over: _Over) -> AsyncGenerator[bytes, None]:
+async def _rates(
+    call: Call[RatesQuery, None], asked: ReadRates, over: _Over
+) -> AsyncGenerator[bytes, None]:
     while not over.wake.is_set():
-        yield message("rates", rates_of(call.realm, call.query.channel))
+        yield message("rates", _told(await call.answer(asked)))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RATES_S):
                 await over.wake.wait()
     yield message("end", ErrorDetail(code=over.reason.code, message=str(over.reason)))
+
+
+def _told(now: RatesNow) -> Rates:
+    fields = asdict(now)
+    channels = [
+        ChannelRate(**asdict(each) | {"counters": CounterAnswer(**asdict(each.counters))})
+        for each in fields.pop("channels")
+    ]
+    durables = [DurableRate(**asdict(each)) for each in fields.pop("durables")]
+    at = moment(fields.pop("at_us"))
+    return Rates(at=at, channels=channels, durables=durables, **fields)

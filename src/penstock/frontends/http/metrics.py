@@ -84,7 +84,7 @@ class RealmCollector(Collector):
         failed = realm.has_ended
         yield _gauge("realm_up", "1 while the realm stores what it is given.", 0 if failed else 1)
         yield _gauge("realm_publishing_paused", "1 while clients may not publish.", view.is_paused)
-        yield _gauge("connections", "Native connections.", realm.connections)
+        yield _gauge("connections", "Native connections.", len(realm.connections))
         yield _gauge("http_views", "Live views that are open.", len(self._views))
         logins = len(realm.access.logins)
         yield _gauge("console_sessions", "Console sessions that are kept.", logins)
@@ -261,8 +261,7 @@ class RealmCollector(Collector):
         subscriptions = GaugeMetricFamily(
             "penstock_connection_subscriptions", "Subscriptions of a connection.", labels=labels
         )
-        infos = [each.describe() for each in self._native.connections]
-        for info in sorted(infos, key=lambda info: info.number)[: self._named_max]:
+        for info in self._realm.connections.states()[: self._named_max]:
             unsent.add_metric([str(info.number), info.user], info.unsent_bytes)
             subscriptions.add_metric([str(info.number), info.user], info.subscriptions)
         yield from (unsent, subscriptions)

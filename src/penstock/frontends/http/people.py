@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from penstock.api import access as api
 from penstock.api.access import (
     AclInfo,
+    AddUser,
     ChangeGroup,
+    ChangePassword,
     CreateGroup,
     DeleteGroup,
     DeleteUser,
@@ -15,11 +17,13 @@ from penstock.api.access import (
     ListEntries,
     ListGroups,
     ListUsers,
+    LogIn,
+    LogOut,
     ReadAudit,
+    ResetPassword,
     Revoke,
+    WhoAmI,
 )
-from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import IllegalState
 from penstock.frontends.http.finding import cursor_of
 from penstock.frontends.http.people_shapes import (
     AclChange,
@@ -39,46 +43,33 @@ from penstock.frontends.http.people_shapes import (
     UserAnswer,
 )
 from penstock.frontends.http.routing import Call, Route
-from penstock.frontends.http.shapes import After, Done, NoQuery, Page
-from penstock.runtime.access.accounts import new_password
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
+from penstock.frontends.http.shapes import After, Done, NoQuery, Page, moment
 
 # --- sessions of the console --------------------------------------------------------------
 
 
 async def login(call: Call[NoQuery, Login]) -> Me:
     """Log in to the console: sets the session's cookie, and tells its CSRF token."""
-    access, body = call.guard.access, call.body
-    principal = await access.password(
-        body.user, body.password, call.host, secure=call.guard.is_secure
-    )
-    access.require(principal, "session.open")
-    opened = access.logins.open(principal)
-    access.signed_in(principal, "console")
+    opened = await call.ask(LogIn(call.body.user, call.body.password))
     _set_cookie(call, opened.id, int(call.server.limits.login_total_s))
-    return _me(call, principal, opened.csrf)
+    return _me(opened.me, opened.csrf)
 
 
 async def logout(call: Call[NoQuery, None]) -> Done:
     """Log out of the console."""
-    call.guard.access.logins.close(call.guard.secret_in(call.headers))
+    await call.ask(LogOut(call.guard.secret_in(call.headers)))
     _set_cookie(call, "", 0)
     return Done()
 
 
 async def me(call: Call[NoQuery, None]) -> Me:
     """Who you are to this realm, and what you may do with it as a whole."""
-    found = call.guard.access.logins.find(call.guard.secret_in(call.headers))
-    return _me(call, call.principal, None if found is None else found.csrf)
+    return _me(await call.ask(WhoAmI()), call.guard.csrf_of(call.headers))
 
 
 async def change_password(call: Call[NoQuery, OwnPassword]) -> Done:
     """Change your own password; the old one is asked for again."""
-    body, access = call.body, call.guard.access
-    access.check_private(call.host, secure=call.guard.is_secure)
-    await access.change_own(call.principal, body.old, body.password)
+    await call.ask(ChangePassword(call.body.old, call.body.password))
     return Done()
 
 
@@ -89,10 +80,9 @@ def _set_cookie(call: Call[Any, Any], value: str, age_s: int) -> None:
     call.reply_headers.append(("set-cookie", cookie))
 
 
-def _me(call: Call[Any, Any], principal: Principal, csrf: str | None) -> Me:
-    found = call.guard.access.me(principal)
+def _me(found: api.Me, csrf: str | None) -> Me:
     return Me(
-        name=principal.name,
+        name=f"{found.user}@{found.host}",
         user=found.user,
         host=found.host,
         groups=list(found.groups),
@@ -123,19 +113,13 @@ async def list_users(call: Call[After, None]) -> Page[UserAnswer]:
 
 async def create_user(call: Call[NoQuery, NewUser]) -> NewUserAnswer:
     """Make a user; without a password one is made up and told this once."""
-    body = call.body
-    password = new_password() if body.password is None else body.password
-    made = await call.guard.access.accounts.create_user(body.name, password)
-    return NewUserAnswer(name=made.name, password=password if body.password is None else None)
+    made = await call.ask(AddUser(call.body.name, call.body.password))
+    return NewUserAnswer(name=made.name, password=made.password)
 
 
 async def set_password(call: Call[NoQuery, Password]) -> Done:
     """Give another user a password; sessions of the console with the old one end."""
-    if call.guard.access.is_own_password(call.principal, call.params["user"]):
-        raise IllegalState(
-            "change your own password at me/password, which also asks for the old one"
-        )
-    await call.guard.access.accounts.set_password(call.params["user"], call.body.password)
+    await call.ask(ResetPassword(call.params["user"], call.body.password))
     return Done()
 
 
@@ -211,7 +195,7 @@ async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
     items = [
         AuditEntry(
             number=record.number,
-            at=_EPOCH + timedelta(microseconds=record.at_us),
+            at=moment(record.at_us),
             principal=record.principal,
             operation=record.operation,
             target=record.target,
@@ -225,20 +209,20 @@ async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
 
 
 ROUTES = (
-    Route("login", "POST", "login", "session.open", login, is_open=True),
-    Route("logout", "POST", "logout", "session.open", logout),
-    Route("getMe", "GET", "me", "me.read", me),
-    Route("changeMyPassword", "POST", "me/password", "me.password", change_password),
+    Route("login", "POST", "login", LogIn, login),
+    Route("logout", "POST", "logout", LogOut, logout),
+    Route("getMe", "GET", "me", WhoAmI, me),
+    Route("changeMyPassword", "POST", "me/password", ChangePassword, change_password),
     Route("listUsers", "GET", "users", ListUsers, list_users),
-    Route("createUser", "POST", "users", "user.change", create_user, 201),
+    Route("createUser", "POST", "users", AddUser, create_user, 201),
     Route("deleteUser", "DELETE", "users/{user}", DeleteUser, delete_user),
-    Route("setUserPassword", "POST", "users/{user}/password", "user.change", set_password),
+    Route("setUserPassword", "POST", "users/{user}/password", ResetPassword, set_password),
     Route("listGroups", "GET", "groups", ListGroups, list_groups),
     Route("createGroup", "POST", "groups", CreateGroup, create_group, 201),
     Route("editGroup", "PATCH", "groups/{group}", ChangeGroup, change_group),
     Route("deleteGroup", "DELETE", "groups/{group}", DeleteGroup, delete_group),
-    Route("listRights", "GET", "acl", "session.open", list_acl),
-    Route("grantRights", "POST", "acl/grant", "session.open", grant),
-    Route("revokeRights", "POST", "acl/revoke", "session.open", revoke),
+    Route("listRights", "GET", "acl", ListEntries, list_acl),
+    Route("grantRights", "POST", "acl/grant", Grant, grant),
+    Route("revokeRights", "POST", "acl/revoke", Revoke, revoke),
     Route("readAuditLog", "GET", "audit", ReadAudit, audit),
 )

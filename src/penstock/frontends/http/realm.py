@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -11,7 +11,18 @@ from penstock.api.channels import ListChannels, OpenSchedule, PurgeChannel
 from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
 from penstock.api.joins import Redrive as RedriveDead
 from penstock.api.operations import READING
-from penstock.api.realm import DescribeRealm, PausePublishing, RealmInfo
+from penstock.api.realm import (
+    ConnectionInfo,
+    DescribePipeline,
+    DescribeRealm,
+    EndConnection,
+    ListConnections,
+    ListPipelines,
+    PausePublishing,
+    PipelineInfo,
+    ReadRates,
+    RealmInfo,
+)
 from penstock.api.requests import Kind
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock.core.vocabulary.names import destination_name
@@ -27,14 +38,12 @@ from penstock.frontends.http.finding import (
 )
 from penstock.frontends.http.joining import join_id, join_of
 from penstock.frontends.http.live import rates
-from penstock.frontends.http.pipelines import pipelines_in
 from penstock.frontends.http.realm_shapes import (
     ConnectionAnswer,
     DeadAnswer,
     DeadQuery,
     JoinAnswer,
     NewJoin,
-    PipelineAnswer,
     RatesQuery,
     Redrive,
     RedrivenAnswer,
@@ -42,14 +51,9 @@ from penstock.frontends.http.realm_shapes import (
     ScheduleQuery,
 )
 from penstock.frontends.http.routing import Call, Events, Route
-from penstock.frontends.http.shapes import After, Done, NoQuery, Page, Pause, RealmAnswer
+from penstock.frontends.http.shapes import After, Done, NoQuery, Page, Pause, RealmAnswer, moment
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def moment(us: int) -> datetime:
-    """Microseconds since 1970 as a time."""
-    return _EPOCH + timedelta(microseconds=us)
 
 
 async def show(call: Call[NoQuery, None]) -> RealmAnswer:
@@ -222,48 +226,43 @@ async def cancel(call: Call[NoQuery, None]) -> Done:
 async def connections(call: Call[After, None]) -> Page[ConnectionAnswer]:
     """List the native connections, the oldest first."""
     place = cursor_of(call.query.after) or 0
-    infos = [info for info in call.server.connections() if int(info.id) > place]
+    infos = [info for info in await call.ask(ListConnections()) if int(info.id) > place]
     more = len(infos) > call.query.limit
     return Page(
-        items=infos[: call.query.limit],
+        items=[_connection(info) for info in infos[: call.query.limit]],
         next=infos[call.query.limit - 1].id if more else None,
     )
 
 
+def _connection(info: ConnectionInfo) -> ConnectionAnswer:
+    fields = msgspec.structs.asdict(info)
+    return ConnectionAnswer(opened=moment(fields.pop("opened_us")), **fields)
+
+
 async def end_connection(call: Call[NoQuery, None]) -> Done:
     """End a native connection; its client may connect again."""
-    if not call.server.end_connection(call.params["id"]):
-        raise NameDoesNotExist(f"no connection has the id {call.params['id'][:40]!r}")
+    await call.ask(EndConnection(call.params["id"]))
     return Done()
 
 
-async def list_pipelines(call: Call[After, None]) -> Page[PipelineAnswer]:
+async def list_pipelines(call: Call[After, None]) -> Page[PipelineInfo]:
     """List the pipelines whose folders the realm was told of, and how far their steps are."""
-    return Page(items=await _pipelines(call))
+    return Page(items=await call.ask(ListPipelines()))
 
 
-async def show_pipeline(call: Call[NoQuery, None]) -> PipelineAnswer:
+async def show_pipeline(call: Call[NoQuery, None]) -> PipelineInfo:
     """Show a pipeline: what each step's last run has said of itself, where it stands, and how far
     it is behind."""
-    for each in await _pipelines(call):
-        if each.name == call.params["pipeline"]:
-            return each
-    raise NameDoesNotExist(f"there is no pipeline {call.params['pipeline'][:80]!r}")
-
-
-async def _pipelines(call: Call[Any, None]) -> list[PipelineAnswer]:
-    def lag(name: str, next_id: int) -> int | None:
-        store = call.realm.view.named(name)
-        return None if store is None else max(0, store.next_id - next_id)
-
-    return await pipelines_in(call.server.limits.pipelines, lag)
+    return await call.ask(DescribePipeline(call.params["pipeline"]))
 
 
 async def watch_rates(call: Call[RatesQuery, None]) -> Events:
     """Watch the counters of channels, queues and durables, each second (server-sent events)."""
-    if call.query.channel is not None and call.realm.view.named(call.query.channel) is None:
-        raise NameDoesNotExist(f"there is no channel or queue {call.query.channel}")
-    return rates(call)
+    asked = ReadRates(call.query.channel)
+    now = await call.ask(asked)
+    if asked.channel is not None and not now.channels:
+        raise NameDoesNotExist(f"there is no channel or queue {asked.channel}")
+    return rates(call, asked)
 
 
 ROUTES = (
@@ -276,7 +275,7 @@ ROUTES = (
         "summarizeChannelDeadEvents", "GET", "channels/{channel}/dead", "channel.subscribe", dead
     ),
     Route("summarizeQueueDeadEvents", "GET", "queues/{queue}/dead", "queue.peek", dead),
-    Route("redriveDeadEvents", "POST", "redrive", "realm.describe", redrive),
+    Route("redriveDeadEvents", "POST", "redrive", RedriveDead, redrive),
     Route("listScheduledEvents", "GET", "schedule", "realm.describe", schedule),
     Route(
         "cancelChannelScheduledEvent",
@@ -292,9 +291,9 @@ ROUTES = (
         "queue.purge",
         cancel,
     ),
-    Route("listConnections", "GET", "connections", "connection.list", connections),
-    Route("endConnection", "DELETE", "connections/{id}", "connection.end", end_connection),
-    Route("listPipelines", "GET", "pipelines", "realm.watch", list_pipelines),
-    Route("getPipeline", "GET", "pipelines/{pipeline}", "realm.watch", show_pipeline),
-    Route("watchRates", "GET", "rates", "realm.watch", watch_rates),
+    Route("listConnections", "GET", "connections", ListConnections, connections),
+    Route("endConnection", "DELETE", "connections/{id}", EndConnection, end_connection),
+    Route("listPipelines", "GET", "pipelines", ListPipelines, list_pipelines),
+    Route("getPipeline", "GET", "pipelines/{pipeline}", DescribePipeline, show_pipeline),
+    Route("watchRates", "GET", "rates", ReadRates, watch_rates),
 )

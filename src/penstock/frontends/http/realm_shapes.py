@@ -3,7 +3,7 @@ are answered with."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -137,26 +137,6 @@ class ConnectionAnswer(Answer, frozen=True):
     unsent_bytes: int
     """What waits because it does not take it."""
     is_stalled: bool
-
-
-class PipelineStep(Answer, frozen=True):
-    name: str
-    status: dict[str, Any]
-    """What its last run has said of itself: state, at, progress, error, …"""
-    state: str
-    """``starts``, ``runs``, ``restarts``, ``stopped``, ``done``, ``failed``, or ``broken off``: it
-    said that it runs, and nobody runs it."""
-    batch: int | None
-    """The last micro-batch that was done; null: none was."""
-    next: dict[str, int]
-    """By channel, the id of the next event it will read."""
-    lag: dict[str, int | None]
-    """By channel, how many ids it is behind; null: this realm has no channel of that name."""
-
-
-class PipelineAnswer(Answer, frozen=True):
-    name: str
-    steps: list[PipelineStep]
 
 
 # --- live counters ------------------------------------------------------------------------

@@ -34,6 +34,6 @@ TABLE = Table(
         *people.ROUTES,
         *states.ROUTES,
         *selecting.ROUTES,
-        Route("getOpenApi", "GET", "openapi.json", "session.open", describe, is_open=True),
+        Route("getOpenApi", "GET", "openapi.json", None, describe),
     )
 )

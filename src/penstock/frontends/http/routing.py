@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from penstock.api.channels import ChannelOpened
-from penstock.api.operations import operation_on
+from penstock.api.operations import REQUESTS, operation_on
 from penstock.api.requests import AnswerT, Kind, Request
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
@@ -119,7 +119,9 @@ class Call(Generic[QueryT, BodyT]):
         self.server = server
         self.guard = guard
         self.principal = principal
-        self.caller = Caller(server.realm, principal, version=server.version)
+        self.caller = Caller(
+            server.realm, principal, version=server.version, is_secure=guard.is_secure
+        )
         self.host = host
         self.headers = headers
         self.params = params
@@ -188,13 +190,11 @@ class Route(NamedTuple):
     method: str
     path: str
     """Below :data:`BASE`; ``{name}`` is one part, percent-encoded."""
-    asks: type[Request[Any]] | str
+    asks: type[Request[Any]] | str | None
     """The request that it asks at the realm's door, or, where the endpoint asks several or none,
     what has to be allowed: a key of ``OPERATIONS``."""
     endpoint: Endpoint
     status: int = 200
-    is_open: bool = False
-    """Answered without asking who asks."""
     only_asks: bool = False
     """It changes nothing, though its method is not one of those that never do."""
 
@@ -204,10 +204,17 @@ class Route(NamedTuple):
         return self.only_asks or self.method not in WRITES
 
     @property
+    def is_open(self) -> bool:
+        """Whether it is answered without asking who asks."""
+        return not isinstance(self.asks, str) and (self.asks is None or REQUESTS[self.asks].is_open)
+
+    @property
     def operation(self) -> str:
         """What has to be allowed: a key of ``OPERATIONS``."""
         if isinstance(self.asks, str):
             return self.asks
+        if self.asks is None:
+            return "session.open"
         return operation_on(self.asks, "queue" if self.path.startswith("queues") else "channel")
 
 

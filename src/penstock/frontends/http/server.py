@@ -12,7 +12,6 @@ import errno
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any, Final, Literal
 
 import structlog
@@ -24,7 +23,6 @@ from uvicorn.server import ServerState
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AddressInUse,
-    ConnectionLost,
     InvalidArgument,
     PenstockError,
     Unavailable,
@@ -34,10 +32,8 @@ from penstock.frontends.http.access import Guard
 from penstock.frontends.http.app import App, stopping
 from penstock.frontends.http.buffers import Buffers
 from penstock.frontends.http.console import Files
-from penstock.frontends.http.measures import moment
 from penstock.frontends.http.places import Places
 from penstock.frontends.http.quotas import Quotas
-from penstock.frontends.http.realm_shapes import ConnectionAnswer
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Events
 from penstock.frontends.http.shares import Shares
@@ -78,8 +74,6 @@ class HttpLimits(Struct, frozen=True):
     """Being answered at once."""
     channels_named_max: int = 1_000
     """Channels and queues with metrics of their own."""
-    pipelines: tuple[str, ...] = ()
-    """Folders with pipelines' checkpoints."""
     login_total_s: float = 43_200.0
     """After this time a browser forgets its session; the realm may have done so before."""
     hosts: frozenset[str] = frozenset()
@@ -335,37 +329,3 @@ class HttpServer:
                 check()
             except PenstockError as reason:
                 view.stop(reason)
-
-    # --- the realm's other connections ---------------------------------------------------
-
-    def connections(self) -> list[ConnectionAnswer]:
-        """The native connections, the oldest first."""
-        now_s = asyncio.get_running_loop().time()
-        now = moment(self.realm.clock.now_us())
-        infos = sorted(
-            (each.describe() for each in self.native.connections), key=lambda info: info.number
-        )
-        return [
-            ConnectionAnswer(
-                id=str(info.number),
-                session=info.session,
-                user=info.user,
-                client=info.client,
-                protocol=info.protocol,
-                opened=now - timedelta(seconds=now_s - info.opened_s),
-                idle_ms=int(1_000 * (now_s - info.heard_s)),
-                subscriptions=info.subscriptions,
-                requests=info.requests,
-                unsent_bytes=info.unsent_bytes,
-                is_stalled=info.is_stalled,
-            )
-            for info in infos
-        ]
-
-    def end_connection(self, text: str) -> bool:
-        """Whether there was one of this id."""
-        for each in self.native.connections:
-            if str(each.number) == text:
-                each.end(ConnectionLost("an administrator has ended the connection"))
-                return True
-        return False

@@ -6,7 +6,7 @@ milliseconds, as everywhere; ``timeout`` is seconds.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ PREVIEW_BYTES = 64 << 10
 LIVE_PREVIEW_BYTES = 4 << 10
 
 Moment = Annotated[datetime, Meta(tz=True)]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PendingCount = Annotated[
     int,
     Meta(
@@ -53,6 +54,11 @@ StartText = Annotated[
 DataBytes = Annotated[
     int, Meta(ge=0, le=1 << 20, description="Bytes of data shown of each event, at most.")
 ]
+
+
+def moment(us: int) -> datetime:
+    """Microseconds since 1970 as a time."""
+    return _EPOCH + timedelta(microseconds=us)
 
 
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

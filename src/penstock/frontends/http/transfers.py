@@ -21,10 +21,9 @@ from penstock.core.vocabulary.errors import Damaged, DamagedExport
 from penstock.core.vocabulary.names import destination_name, file_part
 from penstock.frontends.http.destinations import may_bury
 from penstock.frontends.http.documents import channel_answer
-from penstock.frontends.http.measures import moment
 from penstock.frontends.http.realm_shapes import ImportQuery
 from penstock.frontends.http.routing import Call, Download, Route, Upload, named
-from penstock.frontends.http.shapes import ChannelAnswer, NoQuery
+from penstock.frontends.http.shapes import ChannelAnswer, NoQuery, moment
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.transfer.exports import Exports
 

@@ -25,10 +25,10 @@ from penstock.frontends.native.requests import Requests
 from penstock.frontends.native.schemas import Announced
 from penstock.frontends.native.sign_in import SignIn
 from penstock.frontends.shared.backpressure import Reading
-from penstock.frontends.shared.connection_info import ConnectionInfo
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
+from penstock.runtime.access.open_connections import ConnectionState
 from penstock.runtime.access.permits import Permits
 from penstock.runtime.access.quota import Quota
 from penstock.runtime.operations.callers import Caller
@@ -428,9 +428,9 @@ class Connection(asyncio.BufferedProtocol):
         waiting = sum(map(len, self._out))
         return waiting + (self._transport.get_write_buffer_size() if self._transport else 0)
 
-    def describe(self) -> ConnectionInfo:
+    def describe(self) -> ConnectionState:
         """A description of the connection for administrators."""
-        return ConnectionInfo(
+        return ConnectionState(
             number=self.number,
             protocol=self.protocol,
             session=self.session,

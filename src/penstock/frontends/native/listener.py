@@ -176,7 +176,7 @@ class NativeListener:
         self.connections[connection] = None
         self._opened += 1
         connection.number = self._opened
-        self.realm.connections = len(self.connections)
+        self.realm.connections.add(connection.number, connection)
         return True
 
     def greeted(self, connection: Peer, session: str) -> None:
@@ -246,7 +246,7 @@ class NativeListener:
 
     def closed(self, connection: Peer) -> None:
         self.connections.pop(connection, None)
-        self.realm.connections = len(self.connections)
+        self.realm.connections.remove(connection.number)
         if connection.session:  # it was let in
             info = connection.describe()
             lasted = round(self._loop.time() - info.opened_s, 3)

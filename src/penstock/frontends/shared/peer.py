@@ -6,7 +6,7 @@ from typing import Protocol
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.frontends.shared.connection_info import ConnectionInfo
+from penstock.runtime.access.open_connections import ConnectionState
 
 
 class Peer(Protocol):
@@ -39,7 +39,7 @@ class Peer(Protocol):
         """Send what is queued."""
         ...
 
-    def describe(self) -> ConnectionInfo:
+    def describe(self) -> ConnectionState:
         """A description of the connection for administrators."""
         ...
 

@@ -22,11 +22,15 @@ class Caller:
         session: str = "",
         version: str = "",
         subscriptions: dict[int, int] | None = None,
+        *,
+        is_secure: bool = False,
     ) -> None:
         """``version``: of the software that serves it. ``subscriptions``: what the realm calls each
-        of its subscriptions, by its own number; 0: it is being opened."""
+        of its subscriptions, by its own number; 0: it is being opened. ``is_secure``: nobody on
+        the way reads what it sends."""
         self.realm = realm
         self.version = version
+        self.is_secure = is_secure
         self.principal = principal
         self.session = session
         self.permits = (

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from penstock.api.channels import ChannelOpened
-from penstock.api.operations import operation_on
+from penstock.api.operations import REQUESTS, operation_on
 from penstock.api.requests import AnswerT, Kind, Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
 from penstock.api.transfers import PutImport
@@ -43,7 +43,7 @@ async def execute(
     Raises ``AccessDenied`` naming the missing right, and what the operation raises.
     """
     answer: AnswerT
-    if caller.permits is None:
+    if caller.permits is None or REQUESTS[type(request)].is_open:
         answer = await answer_to(caller, request, content)
     else:
         answer = await caller.permits.permitted(

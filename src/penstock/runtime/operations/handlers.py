@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -22,12 +21,11 @@ from penstock.api import (
 from penstock.api import realm as realms
 from penstock.api.requests import Request
 from penstock.core.ids.ids import Span
-from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Spans
+from penstock.runtime.operations import access_handlers, realm_handlers
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.subscriptions.locations import missing
-from penstock.wire.scram import NONCE_BYTES, is_proven
 
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
@@ -67,51 +65,6 @@ async def put_import(by: Caller, asked: transfers.PutImport, content: memoryview
     if not content:
         raise RemoteProtocolViolation("a part of a file is empty")
     await by.realm.imports.put(by.session, asked.import_, asked.file, asked.offset, content)
-
-
-async def _who(by: Caller, _: access.WhoAmI) -> access.Me:
-    return by.realm.access.me(by.principal)
-
-
-async def _users(by: Caller, _: access.ListUsers) -> list[access.UserInfo]:
-    return by.realm.access.accounts.users()
-
-
-async def _groups(by: Caller, _: access.ListGroups) -> list[access.GroupInfo]:
-    return by.realm.access.accounts.groups()
-
-
-async def _entries(by: Caller, asked: access.ListEntries) -> access.AclInfo:
-    return by.realm.access.accounts.entries(asked.kind, asked.name)
-
-
-async def _begin_password(by: Caller, _: access.BeginPassword) -> access.PasswordChallenge:
-    known = by.realm.access.own_verifier(by.principal)
-    by.password_nonce = secrets.token_bytes(NONCE_BYTES)
-    return access.PasswordChallenge(salt=known.salt, rounds=known.rounds, nonce=by.password_nonce)
-
-
-async def _set_password(by: Caller, asked: access.SetPassword) -> None:
-    to = by.realm.access
-    nonce, by.password_nonce = by.password_nonce, b""  # each is good for one try
-    if to.is_own_password(by.principal, asked.name):
-        said = access.change_said(nonce, asked.name, asked.verifier)
-        await to.check_old(
-            by.principal, lambda known: bool(nonce) and is_proven(asked.proof, known, said)
-        )
-    await to.accounts.set_password(asked.name, asked.verifier)
-
-
-def check_exists(directory: Directory, kind: str, name: str) -> None:
-    """Raises ``NameDoesNotExist`` for a grant on a channel or queue there is not; patterns such as
-    ``orders/*`` may come before what they are about."""
-    if kind in ("channel", "queue") and not name.endswith("*"):
-        directory.number_of(name, kind)
-
-
-async def _grant(by: Caller, asked: access.Grant) -> access.AclInfo:
-    check_exists(by.realm.directory, asked.kind, asked.name)
-    return await by.realm.access.accounts.grant(asked.kind, asked.name, asked.subject, asked.rights)
 
 
 HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
@@ -253,6 +206,11 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             # The realm
             _on(realms.DescribeRealm, lambda by, it: by.realm.describe(by.version)),
             _on(realms.PausePublishing, lambda by, it: by.realm.pause(it.paused)),
+            _on(realms.ListConnections, realm_handlers.list_connections),
+            _on(realms.EndConnection, realm_handlers.end_connection),
+            _on(realms.ListPipelines, realm_handlers.list_pipelines),
+            _on(realms.DescribePipeline, realm_handlers.describe_pipeline),
+            _on(realms.ReadRates, realm_handlers.read_rates),
             _on(
                 joins.CreateJoin,
                 lambda by, it: by.realm.joins.create(
@@ -263,16 +221,21 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(joins.ListJoins, lambda by, it: by.realm.joins.list()),
             _on(joins.Redrive, _redrive),
             # Who uses it
-            _on(access.WhoAmI, _who),
-            _on(access.BeginPassword, _begin_password),
-            _on(access.SetPassword, _set_password),
-            _on(access.ListUsers, _users),
+            _on(access.WhoAmI, access_handlers.who),
+            _on(access.LogIn, access_handlers.log_in),
+            _on(access.LogOut, access_handlers.log_out),
+            _on(access.ChangePassword, access_handlers.change_password),
+            _on(access.ResetPassword, access_handlers.reset_password),
+            _on(access.AddUser, access_handlers.add_user),
+            _on(access.BeginPassword, access_handlers.begin_password),
+            _on(access.SetPassword, access_handlers.set_password),
+            _on(access.ListUsers, access_handlers.users),
             _on(
                 access.CreateUser,
                 lambda by, it: by.realm.access.accounts.create_user(it.name, it.verifier),
             ),
             _on(access.DeleteUser, lambda by, it: by.realm.access.accounts.delete_user(it.name)),
-            _on(access.ListGroups, _groups),
+            _on(access.ListGroups, access_handlers.groups),
             _on(
                 access.CreateGroup,
                 lambda by, it: by.realm.access.accounts.create_group(it.name, it.members),
@@ -282,8 +245,8 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 lambda by, it: by.realm.access.accounts.change_group(it.name, it.add, it.remove),
             ),
             _on(access.DeleteGroup, lambda by, it: by.realm.access.accounts.delete_group(it.name)),
-            _on(access.ListEntries, _entries),
-            _on(access.Grant, _grant),
+            _on(access.ListEntries, access_handlers.entries),
+            _on(access.Grant, access_handlers.grant),
             _on(
                 access.Revoke,
                 lambda by, it: by.realm.access.accounts.revoke(

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from penstock.frontends.http.realm_shapes import PipelineAnswer, PipelineStep
+from penstock.api.realm import PipelineInfo, PipelineStep
 from penstock.wire.positions import positions_in
 
 Lag = Callable[[str, int], int | None]
@@ -24,7 +24,7 @@ STATUS_BYTES_MAX = 1 << 20
 PIPELINES_MAX = 1_000
 
 
-async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineAnswer]:
+async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineInfo]:
     """The pipelines whose checkpoints are in ``folders``, by name; what is no status is not
     shown."""
     found = await asyncio.to_thread(_all, folders)
@@ -38,14 +38,14 @@ def _lags(places: Mapping[str, int], lag: Lag) -> dict[str, int | None]:
     return {name: lag(name, next_id) for name, next_id in places.items()}
 
 
-def _all(folders: Sequence[str]) -> list[PipelineAnswer]:
-    found: dict[str, PipelineAnswer] = {}
+def _all(folders: Sequence[str]) -> list[PipelineInfo]:
+    found: dict[str, PipelineInfo] = {}
     for folder in folders:
         root = Path(folder).expanduser()
         for place in (root, *sorted(_folders(root))):
             steps = [step for path in sorted(place.glob("*.json")) if (step := _step(path))]
             if steps and len(found) < PIPELINES_MAX:
-                found.setdefault(place.name, PipelineAnswer(name=place.name, steps=steps))
+                found.setdefault(place.name, PipelineInfo(name=place.name, steps=steps))
     return [found[name] for name in sorted(found)]
 
 

@@ -1,0 +1,65 @@
+"""The connections that clients have to a realm, whatever they speak."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from penstock.core.vocabulary.errors import PenstockError
+
+
+class ConnectionState(Struct, frozen=True, kw_only=True):
+    """A connection as it stands; :class:`penstock.api.realm.ConnectionInfo` has it for others."""
+
+    number: int
+    """Connection number, unique until the realm restarts."""
+    protocol: str
+    """``native`` or ``amqp``."""
+    session: str
+    user: str
+    """``user@host``."""
+    client: str
+    """Name and version of its software, as it says."""
+    opened_s: float
+    """By the clock of the loop."""
+    heard_s: float
+    subscriptions: int
+    requests: int
+    """Being worked on."""
+    unsent_bytes: int
+    """Bytes that wait because the peer does not read them."""
+    is_stalled: bool
+
+
+class OpenConnection(Protocol):
+    """What a realm knows of a connection."""
+
+    def describe(self) -> ConnectionState: ...
+
+    def end(self, reason: PenstockError) -> None:
+        """Tell the client why, and close it."""
+        ...
+
+
+class OpenConnections:
+    """The connections of one realm, by number, the oldest first."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, OpenConnection] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, number: int, connection: OpenConnection) -> None:
+        self._open[number] = connection
+
+    def remove(self, number: int) -> None:
+        """One that is not there does no harm."""
+        self._open.pop(number, None)
+
+    def states(self) -> list[ConnectionState]:
+        return [self._open[number].describe() for number in sorted(self._open)]
+
+    def find(self, number: int) -> OpenConnection | None:
+        return self._open.get(number)
