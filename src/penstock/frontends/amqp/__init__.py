@@ -1,9 +1,10 @@
-"""AMQP 1.0: software that no one here wrote connects unchanged, JMS applications among it.
+"""AMQP 1.0: clients written for other servers connect unchanged, JMS applications among them.
 
-Proton's engine keeps connections, sessions and links by the standard (:mod:`.engine`); what they
-mean in a realm is said here: topics are channels, queues are queues, subscriptions are
-subscriptions and durables. Messages become events and events messages in :mod:`.incoming` (a lone
-one in :mod:`.single_message`) and :mod:`.outgoing`; the guide's page on AMQP is their table.
+Proton's engine (:mod:`.engine`) keeps connections, sessions and links as the standard says. This
+package maps them to the realm: topics are channels, queues are queues, and subscriptions are
+subscriptions or durables. Messages become events in :mod:`.incoming` (in :mod:`.single_message`
+when one comes alone), events become messages in :mod:`.outgoing`; the guide's page on AMQP has the
+table.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def hub_of(listener: NativeListener) -> AmqpHub:
-    """What serves AMQP, the same for all ports of a realm; nothing of it is imported where nobody
-    asks for it.
+    """The AMQP side of a realm, shared by all its ports. Proton is imported only here, so a realm
+    without AMQP does not load it.
 
     Raises ``InvalidArgument`` where Proton is not installed.
     """

@@ -1,4 +1,4 @@
-"""Addresses of AMQP: a channel or a queue of the realm, created when it is first used."""
+"""AMQP addresses: each names a channel or queue of the realm, created at its first use."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ _SCHEMES: Final[dict[str, Kind]] = {"topic://": "channel", "queue://": "queue"}
 _TEMPORARY: Final = re.compile(r"temp-(queue|topic)-[0-9a-f]{32}")
 
 TOPIC_DEFINITION: Final = Definition(engine="jms")
-"""The definition of a topic that is created by its first use: a channel with the rules of JMS."""
+"""Definition of a topic that is created at its first use: a channel with the rules of JMS."""
 QUEUE_DEFINITION: Final = Definition(kind="queue")
 TEMPORARY: Final[dict[Kind, Definition]] = {
     "channel": Definition(type="reliable", engine="jms"),
     "queue": Definition(kind="queue", type="reliable"),
 }
-"""Definitions of destinations that live as long as a connection: they are kept in memory."""
+"""Definitions of temporary destinations: they are kept in memory, and deleted with their
+connection."""
 
 
 class Destination(Struct, frozen=True):
@@ -48,23 +49,23 @@ class Destination(Struct, frozen=True):
     name: str
     kind: Kind
     is_jms: bool = False
-    """Whether it has the rules of JMS topics."""
+    """Whether the rules of JMS topics apply."""
 
     @property
     def write(self) -> str:
-        """The operation of sending there."""
+        """The operation that sending to it needs."""
         return "queue.push" if self.kind == "queue" else "channel.publish"
 
 
 def wanted_kind(capabilities: frozenset[str]) -> Kind | None:
-    """What a terminus says it is; None: either."""
+    """The kind of destination that the capabilities of a terminus name; None: either kind."""
     if capabilities & TOPIC:
         return "channel"
     return "queue" if capabilities & QUEUE else None
 
 
 def parsed(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
-    """The name in an address, and what it says it is. Raises ``InvalidName``."""
+    """The name in an address, and the kind that its scheme says. Raises ``InvalidName``."""
     for scheme, meant in _SCHEMES.items():
         if address.startswith(scheme):
             return destination_name(address.removeprefix(scheme)), kind or meant
@@ -74,7 +75,7 @@ def parsed(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
 SENDS: Final[dict[Kind, str]] = {"queue": "queue.push", "channel": "channel.publish"}
 TAKES: Final[dict[Kind, str]] = {"queue": "queue.pop", "channel": "channel.subscribe"}
 LOOKS: Final[dict[Kind, str]] = {"queue": "queue.peek", "channel": "channel.subscribe"}
-"""By kind, the operation that a link has to be allowed: to send, to take events, to browse."""
+"""The operation that a link needs, by kind of destination: to send, to take events, to browse."""
 
 
 async def resolved(
@@ -84,12 +85,13 @@ async def resolved(
     kind: Kind | None,
     needs: dict[Kind, str],
 ) -> Destination:
-    """The destination an address names; a missing one is made, by whoever may make it.
+    """The destination that an address names. A missing one is created if the client may create it.
 
-    Whoever may neither see it nor make it hears the same of what is there and of what is not.
+    A client that may neither see nor create it gets one and the same refusal, whether it exists or
+    not.
 
     Raises ``NameDoesNotExist`` for a queue where a topic is meant and the reverse, and for
-    temporary ones that are gone; ``InvalidName``, ``AccessDenied``.
+    temporary destinations that are gone; ``InvalidName``, ``AccessDenied``.
     """
     name, kind = parsed(address, kind)
     known = found(realm, principal, name, kind, needs)
@@ -111,8 +113,8 @@ def found(
     kind: Kind | None,
     needs: dict[Kind, str],
 ) -> Destination | None:
-    """The destination of a name, if there is one. Raises ``NameDoesNotExist`` for one of another
-    kind, ``AccessDenied`` for one that ``principal`` may not even see."""
+    """The destination of a name, if it exists. Raises ``NameDoesNotExist`` for one of another kind,
+    and ``AccessDenied`` for one that ``principal`` may not even see."""
     store = realm.view.named(name)
     if store is None:
         return None
@@ -139,7 +141,8 @@ def _hidden(
 async def made(
     realm: RunningRealm, principal: Principal, name: str, kind: Kind, definition: Definition
 ) -> Destination:
-    """Make a destination; one that was made meanwhile will do as well. Raises ``AccessDenied``."""
+    """Create a destination, or use the one that somebody else created meanwhile. Raises
+    ``AccessDenied``."""
     try:
         opened = await execute(Caller(realm, principal), CreateChannel(name, definition))
     except NameAlreadyBound:
@@ -151,12 +154,12 @@ async def made(
 
 
 def temporary_name(kind: Kind) -> str:
-    """A name nobody can guess."""
+    """Choose a name that cannot be guessed."""
     return f"temp-{'topic' if kind == 'channel' else 'queue'}-{secrets.token_hex(16)}"
 
 
 async def remove(realm: RunningRealm, destination: Destination) -> None:
-    """A temporary destination goes with its connection."""
+    """Delete a temporary destination; it lives as long as its connection."""
     async with realm.access.naming(destination.name):
         try:
             await realm.delete_channel(destination.name, destination.kind)
@@ -166,11 +169,11 @@ async def remove(realm: RunningRealm, destination: Destination) -> None:
 
 
 async def remove_left_over(realm: RunningRealm) -> None:
-    """Temporary destinations whose connections a restart has ended."""
+    """Delete temporary destinations whose connections a restart has ended."""
     for kind in ("channel", "queue"):
         for name in await realm.list_channels(kind):
             store = realm.view.named(name) if _TEMPORARY.fullmatch(name) else None
-            # Somebody else may have called a store of another sort so.
+            # The name alone proves nothing: a client may have given it to a store of another kind.
             if store is not None and store.definition == TEMPORARY[kind]:
                 await remove(realm, Destination(store.number, name, kind))
 
@@ -181,10 +184,10 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9/\-_.]")
 
 
 def durable_name_of(client: str, name: str, *, volatile: bool) -> str:
-    """What a subscription is called in the realm: ``client:name``. Without a client it is a
-    durable by its name. Characters no name may have are written as ``#`` and their UTF-8.
+    """The name of a subscription's durable, ``client:name``; without a client just ``name``.
+    Characters that names must not have are written as ``#`` and their UTF-8 in hex.
 
-    Raises ``InvalidName`` for one that is too long.
+    Raises ``InvalidName`` for a name that is too long.
     """
     text = f"{_escaped(client)}:{_escaped(name)}" if client else _escaped(name)
     if volatile:

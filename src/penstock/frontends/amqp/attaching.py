@@ -1,4 +1,4 @@
-"""From a link that a peer wants to what it means here."""
+"""Opens links: finds out what a peer wants of a link, and attaches it to the realm."""
 
 from __future__ import annotations
 
@@ -54,28 +54,28 @@ if TYPE_CHECKING:
 
 
 class Attached:
-    """A link of a connection, and what it is for."""
+    """A link of a connection, with what it does in the realm."""
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.takes_events = bool(link.is_sender and not is_lookup(link))
-        """Whether its peer subscribes to something, or reads a queue."""
+        """Whether events go out by it: its peer subscribes to something, or reads a queue."""
         self.is_closed = False
-        """The peer does not want it any more, maybe before it was opened here."""
+        """The peer has closed it, maybe before it was opened on this side."""
         self.is_lost = False
         """Its connection is lost."""
         self.is_ended = False
-        """The realm has ended it: whatever the peer says after that is that it knows."""
+        """The realm has ended it, so the peer's own detach needs no answer."""
         self.is_stolen = False
-        """By a link that takes its place."""
+        """A newer link of the same name has taken its place."""
         self.is_known = False
-        """And it has said so."""
+        """The peer has detached a link that the realm had ended."""
         self.opened = asyncio.Event()
-        """Set once it was opened, or was not."""
+        """Set once opening it has succeeded or failed."""
         self.over = asyncio.Event()
-        """Set once everything has ended that lived by it."""
+        """Set once everything that depended on it has ended."""
         self.older: Attached | None = None
-        """The link whose name it has taken."""
+        """The link of the same name whose place it takes."""
         self.producer: Producer | None = None
         self.consumer: Consumer | None = None
         self.incoming: Incoming | None = None
@@ -86,7 +86,7 @@ class Attached:
         self.ends_durable = False
         """Whether closing the link, not just detaching it, deletes the durable."""
         self.is_volatile = False
-        """Whether the durable goes with its last client."""
+        """Whether the durable is deleted when its last client leaves."""
 
 
 class Attaching:
@@ -98,7 +98,8 @@ class Attaching:
         self._hub = connection.hub
 
     async def open(self, attached: Attached) -> None:
-        """Find out what the link is for, and open it. Raises ``PenstockError``: it is refused."""
+        """Find out what the link is for, and open it. Raises ``PenstockError`` when it is
+        refused."""
         link = attached.link
         link.snd_settle_mode = link.remote_snd_settle_mode
         link.rcv_settle_mode = link.remote_rcv_settle_mode
@@ -123,7 +124,8 @@ class Attaching:
         target = link.remote_target
         check_dynamic(target, "target")
         if link.source.type == Terminus.UNSPECIFIED and connection.says_source(link):
-            link.source.type = Terminus.SOURCE  # without an address Proton takes it for none
+            # Proton takes a source without an address for no source at all.
+            link.source.type = Terminus.SOURCE
         limit = self._realm.limits.event_bytes_max
         # The realm settles with the answer, whatever a sender would like (2.8.3).
         link.rcv_settle_mode = Link.RCV_FIRST
@@ -176,12 +178,12 @@ class Attaching:
             return
         source = link.remote_source
         check_dynamic(source, "source")
-        # Links behind it do not count against it: they may all have come at once.
+        # Later links do not count against this one: all may have been attached at once.
         before = connection.links.receivers_before(attached)
         self._hub.listener.limits.each.check_subscriptions(before)
         wish = wish_of(source)
         if wish.selector:
-            Selector(wish.selector)  # raises for what is none
+            Selector(wish.selector)  # raises for an invalid selector
         if source.dynamic:
             destination = attached.temporary = await self._temporary(capabilities(source))
         else:
@@ -200,7 +202,8 @@ class Attaching:
         link.source.address = destination.name if source.dynamic else source.address
         link.source.dynamic = source.dynamic
         if attached.durable is not None and not attached.is_volatile:
-            # It lasts, whatever was asked for: the side that has it says how long (3.5.3, 3.5.6).
+            # The durable lasts, whatever the peer asked for: the side that has it says how long
+            # (3.5.3, 3.5.6).
             link.source.expiry_policy = Terminus.EXPIRE_NEVER
         link.open()
         connection.engine.add_outgoing(outgoing)
@@ -247,7 +250,7 @@ class Attaching:
         place = place_of(self._connection, link_name) if destination.is_jms else ""
         opened = await self._realm.subscriptions.subscribe(
             destination.number,
-            # With the rules of JMS it begins now, or where its place was kept.
+            # On the JMS engine a subscriber starts now, or at the place that was kept for it.
             FromEarliest() if destination.is_jms else FromLatest(),
             consumer,
             credit=0,
@@ -269,7 +272,7 @@ class Attaching:
         *,
         no_local: bool = False,
     ) -> Consumer:
-        """Raises ``AccessDenied``."""
+        """Make the consumer of a link. Raises ``AccessDenied``."""
         connection = self._connection
         connection.require(operation, destination.name)
         number = destination.number
@@ -282,7 +285,7 @@ class Attaching:
     async def _client(self, attached: Attached, destination: Destination, wish: Wish) -> Consumer:
         name = self._name_of(attached.link.name, wish)
         number = destination.number
-        self._connection.require("durable.attach", destination.name)  # before anything is made
+        self._connection.require("durable.attach", destination.name)  # before anything is created
         if not wish.durable:
             attached.is_volatile = True
         await self._settle_on(destination, name, wish)
@@ -306,15 +309,15 @@ class Attaching:
         return consumer
 
     def _name_of(self, link_name: str, wish: Wish) -> str:
-        """The link's name up to ``|`` says which subscription it is; several links may be of
-        one."""
+        """The durable's name: the link's name up to ``|``, since several links may belong to one
+        subscription."""
         base = link_name.partition("|")[0]
         client = "" if wish.shared and wish.is_global else self._connection.container
         return durable_name_of(client, base, volatile=not wish.durable)
 
     async def _settle_on(self, destination: Destination, name: str, wish: Wish) -> None:
-        """Make sure there is the durable that is asked for. One that was asked for in other words
-        before, or on another topic, ends (JMS: a changed subscription is a new one)."""
+        """Make sure the durable exists as it is asked for. If it was made with another selector, or
+        on another topic, it is replaced: for JMS a changed subscription is a new one."""
         await self._leave_elsewhere(destination, name)
         number = destination.number
         durable = self._store(number).durable(name)
@@ -341,14 +344,14 @@ class Attaching:
             if wish.durable:
                 await self._ask(made, destination.name, name)
                 return
-            # Whoever may read a topic may have a subscription that ends with the last who reads it.
+            # Whoever may read a topic may have a subscription that ends with its last reader.
             connection.require("channel.subscribe", destination.name)
             await answer_to(connection.caller, replace(made, persistent=False))
 
     async def _ask(
         self, request: CreateDurable | DeleteDurable, channel: str, name: str
     ) -> DurableInfo | None:
-        """Ask at the realm's door, about a durable of a channel."""
+        """Execute an operation on a durable of a channel, with the rights of the peer."""
         target = f"{channel} {name}"
         return await execute_on(
             self._connection.caller,
@@ -361,7 +364,7 @@ class Attaching:
 
     async def _leave_elsewhere(self, destination: Destination, name: str) -> None:
         if ":" not in name:
-            return  # one that others may have given this name
+            return  # a durable of this name that another client made
         for store, durable in self._realm.view.with_durable(name):
             if store.number == destination.number:
                 continue
@@ -373,7 +376,8 @@ class Attaching:
         await self._ask(DeleteDurable(number, name), channel, name)
 
     def _look_up(self, attached: Attached) -> None:
-        """A receiver that names a subscription and no address: to end it."""
+        """Open a link that names a subscription and no address: its only use is to end the
+        subscription."""
         link = attached.link
         base, _, rest = link.name.partition("|")
         wish = Wish(shared=True, is_global="global" in rest, durable=True)
@@ -381,7 +385,7 @@ class Attaching:
         may = self._realm.access.allows
         for store, _ in self._realm.view.with_durable(name):
             if not may(self._connection.principal, "durable.attach", store.name):
-                continue  # to whom it is not allowed there is none
+                continue  # to a client without the right it does not exist
             attached.durable = (store.number, name)
             attached.ends_durable = True
             link.source.address = store.name
@@ -398,8 +402,8 @@ class Attaching:
         raise NameDoesNotExist(f"there is no subscription {base}")
 
     async def end_durable(self, attached: Attached, *, closed: bool) -> None:
-        """The link is over. A durable goes when its link is closed, not detached; a shared one
-        with its last client."""
+        """End what the link did to its durable. Closing the link deletes the durable, detaching it
+        does not; a shared one is deleted with its last client."""
         if attached.durable is None:
             return
         number, name = attached.durable

@@ -1,4 +1,4 @@
-"""The AMQP condition of each error code; codes never change."""
+"""The AMQP condition of each error code; conditions never change."""
 
 from __future__ import annotations
 
@@ -61,33 +61,34 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
 
 
 class Unreadable(InvalidEvent):
-    """A message that is none: its bytes do not say what they should (3.2, 3.4.3)."""
+    """A message cannot be decoded (3.2, 3.4.3)."""
 
 
 CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
     {code: condition for condition, codes in _BY_CONDITION.items() for code in codes}
 )
-"""Every code there is, and its condition."""
+"""Every error code with its condition."""
 
 
 def condition_of(error: PenstockError) -> str:
-    """The condition an error is told as."""
+    """The condition that an error is reported with."""
     if isinstance(error, Unreadable):
         return DECODE
     return CONDITIONS.get(error.code, INTERNAL)
 
 
 def condition_of_attached(error: PenstockError) -> str:
-    """The condition for a link that is already attached, whose destination may have been deleted
-    since."""
+    """The condition for a link that is already attached; a missing name then means that its
+    destination was deleted."""
     return DELETED if isinstance(error, NameDoesNotExist) else condition_of(error)
 
 
 def description_of(error: PenstockError) -> str:
-    """The description of an error: its code, which programs may look for, and a text for people."""
+    """The description of an error: its code, for programs, and a text for people."""
     return f"{error.code}: {error}"
 
 
 def no_text(error: UnicodeDecodeError) -> RemoteProtocolViolation:
-    """What a name or text is that cannot be read: Proton looks no sooner than somebody asks."""
+    """The error for a name or text that is not valid text. Proton decodes texts when they are first
+    read, so this may come late."""
     return RemoteProtocolViolation(f"a name or text is not {error.encoding}: {error.reason}")

@@ -55,10 +55,10 @@ if TYPE_CHECKING:
 WRITE_HIGH_WATER: Final = 1 << 20
 """Bytes waiting to be sent above which a connection gets no more events, and is not read."""
 UNSENT_MAX: Final = 8 << 20
-"""Bytes of messages waiting for the peer's window above which it gets no more."""
+"""Most bytes of messages that wait for the peer's window; above, the connection gets no more."""
 TICK_S_MIN: Final = 0.01
 TICK_S_MAX: Final = 5.0
-"""Seconds between two checks whether a timeout is due, at most."""
+"""Most seconds between two checks for timeouts."""
 
 _log = structlog.get_logger("penstock.amqp")
 
@@ -71,7 +71,7 @@ class AmqpConnection(asyncio.Protocol):
         self.listener = hub.listener
         self.realm = hub.realm
         self.session = ""
-        """Its name in the realm, once it is known who it is."""
+        """Its name in the realm; empty until the user is known."""
         self.principal = Principal(ANONYMOUS, "")
         self.publisher = ""
         self.container = ""
@@ -93,9 +93,9 @@ class AmqpConnection(asyncio.Protocol):
         self._frames: sasl.SaslFrames | None = sasl.SaslFrames()
         self._sign_in: SignIn | None = None
         self._is_signed_in = False
-        self._not_admitted: PenstockError | None = None  # though it is known who it is
+        self._not_admitted: PenstockError | None = None  # set when the user is known, but refused
         self.is_open = False
-        """Between the peer's opening and either side's close."""
+        """Whether the connection is open: the peer has opened it, and neither side has closed."""
         self.sole = Sole()
         self._is_backed_up = False
         self._transport: asyncio.Transport | None = None
@@ -111,7 +111,8 @@ class AmqpConnection(asyncio.Protocol):
     # --- asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        # uvloop's transport is one in all but its base class
+        transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._reading.begin(transport)
         self._opened_s = self._heard_s = self._loop.time()
@@ -196,7 +197,7 @@ class AmqpConnection(asyncio.Protocol):
             raise RemoteProtocolViolation(f"not an AMQP 1.0 protocol header: {header!r}")
 
     def send_sasl(self, frame: bytes) -> None:
-        """Ask the client something."""
+        """Send a SASL frame."""
         self._write(frame)
 
     def signed_in(self, principal: Principal, said: bytes | None) -> None:
@@ -208,7 +209,7 @@ class AmqpConnection(asyncio.Protocol):
         self._sign_in = None
         frames, self._frames = self._frames, sasl.SaslFrames()
         assert frames is not None, "it was signing in"
-        if rest := frames.rest():  # came behind the sign-in
+        if rest := frames.rest():  # bytes that followed the sign-in
             self._take_in(rest)
 
     def not_signed_in(self) -> None:
@@ -222,7 +223,7 @@ class AmqpConnection(asyncio.Protocol):
         self._is_signed_in = True
         try:
             self.listener.greeted(self, f"amqp-{self.number}")
-        except PenstockError as error:  # only an open can be answered with the reason
+        except PenstockError as error:  # only after an open frame can the reason be sent
             self._not_admitted = error
             return
         self.session = f"amqp-{self.number}"
@@ -230,37 +231,37 @@ class AmqpConnection(asyncio.Protocol):
     # --- what the gate tells --------------------------------------------------------------
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Frames the engine may have."""
+        """Give checked frames to the engine."""
         self.engine.feed(data)
 
     def fail(self, condition: str, text: str) -> None:
-        """The peer has broken the protocol: the connection ends."""
+        """End the connection, because the peer has broken the protocol."""
         _log.warning("amqp.refused", connection=self.number, host=self.host, reason=text)
         self._end_with(condition, text)
 
     def fail_session(self, session: Session, condition: str, text: str) -> None:
-        """The peer has broken the protocol: a session ends."""
+        """End a session, because the peer has broken the protocol in it."""
         _log.warning("amqp.refused", connection=self.number, host=self.host, reason=text)
         self.links.fail_session(session, condition, text)
 
     def fail_link(
         self, session: Session, name: str, condition: str, text: str, *, is_sender: bool
     ) -> None:
-        """The peer wants of a link what there is not."""
+        """End a link that the peer asks for something that does not exist."""
         self.links.fail(session, name, condition, text, is_sender=is_sender)
 
     def says_source(self, link: Link) -> bool:
-        """Whether the peer has named a source, be it one without an address."""
+        """Whether the peer has named a source, possibly without an address."""
         return self._gate.says_source(link.session, link.name)
 
     def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
-        """A link is stolen by one of the same session."""
+        """End a link whose name the peer has attached again in the same session."""
         self.links.take_away(session, name, is_sender=is_sender)
 
     # --- what the engine tells -----------------------------------------------------------
 
     def received(self, link: Incoming) -> None:
-        """Messages have come."""
+        """Handle the messages that have come by a link."""
         self.pace.came(len(link.messages))
         if not self.is_open:
             link.messages.clear()
@@ -273,32 +274,32 @@ class AmqpConnection(asyncio.Protocol):
             attached.producer.take()
 
     def settled(self, link: Outgoing) -> None:
-        """Something was said about deliveries, or credit has come."""
+        """Handle outcomes, or new credit, of a link."""
         if (attached := self.links.of(link)) is None:
             return
         if attached.consumer is not None:
             attached.consumer.settled()
-        elif link.is_draining:  # it is for ending a subscription, and brings nothing
+        elif link.is_draining:  # this link only ends a subscription, and delivers nothing
             self.engine.drained(link)
 
     def too_large(self, link: Incoming) -> None:
-        """A message passes the limit."""
+        """End the link of a message that exceeds the size limit."""
         limit = self.realm.limits.event_bytes_max
         self.end_link(
             link, TOO_LARGE, f"a message may have at most {limit} bytes (max_event_bytes)"
         )
 
     def too_early(self, link: Link) -> None:
-        """A message comes by a link that is not open yet."""
+        """Refuse a message that came by a link that is not open yet."""
         self.links.too_early(link)
 
     def too_many(self, link: Incoming) -> None:
-        """More messages than there was credit for."""
+        """End a link that has sent more messages than it had credit for."""
         text = "the link sent more messages than it has credit for; the last ones were not accepted"
         self.end_link(link, TOO_MANY, text)
 
     def too_many_parts(self, link: Incoming) -> None:
-        """Messages that are not whole take more than their room."""
+        """End a link whose unfinished messages take more memory than is allowed."""
         self.end_link(
             link,
             TOO_MUCH,
@@ -307,7 +308,7 @@ class AmqpConnection(asyncio.Protocol):
         )
 
     def happened(self, event: Event) -> None:
-        """Something rare."""
+        """Handle an event of the engine that is not about messages."""
         kind = event.type
         if kind == Event.CONNECTION_REMOTE_OPEN:
             self._open()
@@ -346,7 +347,8 @@ class AmqpConnection(asyncio.Protocol):
         self._loop.call_soon(self._tick)
 
     async def _end_connection(self) -> None:
-        """Everything it stood for ends before the peer is told that it is closed."""
+        """End everything the connection held in the realm, and only then tell the peer that it is
+        closed."""
         self._leave(lost=False)
         await self.links.left.wait()
         self.engine.end("", "")
@@ -356,7 +358,8 @@ class AmqpConnection(asyncio.Protocol):
         if self._transport is None:
             return
         now_s = self._loop.time()
-        if self._reading.is_paused and self._takes_more:  # else it is the peer that does not listen
+        # otherwise it is the peer that does not read
+        if self._reading.is_paused and self._takes_more:
             self.engine.excuse(now_s)
         again_s = self.engine.tick(now_s)
         self.flush()
@@ -366,11 +369,11 @@ class AmqpConnection(asyncio.Protocol):
     # --- links ---------------------------------------------------------------------------
 
     def end_link(self, link: Incoming | Outgoing, condition: str, description: str) -> None:
-        """The realm ends a link, and says why."""
+        """End a link from this side, with the reason."""
         self.links.end(link, condition, description)
 
     def answered(self, link: Incoming | Outgoing) -> None:
-        """Deliveries of a link were settled."""
+        """Note that deliveries of a link were settled, which may give its sender credit again."""
         self.engine.answered(link)
         if isinstance(link, Incoming) and not link.is_over and not self.is_congested:
             self.engine.refill(link)
@@ -384,11 +387,11 @@ class AmqpConnection(asyncio.Protocol):
         return Caller(self.realm, self.principal)
 
     def require(self, operation: str, name: str) -> None:
-        """Raises ``AccessDenied``."""
+        """Raise ``AccessDenied`` unless the signed-in user may do the operation on ``name``."""
         self.realm.access.require(self.principal, operation, name)
 
     def check_rights(self) -> None:
-        """Rights were taken away: end what this connection may not have open any more, or all of
+        """Rights were taken away: end the links that this connection may no longer have, or all of
         it (SEM A3)."""
         if not self._is_signed_in or self.realm.access.is_open:
             return
@@ -402,13 +405,14 @@ class AmqpConnection(asyncio.Protocol):
     # --- out -----------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Send what there is at the end of this turn, or as the answers of a group leave."""
+        """Send pending output at the end of this turn of the loop, or with the answers of a
+        group."""
         if not self._flush_is_due:
             self._flush_is_due = True
             self.listener.flush_soon(self)
 
     def flush(self) -> None:
-        """Send what there is."""
+        """Send pending output now."""
         self._flush_is_due = False
         self.hub.forget_written()
         if self._frames is not None or self._transport is None:
@@ -432,8 +436,8 @@ class AmqpConnection(asyncio.Protocol):
 
     @property
     def is_congested(self) -> bool:
-        """Whether senders get no more credit for now: the realm has enough to do, or this
-        connection has as much on its way as one may, or has sent more than a second allows."""
+        """Whether senders get no more credit for now, because the realm is congested, this
+        connection has too many bytes in flight, or it has sent more than its rate allows."""
         most = self.listener.limits.each.in_flight_bytes_max
         is_full = most > 0 and self.in_flight_bytes > most
         return is_full or self.pace.is_ahead or self.listener.is_congested
@@ -450,7 +454,7 @@ class AmqpConnection(asyncio.Protocol):
     # --- tasks ---------------------------------------------------------------------------
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that has to wait for the realm."""
+        """Run something that has to wait for the realm."""
         self._in_progress += 1
         self.listener.spawn(self._done(work))
 
@@ -476,14 +480,14 @@ class AmqpConnection(asyncio.Protocol):
             self._close_transport()
 
     def end(self, reason: PenstockError | None) -> None:
-        """Say why, and close; a peer that does not take it in time is dropped."""
+        """Close the connection with a reason. A peer that does not answer in time is dropped."""
         condition = "" if reason is None else condition_of(reason)
         if isinstance(reason, InvalidEvent):
             condition = DECODE
         self._end_with(condition, "" if reason is None else description_of(reason))
 
     def replaced(self) -> None:
-        """Another connection of its container takes its place."""
+        """Close the connection, because its container has connected again."""
         text = f"client {self.container[:40]!r} has connected again, which closes this connection"
         info = {symbol("sole-connection-enforcement"): True}
         self._end_with(LOCKED, text, info, lost=True)
@@ -501,13 +505,13 @@ class AmqpConnection(asyncio.Protocol):
         close(self._transport)
 
     def abort(self) -> None:
-        """Drop the connection."""
+        """Drop the connection without a word."""
         if self._transport is not None:
             self._transport.abort()
 
     def _leave(self, *, lost: bool) -> None:
-        """Give up everything: what it held goes back at once (SEM D13). Subscribers of a
-        connection that is ``lost`` may come back (SEM J5)."""
+        """Give back everything that it held, at once (SEM D13). Subscribers of a connection that is
+        ``lost`` may come back (SEM J5)."""
         self.is_open = False
         if self.sole.is_there:
             self.sole.is_there = False
@@ -516,7 +520,8 @@ class AmqpConnection(asyncio.Protocol):
         self.links.leave(lost=lost)
 
     def check(self, now_s: float) -> None:
-        """Called regularly: end a connection that does not sign in."""
+        """End a connection that does not sign in in time, or whose rights have ended; called
+        regularly."""
         if self._transport is None:
             return
         if self._is_signed_in and self.principal.until_us:

@@ -1,4 +1,4 @@
-"""Links by which events go out: readers of queues, subscribers, clients of durables, browsers."""
+"""Links by which events go out: queue readers, subscribers, clients of durables, browsers."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ _log = structlog.get_logger("penstock.amqp")
 
 
 class Manner(Struct, frozen=True):
-    """How the realm keeps account of what a consumer has."""
+    """How a consumer holds its events."""
 
     seat: bool
-    """It sits at a queue or durable: what it holds is in the realm's hands."""
+    """Whether it has a seat at a queue or durable: the realm then knows what it holds."""
     cumulative: bool = False
-    """Acknowledging an event acknowledges all before."""
+    """Whether acknowledging an event acknowledges all earlier ones, too."""
     browse: bool = False
 
     @property
     def keeps(self) -> bool:
-        """Whether what comes back has to be delivered again by this link itself: the realm would
-        not, or not before somebody attaches again."""
+        """Whether this link itself has to deliver returned events again, because the realm would
+        not, or only at the next attach."""
         return not self.browse and (self.cumulative or not self.seat)
 
 
 class Consumer:
-    """One of them: an outlet of the realm."""
+    """A link by which events go out: an outlet of the realm."""
 
     def __init__(
         self,
@@ -74,27 +74,29 @@ class Consumer:
         self.selector = selector
         self.subscription = 0
         self.reader: Hashable = self
-        """By what others know of its events that may come again: by them, too."""
+        """Whom annotations that receivers add to returned messages belong to: this consumer, or all
+        clients of its durable or queue."""
         self.link: Outgoing | None = None
         self.needs: tuple[str, str] = ("", "")
-        """The operation it lives by, and on what."""
+        """The operation that it needs to go on, and the name of its destination."""
         self.confirms = False
-        """Whether the realm is to know what has arrived, should the connection be lost (SEM J5)."""
+        """Whether it reports what has arrived, so that it can resume after a lost connection (SEM
+        J5)."""
         self._confirming: deque[list[int]] = deque()
-        """What it was told of that, and has not heard yet."""
+        """Ids that it has reported and whose reports are not answered yet."""
         self.is_over = False
         self._no_local = no_local
         self._held: deque[tuple[int, bytes]] = deque()
-        """Waits for credit."""
+        """Events that wait for credit: their ids and messages."""
         self._kept: dict[int, tuple[Messages, int, int]] = {}
-        """Delivered and not settled, by id: how to make the message again."""
+        """Delivered and not settled, by id: what it takes to make the message again."""
         self._granted = 0
-        """Credit the realm was given and has not used: plain subscriptions."""
+        """Credit that the realm was given and has not used; only for plain subscriptions."""
         self._through = -1
-        """Everything up to here is acknowledged: cumulative ones."""
+        """Everything up to this id is acknowledged; only for cumulative consumers."""
         self._newest = -1
         self._is_full = False
-        """The client has to settle before it gets more, whatever credit it gives."""
+        """Whether the client has to settle before it gets more, however much credit it gives."""
         self._is_asked = False
 
     # --- the realm's side ----------------------------------------------------------------
@@ -104,13 +106,13 @@ class Consumer:
         return self._connection.writable
 
     def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Never fails: whoever calls it serves others, too."""
+        """Deliver events. Never raises, because its caller serves other consumers, too."""
         with self._connection.containing:
             self._deliver(rows, redeliveries)
 
     def recall(self, spans: Spans) -> None:
-        """What waits for credit is not sent: it comes again. What is in the client's hands comes
-        again as well, and what it says of that is too late. It need not say that it knows."""
+        """Take events back. Those that wait for credit are dropped, and those in the client's hands
+        are no longer its own: outcomes for them come too late. All are delivered again."""
         with self._connection.containing:
             back = IdSet(spans)
             self._held = deque(each for each in self._held if each[0] not in back)
@@ -118,7 +120,7 @@ class Consumer:
             self.flow()
 
     def finished(self) -> None:
-        """A demand is met, or was taken back; a subscriber has all there is."""
+        """Return the rest of a draining link's credit: no more events are to come for now."""
         with self._connection.containing:
             link = self.link
             if link is not None and link.is_draining:
@@ -126,7 +128,7 @@ class Consumer:
                 self._connection.flush_soon()
 
     def closed(self, reason: PenstockError) -> None:
-        """The realm has ended it."""
+        """End the link, because the realm has ended the subscription."""
         self.is_over = True
         with self._connection.containing:
             if self.link is not None:
@@ -172,8 +174,8 @@ class Consumer:
         self._connection.flush_soon()
 
     def _too_large(self, ids: list[int], size: int) -> None:
-        """The first is more than the client takes: its link ends before it comes to that, and
-        nothing that was not sent counts as tried (2.7.3)."""
+        """End the link before an event that is larger than the client accepts. Events that were not
+        sent do not count as delivered (2.7.3)."""
         link = self.link
         assert link is not None, "it was to be sent by it"
         if self.manner.seat and not self.manner.keeps:
@@ -186,7 +188,7 @@ class Consumer:
         )
 
     def _message(self, event_id: int, message: bytes) -> bytes:
-        """The message, with what receivers have added to it."""
+        """The message, with the annotations that receivers have added."""
         modifications = self._connection.hub.modifications
         if not modifications:
             return message
@@ -194,7 +196,7 @@ class Consumer:
         return message if added is None else annotated(message, added)
 
     def _pass_over(self, ids: list[int]) -> None:
-        """The client has sent them itself, and does not want them."""
+        """Pass over events that the client published itself and does not want (no-local)."""
         self.acknowledge(ids)
         self.flow()
 
@@ -211,7 +213,7 @@ class Consumer:
         return max(0, min(credit, most) - len(self._held))
 
     def flow(self) -> None:
-        """The client has given credit, or wants it back."""
+        """Handle new credit, or credit that the client takes back."""
         link = self.link
         if link is None or self.is_over:
             return
@@ -222,12 +224,12 @@ class Consumer:
                 self._realm.shard.submit(_Grant(self))
             return
         wanted = self.room - self._granted
-        if wanted:  # less than nothing: the client has taken credit back
+        if wanted:  # negative: the client has taken credit back
             self._granted += wanted
             self._realm.subscriptions.credit(
                 self.subscription, max(0, wanted), withdrawn=max(0, -wanted)
             )
-        if link.is_draining:  # told once the client has everything there is now
+        if link.is_draining:  # answered once the client has everything there is now
             self._realm.subscriptions.demand(self.subscription, 0)
 
     def _send_held(self) -> None:
@@ -244,7 +246,8 @@ class Consumer:
             self.acknowledge(sent)
 
     def _return_surplus(self) -> None:
-        """What waits for credit that was taken back is for others, where others can have it."""
+        """Give back events that waited for credit which the client has taken back, so that others
+        get them."""
         link = self.link
         assert link is not None, "it had credit"
         surplus = len(self._held) - max(0, link.credit)
@@ -255,7 +258,7 @@ class Consumer:
     # --- settling ------------------------------------------------------------------------
 
     def settled(self) -> None:
-        """The client has said what becomes of deliveries, or given credit."""
+        """Handle the outcomes that the client has sent; new credit may have come, too."""
         link = self.link
         assert link is not None, "something has come by it"
         accepted, link.accepted = link.accepted, []
@@ -272,16 +275,16 @@ class Consumer:
             self.flow()
 
     def _settle(self, outcome: Outcome) -> None:
-        """One that is not just accepted; answered once it is stored."""
+        """Apply an outcome other than a plain ``accepted``, and answer it once it is stored."""
         self.become(outcome, self.answer(outcome))
 
     def consumes(self, outcome: Outcome) -> bool:
-        """Whether the event is consumed with it, and nothing else."""
+        """Whether the outcome consumes the event, and does nothing else."""
         is_rejected = outcome.state == REJECTED
         return outcome.state == ACCEPTED or (is_rejected and not self._moves_dead)
 
     def become(self, outcome: Outcome, reply: Reply | None = None) -> None:
-        """Make true what the client has said of a delivery."""
+        """Apply the outcome of a delivery."""
         if self.consumes(outcome):
             self.acknowledge([outcome.event_id], reply)
         elif outcome.state == REJECTED or (outcome.undeliverable and self._moves_dead):
@@ -290,7 +293,7 @@ class Consumer:
             self.returned(outcome, reply)
 
     def answer(self, outcome: Outcome) -> Reply:
-        """Settles a delivery for good, once what the client said of it is true."""
+        """A reply that settles the delivery on this side, once its outcome is stored."""
         connection, link, delivery = self._connection, self.link, outcome.delivery
         assert link is not None, "the outcome came by it"
         link.unanswered += 1
@@ -321,8 +324,9 @@ class Consumer:
         )
 
     def _acknowledge_rest(self, ids: Sequence[int]) -> Reply:
-        """For when they are refused together: one of them may have been given back meanwhile, and
-        the others are none the worse for it (SEM D15)."""
+        """A reply for acknowledgements that were refused together: it repeats them one by one. One
+        of the events may have been given back meanwhile, which is no reason to refuse the others
+        (SEM D15)."""
 
         def reply(_: Any, error: BaseException | None) -> None:
             if not isinstance(error, IllegalState) or self.is_over:
@@ -336,8 +340,8 @@ class Consumer:
         return reply
 
     def acknowledged(self, ids: Sequence[int]) -> Acknowledged | None:
-        """What the realm is to be told when these are consumed; None: nothing. They are consumed
-        once :meth:`consumed` says so."""
+        """The acknowledgement to send to the realm when these events are consumed; None: there is
+        none to send. :meth:`consumed` completes it."""
         if not self.manner.seat:
             return None
         if not self.manner.cumulative:
@@ -374,7 +378,7 @@ class Consumer:
             self._confirming.popleft()
 
     def returned(self, outcome: Outcome, reply: Reply | None = None) -> None:
-        """The client gives an event back, for itself or for others."""
+        """Give back an event that the client released or modified."""
         if outcome.added:
             hub = self._connection.hub
             hub.modifications.note(self.reader, outcome.event_id, outcome.added)
@@ -401,7 +405,7 @@ class Consumer:
         if self.manner.keeps and elsewhere:
             self._leave(ids, reply)
         elif self.manner.keeps:
-            reply(None, None)  # first: the event comes again by the same tag
+            reply(None, None)  # before the event is sent again under the same tag
             self._again(ids, counted=counted)
         elif not self.manner.seat:  # a browser holds nothing
             reply(None, None)
@@ -412,8 +416,8 @@ class Consumer:
             self._realm.shard.submit(Do(self.number, command, reply))
 
     def _leave(self, ids: Sequence[int], reply: Reply) -> None:
-        """Pass events by that this client refuses: a durable's next client gets them, while the
-        event that every subscriber of a topic has is left as it is."""
+        """Skip events that this client refuses. The next client of a durable gets them; a topic's
+        event, which every subscriber has, stays as it is."""
         if not self.manner.seat:
             self.consumed(ids, None)
             reply(None, None)
@@ -424,7 +428,7 @@ class Consumer:
         self._realm.shard.submit(Do(self.number, RollBack(self.subscription, spans), reply))
 
     def _again(self, ids: Sequence[int], *, counted: bool) -> None:
-        """Deliver again what the realm would not, ahead of what waits."""
+        """Deliver again, ahead of waiting events, what the realm would not deliver again."""
         waiting = dict(self._held)
         for event_id in ids:
             kept = self._kept.get(event_id)
@@ -440,7 +444,7 @@ class Consumer:
             self._connection.flush_soon()
 
     def _refused(self, outcome: Outcome, reply: Reply) -> None:
-        """It is of no use to this client, and the dead have a place (SEM T10)."""
+        """Move an event that the client rejects to the dead event store (SEM T10)."""
         event_id = outcome.event_id
         self._kept.pop(event_id, None)
         self._connection.hub.modifications.forget(self.reader, [event_id])
@@ -463,7 +467,7 @@ class Consumer:
     # --- its end -------------------------------------------------------------------------
 
     def stolen(self) -> None:
-        """Somebody has attached its link elsewhere, and what it held goes there."""
+        """End the link, because its client has attached it elsewhere; what it held goes there."""
         self.is_over = True
         if self.link is not None:
             self._connection.end_link(
@@ -471,14 +475,15 @@ class Consumer:
             )
 
     def lose(self) -> None:
-        """The connection is lost: the place of a subscriber is kept for a while (SEM J5)."""
+        """Note that the connection is lost: the place of a subscriber is kept for a while (SEM
+        J5)."""
         arrived = IdSet.of(sorted(each for ids in self._confirming for each in ids))
         self.is_over = True
         self._forget()
         self._realm.subscriptions.lose(self.subscription, arrived.spans)
 
     def end(self, reply: Reply | None = None) -> None:
-        """The link is over: what it held goes back (SEM D13)."""
+        """Detach from the realm; what it held goes back (SEM D13)."""
         self.is_over = True
         self._forget()
         self._realm.subscriptions.detach(self.subscription, reply)
@@ -493,7 +498,7 @@ class Consumer:
 
 
 class _Grant(Struct):
-    """How many events a seat may be handed, as it is when the realm comes to it."""
+    """How many events a seat may be handed, asked at the moment the realm hands them out."""
 
     consumer: Consumer
     reply: Reply | None = None

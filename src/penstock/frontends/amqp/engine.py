@@ -1,11 +1,11 @@
-"""Proton's AMQP engine behind a narrow port: bytes in, what has happened; orders in, bytes out.
+"""Proton's AMQP engine behind a narrow interface: bytes in, reports out; orders in, bytes out.
 
-The path of every message is on Proton's low-level calls, all of them in this module: an object
-of Python for each event of the engine would cost ten times as much. What is rare (a link that is
-attached, a session that ends) is told with Proton's own objects.
+Messages are handled by Proton's low-level C functions, all called in this module: a Python object
+for each engine event would cost ten times as much. Rare things (a link is attached, a session ends)
+are reported as Proton's own objects.
 
-Pointers to deliveries are good until they are settled, and those to links until they are freed,
-as long as the engine lives: whoever keeps one keeps the engine.
+Pointers to deliveries are valid until these are settled, pointers to links until these are freed,
+and all of them only as long as the engine lives: keep the engine with the pointer.
 """
 
 from __future__ import annotations
@@ -63,30 +63,31 @@ _TOLD: Final = frozenset(
         *(pn.PN_LINK_REMOTE_CLOSE, pn.PN_LINK_REMOTE_DETACH),
     }
 )
-"""The other events the peer is told of; the rest is the engine's own affair."""
+"""Events of Proton that the peer object is told of, besides messages; the engine handles the
+rest."""
 
 
 class Peer(Protocol):
-    """The receiver of the engine's events."""
+    """What the engine reports to."""
 
     def received(self, link: Incoming) -> None:
-        """Messages have come; whoever is told takes them off the link."""
+        """Messages have come; the callee takes them off the link."""
         ...
 
     def settled(self, link: Outgoing) -> None:
-        """The receiver has said something about deliveries, or given credit."""
+        """Outcomes of deliveries, or new credit, have come."""
         ...
 
     def happened(self, event: Event) -> None:
-        """Anything else, in order."""
+        """Anything else has happened; called in order."""
         ...
 
     def too_large(self, link: Incoming) -> None:
-        """A message is larger than the link was said to take."""
+        """A message is larger than the link accepts."""
         ...
 
     def too_early(self, link: Link) -> None:
-        """A message comes by a link that is not open yet."""
+        """A message has come by a link that is not open yet."""
         ...
 
     def too_many(self, link: Incoming) -> None:
@@ -94,7 +95,7 @@ class Peer(Protocol):
         ...
 
     def too_many_parts(self, link: Incoming) -> None:
-        """Messages that are not whole take more room than they may, with one by this link."""
+        """Unfinished messages, one of them on this link, take more memory than is allowed."""
         ...
 
 
@@ -102,8 +103,8 @@ class Engine:
     """The engine of one connection."""
 
     def __init__(self, peer: Peer, idle_timeout_s: float, parts_bytes_max: int) -> None:
-        """``parts_bytes_max``: for what has come of all messages that are not whole; one of any
-        size that its link takes has room."""
+        """``parts_bytes_max`` limits the bytes of all unfinished messages together; a single
+        message of any size that its link accepts always fits."""
         self._peer = peer
         self._parts_bytes_max = parts_bytes_max
         self._parts_bytes = 0
@@ -114,7 +115,7 @@ class Engine:
         self._transport.idle_timeout = self._idle_timeout_s = idle_timeout_s
         self._excused_until_s = 0.0
         self._transport.max_frame_size = FRAME_BYTES_MAX
-        self._transport.channel_max = SESSIONS_MAX - 1  # the highest number of one
+        self._transport.channel_max = SESSIONS_MAX - 1  # the highest channel number
         self._transport.tracer = _say
         self._transport.bind(self.connection)
         self._tp: Pointer = self._transport._impl
@@ -124,10 +125,10 @@ class Engine:
         self._flows = Flows(self._incoming, self._outgoing, FRAME_BYTES_MAX)
         self._touched: dict[Incoming | Outgoing, None] = {}
         self._ended: list[tuple[Session, set[Incoming | Outgoing]]] = []
-        """Sessions that are over, with those of their links that wait for an answer."""
+        """Ended sessions, each with those of its links that still wait for an answer."""
         self._is_telling = False
         self._last = b""
-        """What is sent behind everything of Proton's."""
+        """Bytes to send after everything that Proton has to send."""
         self._buffer = bytearray(64 << 10)
         self._buffer_at: Pointer = ffi.from_buffer(self._buffer)
         self._view = memoryview(self._buffer)
@@ -138,8 +139,8 @@ class Engine:
     # --- bytes in and out ----------------------------------------------------------------
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take in what the peer has sent, and tell what it means. Raises
-        ``RemoteProtocolViolation`` when Proton stops at a frame and says nothing of it."""
+        """Process the peer's bytes, and report what they mean. Raises ``RemoteProtocolViolation``
+        when Proton stops at a frame without an error of its own."""
         try:
             for piece, frame in self._flows.frames.split(bytes(data)):
                 if frame is None:
@@ -159,7 +160,7 @@ class Engine:
             )
 
     def _push(self, data: bytes) -> bool:
-        """Whether Proton takes more."""
+        """Give bytes to Proton; gives whether it accepts more."""
         tp, at, left = self._tp, ffi.from_buffer(data), len(data)
         while left > 0:
             room = pn.pn_transport_capacity(tp)
@@ -175,13 +176,14 @@ class Engine:
 
     @property
     def _is_stuck(self) -> bool:
-        """Whether no more is taken in, and neither side has said why or closed."""
+        """Whether Proton accepts no more bytes, although neither side has closed or reported an
+        error."""
         connection = self.connection
         closed = connection.state & (connection.REMOTE_CLOSED | connection.LOCAL_CLOSED)
         return not closed and self._transport.condition is None
 
     def output(self) -> bytes:
-        """What is to be sent to the peer now."""
+        """Take the bytes to send to the peer."""
         return self._flows.output(self._produce)
 
     def _produce(self) -> bytes:
@@ -204,8 +206,8 @@ class Engine:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def tick(self, now_s: float) -> float:
-        """Time passes: a silent peer's connection ends, this side is not silent too long. Gives
-        when to look again, at the latest; 0: there is no need."""
+        """Handle timeouts: end the connection of a silent peer, and keep this side from being
+        silent for too long. Gives when to call again, at the latest; 0: never."""
         is_excused = now_s < self._excused_until_s
         self._transport.idle_timeout = 0 if is_excused else self._idle_timeout_s
         again_s: float = self._transport.tick(now_s)
@@ -215,7 +217,8 @@ class Engine:
         return min(again_s or self._excused_until_s, self._excused_until_s)
 
     def excuse(self, now_s: float) -> None:
-        """The peer was not listened to until now: its silence counts from here on."""
+        """Restart the idle timeout: the peer was not read until now, so its silence was not its
+        fault."""
         self._excused_until_s = now_s + self._idle_timeout_s
 
     def end(self, condition: str, description: str, info: dict[Any, Any] | None = None) -> None:
@@ -224,14 +227,15 @@ class Engine:
             if self.connection.state & self.connection.LOCAL_UNINIT:
                 self.connection.open()
             if condition and self.connection.state & self.connection.REMOTE_UNINIT:
-                self._last = closing(condition, description)  # Proton waits for the peer's open
+                # Proton itself would wait for the peer's open
+                self._last = closing(condition, description)
             if condition:
                 self.connection.condition = Condition(condition, description, info)
             self.connection.close()
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing comes and goes any more."""
+        """Whether no more bytes will come or go."""
         closed: bool = self._transport.closed or pn.pn_transport_pending(self._tp) < 0
         return closed
 
@@ -242,7 +246,7 @@ class Engine:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of messages the peer has given credit for and no window."""
+        """Bytes of messages for which the peer has given credit, but no session window."""
         size, session = 0, pn.pn_session_head(self.connection._impl, 0)
         while session != _NULL:
             size += pn.pn_session_outgoing_bytes(session)
@@ -252,7 +256,7 @@ class Engine:
     # --- what happens --------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Not from within itself: whoever is told may ask for what leads to more."""
+        """Report what has happened. It does not nest: a callee may cause further events."""
         if self._is_telling:
             return
         self._is_telling = True
@@ -270,7 +274,7 @@ class Engine:
         )
         cast = ffi.cast
         incoming, outgoing, touched = self._incoming, self._outgoing, self._touched
-        taken, key, coming = _NULL, 0, None  # most come by the link the last one came by
+        taken, key, coming = _NULL, 0, None  # most events are about the link of the one before
         while (event := peek(events)) != _NULL:
             kind = kind_of(event)
             if kind == _DELIVERY:
@@ -290,7 +294,7 @@ class Engine:
             elif kind == _FLOW:
                 self._flowed(link_of(event))
             elif kind in _TOLD:
-                taken = _NULL  # links may come and go
+                taken = _NULL  # callees may add and remove links
                 self._tell_rare(kind, event)
             pop(events)
 
@@ -302,7 +306,7 @@ class Engine:
             self._touched[known] = None
 
     def _tell_rare(self, kind: int, event: Pointer) -> None:
-        self._tell_touched()  # what came before it is told before it
+        self._tell_touched()  # so that reports keep their order
         if kind == _BEGIN:
             self._flows.begun(pn.pn_event_session(event))
         elif kind == _ATTACH:
@@ -338,14 +342,14 @@ class Engine:
         self._peer.too_many(link)
 
     def _refuse_early(self, pointer: Pointer) -> None:
-        """Messages before there was credit for one."""
+        """Refuse messages that came before the link had any credit."""
         if pn.pn_link_is_receiver(pointer) and pn.pn_link_state(pointer) & pn.PN_LOCAL_UNINIT:
             self._peer.too_early(Link.wrap(pointer))
 
     def _take(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
-        """Whether a message is whole."""
+        """Take the bytes of a delivery; gives whether the message is complete."""
         size = pn.pn_delivery_pending(delivery)
-        # Proton has one byte pending of a delivery whose sender has given it up.
+        # Proton reports one pending byte for a delivery that its sender has aborted.
         if not 1 < size <= link.message_bytes_max and not self._is_usable(link, delivery, pointer):
             return False
         if pn.pn_delivery_partial(delivery) or link.parts:
@@ -369,10 +373,10 @@ class Engine:
         return True
 
     def _is_usable(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
-        """Whether an event about a delivery of no size, of one byte or of many, is about a
+        """Whether an event about a delivery of an unusual size, such as none or one byte, means a
         message."""
         if pn.pn_link_current(pointer) != delivery:
-            return False  # the sender settles what was answered already
+            return False  # the sender settles a delivery that is answered already
         if pn.pn_delivery_aborted(delivery):
             self._clear_parts(link)
             _discard(pointer, delivery)
@@ -384,7 +388,7 @@ class Engine:
         return True
 
     def _take_part(self, link: Incoming, delivery: Pointer, pointer: Pointer, size: int) -> bool:
-        """Whether it was the last one."""
+        """Collect a part of a message; gives whether it was the last one."""
         if size:
             part = self._read(pointer, size)
             link.parts += part
@@ -433,23 +437,23 @@ class Engine:
     # --- orders --------------------------------------------------------------------------
 
     def add_incoming(self, link: Incoming) -> None:
-        """Take messages by a link that was opened."""
+        """Accept messages by a link that was opened."""
         self._incoming[key_of(link.pointer)] = link
         self.refill(link)
 
     def add_outgoing(self, link: Outgoing) -> None:
-        """Send messages by a link that was opened."""
+        """Allow sending messages by a link that was opened."""
         self._outgoing[key_of(link.pointer)] = link
         self._flows.opened(link)
 
     def refill(self, link: Incoming) -> None:
-        """Give the sender credit again, once half of it is used."""
+        """Give the sender new credit once half of it is used."""
         credit = pn.pn_link_credit(link.pointer)
         if not link.is_over and credit <= link.credit_max // 2:
             pn.pn_link_flow(link.pointer, link.credit_max - credit)
 
     def drop(self, link: Incoming | Outgoing) -> None:
-        """Nothing comes or goes by it any more."""
+        """Stop sending and receiving by a link."""
         link.is_over = True
         self._touched.pop(link, None)
         self._flows.forget(link.pointer)
@@ -460,7 +464,7 @@ class Engine:
             self._outgoing.pop(key_of(link.pointer), None)
 
     def send(self, link: Outgoing, event_id: int, message: bytes) -> None:
-        """Send an event; it is known by its id until it is settled."""
+        """Send an event; its id identifies the delivery until it is settled."""
         tag = self._tag
         name = event_id.to_bytes(8, "big")
         held = ffi.from_buffer(name)
@@ -472,19 +476,19 @@ class Engine:
             pn.pn_delivery_settle(delivery)
 
     def drained(self, link: Outgoing) -> None:
-        """There is nothing more for now: the rest of the credit goes back."""
+        """Answer a drain: there are no more events for now, so the rest of the credit goes back."""
         if not link.is_over:
             self._flows.drained(link)
 
     def free(self, link: Incoming | Outgoing) -> None:
-        """Give back the memory of a link that is over, and its name, as soon as nobody has to
-        answer one of its deliveries."""
+        """Free a link that is over, and its name, once none of its deliveries waits for an
+        answer."""
         assert link.is_over, "somebody may use it"
         link.is_wanted = False
         self.answered(link)
 
     def answered(self, link: Incoming | Outgoing) -> None:
-        """Some of its deliveries have been answered."""
+        """Note that deliveries of a link were answered; a link that is over may then be freed."""
         if not link.is_wanted and not link.unanswered and not link.is_freed:
             link.is_freed = True
             link.link.free()
@@ -492,8 +496,8 @@ class Engine:
                 self._free_sessions(link)
 
     def free_session(self, session: Session, links: Iterable[Incoming | Outgoing]) -> None:
-        """Give back the memory of a session that is over, and of its links, as soon as nobody has
-        to answer a delivery of theirs."""
+        """Free a session that is over, with its links, once none of their deliveries waits for an
+        answer."""
         waiting = set(links)
         self._ended.append((session, waiting))
         for link in list(waiting):
@@ -512,31 +516,31 @@ class Engine:
         self._ended = left
 
     def settle(self, delivery: Pointer, state: int = ACCEPTED) -> None:
-        """Answer a delivery, and be done with it."""
+        """Answer a delivery and settle it."""
         pn.pn_delivery_update(delivery, state)
         pn.pn_delivery_settle(delivery)
 
     def forget(self, link: Outgoing, delivery: Pointer) -> None:
-        """Settle a delivery the peer has said everything about."""
+        """Settle a delivery whose outcome the peer has settled."""
         link.deciding.discard(key_of(delivery))
         pn.pn_delivery_settle(delivery)
 
     def reject(self, delivery: Pointer, condition: str, description: str) -> None:
-        """Refuse a message."""
+        """Reject a message, with the reason."""
         found = Delivery.wrap(delivery)
         found.local.condition = Condition(condition, description)
         found.update(Delivery.REJECTED)
         found.settle()
 
     def provisionally_accept(self, delivery: Pointer, transaction: bytes) -> None:
-        """Take a message as a part of a transaction."""
+        """Accept a message as part of a transaction."""
         found = Delivery.wrap(delivery)
         found.local.data = [transaction, Described(ulong(ACCEPTED), [])]
         found.update(TRANSACTIONAL)
         found.settle()
 
     def declared(self, delivery: Pointer, transaction: bytes) -> None:
-        """A transaction is open."""
+        """Answer that a transaction is declared."""
         found = Delivery.wrap(delivery)
         found.local.data = [transaction]
         found.update(DECLARED)
@@ -544,13 +548,13 @@ class Engine:
 
 
 def _say(_: Transport, said: str) -> None:
-    """What Proton would write to the process's standard error by itself."""
+    """Log what Proton would write to standard error."""
     _log.debug("amqp.engine", said=said)
 
 
 def refuse(link: Link, condition: str, description: str) -> None:
-    """Attach a link and detach it at once, as the standard wants it: without the terminus that
-    there is none of on this side."""
+    """Refuse a link as the standard prescribes: attach it without a terminus on this side, and
+    detach it at once."""
     if link.is_sender:
         link.source.type = Terminus.UNSPECIFIED
     else:
@@ -561,8 +565,8 @@ def refuse(link: Link, condition: str, description: str) -> None:
 
 
 def _discard(link: Pointer, delivery: Pointer) -> None:
-    """What comes by a link that is over, or is of no use, takes no room."""
+    """Drop a message that came by a link that is over or useless, so that it takes no memory."""
     if pn.pn_link_is_receiver(link) and pn.pn_link_current(link) == delivery:
-        pn.pn_delivery_update(delivery, RELEASED)  # its sender has to know that it is not here
+        pn.pn_delivery_update(delivery, RELEASED)  # tells the sender that it was not stored
         pn.pn_link_advance(link)
         pn.pn_delivery_settle(delivery)

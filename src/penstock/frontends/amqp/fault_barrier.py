@@ -1,5 +1,4 @@
-"""A barrier between the realm and a connection: a failure while the connection is being told
-something must not reach the realm."""
+"""Keeps a failing connection from harming the realm, which calls into many connections."""
 
 from __future__ import annotations
 
@@ -15,8 +14,8 @@ _log = structlog.get_logger("penstock.amqp")
 
 
 class Containing:
-    """``with connection.containing:`` whatever fails within is logged and ends the connection
-    alone. One serves all, also within each other."""
+    """A context manager, ``with connection.containing:``. An exception inside is logged, and ends
+    that connection alone. One object serves all uses, nested ones, too."""
 
     def __init__(self, connection: AmqpConnection) -> None:
         self._connection = connection

@@ -1,9 +1,8 @@
-"""What flows say and Proton does not hear, and the answers it does not give (AMQP 2.7.4).
+"""Handles what Proton ignores in flow frames, and sends the answers that it does not (AMQP 2.7.4).
 
-Proton passes over ``echo``, answers ``drain`` only where there is credit to give back, and takes
-a credit of 2^31 and more for one below zero. So the flows of a peer are read before Proton gets
-them, and where one has to be answered Proton is made to say the state of the session, to which
-that of the link is added.
+Proton ignores ``echo``, answers ``drain`` only if there is credit to give back, and takes a credit
+of 2^31 and more for a negative one. So the flows of a peer are read here before Proton gets them.
+To answer one, Proton is made to write the session's state, to which the link's state is added.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from penstock.wire.amqp.sections import field_places
 from penstock.wire.amqp.types import UInt
 
 CREDIT_MAX: Final = (1 << 31) - 1
-"""More is as good as this, and Proton's numbers have a sign."""
+"""Largest credit passed on: more has no effect, and Proton's numbers are signed."""
 _UINT: Final = 1 << 32
 _WANTED: Final = frozenset({frames.BEGIN, frames.FLOW, frames.END})
 _HANDLE, _COUNT, _CREDIT, _DRAIN, _ECHO = 4, 5, 6, 8, 9
 
 
 class _Flow(NamedTuple):
-    """What one says."""
+    """The content of a flow frame."""
 
     channel: int
     of_link: bool
     limit: int
-    """The number of deliveries up to which there is credit."""
+    """The delivery count up to which there is credit."""
     drain: bool
     echo: bool
 
@@ -50,32 +49,32 @@ class Flows:
         outgoing: dict[int, Outgoing],
         frame_bytes_max: int,
     ) -> None:
-        """The links, by their keys: :func:`key_of`."""
+        """``incoming`` and ``outgoing`` are the links by :func:`key_of`."""
         self.frames = Frames(_WANTED, frame_bytes_max)
         self._incoming = incoming
         self._outgoing = outgoing
         self._sessions: dict[int, Pointer] = {}
-        """By the peer's channel."""
+        """Sessions by the peer's channel number."""
         self._begins: int | None = None
         self._flow: _Flow | None = None
         self._limits: dict[int, int] = {}
-        """By link."""
+        """Delivery counts up to which there is credit, by link."""
         self._drains: set[int] = set()
-        """Links whose peers wait to hear that there is nothing more for now."""
+        """Links that are draining: their peers wait for the answer."""
         self._drained: dict[int, None] = {}
         """Links that have nothing more for now."""
         self._owed: dict[int, None] = {}
-        """Links whose state was asked for."""
+        """Links whose state the peer has asked for."""
         self._owed_sessions: dict[int, None] = {}
         """Sessions whose state was asked for, by the peer's channel."""
         self._unnamed: dict[str, deque[int]] = {}
-        """Links that events go out by, by name, whose own handles were not said yet."""
+        """Outgoing links by name, whose handles on this side are not known yet."""
         self._handles: dict[int, int] = {}
 
     # --- what comes ----------------------------------------------------------------------
 
     def coming(self, frame: Frame) -> bytes:
-        """A frame, as Proton is to have it; everything before it has been told."""
+        """Give the frame as Proton is to read it. Everything before it has been reported."""
         if frame.code == frames.BEGIN:
             self._begins = frame.channel
         elif frame.code == frames.END:
@@ -87,7 +86,7 @@ class Flows:
         return frame.raw
 
     def came(self) -> None:
-        """Proton has had it, and what it led to was told."""
+        """Note that Proton has processed the frame, and that its effects were reported."""
         flow, self._flow, self._begins = self._flow, None, None
         if flow is not None and flow.echo and not flow.of_link and flow.channel in self._sessions:
             self._owed_sessions[flow.channel] = None
@@ -98,7 +97,7 @@ class Flows:
             self._sessions[self._begins] = session
 
     def heard(self, key: int) -> None:
-        """Proton tells of a flow of a link, be it the peer's or its own."""
+        """Note that Proton reports a flow on a link, from either side."""
         flow = self._flow
         if flow is None:
             return
@@ -113,16 +112,17 @@ class Flows:
     # --- links ---------------------------------------------------------------------------
 
     def opened(self, link: Outgoing) -> None:
-        """It has been attached here; its handle is said with that."""
+        """Note that a link was attached on this side; the frame that says so will tell its
+        handle."""
         self._unnamed.setdefault(link.link.name, deque()).append(key_of(link.pointer))
 
     def drained(self, link: Outgoing) -> None:
-        """There is nothing more for now: once all of it is sent, the peer is told, and the rest
-        of the credit goes back."""
+        """Note that there is nothing more to send for now. After the last message the peer is told,
+        and the rest of the credit goes back."""
         self._drained[key_of(link.pointer)] = None
 
     def forget(self, pointer: Pointer) -> None:
-        """Another link begins, or one is over."""
+        """Forget a link that is over, or whose pointer a new one has."""
         key = key_of(pointer)
         self._drains.discard(key)
         for known in (self._limits, self._drained, self._owed, self._handles):
@@ -131,7 +131,7 @@ class Flows:
     # --- what goes out -------------------------------------------------------------------
 
     def output(self, produce: Callable[[], bytes]) -> bytes:
-        """Everything there is to say; ``produce`` gives what Proton has."""
+        """All bytes to send; ``produce`` gives Proton's."""
         data = produce()
         if self._unnamed:
             self._learn(data)
@@ -146,7 +146,7 @@ class Flows:
             values: list[Any] = [*frame.fields, *[None] * 6]
             name, handle, is_receiver, source = values[0], values[1], values[2], values[5]
             keys = self._unnamed.get(name)
-            if keys is None or is_receiver or source is None:  # refused: there is no source
+            if keys is None or is_receiver or source is None:  # a refused link has no source
                 continue
             self._handles[keys.popleft()] = handle
             if not keys:
@@ -157,13 +157,13 @@ class Flows:
         for key in list(self._drained):
             link = self._outgoing.get(key)
             if link is not None and pn.pn_link_queued(link.pointer):
-                continue  # for want of a window
+                continue  # the session window is closed
             del self._drained[key]
             if link is None:
                 continue
             if pn.pn_link_drained(link.pointer):
                 data += produce()
-            elif key in self._drains:  # Proton has nothing to give back, and says nothing
+            elif key in self._drains:  # Proton has no credit to give back, so it would not answer
                 self._owed[key] = None
             self._drains.discard(key)
         return data
@@ -177,20 +177,20 @@ class Flows:
         for key in list(self._owed):
             outgoing, incoming = self._outgoing.get(key), self._incoming.get(key)
             if incoming is not None:
-                pn.pn_link_flow(incoming.pointer, 0)  # so that it is this link's state
+                pn.pn_link_flow(incoming.pointer, 0)  # makes Proton write the state of this link
                 data += _said(pn.pn_link_session(incoming.pointer), produce)
             elif outgoing is not None and key in self._handles:
                 said = _said(pn.pn_link_session(outgoing.pointer), produce)
                 data += self._of_link(key, outgoing, said)
             else:
-                continue  # it is not attached here yet
+                continue  # not attached on this side yet
             del self._owed[key]
         return data
 
     def _of_link(self, key: int, link: Outgoing, said: bytes) -> bytes:
-        """The flow of a session with the state of a link."""
+        """A flow frame with the state of a link added to that of its session."""
         found = list(frames.frames_in(said, frames.FLOW))
-        if len(found) != 1:  # its session is over
+        if len(found) != 1:  # the session is over
             return said
         session = [*found[0].fields, None, None, None, None][:4]
         credit = pn.pn_link_credit(link.pointer) + pn.pn_link_queued(link.pointer)
@@ -200,17 +200,17 @@ class Flows:
 
 
 def _said(session: Pointer, produce: Callable[[], bytes]) -> bytes:
-    """What Proton says of a session: whoever sets the capacity, be it to what it is, makes it do
-    so."""
+    """Make Proton write the state of a session: setting the capacity does, even to its present
+    value."""
     pn.pn_session_set_incoming_capacity(session, 0)
     return produce()
 
 
 def _read(frame: Frame) -> tuple[_Flow | None, bytes]:
-    """What a flow says, and what Proton is to read: nothing more than it understands."""
+    """The content of a flow frame, and the frame with only what Proton understands."""
     try:
         values: list[Any] = [*frame.fields, *[None] * 10]
-    except RemoteProtocolViolation:  # Proton says so
+    except RemoteProtocolViolation:  # Proton reports the error
         return None, frame.raw
     raw, credit = frame.raw, values[_CREDIT]
     if isinstance(credit, UInt) and credit > CREDIT_MAX:
@@ -227,5 +227,5 @@ def _read(frame: Frame) -> tuple[_Flow | None, bytes]:
 
 
 def key_of(pointer: Pointer) -> int:
-    """What a link or delivery is known by as long as it is there."""
+    """The identity of a link or delivery while it exists."""
     return int(ffi.cast("uintptr_t", pointer))

@@ -1,9 +1,9 @@
-"""What every frame passes before Proton's engine gets it: what is wrong ends what the standard says
-it ends, and nothing around it.
+"""Checks each frame before Proton's engine gets it, so that an error ends exactly what the standard
+says, and nothing around it.
 
-Proton ends the connection for most of it, with conditions of its own, and takes a field of another
-type for one that is not there. Frames of a stream differ in numbers and tags alone: the first is
-looked at, and those behind it only compared with it, many at once.
+Proton itself ends the connection for most errors, with conditions of its own, and takes a field of
+the wrong type for a missing one. The frames of a stream differ only in numbers and tags: the first
+is checked in full, those after it are only compared with it, many at once.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ IN_USE: Final = "amqp:session:handle-in-use"
 ERRANT: Final = "amqp:session:errant-link"
 
 LIKENESSES_MAX: Final = 256
-"""Sorts of frames that are remembered: whoever sends them chooses how many there are."""
+"""Most checked frames that are remembered; the peer decides how many kinds there are."""
 _FEW: Final = 16
 _MANY: Final = 4_096
-"""Frames that are compared at once: few at first, for most may be unlike."""
+"""Most frames compared at once. It begins with few, because most may differ."""
 _HALF: Final = 1 << 31
 _HEADER_BYTES: Final = 8
 """Size in bytes of the protocol header, and of a frame's header."""
@@ -55,30 +55,30 @@ class Watched(Protocol):
     """The receiver of reports about invalid frames."""
 
     def fail(self, condition: str, text: str) -> None:
-        """The connection ends."""
+        """End the connection."""
         ...
 
     def fail_session(self, session: Session, condition: str, text: str) -> None:
-        """A session ends, with all its links."""
+        """End a session with all its links."""
         ...
 
     def fail_link(
         self, session: Session, name: str, condition: str, text: str, *, is_sender: bool
     ) -> None:
-        """A link ends; ``is_sender``: messages come by it."""
+        """End a link; with ``is_sender`` the peer sends by it."""
         ...
 
     def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
-        """A link is stolen by one of the same session."""
+        """End a link whose name the peer has attached again in the same session."""
         ...
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Frames the engine may have."""
+        """Take frames that have passed."""
         ...
 
 
 class Offence(Exception):
-    """What ends the connection, or the session it was said in."""
+    """An error that ends the connection, or the session in which it occurred."""
 
     def __init__(self, condition: str, text: str, *, of_session: bool = False) -> None:
         super().__init__(text)
@@ -87,32 +87,32 @@ class Offence(Exception):
 
 
 class _Link(Struct):
-    """One the peer has attached."""
+    """A link that the peer has attached."""
 
     name: str
     is_sender: bool
     """Whether the peer sends by it."""
     has_source: bool
-    """Whether it has said anything of where messages come from."""
+    """Whether the peer gave it a source."""
     is_stolen: bool = False
     is_partial: bool = False
-    """Whether more of a message is to come."""
+    """Whether further parts of a message are to come."""
 
 
 class _Session(Struct):
     session: Session | None = None
     links: dict[int, _Link] = field(default_factory=dict)
-    """By the peer's handle."""
+    """Links by the peer's handle."""
     is_over: bool = False
-    """It was ended with an error: until the peer ends it as well nothing of it counts."""
+    """This side has ended it with an error: its frames are ignored until the peer ends it, too."""
 
 
 class _Likeness(NamedTuple):
-    """A frame that was looked at: those that differ in two numbers or texts alone are as good.
-    Offsets are from where a frame begins."""
+    """A checked frame: others that differ from it in two numbers or texts at most are as good.
+    Offsets count from the beginning of a frame."""
 
     head: bytes
-    """From behind the size."""
+    """The frame's first bytes, after its size."""
     first_at: int
     first_end: int
     middle: bytes
@@ -121,14 +121,14 @@ class _Likeness(NamedTuple):
     tail: bytes
     end: int
     is_range: bool
-    """Whether the second is the end of a range that the first begins."""
+    """Whether the second number ends a range that the first one begins."""
 
 
 class Gate:
     """The check that all frames of one connection pass."""
 
     def __init__(self, watched: Watched, frame_bytes_max: int, links_max: int) -> None:
-        """``links_max``: as many may wait for the peer's word that they are over, besides."""
+        """``links_max`` limits links. As many more may still wait for the peer to detach them."""
         self._watched = watched
         self._frame_bytes_max = frame_bytes_max
         self._links_max = 2 * links_max
@@ -136,16 +136,16 @@ class Gate:
         self._has_header = False
         self._is_open = False
         self._is_shut = False
-        """Nothing is looked at any more."""
+        """Nothing is checked any more: the connection ends."""
         self._sessions: dict[int, _Session] = {}
-        """By the peer's channel."""
+        """Sessions by the peer's channel number."""
         self._likenesses: dict[bytes, _Likeness] = {}
         self._beginning: _Session | None = None
         self._partial = 0
         self._links = 0
 
     def feed(self, data: bytes) -> None:
-        """Bytes of the peer, from the protocol header on."""
+        """Check bytes of the peer, from the protocol header on, and pass them on."""
         if self._rest:
             data, self._rest = self._rest + data, b""
         at = 0
@@ -157,13 +157,13 @@ class Gate:
         self._look(data, at)
 
     def began(self, session: Session) -> None:
-        """Proton has made a session for what was fed to it last."""
+        """Note that Proton has created a session for the frame before."""
         if self._beginning is not None:
             self._beginning.session = session
             self._beginning = None
 
     def says_source(self, session: Session, name: str) -> bool:
-        """Whether the peer has named a source when it attached a link it sends by."""
+        """Whether the peer gave a source when it attached a link by which it sends."""
         for known in self._sessions.values():
             if known.session == session:
                 links = known.links.values()
@@ -175,12 +175,12 @@ class Gate:
     # --- frames --------------------------------------------------------------------------
 
     def _look(self, data: bytes, at: int) -> None:
-        begin, end = 0, len(data)  # what is good and not fed yet begins there
+        begin, end = 0, len(data)  # checked bytes not yet passed on start at ``begin``
         while end - at >= _HEADER_BYTES and not self._is_shut:
             size = int.from_bytes(data[at : at + 4], "big")
             if not _HEADER_BYTES <= size <= self._frame_bytes_max:
                 self._is_shut = True
-                self._watched.feed(memoryview(data)[begin:])  # Proton says what is wrong with it
+                self._watched.feed(memoryview(data)[begin:])  # Proton reports what is wrong with it
                 return
             if end - at < size:
                 break
@@ -202,14 +202,15 @@ class Gate:
         self._rest = data[at:]
 
     def _act_on(self, data: bytes, at: int, size: int) -> Callable[[], None] | None:
-        """What to do with a frame instead of handing it on with those before it."""
+        """What to do with a frame instead of passing it on together with those before it; None:
+        pass it on."""
         kind, channel = data[at + 5], int.from_bytes(data[at + 6 : at + 8], "big")
         body = at + 4 * data[at + 4]
         if kind != 0 or not at + _HEADER_BYTES <= body <= at + size:
             self._is_shut = True
-            return partial(self._watched.feed, data[at : at + size])  # Proton says what is wrong
+            return partial(self._watched.feed, data[at : at + size])  # Proton reports what is wrong
         if body == at + size:
-            return None  # it says that its sender lives, and no more
+            return None  # an empty frame only keeps the connection alive
         try:
             found = performative_of(data[body : at + size], 0)
         except RemoteProtocolViolation as error:
@@ -243,7 +244,7 @@ class Gate:
             self._watched.fail_session(known.session, offence.condition, str(offence))
 
     def _meant(self, found: Performative, channel: int, frame: bytes) -> Callable[[], None] | None:
-        """Raises :class:`Offence`, :class:`Unfit`."""
+        """Check a frame that is decoded. Raises :class:`Offence`, :class:`Unfit`."""
         code, known = found.code, self._sessions.get(channel)
         if known is not None and known.is_over and code not in (END, CLOSE):
             return _nothing
@@ -275,7 +276,7 @@ class Gate:
         self._sessions[channel] = self._beginning = _Session()
         self._likenesses.clear()
         self._watched.feed(frame)
-        if self._beginning is not None:  # Proton has taken offence
+        if self._beginning is not None:  # Proton has refused the session before
             self._beginning = None
             self._sessions.pop(channel, None)
 
@@ -307,7 +308,7 @@ class Gate:
     # --- links ---------------------------------------------------------------------------
 
     def _attached(self, known: _Session, handle: int) -> _Link:
-        """Raises :class:`Offence`."""
+        """The link of a handle. Raises :class:`Offence` if there is none."""
         link = known.links.get(handle)
         if link is None:
             text = f"no link is attached with handle {handle}"
@@ -334,8 +335,8 @@ class Gate:
         return partial(self._steals, known, older, frame)
 
     def _steals(self, known: _Session, handle: int, frame: bytes) -> None:
-        """A link of the same name is there: it ends, as if the peer had detached it, whose word
-        for that may come late."""
+        """End a link whose name is attached again, as if the peer had detached it; the peer's own
+        detach may still come."""
         link = known.links[handle]
         link.is_stolen = True
         self._partial -= link.is_partial
@@ -349,7 +350,7 @@ class Gate:
     def _detaches(self, known: _Session, handle: int) -> Callable[[], None] | None:
         link = known.links.get(handle)
         if link is None:
-            self._attached(known, handle)  # raises
+            self._attached(known, handle)  # raises if there is none
             return None
         del known.links[handle]
         self._links -= 1
@@ -358,7 +359,7 @@ class Gate:
         return _nothing if link.is_stolen else None
 
     def _transfers(self, link: _Link, values: list[Any]) -> None:
-        """Raises :class:`Offence` (2.7.5)."""
+        """Check a transfer frame. Raises :class:`Offence` (2.7.5)."""
         for place, what in ((1, "delivery-id"), (2, "delivery-tag")):
             if values[place] is None and not link.is_partial:
                 text = (
@@ -370,7 +371,7 @@ class Gate:
         link.is_partial = is_partial
 
     def _acquires(self, known: _Session, link: _Link) -> None:
-        """What a link sends is to be acquired within a transaction (4.4.3)."""
+        """Refuse acquiring messages within a transaction, which this realm does not do (4.4.3)."""
         assert known.session is not None, "it has links"
         text = "messages cannot be acquired in a transaction here; settle them in one instead"
         self._watched.fail_link(
@@ -380,7 +381,7 @@ class Gate:
     # --- frames that are alike -----------------------------------------------------------
 
     def _alike(self, data: bytes, at: int, size: int, end: int) -> int:
-        """How many frames from here on are as good as one that was looked at."""
+        """How many frames from here on are as good as one that was checked."""
         like = self._likenesses.get(data[at + 4 : at + 16])
         if like is None or not _is_like(data, at, like):
             return 0
@@ -390,7 +391,7 @@ class Gate:
             or data[ahead : ahead + 16] != begin
             or data[at + size : at + size + 16] != begin
         ):
-            return 1  # more is compared at once only where there is likely to be more
+            return 1  # more are compared at once only if there are probably more
         first = np.frombuffer(data, np.uint8, like.end, at)
         count, step = 0, _FEW
         while step := min(step, (end - at) // size - count):
@@ -403,7 +404,7 @@ class Gate:
         return count
 
     def _learn(self, found: Performative, frame: bytes) -> None:
-        """Remember a frame that may be handed on: others will be like it."""
+        """Remember a frame that has passed, for later ones like it."""
         if self._partial or len(frame) < _LIKE_BYTES_MIN:
             return
         places = [_HEADER_BYTES + place for place in field_places(frame[8:], found.begin)]
@@ -444,7 +445,7 @@ def _is_like(data: bytes, at: int, like: _Likeness) -> bool:
 
 
 def _alike_in(rows: Any, good: Any, like: _Likeness) -> int:
-    """How many rows are like a good one, up to the first that is not."""
+    """How many rows equal the good one, up to the first that does not."""
     same = rows == good
     same[:, like.first_at : like.first_end] = True
     same[:, like.second_at : like.second_end] = True
@@ -463,7 +464,7 @@ def _numbers(rows: Any) -> Any:
 
 
 def _free(frame: bytes, at: int) -> tuple[int, int]:
-    """Where the bytes of a number or of a tag are that may be any."""
+    """Where the variable bytes of a number or tag begin and end."""
     code = frame[at]
     if code == 0x70:
         return at + 1, at + 5
@@ -475,7 +476,7 @@ def _free(frame: bytes, at: int) -> tuple[int, int]:
 
 
 def _same(known: _Session, name: str, *, is_sender: bool) -> int | None:
-    """The handle of a link of this name that goes the same way."""
+    """The handle of another link of this name and direction."""
     for handle, link in known.links.items():
         if link.name == name and link.is_sender == is_sender and not link.is_stolen:
             return handle
@@ -483,7 +484,7 @@ def _same(known: _Session, name: str, *, is_sender: bool) -> int | None:
 
 
 def _short(found: Performative, frame: bytes, channel: int) -> bytes:
-    """A frame without a longer header or name than it needs."""
+    """The frame with the shortest header and names that it can have."""
     body = bytes((0x00, 0x53, found.code)) + frame[found.begin :]
     return _framed(body, channel.to_bytes(2, "big"))
 
@@ -497,4 +498,4 @@ def _framed(body: bytes, channel: bytes) -> bytes:
 
 
 def _nothing() -> None:
-    """It is of no account."""
+    """Ignore a frame."""

@@ -1,4 +1,5 @@
-"""What the header and the annotations of messages mean; most senders' are the same each time."""
+"""Decodes the header and annotations of messages, and remembers the results: most senders repeat
+them."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from penstock.wire.amqp.sections import entries, fields
 from penstock.wire.amqp.types import mapped, written
 
 KNOWN_MAX: Final = 1_024
-"""Sections, of each kind, whose meaning is remembered."""
+"""Most sections of each kind that are remembered."""
 KNOWN_BYTES_MAX: Final = 4_096
-"""The largest of them."""
+"""Largest section in bytes that is remembered."""
 
 
 class Header(NamedTuple):
@@ -22,9 +23,9 @@ class Header(NamedTuple):
     priority: int | None
     ttl: int
     high_priority: int | None = None
-    """What was said, where that is more than an event can have."""
+    """The priority as sent, if it is above the highest that an event can have."""
     zero_ttl: bool = False
-    """0 was said, and not nothing."""
+    """Whether a time to live of 0 was sent, and not none."""
 
 
 class Annotations(NamedTuple):
@@ -68,7 +69,7 @@ def _read_annotations(encoded: bytes) -> Annotations:
     deliver = left.get(message_header.DELIVERY_TIME)
     deliver_ms = None
     if isinstance(deliver, int) and not isinstance(deliver, bool) and in_range(deliver):
-        deliver_ms = int(deliver)  # and kept: an event that was delivered does not say it
+        deliver_ms = int(deliver)  # kept in the rest, because a delivered event does not show it
     tag = (
         str(left.pop(message_header.TAG)) if isinstance(left.get(message_header.TAG), str) else None
     )

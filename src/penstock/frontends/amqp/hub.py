@@ -32,21 +32,22 @@ _log = structlog.get_logger("penstock.amqp")
 
 class AmqpLimits(Struct, frozen=True):
     credit: int = 2_000
-    """Messages a link takes before its sender has to wait for more credit."""
+    """Messages that a link accepts before its sender has to wait for more credit."""
     links_max: int = 1_000
-    """Most links of one connection at once."""
+    """Most links of one connection at a time."""
     unsettled_max: int = 100_000
-    """Most deliveries of a link that its receiver has not settled; it gets no more meanwhile."""
+    """Most unsettled deliveries of a link; its receiver gets no more until it settles some."""
     parts_bytes_max: int = 64 << 20
-    """Most bytes of one connection's messages that are not whole yet, or one message's."""
+    """Most bytes of unfinished messages of one connection; a single message may have that many,
+    too."""
     transactions_max: int = 100
     """Most open transactions of one connection."""
     transaction_bytes_max: int = 256 << 20
-    """Most bytes of the messages of one connection's open transactions."""
+    """Most bytes of messages in the open transactions of one connection."""
 
 
 class AmqpHub:
-    """Makes the connections, and knows who is there."""
+    """Makes AMQP connections, and knows their links."""
 
     def __init__(self, listener: NativeListener, limits: AmqpLimits | None = None) -> None:
         self.listener = listener
@@ -57,23 +58,21 @@ class AmqpHub:
         self.modifications = Modifications()
         self.places = Places()
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
-        """Durables without a client since a connection was lost."""
+        """Marks for shared subscriptions that lost their last client with its connection; each
+        marks one absence."""
         self._written: list[tuple[Rows, Messages]] = []
         self._named: dict[tuple[Any, ...], tuple[AmqpConnection, Attached]] = {}
-        """Links, by who has attached them, their name and their direction."""
+        """Links, by user, container, link name and direction."""
         self._producers: dict[int, dict[Producer, None]] = {}
-        """By channel or queue: links by which messages come for it alone."""
+        """Links that send to one destination, by its id."""
         self.realm.dispatch.on_gone(self._gone)
 
     def connection(self) -> AmqpConnection:
-        """A new connection's protocol."""
+        """Make the protocol of a new connection."""
         return AmqpConnection(self)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept AMQP connections, here and on the native port; gives the port.
-
-        Raises ``AddressInUse``, ``InvalidArgument``.
-        """
+        """Accept AMQP connections, here and on the native port; gives the port."""
         await remove_left_over(self.realm)
         self.listener.amqp = self.connection
         return await self.listener.listen(host, port, self.connection)
@@ -81,9 +80,9 @@ class AmqpHub:
     # --- who is there --------------------------------------------------------------------
 
     def enter(self, container: str, connection: AmqpConnection) -> AmqpConnection | None:
-        """A connection that wants to be the only one of its container. One that has asked to be
-        closed for that is, and is given; nobody closes another user's. Raises
-        ``NameAlreadyBound``."""
+        """Register a connection that wants to be the only one of its container. Gives the older one
+        that has to be closed for it, if that agreed to it and belongs to the same user. Raises
+        ``NameAlreadyBound`` if it did not."""
         older = self._containers.get(container)
         if older is not None:
             is_own = older.principal.user == connection.principal.user
@@ -100,8 +99,8 @@ class AmqpHub:
     # --- links ---------------------------------------------------------------------------
 
     def named(self, connection: AmqpConnection, attached: Attached) -> Attached | None:
-        """A link is attached. One of the same name that goes the same way between the same
-        containers is stolen by it, and given (2.6.1)."""
+        """Register a link. An older link of this name, direction and container is stolen by it, and
+        given (2.6.1)."""
         key = _name_of(connection, attached)
         older = self._named.get(key)
         self._named[key] = connection, attached
@@ -111,13 +110,13 @@ class AmqpHub:
         return older[1]
 
     def unnamed(self, connection: AmqpConnection, attached: Attached) -> None:
-        """It is over."""
+        """Forget a link that is over."""
         key = _name_of(connection, attached)
         if (known := self._named.get(key)) is not None and known[1] is attached:
             del self._named[key]
 
     def sends(self, producer: Producer) -> None:
-        """Messages come for what it names."""
+        """Register a link that sends to one destination."""
         if producer.number is not None:
             self._producers.setdefault(producer.number, {})[producer] = None
 
@@ -128,24 +127,25 @@ class AmqpHub:
                 del self._producers[producer.number]
 
     def _gone(self, number: int) -> None:
-        """A channel or queue was deleted: senders hear of it at once, as receivers do."""
+        """End the links that send to a channel or queue that was deleted; receivers learn it
+        elsewhere."""
         for producer in self._producers.pop(number, {}):
             producer.deleted()
 
     # --- durables ------------------------------------------------------------------------
 
     def wishes(self, durable: DurableView) -> tuple[str, bool] | None:
-        """Selector and no-local a durable was last attached with, since the realm started; one
-        that was made anew by its name is another."""
+        """Selector and no-local with which a durable was last attached since the realm started. A
+        durable that was deleted and created again has none."""
         return self._wishes.get(durable.identity)
 
     def wished(self, durable: DurableView, wish: tuple[str, bool]) -> None:
-        """It is attached with these."""
+        """Note the selector and no-local with which a durable is attached."""
         self._wishes[durable.identity] = wish
 
     def keep(self, number: ChannelId, name: str) -> None:
-        """A shared subscription that ends with its last consumer has lost that one's connection:
-        it may be back within the window (SEM J5)."""
+        """Keep a shared subscription whose last client has lost its connection; the client may come
+        back within the window (SEM J5)."""
         store = self.realm.view.store(number)
         durable = None if store is None else store.durable(name)
         if store is None or durable is None or durable.is_attached:
@@ -154,7 +154,7 @@ class AmqpHub:
         asyncio.get_running_loop().call_later(store.timeout_s, self._over, number, durable, absence)
 
     def _over(self, number: ChannelId, durable: DurableView, absence: object) -> None:
-        """The window has ended, unless somebody was back meanwhile."""
+        """Delete the subscription at the end of the window, unless a client has come back."""
         store = self.realm.view.store(number)
         now = None if store is None else store.durable(durable.name)
         is_there = now is not None and now.identity is durable.identity
@@ -171,7 +171,7 @@ class AmqpHub:
     # --- messages ------------------------------------------------------------------------
 
     def messages_of(self, rows: Rows) -> Messages:
-        """The messages of some events; written once for all who receive them in one turn."""
+        """The messages of some events; written once for all who receive them in the same turn."""
         for known, messages in self._written:
             if known is rows:
                 return messages
@@ -180,12 +180,12 @@ class AmqpHub:
         return messages
 
     def forget_written(self) -> None:
-        """The turn is over: nobody else receives them."""
+        """Drop the written messages at the end of a turn."""
         self._written.clear()
 
 
 def _name_of(connection: AmqpConnection, attached: Attached) -> tuple[Any, ...]:
-    """What a link is called, between whom. A container that has no name has links of its own in
-    each connection, and nobody has another user's."""
+    """The identity of a link. A container without a name has its own links in each connection, and
+    no user has another's."""
     own = connection.container or connection.number
     return connection.principal.user, own, attached.link.name, attached.link.is_sender

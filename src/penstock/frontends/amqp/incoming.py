@@ -1,7 +1,7 @@
-"""Messages into events: all messages of one read of a link become one batch of columns.
+"""Turns messages into events: all messages of one read of a link become one batch of columns.
 
-Messages that differ in nothing but the bytes of their data, the usual case of one program that
-sends, are not looked at one by one.
+Messages that differ only in the bytes of their data, as one program usually sends them, are not
+decoded one by one.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _INT32_MAX: Final = (1 << 31) - 1
 
 
 class Batch(NamedTuple):
-    """Events of some of the messages."""
+    """The events of some of the messages."""
 
     batch: pa.RecordBatch
     indexes: Sequence[int]
-    """Which messages they are, in order."""
+    """Indexes of these messages, ascending."""
 
 
 class Unusable(Struct, frozen=True):
-    """A message that can be no event, and why."""
+    """A message that cannot become an event, and why."""
 
     index: int
     error: InvalidEvent
@@ -69,7 +69,7 @@ class Unusable(Struct, frozen=True):
 def batches_of(
     messages: Sequence[bytes], now_ms: int, container: str = ""
 ) -> tuple[list[Batch], list[Unusable]]:
-    """The events of messages: one batch, or two where some wait for their time (SEM X4).
+    """The events of messages: one batch, or two if some are to be delivered later (SEM X4).
 
     ``container`` is the sender's, where it matters who has sent what.
     """
@@ -94,8 +94,8 @@ def batches_of(
 
 
 def _alike(messages: Sequence[bytes]) -> pa.RecordBatch | None:
-    """The batch, if all messages are one data section of the same length behind the same bytes,
-    and these are worth no more than their durability."""
+    """The batch, if each message is one data section of the same length behind the same bytes, and
+    these bytes say no more than whether it is durable."""
     first = messages[0]
     size = len(first)
     for message in messages:
@@ -131,8 +131,8 @@ _PLAIN_FLEETING: Final = pa.schema([FIELDS["data"], FIELDS["persistent"]])
 
 
 def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
-    """Where the data of a message begins that has nothing else than a header that says whether it
-    is durable; None for any other."""
+    """Where the data begins in a message that has nothing else but a header saying whether it is
+    durable; None for any other message."""
     try:
         sections = sections_of(message)
     except RemoteProtocolViolation:
@@ -161,7 +161,7 @@ class Row(NamedTuple):
     deliver_ms: int | None
     tag: str | None
     signature: tuple[tuple[str, type], ...] | None
-    """Names and types of the properties, if all have a type Arrow takes as it is."""
+    """Names and types of the properties, if Arrow accepts all types as they are."""
     properties: dict[str, Any]
     headers: dict[str, Any]
     ttl: int
@@ -209,7 +209,7 @@ def _note_rest(
     sizes: tuple[int, ...],
     rest: dict[str, Any],
 ) -> None:
-    """What is no column's but of no one property either."""
+    """Note in ``rest`` what belongs to no column and to no single property."""
     if kind != "data":
         rest["body"] = kind
     if sizes:
@@ -239,7 +239,7 @@ def _residue(rest: dict[str, Any]) -> str | None:
 
 
 def _body(sections: Sections) -> tuple[bytes, str, tuple[int, ...]]:
-    """Data, the kind of body it was, and the sizes of several data sections."""
+    """The data, the kind of body, and the sizes of the sections if there are several."""
     body = sections.body
     if not body:
         return b"", "none", ()
@@ -269,7 +269,7 @@ def _value(encoded: bytes) -> tuple[bytes, str, tuple[int, ...]]:
     code = encoded[0]
     if code in (0xA1, 0xB1):
         text = encoded[2 if code == 0xA1 else 5 :]
-        text.decode()  # raises for what is no text
+        text.decode()  # raises if it is not UTF-8
         return text, "text", ()
     if code in (0xA0, 0xB0):
         return _binary(encoded), "binary", ()
@@ -284,7 +284,7 @@ def _value(encoded: bytes) -> tuple[bytes, str, tuple[int, ...]]:
 def _application_properties(
     encoded: bytes, rest: dict[str, Any]
 ) -> tuple[tuple[tuple[str, type], ...] | None, dict[str, Any]]:
-    """Signature and values of what can be properties; the rest is said in ``rest``."""
+    """Names, types and values of the properties. What cannot be a property is noted in ``rest``."""
     found = entries(encoded)
     types = {name: KEPT[type(value)] for name, value in found.items() if type(value) in KEPT}
     try:
@@ -331,7 +331,8 @@ _TEXTS: Final = ((2, "to"), (6, "content_type"), (7, "content_encoding"), (12, "
 def _message_properties(
     encoded: bytes, headers: dict[str, Any], properties: dict[str, Any], rest: dict[str, Any]
 ) -> int:
-    """Headers and properties for the properties section; gives the absolute expiry in ms."""
+    """Read the properties section into headers and properties; gives the absolute expiry in ms, 0
+    for none."""
     values = fields(encoded)
     values += [None] * (13 - len(values))
     for place, name in ((0, "message_id"), (5, "correlation_id")):
@@ -472,5 +473,5 @@ def _properties(rows: list[Row]) -> PropertyColumns:
 
 
 def _made(value: Any) -> Any:
-    """A value that is an AMQP one still, of a type Arrow takes, as Python's."""
+    """A value as Arrow takes it: AMQP's own types become Python's."""
     return property_of(value) if type(value) in ARROW else value

@@ -1,4 +1,4 @@
-"""The ends of links, as the engine keeps them: what has come by them, and what waits."""
+"""The two kinds of links as the engine sees them: with messages that have come, and deliveries."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ class Incoming:
         self.credit_max = credit
         self.message_bytes_max = message_bytes_max
         self.messages: list[bytes] = []
-        """Messages of this read with their deliveries; the delivery is None if the sender has
-        settled it."""
+        """Complete messages of this read, with their deliveries in the list beside; None for a
+        delivery that its sender has settled."""
         self.deliveries: list[Pointer | None] = []
         self.transactions: dict[int, bytes | None] = {}
-        """Transactions of the messages that belong to one, by index in the list of messages."""
+        """The transaction of messages that belong to one, by index in ``messages``."""
         self.parts = bytearray()
-        """The parts of a message that is not complete."""
+        """Parts of a message that is not complete."""
         self.takes_rejections = True
-        """Whether the sender knows what it means that a message is rejected."""
+        """Whether the sender accepts the outcome ``rejected``."""
         self.is_over = False
         self.is_wanted = True
         self.is_freed = False
         self.unanswered = 0
-        """Deliveries somebody still has to settle."""
+        """Deliveries that the realm has not answered yet."""
 
 
 class Outgoing:
@@ -40,36 +40,36 @@ class Outgoing:
         self.link = link
         self.pointer: Pointer = link._impl
         self.settled = settled
-        """Whether what is sent is settled with that."""
+        """Whether events are sent settled."""
         self.message_bytes_max: int = link.remote_max_message_size or 1 << 63
-        """The largest message the receiver takes."""
+        """Largest message in bytes that the receiver accepts."""
         self.accepted: list[int] = []
-        """Deliveries that were accepted and settled in this read."""
+        """Ids whose deliveries were accepted and settled in this read."""
         self.outcomes: list[Outcome] = []
         self.has_flow = False
         self.is_over = False
         self.is_wanted = True
         self.is_freed = False
         self.unanswered = 0
-        """Deliveries of which the realm has to say still that they are settled."""
+        """Deliveries whose outcome the realm has not confirmed yet."""
         self.deciding: set[int] = set()
-        """Deliveries with an outcome nobody has forgotten yet; whatever is said of them more
-        changes nothing, and their pointers are used once."""
+        """Deliveries with an outcome that is being applied. A second outcome changes nothing, and
+        each pointer is settled once."""
 
     @property
     def credit(self) -> int:
-        """How many messages the peer would still take; below 0: some wait for it."""
+        """How many more messages the peer accepts; negative: so many wait for credit."""
         credit: int = 0 if self.is_over else pn.pn_link_credit(self.pointer)
         return credit
 
     @property
     def unsettled(self) -> int:
-        """How many deliveries are with the peer, or on their way to it, and not settled."""
+        """How many deliveries are sent, or about to be sent, and not settled."""
         count: int = 0 if self.is_over else pn.pn_link_unsettled(self.pointer)
         return count
 
     @property
     def is_draining(self) -> bool:
-        """Whether the peer wants what there is now, and its credit back."""
+        """Whether the peer wants the events that are there now, and then its credit back."""
         draining: bool = not self.is_over and pn.pn_link_get_drain(self.pointer)
         return draining

@@ -1,4 +1,4 @@
-"""What the ends of a link say about themselves: capabilities, filters, durability."""
+"""The terms of a link's ends: capabilities, filters, durability."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from penstock.frontends.amqp.outcomes import UNREADABLE
 _SELECTOR: Final = (0x0000468C00000004, "apache.org:selector-filter:string", "jms-selector")
 _NO_LOCAL: Final = (0x0000468C00000003, "apache.org:no-local-filter:list", "no-local")
 _GENERAL_MAX: Final = 64 << 10
-"""Characters of a selector."""
+"""Most characters of a selector."""
 
 
 class Wish(Struct, frozen=True):
-    """What a receiver asks for."""
+    """The terms that a receiver asks for."""
 
     selector: str = ""
     no_local: bool = False
@@ -27,26 +27,26 @@ class Wish(Struct, frozen=True):
     durable: bool = False
     copies: bool = False
     kind: str = ""
-    """Type of the durable, if the address names one."""
+    """Type of the durable, if a filter names one."""
 
 
 _KINDS: Final = {"serial": "serial", "priority": "priority", "shared-queued": "shared_queued"}
 
 
 def capabilities(terminus: Terminus) -> frozenset[str]:
-    """As plain strings."""
+    """The capabilities of a terminus as plain strings."""
     return frozenset(map(str, _listed(_value(terminus.capabilities))))
 
 
 def takes_rejections(source: Terminus) -> bool:
-    """Whether whoever sends from there takes the outcome ``rejected``; it does if it names none
+    """Whether the sender accepts the outcome ``rejected``; it does if it names no outcomes
     (3.5.3)."""
     named = _listed(_value(source.outcomes))
     return not named or "amqp:rejected:list" in map(str, named)
 
 
 def check_dynamic(terminus: Terminus, which: str) -> None:
-    """Raises ``InvalidArgument`` for one that has to be made and has an address (3.5.3)."""
+    """Raise ``InvalidArgument`` for a dynamic terminus that has an address (3.5.3)."""
     if terminus.dynamic and terminus.address:
         raise InvalidArgument(
             f"a dynamic {which} with the address {terminus.address[:40]!r}: the realm chooses the "
@@ -55,7 +55,7 @@ def check_dynamic(terminus: Terminus, which: str) -> None:
 
 
 def desired(link_or_connection: Any) -> frozenset[str]:
-    """What the other side of a connection hopes for; nothing where it makes no sense."""
+    """Capabilities that the other side desires; none if they cannot be read."""
     try:
         data = link_or_connection.remote_desired_capabilities
     except UNREADABLE:
@@ -64,7 +64,7 @@ def desired(link_or_connection: Any) -> frozenset[str]:
 
 
 def wish_of(source: Terminus) -> Wish:
-    """Raises ``InvalidArgument`` for filters that make no sense."""
+    """The terms in a source. Raises ``InvalidArgument`` for filters that cannot be read."""
     selector, no_local = "", False
     for key, given in _filters(source).items():
         named = _name_of(key, given)
@@ -92,7 +92,7 @@ def wish_of(source: Terminus) -> Wish:
 
 
 def _name_of(key: Any, given: Any) -> Any:
-    """What kind of filter it is."""
+    """The name or code that tells what kind of filter it is."""
     return given.descriptor if isinstance(given, ProtonDescribed) else str(key)
 
 
@@ -108,7 +108,8 @@ def _filters(source: Terminus) -> dict[Any, Any]:
 
 
 def _value(data: Data | None) -> Any:
-    """Raises ``InvalidArgument`` for what Proton has taken in and cannot read."""
+    """The value of AMQP data. Raises ``InvalidArgument`` for data that Proton accepts and cannot
+    read."""
     if data is None:
         return None
     data.rewind()
@@ -121,11 +122,11 @@ def _value(data: Data | None) -> Any:
 
 
 def say_again(theirs: Terminus, ours: Terminus) -> None:
-    """Say of an end of a link what the peer has said of it, as far as it means something here.
-    Raises ``InvalidArgument``.
+    """Repeat the terms of the peer's end on this side, as far as they are understood. Raises
+    ``InvalidArgument``.
 
-    In values of our own: Proton takes in what it cannot write, such as an array of no type, and a
-    process that has it written is gone.
+    The values are rebuilt, not copied: Proton accepts values that it cannot write, such as an array
+    without a type, and writing one of these crashes the process.
     """
     ours.type = theirs.type
     ours.address = theirs.address
@@ -153,7 +154,7 @@ def say_again(theirs: Terminus, ours: Terminus) -> None:
 
 
 def _plain(given: Any) -> Any:
-    """A filter as the standard has it: a text, or an empty list, and what kind of filter it is."""
+    """A filter as the standard writes it: its kind, with a text or an empty list."""
     if not isinstance(given, ProtonDescribed):
         return str(given)
     named = given.descriptor
@@ -170,6 +171,6 @@ def _listed(found: Any) -> list[Any]:
 
 
 def is_lookup(link: Link) -> bool:
-    """Whether a receiver asks for a subscription there is, by the link's name alone."""
+    """Whether a receiver names an existing subscription by the link's name alone."""
     source = link.remote_source
     return source.type == Terminus.UNSPECIFIED or (source.address is None and not source.dynamic)

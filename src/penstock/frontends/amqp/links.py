@@ -1,4 +1,4 @@
-"""The links of one connection: how they come, what ends with them."""
+"""The links of one connection: how they are attached and detached."""
 
 from __future__ import annotations
 
@@ -35,22 +35,23 @@ class Links:
         self._attaching = Attaching(connection)
         self._links: dict[int, Attached] = {}
         self.left = asyncio.Event()
-        """Set once everything has ended that lived by them, after the connection has."""
+        """Set once the connection is over and everything its links held has been given back."""
         self._over: dict[int, Attached] = {}
         """Links that the realm has ended and the peer has not yet detached."""
         self._failed: dict[int, asyncio.Event] = {}
-        """Sessions the realm ends; set once everything has ended that lived by them."""
+        """Sessions that the realm has ended; each event is set once everything in the session has
+        ended."""
 
     def __len__(self) -> int:
         return len(self._links)
 
     @property
     def consumers(self) -> int:
-        """How many of them events go out by."""
+        """How many links have a consumer."""
         return sum(each.consumer is not None for each in self._links.values())
 
     def receivers_before(self, attached: Attached) -> int:
-        """How many links by which events go out, or are to, were attached before this one."""
+        """How many links by which events go out were attached before this one."""
         found = 0
         for each in self._links.values():
             if each is attached:
@@ -59,17 +60,17 @@ class Links:
         return found
 
     def of(self, link: Incoming | Outgoing) -> Attached | None:
-        """What a link is for."""
+        """The attached link of an end; None if it is over."""
         return self._links.get(_key(link.link))
 
     def refill(self) -> None:
-        """Senders that had to wait may go on."""
+        """Give senders credit again, after they had to wait."""
         for attached in self._links.values():
             if attached.incoming is not None:
                 self._engine.refill(attached.incoming)
 
     def check_rights(self) -> None:
-        """End those this connection may not have any more."""
+        """End the links that this connection no longer has the right to."""
         for attached in list(self._links.values()):
             try:
                 if attached.producer is not None:
@@ -110,8 +111,7 @@ class Links:
         self._connection.flush_soon()
 
     async def _after_older(self, attached: Attached) -> None:
-        """The link whose name it has taken, and the connection whose place, give back first what
-        they held."""
+        """Wait until the link or connection whose place is taken has given back what it held."""
         if (former := self._connection.sole.older) is not None:
             await former.links.left.wait()
             self._connection.sole.older = None
@@ -121,7 +121,7 @@ class Links:
             await older.over.wait()
 
     def _pop(self, attached: Attached) -> bool:
-        """Whether it was one of this connection's still."""
+        """Remove a link; gives whether it was still among this connection's."""
         self._connection.hub.unnamed(self._connection, attached)
         return self._links.pop(_key(attached.link), None) is not None
 
@@ -140,7 +140,7 @@ class Links:
             link.free()
 
     async def _detached(self, attached: Attached, *, closed: bool) -> None:
-        """Everything the link stood for ends before the peer is told so."""
+        """End everything that the link held, and only then tell the peer."""
         link = attached.link
         error = await self._ended(attached, closed=closed)
         if not self._pop(attached) and self._over.pop(_key(link), None) is None:
@@ -158,7 +158,7 @@ class Links:
         self._connection.flush_soon()
 
     async def _ended(self, attached: Attached, *, closed: bool) -> PenstockError | None:
-        """What went wrong."""
+        """End what the link held in the realm; gives the error if that failed."""
         try:
             return await self._all_ended(attached, closed=closed)
         finally:
@@ -187,7 +187,7 @@ class Links:
         consumer = attached.consumer
         assert consumer is not None, "it has one"
         if attached.is_stolen and not consumer.manner.seat:
-            consumer.lose()  # its place is there for who has taken its name (SEM J5)
+            consumer.lose()  # the place is kept for whoever has taken the name (SEM J5)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -204,7 +204,7 @@ class Links:
             await remove(self._connection.realm, temporary)
 
     def _free(self, attached: Attached) -> None:
-        """Give its memory back, and its name: a durable's client may come again by it."""
+        """Free a link's memory and its name, so that a client can attach it again."""
         end = attached.incoming or attached.outgoing
         if end is not None:
             self._engine.free(end)
@@ -212,7 +212,7 @@ class Links:
             attached.link.free()
 
     def end(self, link: Incoming | Outgoing, condition: str, description: str) -> None:
-        """The realm ends a link, and says why."""
+        """End a link from this side, with the reason."""
         attached = self._links.get(_key(link.link))
         if attached is not None:
             self._end(attached, condition, description)
@@ -238,19 +238,19 @@ class Links:
                 self._over[_key(attached.link)] = attached
 
     def steal(self, attached: Attached) -> None:
-        """Its name was attached again by the same container (2.6.1)."""
+        """End a link whose name the same container has attached again (2.6.1)."""
         attached.is_stolen = True
         self._end(attached, STOLEN, "a link of the same name was attached")
 
     def take_away(self, session: Session, name: str, *, is_sender: bool) -> None:
-        """A link is stolen by one of the same session."""
+        """End a link whose name the peer has attached again in the same session."""
         if (attached := self._find(session, name, is_sender=is_sender)) is not None:
             self.steal(attached)
 
     def fail(
         self, session: Session, name: str, condition: str, description: str, *, is_sender: bool
     ) -> None:
-        """The peer has said something by a link that ends it."""
+        """End a link because of an error in what the peer sent by it."""
         if (attached := self._find(session, name, is_sender=is_sender)) is not None:
             self._end(attached, condition, description)
 
@@ -262,18 +262,18 @@ class Links:
         return None
 
     def too_early(self, link: Link) -> None:
-        """A message comes by a link that has no credit, for it is not open yet (2.8.16)."""
+        """End a link by which a message came before it was open, and so without credit (2.8.16)."""
         if (attached := self._links.get(_key(link))) is not None:
             self._end(attached, TOO_MANY, "a message was sent without credit")
 
     def deleted(self, link: Incoming, name: str) -> None:
-        """What messages came for by it does not exist any more."""
+        """End a link whose destination was deleted."""
         self.end(link, DELETED, f"{name} was deleted")
 
     # --- sessions ------------------------------------------------------------------------
 
     def fail_session(self, session: Session, condition: str, description: str) -> None:
-        """The realm ends a session, and says why; the peer's end of it is still to come."""
+        """End a session from this side, with the reason; the peer still has to end it, too."""
         done = self._failed[hash(session)] = asyncio.Event()
         session.condition = Condition(condition, description)
         self._connection.spawn(self._session_failed(session, done))
@@ -296,7 +296,7 @@ class Links:
                     self._over[_key(attached.link)] = attached
 
     async def end_session(self, session: Session) -> None:
-        """The peer has ended it."""
+        """End a session that the peer has ended."""
         if (failed := self._failed.pop(hash(session), None)) is not None:
             await failed.wait()
         await self._end_links_of(session)
@@ -313,8 +313,8 @@ class Links:
             self._connection.flush_soon()
 
     def leave(self, *, lost: bool) -> None:
-        """The connection is over: what they held goes back at once (SEM D13). Subscribers whose
-        connection is ``lost`` may come back (SEM J5)."""
+        """End all links with their connection: what they held goes back at once (SEM D13).
+        Subscribers of a connection that is ``lost`` may come back (SEM J5)."""
         links, self._links = list(self._links.values()), {}
         self._over.clear()
         for attached in links:

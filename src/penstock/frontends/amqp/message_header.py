@@ -1,7 +1,7 @@
-"""What a message says and no column of an event does: the header ``amqp`` of an event.
+"""The header ``amqp`` of an event: what its AMQP message said and no column holds.
 
-It is a JSON object, so that clients of other protocols can read and write it. An event without
-one is a message with a single data section. :class:`Residue` names its keys.
+It is a JSON object, so that clients of other protocols can read and write it. An event without the
+header is a message with a single data section. :class:`Residue` names the keys.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ HEADER: Final = "amqp"
 TAG: Final = "x-opt-penstock-tag"
 """The message annotation that is an event's tag."""
 PROPERTIES: Final = "x-opt-penstock-properties"
-"""The message annotation with the properties that application properties cannot be: nested
-ones."""
+"""The message annotation with properties that application properties cannot hold: nested ones."""
 DELIVERY_TIME: Final = "x-opt-delivery-time"
 """The message annotation with the time to deliver at, in milliseconds since 1970."""
 
@@ -26,39 +25,39 @@ GROUP_ID: Final = "JMSXGroupID"
 GROUP_SEQUENCE: Final = "JMSXGroupSeq"
 
 KNOWN_MAX: Final = 1_024
-"""Different ones that are remembered, each way."""
+"""Most different headers that are remembered, in each direction."""
 
 
 class Residue(Struct, frozen=True, omit_defaults=True):
-    """The rest of a message."""
+    """The content of the header."""
 
     body: str = "data"
     """``data``, ``text`` (a string value; the event's data is its UTF-8), ``binary`` (a binary
     value), ``null``, ``value`` (any other value, as AMQP encodes it), ``sequence`` (the lists, as
     AMQP encodes them) or ``none``."""
     priority: int | None = None
-    """One above 9."""
+    """The priority, if it is above 9."""
     zero_ttl: bool = False
-    """A time to live of 0 was said, and not nothing; it means the same."""
+    """Whether a time to live of 0 was sent, and not none; both mean the same."""
     sizes: tuple[int, ...] = ()
-    """Sizes in bytes of several data sections: the places where the data is divided."""
+    """Sizes in bytes of the data sections, if there are several."""
     to: str | None = None
     content_type: str | None = None
     content_encoding: str | None = None
     reply_to_group_id: str | None = None
     message_id: str = ""
-    """The type of the message id where it is no string: ``ulong``, ``uuid``, ``binary``."""
+    """The type of the message id if it is not a string: ``ulong``, ``uuid`` or ``binary``."""
     correlation_id: str = ""
     user_id: bytes | None = None
-    """A user id that is no UTF-8."""
+    """The user id if it is not UTF-8."""
     times: tuple[int | None, int | None] | None = None
-    """Absolute expiry and creation, in ms, where one is outside of the years 1 to 9999."""
+    """Absolute expiry and creation time in ms, if one is outside the years 1 to 9999."""
     types: dict[str, str] = {}
-    """Types of application properties that a property does not have, or may lose: by name."""
+    """Types of application properties, by name, that properties do not have or may lose."""
     annotations: bytes | None = None
-    """Other message annotations: an AMQP map."""
+    """Other message annotations, as an encoded AMQP map."""
     application_properties: bytes | None = None
-    """All of them, an AMQP map, where one can be no property."""
+    """All application properties, as an encoded AMQP map, if one of them cannot be a property."""
     footer: bytes | None = None
 
 
@@ -70,14 +69,14 @@ _known: dict[str, Residue] = {}
 
 
 def written(residue: Residue) -> str | None:
-    """As the header holds it; None where there is nothing to say."""
+    """The header's text; None if it would say nothing."""
     text = _encoder.encode(residue).decode()
     return None if text == "{}" else text
 
 
 def read(text: str | None) -> Residue:
-    """What the header says. A header that says nothing sensible is one that is not there: anybody
-    may have written it."""
+    """The content of a header. One that cannot be read counts as absent, because any client may
+    have written it."""
     if not text:
         return PLAIN
     found = _known.get(text)

@@ -1,7 +1,7 @@
-"""What receivers add to the annotations of messages they give back (AMQP, messaging, 3.4.5).
+"""Annotations that receivers add to messages they give back (AMQP, messaging, 3.4.5).
 
-Events do not change; what was added is remembered as long as the event may be delivered again by
-AMQP, and the realm runs.
+Events do not change. What was added is remembered until the event cannot be delivered by AMQP
+again, or the realm stops.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Added = Mapping[Any, bytes]
 
 
 class Modifications:
-    """What was added to which event of whom."""
+    """The annotations added to each event, by reader."""
 
     def __init__(self, bytes_max: int = BYTES_MAX) -> None:
         self._bytes_max = bytes_max
@@ -54,7 +54,7 @@ class Modifications:
         return len(self._added)
 
     def note(self, reader: Hashable, event_id: int, added: Added) -> None:
-        """Whoever gets the event again as ``reader`` finds this in it."""
+        """Remember annotations for the next delivery of an event to ``reader``."""
         key = (reader, event_id)
         known = self._added.pop(key, {})
         self._bytes -= _size(known)
@@ -66,11 +66,11 @@ class Modifications:
             self._bytes -= _size(oldest)
 
     def of(self, reader: Hashable, event_id: int) -> Added | None:
-        """What was added."""
+        """The annotations added to an event; None: none."""
         return self._added.get((reader, event_id))
 
     def forget(self, reader: Hashable, ids: Iterable[int]) -> None:
-        """They are not delivered again."""
+        """Forget the annotations of events that are not delivered again."""
         for event_id in ids if self._added else ():
             self._bytes -= _size(self._added.pop((reader, event_id), {}))
 
@@ -80,7 +80,7 @@ def _size(added: Added) -> int:
 
 
 def annotated(message: bytes, added: Added) -> bytes:
-    """A message with more annotations; one that is there already has the new value."""
+    """A message with additional annotations; an existing one gets the new value."""
     places = places_of(message)
     at = places.get(MESSAGE_ANNOTATIONS)
     kept: dict[Any, bytes] = {}
@@ -108,8 +108,8 @@ def _entries(message: bytes, at: int, end: int) -> dict[Any, bytes]:
 
 
 def added_by(annotations: Any) -> dict[Any, bytes]:
-    """Annotations a receiver has given, in Proton's objects; what makes no sense, and an array,
-    is left out."""
+    """Annotations that a receiver has sent, read from Proton's objects. Arrays, and values that
+    cannot be read, are left out."""
     found: dict[Any, bytes] = {}
     for key, value in annotations.items() if isinstance(annotations, dict) else ():
         try:
@@ -151,5 +151,6 @@ _TYPES: Final[dict[type, Callable[[Any], Any]]] = {
 
 
 def _own(value: Any) -> Any:
-    """Raises ``KeyError`` for types that are none of AMQP's single ones, lists and maps."""
+    """A Proton value as one of ours. Raises ``KeyError`` for other types than single values, lists
+    and maps."""
     return _TYPES[type(value)](value)

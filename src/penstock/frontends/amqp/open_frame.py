@@ -1,4 +1,4 @@
-"""What the realm says of itself when a connection is opened, or is not."""
+"""How the realm answers the opening of a connection, and how it refuses one."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ _POLICY: Final = symbol("sole-connection-enforcement-policy")
 _DETECTION: Final = symbol("sole-connection-detection-policy")
 REFUSE: Final = 0
 CLOSE: Final = 1
-"""What becomes of two that want to be the only one: the later is refused, or the former closed."""
+"""What happens when two connections of a container each want to be the only one: the later one is
+refused, or the older one is closed."""
 _WEAK: Final = 1
-"""Connections that do not want to be the only one are none of its business."""
+"""Connections that did not ask to be the only one are left alone."""
 
 
 class Sole(Struct):
-    """What a connection that wants to be the only one of its container knows of that."""
+    """Whether a connection wants to be the only one of its container."""
 
     policy: int | None = None
-    """None: it does not want to be."""
+    """The policy it asked for; None: it may have company."""
     is_there: bool = False
-    """Whether it is the one."""
+    """Whether it is registered as the only one."""
     older: AmqpConnection | None = None
-    """That was closed for it."""
+    """The connection that was closed for it."""
 
 
 def sole_policy(connection: Connection) -> int | None:
-    """What is to be done about others, if the peer wants to be the only one of its container.
+    """The policy towards others, if the peer wants to be the only connection of its container.
 
-    Raises ``InvalidArgument`` for a policy that is none.
+    Raises ``InvalidArgument`` for an unknown policy.
     """
     if _SOLE not in desired(connection):
         return None
@@ -58,7 +59,7 @@ def sole_policy(connection: Connection) -> int | None:
 
 
 def sole_properties(policy: int | None) -> dict[Any, Any]:
-    """What a connection that is the only one is told of it."""
+    """Connection properties that confirm the policy."""
     return {} if policy is None else {_POLICY: uint(policy), _DETECTION: uint(_WEAK)}
 
 
@@ -74,8 +75,7 @@ def opened(connection: Connection, version: str, more: Mapping[Any, Any]) -> Non
 
 
 def not_opened(connection: Connection, version: str, error: PenstockError) -> None:
-    """It may not come in, or another connection of its container is there: open as the standard
-    wants it, and close."""
+    """Refuse a connection as the standard prescribes: open it, and close it with the error."""
     opened(connection, version, {symbol("amqp:connection-establishment-failed"): True})
     if isinstance(error, NameAlreadyBound):
         field = {symbol("invalid-field"): symbol("container-id")}

@@ -1,4 +1,5 @@
-"""What receivers say of deliveries, and what senders say they belong to, in Proton's objects."""
+"""Outcomes that receivers send, and transactions named in a delivery's state, read from Proton's
+objects."""
 
 from __future__ import annotations
 
@@ -18,14 +19,14 @@ DECLARED: Final = 0x33
 TRANSACTIONAL: Final = 0x34
 
 UNREADABLE: Final = (ProtonException, ArithmeticError, LookupError, TypeError, ValueError)
-"""What Proton raises at values that it has taken in and that make no sense."""
+"""Exceptions that Proton raises when values it has accepted cannot be read."""
 
 Pointer = Any
 """A C pointer of Proton's."""
 
 
 class Outcome:
-    """What a receiver says of a delivery, besides that it is accepted."""
+    """The outcome of a delivery, if it is not a plain ``accepted``."""
 
     __slots__ = (
         "added",
@@ -42,22 +43,22 @@ class Outcome:
         self.event_id = event_id
         self.delivery = delivery
         self.state = state
-        """One of the outcomes; 0 where it was settled without one."""
+        """The outcome's code; 0 if the delivery was settled without one."""
         self.failed = False
         self.undeliverable = False
         self.reason = ""
         self.added: dict[Any, bytes] = {}
-        """Annotations the message has from now on."""
+        """Annotations that the message gets from now on."""
         self.transaction: bytes | None = None
 
 
 def transaction_of(delivery: Delivery) -> bytes | None:
-    """The transaction something belongs to by its state; None where that names none."""
+    """The transaction that a delivery's state names; None if it names none."""
     return _transaction_in(_transactional(delivery))
 
 
 def _transactional(delivery: Delivery) -> Sequence[Any]:
-    """The fields of a transactional state; none where it is anything else."""
+    """The fields of a transactional state; empty for any other state."""
     try:
         data = delivery.remote.data
     except UNREADABLE:
@@ -66,12 +67,12 @@ def _transactional(delivery: Delivery) -> Sequence[Any]:
 
 
 def _transaction_in(fields: Sequence[Any]) -> bytes | None:
-    # Nothing but bytes: a number would be taken for so many zeros.
+    # Only bytes: ``bytes(n)`` of a number would make that many zeros.
     return bytes(fields[0]) if fields and isinstance(fields[0], bytes | memoryview) else None
 
 
 def describe(outcome: Outcome, delivery: Delivery) -> None:
-    """Fill in what was said besides the state."""
+    """Fill in what the outcome says besides its code."""
     found = delivery.remote
     if outcome.state == TRANSACTIONAL:
         data = _transactional(delivery)

@@ -1,4 +1,4 @@
-"""Events into messages: what a batch has in columns is written once, however many receive it."""
+"""Turns events into messages: each event is encoded once, however many receivers get it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ _UINT_MAX: Final = (1 << 32) - 1
 
 
 class Messages:
-    """The messages of some events: a head that depends on how often each was delivered, and the
-    rest."""
+    """The messages of some events. Only a message's head depends on how often it was delivered."""
 
     __slots__ = (
         "_heads",
@@ -69,7 +68,7 @@ class Messages:
     )
 
     def __init__(self, rows: Rows, now_us: int = 0) -> None:
-        """``now_us``: by when they have been here since they were published."""
+        """``now_us``: the present time, from which the remaining time to live is counted."""
         batch = rows.batch
         self.ids: list[int] = batch.column(0).to_pylist()
         count = len(self.ids)
@@ -80,7 +79,7 @@ class Messages:
         self._heads: dict[tuple[Any, ...], bytes] = {}
 
     def message(self, row: int, deliveries: int) -> bytes:
-        """The message of a row that was delivered so often before."""
+        """The message of a row that was delivered ``deliveries`` times before."""
         priority, ttl = self._priorities[row], self._ttls[row]
         if (own := self._residues[row]) is not PLAIN:
             if own.priority is not None and priority == PRIORITY_MAX:
@@ -102,7 +101,8 @@ def _values(batch: pa.RecordBatch, name: str, count: int, absent: Any) -> list[A
 
 
 def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | None]:
-    """What is left of the times to live: whoever has it next counts from then (3.2.1)."""
+    """The remaining times to live in ms: the receiver counts from the time it gets the message
+    (3.2.1)."""
     ttls = _values(batch, "ttl", count, None)
     index = batch.schema.get_field_index("published")
     if not any(ttls):
@@ -117,8 +117,8 @@ def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | Non
 
 
 def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[Residue]]:
-    """Everything behind the header section, the containers the events came from, and what else
-    they are to say."""
+    """For each event the sections after the header, the container it came from, and its header
+    ``amqp``."""
     count = batch.num_rows
     datas = [data or b"" for data in _values(batch, "data", count, b"")]
     names = batch.schema.names
@@ -176,7 +176,7 @@ def _headers(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
 
 
 def _narrow(batch: pa.RecordBatch) -> dict[str, dict[type, Callable[[Any], Any]]]:
-    """By property and Python's type: the AMQP type of columns that are narrower."""
+    """AMQP types for columns narrower than Python's types, by property and Python type."""
     index = batch.schema.get_field_index("properties")
     found: dict[str, dict[type, Callable[[Any], Any]]] = {}
     for field in batch.schema.field(index).type if index >= 0 else ():
@@ -192,7 +192,8 @@ def _application_properties(
     own: Residue,
     narrow: dict[str, dict[type, Callable[[Any], Any]]],
 ) -> tuple[list[bytes], list[bytes]]:
-    """Annotations for what application properties cannot say, and these; keys and values."""
+    """Annotations for what application properties cannot hold, and the application properties; keys
+    and values in turn."""
     applied: list[bytes] = []
     others: dict[str, Any] = {}
     types = own.types
@@ -218,7 +219,7 @@ def _annotations(added: list[bytes], own: Residue) -> bytes:
 
 
 def _pairs(encoded: bytes) -> list[bytes]:
-    """Keys and values of a map, in turn, as they are written."""
+    """Encoded keys and values of a map, in turn."""
     at = 3 if encoded[0] == 0xC1 else 9
     found = []
     while at < len(encoded):
@@ -229,8 +230,8 @@ def _pairs(encoded: bytes) -> list[bytes]:
 
 
 def _is_whole(encoded: bytes, code: int) -> bool:
-    """Whether this is one value, of the type ``code`` or its long form: it may come from
-    anybody."""
+    """Whether this is exactly one value of the type ``code``, or of its long form. The bytes may
+    come from any client."""
     if not encoded or encoded[0] not in (code, code + 0x10):
         return False
     try:
@@ -282,7 +283,7 @@ def _message_properties(
 def _safely(value: Any) -> bytes:
     try:
         return written(value)
-    except ValueError:  # a symbol that is none, say
+    except ValueError:  # for example a symbol that is not ASCII
         return b"\x40"
 
 
@@ -291,7 +292,7 @@ def _ms(value: datetime | None) -> int | None:
 
 
 def _id(value: str | None, kind: str) -> Any:
-    """An id of the type it had, if it is one still."""
+    """An id of the type that it had, if it still is one."""
     if value is None or not kind:
         return value
     try:
@@ -354,7 +355,7 @@ def _sequences(data: bytes) -> bytes:
 
 
 def _ends(data: bytes, at: int = 0) -> int:
-    """Where the value at an offset ends; -1 where there is none."""
+    """Where the value at an offset ends; -1 if there is none."""
     try:
         return skip(data, at)
     except Exception:  # noqa: BLE001  whatever is wrong with it, it is sent as data

@@ -1,6 +1,6 @@
-"""By what a subscriber is known that may lose its connection and come back: its link (SEM J5).
+"""How a subscriber is recognised when it comes back after a lost connection: by its link (SEM J5).
 
-A link is known by the names of the containers and of itself, not by its connection (AMQP,
+A link is identified by the names of the containers and its own, not by its connection (AMQP,
 transport, 2.6.1): whoever attaches it again is the same subscriber.
 """
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def place_of(connection: AmqpConnection, link_name: str) -> str:
-    """What the realm knows a subscriber by; nothing where the peer does not say who it is. Names
-    are no secret, so it is its user's alone."""
+    """The key of a subscriber's place; empty if the peer has no container name. The user is part of
+    it, since names are not secret."""
     if not connection.container:
         return ""
     return "\0".join(("amqp", connection.principal.user, connection.container, link_name))
 
 
 class Places:
-    """Who is there, by place."""
+    """The subscribers that are connected, by place."""
 
     def __init__(self) -> None:
         self._taken: dict[tuple[int, str], Consumer] = {}
@@ -34,8 +34,8 @@ class Places:
         return len(self._taken)
 
     def take(self, number: ChannelId, place: str, consumer: Consumer) -> None:
-        """A subscriber of channel ``number`` is there. If it was there by another connection, the
-        loss of which nobody has noticed, that one's link is stolen."""
+        """Note that a subscriber of a channel is connected. If its place is taken by a connection
+        whose loss nobody has noticed yet, that one's link is stolen."""
         key = number, place
         former = self._taken.get(key)
         if former is not None:

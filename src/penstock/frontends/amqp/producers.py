@@ -1,4 +1,4 @@
-"""Links by which messages come: into a channel or queue, or wherever each says."""
+"""Links by which messages come: to one channel or queue, or to the address in each message."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _JMS_KINDS: Final[dict[int, Kind]] = {0: "queue", 1: "channel", 2: "queue", 3: "
 
 
 class Producer:
-    """One of them."""
+    """A link by which messages come."""
 
     def __init__(
         self, connection: AmqpConnection, incoming: Incoming, destination: Destination | None
@@ -52,27 +52,28 @@ class Producer:
         self._version = -1
         self._allowed: set[int] = set()
         self._waiting: deque[tuple[bytes, Pointer | None]] = deque()
-        """Messages of an anonymous relay whose destinations are being made."""
+        """Messages of an anonymous relay that wait until a destination is created."""
         self._lone = Lone()
         self.incoming = incoming
 
     @property
     def name(self) -> str:
-        """Where it sends; empty: anywhere."""
+        """Name of the destination; empty: each message names its own."""
         return self._destination.name if self._destination else ""
 
     @property
     def number(self) -> int | None:
-        """Id of the destination, if all messages of the link go to one."""
+        """Id of the destination; None: each message names its own."""
         return self._destination.number if self._destination else None
 
     def deleted(self) -> None:
-        """What it sends to does not exist any more."""
+        """End the link, because its destination was deleted."""
         with self._connection.containing:
             self._connection.links.deleted(self.incoming, self.name)
 
     def check(self) -> None:
-        """Raises ``AccessDenied``, ``NameDoesNotExist``."""
+        """Raise ``AccessDenied`` or ``NameDoesNotExist`` if it may not, or cannot, send any
+        more."""
         if self._destination is not None:
             self._require(self._destination)
 
@@ -90,7 +91,7 @@ class Producer:
     # --- what comes ----------------------------------------------------------------------
 
     def take(self) -> None:
-        """Publish what has come in one read."""
+        """Publish the messages of one read."""
         link = self.incoming
         messages, link.messages = link.messages, []
         deliveries, link.deliveries = link.deliveries, []
@@ -126,7 +127,8 @@ class Producer:
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
     ) -> list[tuple[Body, Sequence[int]]]:
-        """Events of messages, with their places; those that can be none are refused."""
+        """Turn messages into events, with the messages' places; those that cannot become events are
+        refused."""
         container = self._connection.container if destination.is_jms else ""
         now_ms = self._realm.clock.now_us() // 1_000
         if len(messages) == 1 and (body := self._lone.body(messages[0], now_ms, container)):
@@ -137,7 +139,7 @@ class Producer:
         return [(body_from(batch), own) for batch, own in batches]
 
     def made(self, destination: Destination, messages: Sequence[bytes]) -> list[Body]:
-        """Events of messages, all of them. Raises ``InvalidEvent``, ``AccessDenied``."""
+        """Turn messages into events, all or none. Raises ``InvalidEvent``, ``AccessDenied``."""
         self._require(destination)
         container = self._connection.container if destination.is_jms else ""
         batches, unusable = batches_of(messages, self._realm.clock.now_us() // 1_000, container)
@@ -183,7 +185,7 @@ class Producer:
             self._accept(mine)
         elif not isinstance(error, PenstockError):
             raise error
-        elif len(own) > 1:  # each is a publish of its own: what has room is stored
+        elif len(own) > 1:  # one publish each, so that those for which there is room are stored
             for place in own:
                 self.publish(destination, [messages[place]], [deliveries[place]])
         else:
@@ -201,7 +203,8 @@ class Producer:
         connection.answered(link)
 
     def _refuse(self, deliveries: Sequence[Pointer | None], error: PenstockError) -> None:
-        """Each message hears why; a sender that does not listen loses its link."""
+        """Reject each message with the reason; a sender that does not accept rejections loses its
+        link."""
         connection, link = self._connection, self.incoming
         condition = (condition_of_attached if self._destination else condition_of)(error)
         description = description_of(error)
@@ -219,7 +222,8 @@ class Producer:
     # --- anonymous relay -----------------------------------------------------------------
 
     def _relay(self, messages: Sequence[bytes], deliveries: Sequence[Pointer | None]) -> None:
-        """Messages that follow each other to one address are one publish."""
+        """Publish messages with their own addresses. Consecutive ones to one address are one
+        publish."""
         run: list[int] = []
         to: Destination | None = None
 
@@ -245,12 +249,12 @@ class Producer:
         publish()
 
     def _found(self, message: bytes) -> Destination | None:
-        """Where a message goes; None: that has to be made first. Raises ``InvalidEvent``,
+        """The destination of a message; None: it has to be created first. Raises ``InvalidEvent``,
         ``NameDoesNotExist``."""
         return found(self._realm, self._connection.principal, *parsed(*addressed(message)), SENDS)
 
     def _wait(self, message: bytes, delivery: Pointer | None) -> None:
-        """Its destination is made first; what comes after it waits as well."""
+        """Let a message wait until its destination is created; later ones wait behind it."""
         self._waiting.append((message, delivery))
         if len(self._waiting) == 1:
             self._connection.spawn(self._make())
@@ -267,7 +271,7 @@ class Producer:
             self._waiting.popleft()
 
     async def destination_of(self, message: bytes) -> Destination:
-        """Where a message goes, made if need be. Raises ``PenstockError``."""
+        """The destination of a message, created if it is missing. Raises ``PenstockError``."""
         if self._destination is not None:
             return self._destination
         return await resolved(self._realm, self._connection.principal, *addressed(message), SENDS)
@@ -311,7 +315,7 @@ class Producer:
 
 
 def addressed(message: bytes) -> tuple[str, Kind | None]:
-    """Where a message says it goes. Raises ``InvalidEvent``."""
+    """The address in a message, and the kind of destination. Raises ``InvalidEvent``."""
     try:
         sections = sections_of(message)
         values = fields(sections.properties)

@@ -1,5 +1,4 @@
-"""What a peer that sends much has sent: taken together, for each batch costs more than its
-messages."""
+"""Collects the reads of a peer that sends much, because each batch costs more than its messages."""
 
 from __future__ import annotations
 
@@ -8,19 +7,19 @@ from collections.abc import Callable
 from typing import Final
 
 MANY_BYTES: Final = 4 << 10
-"""As much in one read comes from somebody who sends many messages at once."""
+"""A read of this size comes from a peer that sends many messages at once."""
 GATHER_S: Final = 0.001
 GATHERED_BYTES_MAX: Final = 128 << 10
-"""How long more of it may be waited for, and how much of it."""
+"""Most bytes that are collected, and above it how long more is waited for."""
 
 
 class Gathering:
-    """Bytes that have come and are not looked at yet."""
+    """Bytes that have come and are not processed yet."""
 
     __slots__ = ("_bytes", "_loop", "_pieces", "_take", "_timer")
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
-        """``take`` gets what was gathered, in the order in which it has come."""
+        """``take`` gets the collected bytes, in order."""
         self._take = take
         self._pieces: list[bytes] = []
         self._bytes = 0
@@ -28,7 +27,7 @@ class Gathering:
         self._loop = asyncio.get_running_loop()
 
     def add(self, data: bytes) -> None:
-        """More has come: a little is taken at once, much a moment later."""
+        """Take bytes that have come: a few are passed on at once, many a moment later."""
         is_much = len(data) >= MANY_BYTES
         if not is_much and not self._pieces:
             self._take(data)
@@ -41,7 +40,7 @@ class Gathering:
             self._timer = self._loop.call_later(GATHER_S, self.flush)
 
     def flush(self) -> None:
-        """Nothing more is waited for: take what is here."""
+        """Pass on everything collected, without waiting for more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""How an AMQP connection shows who it is: SASL, the realm's own accounts behind it."""
+"""Signing in over AMQP: SASL against the realm's own accounts."""
 
 from __future__ import annotations
 
@@ -28,21 +28,22 @@ _log = structlog.get_logger("penstock.amqp")
 
 
 class SignIn:
-    """From the list of mechanisms to the outcome."""
+    """One sign-in, from the list of mechanisms to the outcome."""
 
     def __init__(self, connection: AmqpConnection) -> None:
         self._connection = connection
         self._access: Access = connection.realm.access
         self._exchange: scram.ScramServer | None = None
         self.is_busy = False
-        """What comes meanwhile is for whoever has signed in: it may be sent at once (2.4.2)."""
+        """A mechanism is being checked. Bytes that come meanwhile are AMQP already: the client may
+        send them at once (2.4.2)."""
 
     @property
     def mechanisms(self) -> list[str]:
         """The mechanisms on offer, the best first.
 
-        A password or token is accepted in the open only where nobody listens, over TLS or inside
-        this machine, unless the settings say otherwise.
+        A password or token is accepted only where nobody can listen, which is over TLS or inside
+        this machine, unless the settings allow it elsewhere.
         """
         connection, access = self._connection, self._access
         is_private = access.is_private(connection.host, secure=connection.is_secure)
@@ -58,7 +59,8 @@ class SignIn:
         return offered
 
     def take(self, frame: sasl.Init | sasl.Response) -> None:
-        """What the client says. Raises ``RemoteProtocolViolation`` for what it may not say now."""
+        """Process a SASL frame. Raises ``RemoteProtocolViolation`` for one that is not allowed
+        now."""
         if isinstance(frame, sasl.Init):
             if self._exchange is not None:
                 raise RemoteProtocolViolation(
@@ -143,7 +145,7 @@ class SignIn:
 
 
 def without_sasl(access: Access, connection: AmqpConnection) -> Principal | None:
-    """Who a client is that does not sign in; None: it has to."""
+    """The user of a client that does not sign in; None: it has to."""
     try:
         known = access.certificate(connection.certificate, connection.host)
         principal = known or access.anonymous(connection.host)
@@ -174,7 +176,7 @@ def _bearer(response: bytes) -> tuple[bytes, str]:
 
 
 def _check_own(wanted: bytes, own: bytes) -> None:
-    """Nobody acts as somebody else: an authorization identity is one's own, or is left out."""
+    """Refuse to act for another user: an authorization identity must be one's own, or absent."""
     if wanted not in (b"", own):
         raise AuthenticationFailed(
             f"{own.decode()!r} asked to act as {wanted[:40]!r}, which is not possible; leave the "

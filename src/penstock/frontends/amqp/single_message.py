@@ -1,9 +1,8 @@
-"""A message that comes alone: its event is written by a form, for columns cost a lone one as much
-as thousands that come together.
+"""Encodes the event of a message that comes alone from a template, because building columns costs
+as much for one message as for thousands.
 
-Whoever sends one message at a time waits for each answer. Nothing else is different: the event is
-the one :mod:`penstock.frontends.amqp.incoming` makes, byte for byte, and what is not plain goes
-that way.
+A client that sends one message at a time waits for each answer. The event is byte for byte the one
+that :mod:`penstock.frontends.amqp.incoming` makes; messages that are not plain go that way.
 """
 
 from __future__ import annotations
@@ -24,23 +23,23 @@ from penstock.wire.amqp.sections import PROPERTIES, field_places, places_of, sec
 from penstock.wire.amqp.types import skip
 
 DOUBTS_MAX: Final = 32
-"""So many more messages unlike the one before than like it, and no more is learned of them."""
+"""After so many more messages unlike the last one than like it, no more likenesses are learned."""
 KINDS_MAX: Final = 256
-"""Limit for the kinds of messages, told apart by the names and types of their fields: senders
-choose both."""
+"""Most kinds of messages that are remembered, told apart by names and types of their fields.
+Senders choose both, so there must be a limit."""
 
 _TTL_MAX: Final = 1 << 62
 _ALONE: Final = (Span(0, 1),)
 
 
 class _Kind(NamedTuple):
-    """What all messages that have the same fields have in common."""
+    """What messages with the same fields have in common."""
 
     form: OneRow
     schema: bytes
     has_data: bool
     headers: tuple[str, ...]
-    """Headers of the message, in the order of the columns."""
+    """Names of the headers, in the order of the columns."""
 
 
 _kinds: dict[tuple[object, ...], _Kind | None] = {}
@@ -49,8 +48,7 @@ _kinds: dict[tuple[object, ...], _Kind | None] = {}
 class Lone:
     """The messages that come alone by one link.
 
-    One program's messages often differ in nothing but their id, their time and their data: then
-    no more is read of them.
+    A program's messages often differ only in their id, time and data: then only these are read.
     """
 
     def __init__(self) -> None:
@@ -58,8 +56,8 @@ class Lone:
         self._doubts = 0
 
     def body(self, message: bytes, now_ms: int, container: str) -> Body | None:
-        """The event of a message; None where it has to be made the usual way, be it to say what
-        is wrong. ``container`` as with ``incoming.batches_of``."""
+        """The event of a message; None if it has to be made the usual way, which also reports
+        errors. ``container`` is the one of ``incoming.batches_of``."""
         like = self._like
         if like is not None and like.container == container:
             values = _values_alike(message, like)
@@ -99,7 +97,7 @@ def _read(message: bytes, now_ms: int, container: str) -> tuple[_Kind, list[Any]
 
 
 def _made(kind: _Kind, values: list[Any], row: Row) -> Body | None:
-    """Encode the event; of ``row`` only the length and the place of the stored event matter."""
+    """Encode the event; ``row`` tells its durability and its time to live."""
     made = kind.form.made(values)
     if made is None:
         return None
@@ -120,33 +118,33 @@ def _made(kind: _Kind, values: list[Any], row: Row) -> Body | None:
 
 
 class _Like(NamedTuple):
-    """A message, but for its id, its time and its data; each takes no bytes if it has none."""
+    """A message without its id, time and data. Offsets of an absent part are equal."""
 
     container: str
     kind: _Kind
     row: Row
     values: list[Any]
     head: bytes
-    """What comes before the id."""
+    """The bytes before the id."""
     id_at: int
     id_end: int
     middle: bytes
     time_at: int
     time_end: int
     tail: bytes
-    """What comes before the length of the data."""
+    """The bytes between the time and the length of the data."""
     length_at: int
     data_at: int
     is_text: bool
-    """Whether the data has to be UTF-8."""
+    """Whether the data must be UTF-8."""
     id_place: int
-    """Which of the values it is; -1: there is none."""
+    """Index of the id among the values; -1: there is none."""
     time_place: int
     data_place: int
 
 
 def _values_alike(message: bytes, like: _Like) -> list[Any] | None:
-    """The values of a message that is like the one; None for any other."""
+    """The values of a message like ``like``; None for any other."""
     if (
         message[: like.id_at] != like.head
         or message[like.id_end : like.time_at] != like.middle
@@ -174,7 +172,7 @@ def _values_alike(message: bytes, like: _Like) -> list[Any] | None:
 
 
 _LENGTHS: Final = {0xA0: 1, 0xA1: 1, 0xB0: 4, 0xB1: 4}
-"""Bytes of the length of binaries and strings, by their constructors."""
+"""Bytes of the length of binaries and strings, by constructor."""
 _STRINGS: Final = (0xA1, 0xB1)
 _TIMESTAMP: Final = 0x83
 _CREATION_TIME: Final = 9
@@ -183,9 +181,9 @@ _CREATION_TIME: Final = 9
 def _likeness(
     message: bytes, container: str, kind: _Kind, values: list[Any], row: Row
 ) -> _Like | None:
-    """What messages like this one have in common with it; None where it is of a sort that more is
-    different about, or has no data."""
-    if row.ttl != row.header.ttl:  # by when it expires, which is another time each time
+    """What messages like this one have in common; None if they differ in more than id, time and
+    data, or have no data."""
+    if row.ttl != row.header.ttl:  # an absolute expiry differs from message to message
         return None
     sections, places = sections_of(message), places_of(message)
     if len(sections.body) != 1 or sections.footer or not row.data:
@@ -205,7 +203,7 @@ def _likeness(
         id_place = before + names.index("message_id")
     time_at = time_end = id_end
     if len(fields) > _CREATION_TIME and message[fields[_CREATION_TIME]] == _TIMESTAMP:
-        if "timestamp" not in names:  # outside of the years an event can have
+        if "timestamp" not in names:  # a time that an event cannot have
             return None
         time_at, time_end = fields[_CREATION_TIME] + 1, fields[_CREATION_TIME] + 9
         time_place = before + names.index("timestamp")

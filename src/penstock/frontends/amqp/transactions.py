@@ -1,4 +1,5 @@
-"""Transactions of one connection: what is published and settled in one, until it is discharged."""
+"""The transactions of one connection: what is published and settled in each until it is
+discharged."""
 
 from __future__ import annotations
 
@@ -42,12 +43,12 @@ _log = structlog.get_logger("penstock.amqp")
 
 
 class Transaction(Struct):
-    """An open one."""
+    """An open transaction."""
 
     by: Incoming
-    """The coordinator's link that has declared it, and that it ends with."""
+    """The coordinator link that declared it; it ends with that link."""
     puts: list[tuple[Producer, bytes]] = field(default_factory=list)
-    """In the order they came."""
+    """Messages published in it, in order."""
     settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
     size: int = 0
     broken: PenstockError | None = None
@@ -64,13 +65,13 @@ class Transactions:
         self._coordinators: dict[Incoming, None] = {}
 
     def of(self, name: bytes | None) -> Transaction | None:
-        """The open transaction of a name."""
+        """The open transaction of this name; None if there is none."""
         return None if name is None else self._open.get(name)
 
     # --- what belongs to one -------------------------------------------------------------
 
     def published(self, transaction: Transaction, by: Producer, message: bytes) -> None:
-        """A message. Raises ``LimitReached``."""
+        """Add a message. Raises ``LimitReached``."""
         most = self._connection.hub.limits.transaction_bytes_max
         size = len(message) + _PUT_BYTES
         if self._size + size > most:
@@ -83,9 +84,9 @@ class Transactions:
         self._size += size
 
     def settled(self, consumer: Consumer, outcome: Outcome) -> None:
-        """A delivery was settled in a transaction."""
+        """Add the outcome of a delivery."""
         transaction = self.of(outcome.transaction)
-        if transaction is None:  # it has ended: what it took goes back
+        if transaction is None:  # it has ended: the event goes back
             consumer.give_back([outcome.event_id], counted=True, reply=consumer.answer(outcome))
             if consumer.link is not None:
                 text = "a delivery was settled in a transaction that is not open here"
@@ -99,7 +100,7 @@ class Transactions:
     # --- the coordinator -----------------------------------------------------------------
 
     def coordinate(self, link: Incoming) -> None:
-        """Transactions are declared and discharged by this link."""
+        """Let a link declare and discharge transactions."""
         self._coordinators[link] = None
         self._connection.engine.has_transactions = True
 
@@ -107,7 +108,7 @@ class Transactions:
         return link in self._coordinators
 
     def take(self, link: Incoming) -> None:
-        """What has come in one read."""
+        """Process the messages of one read."""
         messages, link.messages = link.messages, []
         deliveries, link.deliveries = link.deliveries, []
         link.transactions.clear()
@@ -196,7 +197,8 @@ class Transactions:
             self._done(link, delivery)
 
     async def _publishes(self, transaction: Transaction) -> list[tuple[int, Sequence[Body]]]:
-        """Raises ``InvalidEvent``, ``EventTooLarge``, ``AccessDenied``."""
+        """The events to publish, by destination. Raises ``InvalidEvent``, ``EventTooLarge``,
+        ``AccessDenied``."""
         by_number: dict[int, tuple[Producer, Destination, list[bytes]]] = {}
         for producer, message in transaction.puts:
             to = await producer.destination_of(message)
@@ -211,7 +213,7 @@ class Transactions:
     def _accepted(
         self, transaction: Transaction
     ) -> list[tuple[Consumer, list[int], Acknowledged | None]]:
-        """By consumer: what it has accepted, and what the realm is to be told of it."""
+        """The events accepted by each consumer, with the acknowledgement to send to the realm."""
         accepted: dict[Consumer, list[int]] = {}
         for consumer, outcome in transaction.settled:
             if consumer.consumes(outcome):
@@ -219,7 +221,7 @@ class Transactions:
         return [(each, ids, each.acknowledged(ids)) for each, ids in accepted.items()]
 
     def _settle_others(self, transaction: Transaction) -> None:
-        """What the client has given back in the transaction, or has no use for."""
+        """Apply the other outcomes: events that the client gives back or rejects."""
         for consumer, outcome in transaction.settled:
             if not consumer.consumes(outcome) and not consumer.is_over:
                 consumer.become(outcome)
@@ -240,7 +242,7 @@ class Transactions:
     def _answer(self, link: Incoming, delivery: Pointer, condition: str, description: str) -> None:
         if link.takes_rejections:
             self._connection.engine.reject(delivery, condition, description)
-        else:  # 4.3
+        else:  # code 4.3 of the standard
             self._connection.engine.settle(delivery, RELEASED)
             self._connection.end_link(link, condition, description)
         link.unanswered -= 1
@@ -249,7 +251,8 @@ class Transactions:
     # --- ends ----------------------------------------------------------------------------
 
     def left(self, link: Incoming) -> None:
-        """A coordinator's link is over: what it has declared is rolled back."""
+        """Roll back the transactions that a coordinator link has declared, because the link is
+        over."""
         self._coordinators.pop(link, None)
         left = [name for name, transaction in self._open.items() if transaction.by is link]
         for transaction in [self._open.pop(name) for name in left]:
@@ -257,7 +260,7 @@ class Transactions:
             self._roll_back(transaction)
 
     def end(self) -> None:
-        """Nothing that is open is committed any more."""
+        """Roll back all open transactions."""
         left, self._open = self._open, {}
         self._size = 0
         for transaction in left.values():

@@ -1,4 +1,4 @@
-"""Values of application properties as properties of events, and back (SEM E2)."""
+"""Converts values of application properties to event properties and back (SEM E2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _LONG_MAX: Final = (1 << 63) - 1
 
 MICROSECONDS: Final = Symbol("penstock:timestamp-us")
 NAIVE: Final = Symbol("penstock:local-us")
-"""Descriptors of timestamps that an AMQP one, in milliseconds and UTC, would not be."""
+"""Descriptor of timestamps that AMQP's own, in UTC and milliseconds, cannot express: local
+times."""
 
 ARROW: Final[dict[type, pa.DataType]] = {
     bool: pa.bool_(),
@@ -52,13 +53,13 @@ ARROW: Final[dict[type, pa.DataType]] = {
     Symbol: pa.string(),
     Char: pa.string(),
 }
-"""Types whose values Arrow takes as they are: a property's column."""
+"""Types whose values Arrow takes unchanged, with the type of the column."""
 
 KEPT: Final = {
     kind: NAMES[kind]
     for kind in (Int, Short, Byte, Float, UByte, UShort, UInt, ULong, Symbol, Char, UUID)
 }
-"""Types that a property does not have, or that may widen where others meet it."""
+"""Types that properties do not have, or that widen when the column has wider values; by name."""
 
 _BY_NAME: Final[dict[str, type]] = {name: kind for kind, name in NAMES.items()}
 
@@ -77,16 +78,16 @@ _NUMPY: Final[dict[type, Any]] = {
 
 
 class NoProperty(ValueError):
-    """A value that no property can have."""
+    """A value that cannot be a property."""
 
 
 def in_range(ms: int) -> bool:
-    """Whether a timestamp is one an event can have: in the years 1 to 9999."""
+    """Whether an event can have the timestamp: it is in the years 1 to 9999."""
     return _MS_MIN <= ms <= _MS_MAX
 
 
 def property_of(value: Any) -> Any:
-    """The property for an application property. Raises :class:`NoProperty`."""
+    """The property for the value of an application property. Raises :class:`NoProperty`."""
     kind = type(value)
     if kind in (bool, int, float, str, bytes) or value is None:
         return value
@@ -127,8 +128,8 @@ def _described(value: Described) -> datetime:
 
 
 def message_value(value: Any, wanted: str = "") -> tuple[Any, bool]:
-    """The application property for a property, of a type by name if it fits; and whether it says
-    all of it."""
+    """The application property for a property, and whether it says all of it. ``wanted`` names the
+    type it should have, if the value fits."""
     if wanted and (found := _as(value, wanted)) is not None:
         return found, True
     if isinstance(value, datetime):
@@ -166,7 +167,7 @@ _RANGES: Final = {
 
 
 def _as(value: Any, name: str) -> Any:
-    """None where it does not fit: somebody has changed the value since."""
+    """The value as the named type; None if it does not fit, since it may have been changed."""
     kind = _BY_NAME.get(name)
     if kind is None:
         return None

@@ -84,8 +84,8 @@ class GroupAnswer(Answer, frozen=True):
 class AclQuery(Query, frozen=True):
     kind: ResourceKind
     name: Annotated[str, Meta(max_length=255)] = ""
-    """Channel or queue; empty for the realm. ``*``, or a folder with ``/*``, stands for all below.
-    """
+    """Channel or queue; empty for the realm. ``*``, or a folder with ``/*``, stands for all
+    below."""
 
 
 class AclChange(Body, frozen=True):

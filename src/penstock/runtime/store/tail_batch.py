@@ -196,8 +196,8 @@ class Meter:
         self.memory_bytes = 0
         """The part of ``tail_bytes`` that is nowhere else, in the Python heap."""
         self.off_heap_bytes = 0
-        """The part of ``tail_bytes`` that is nowhere else, in Arrow memory outside the Python heap.
-        """
+        """The part of ``tail_bytes`` that is nowhere else, in Arrow memory outside the Python
+        heap."""
         self.paged_bytes = 0
         """In page files."""
         self.waiting_bytes = 0
