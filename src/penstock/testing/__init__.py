@@ -1,1 +1,1 @@
-"""What tests of Penstock, and of adapters for it, are built from."""
+"""Test kit for Penstock and for adapters: contracts, a simulation, faulty disks and networks."""

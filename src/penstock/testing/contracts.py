@@ -1,4 +1,4 @@
-"""What every adapter of a storage port has to do, as checks to run over it.
+"""Contracts that each adapter of a storage port must keep, as checks to run over it.
 
 Subclass a kit, say how to open your adapter, and run every ``check_*``::
 
@@ -43,7 +43,8 @@ from penstock.core.vocabulary.ports import (
 
 
 class JournalContract(ABC):
-    """Fenced append, honest reads, a floor."""
+    """A journal appends only at the expected position, reads back what it stored, and can be
+    trimmed."""
 
     @abstractmethod
     async def open(self) -> Journal:
@@ -151,7 +152,7 @@ class JournalContract(ABC):
 
 
 class BlobsContract(ABC):
-    """Bytes by name that never change, but may grow."""
+    """Blobs are bytes by name that never change, but may grow."""
 
     @abstractmethod
     async def open(self) -> Blobs:
@@ -245,7 +246,7 @@ class BlobsContract(ABC):
 
 
 class RegistryContract(ABC):
-    """Small records, changed by compare-and-set."""
+    """A registry has small records that are changed by compare-and-set."""
 
     @abstractmethod
     async def open(self) -> Registry:
@@ -317,11 +318,11 @@ class RegistryContract(ABC):
 
 
 class PagesContract(ABC):
-    """Bodies at places, read without a copy."""
+    """Pages hold bodies in slots, from which they are read without a copy."""
 
     @abstractmethod
     async def open(self) -> Pages:
-        """Pages of a realm without paged channels, where nothing was restored yet."""
+        """Pages of a realm without paged channels; nothing was restored yet."""
 
     async def check_bodies_lie_where_they_were_put(self) -> None:
         pages = await self.begin()
@@ -465,7 +466,7 @@ class PagesContract(ABC):
         raise AssertionError("closed pages allocate nothing")
 
     async def begin(self) -> Pages:
-        """The pages, with nothing in use."""
+        """Open pages with no slot in use."""
         pages = await self.open()
         await pages.restore({})
         return pages

@@ -1,8 +1,9 @@
-"""A disk in memory that loses power, fills up and rots, the same way for the same seed.
+"""A disk in memory that loses power, fills up and decays, the same way for the same seed.
 
-What a real disk may do and a test must see: bytes that were not synced are lost, torn at sector
-borders or written out of order; names made, moved or removed without a sync of their directory
-come back or vanish; a failed sync throws the bytes away and the next one says yes.
+It does what a real disk may do and a test must see. Bytes that were not synced are lost, torn at
+sector borders, or written out of order. Names that were made, moved or removed without a sync of
+their directory come back or vanish. A failed sync drops the bytes, and the next one reports
+success.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from penstock.core.vocabulary.ports import Buffer
 from penstock.storage.disk import Entry, LockHeld
 
 SECTOR = 512
-"""What a power cut writes whole or not at all."""
+"""Bytes that a power cut writes all or not at all."""
 
 _PAGE = 4096
 
@@ -33,7 +34,7 @@ class _Resize(NamedTuple):
 
 
 class _File:
-    """Bytes as programs see them, bytes as the platters have them, and what lies between."""
+    """A file: its bytes as programs see them, as they are on the disk, and the changes between."""
 
     def __init__(self) -> None:
         self.live = bytearray()
@@ -44,7 +45,7 @@ class _File:
     def apply(self, change: _Write | _Resize) -> None:
         try:
             _apply(self.live, change)
-        except BufferError:  # mapped: mappings show writes, but end where the file did
+        except BufferError:  # mappings exist: they see writes, but not the new size
             self.live = bytearray(self.live)
             _apply(self.live, change)
         self.pending.append(change)
@@ -61,7 +62,7 @@ class _File:
     def cut(self, random: Random, faults: Counter[str]) -> None:
         fate = random.choice(("none", "all", "some", "some"))
         is_behind = False
-        """Whether something earlier is not there."""
+        """Whether an earlier change was lost."""
         for change in self.pending:
             if isinstance(change, _Resize):
                 if fate == "all" or (fate == "some" and random.random() < 0.5):
@@ -113,7 +114,7 @@ class _Directory:
 
 
 class FaultyDisk:
-    """A :class:`~penstock.storage.disk.Disk` whose every fault is ordered or drawn from a seed."""
+    """A :class:`~penstock.storage.disk.Disk` with faults that are ordered, or drawn from a seed."""
 
     def __init__(
         self,
@@ -122,8 +123,8 @@ class FaultyDisk:
         on_sync: Callable[[], None] | None = None,
         on_halt: Callable[[], None] | None = None,
     ) -> None:
-        """``on_sync`` is called at every sync: a simulation lets its clock advance there;
-        ``on_halt`` when :meth:`halt_after` has come to its end."""
+        """``on_sync`` is called at each sync, where a simulation lets its clock advance;
+        ``on_halt`` when the disk halts after :meth:`halt_after` or :meth:`halt_in_sync`."""
         self._random = Random(seed)
         self._root = _Directory()
         self._open: dict[int, _File] = {}
@@ -139,55 +140,57 @@ class FaultyDisk:
         self._syncs_left = 0
         self._sync_bytes_min = 0
         self.free_bytes: int | None = None
-        """Room left; a write or reservation that needs more fails with ENOSPC. None: endless."""
+        """Free bytes; a write or reservation that needs more fails with ENOSPC. None: no limit."""
         self.syncs = 0
-        """File syncs so far."""
+        """Number of file syncs."""
         self.faults: Counter[str] = Counter()
-        """What it has done wrong so far, by kind: a plan alone is no fault."""
+        """Faults that really happened, by kind; a planned fault that hits nothing is not
+        counted."""
 
     # Faults
 
     def power_cut(self) -> None:
-        """Everything not synced meets its fate; every open file and lock is gone."""
+        """Cut the power: each change that was not synced is kept, torn or lost; files and locks are
+        closed."""
         self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
         self._root.cut(self._random, self.faults)
         self._open.clear()
         self._locks.clear()
 
     def kill(self) -> None:
-        """The process ends, the machine goes on: open files and locks are gone, bytes are not."""
+        """Kill the process but not the machine: files and locks are closed, all bytes stay."""
         self._is_halted, self._calls_left, self._syncs_left = False, 0, 0
         self._open.clear()
         self._locks.clear()
 
     def halt(self) -> None:
-        """From here on, and until :meth:`kill` or :meth:`power_cut`, nothing reaches the disk: what
-        a program does in its last moments it has not done."""
+        """Let nothing more reach the disk, until :meth:`kill` or :meth:`power_cut`: what the
+        program does in its last moments has no effect."""
         self._is_halted, self._calls_left, self._syncs_left = True, 0, 0
 
     def halt_after(self, calls: int) -> None:
-        """Halt in the middle of what a program does: after so many more calls."""
+        """Halt after ``calls`` more calls, in the middle of what the program does."""
         self._calls_left = calls
 
     def halt_in_sync(self, syncs: int, *, least_bytes: int = 0) -> None:
-        """Halt in the middle of the last one of so many syncs of files to come; those that have
-        fewer bytes than ``least_bytes`` to bring to the disk do not count."""
+        """Halt in the middle of one of the next syncs of files, the one numbered ``syncs``. Only
+        those with at least ``least_bytes`` bytes to write count."""
         self._syncs_left, self._sync_bytes_min = syncs, least_bytes
 
     def fail_writes(self, times: int = 1) -> None:
-        """The next ``times`` writes put down a part of what they should, and fail with EIO."""
+        """Let the next ``times`` writes fail with EIO after a part of their bytes."""
         self._writes_to_fail = times
 
     def fail_syncs(self, times: int = 1) -> None:
-        """The next ``times`` syncs of files or directories fail with EIO and lose the bytes."""
+        """Let the next ``times`` syncs of files or directories fail with EIO and lose the bytes."""
         self._good_syncs, self._syncs_to_fail = 0, times
 
     def fail_syncs_after(self, good: int) -> None:
-        """After ``good`` more syncs every one fails, until ``fail_syncs(0)``."""
+        """Let every sync after ``good`` more fail, until ``fail_syncs(0)``."""
         self._good_syncs, self._syncs_to_fail = good, 1 << 60
 
     def flip(self, path: str, offset: int, *, bit: int = 0) -> None:
-        """Turn one bit round, on disk and in every cache."""
+        """Flip one bit, on disk and in every cache."""
         file = self._file(path)
         self.faults["bit flipped"] += 1
         file.live[offset] ^= 1 << bit
@@ -195,12 +198,12 @@ class FaultyDisk:
             file.durable[offset] = file.live[offset]
 
     def shorten(self, path: str, size: int) -> None:
-        """Make the file end at ``size``, durably."""
+        """Cut the file off at ``size`` bytes, durably."""
         self.faults["file cut off"] += 1
         self._file(path).shorten(size)
 
     def make_unreadable(self, path: str, offset: int) -> None:
-        """Reads that touch the 4 KiB page at ``offset`` fail with EIO from now on."""
+        """Let reads of the 4 KiB page at ``offset`` fail with EIO from now on."""
         self._file(path).unreadable.add(offset // _PAGE)
 
     def content(self, path: str) -> bytes:
@@ -226,7 +229,7 @@ class FaultyDisk:
         node = self._node(file)
         wanted = b"".join(chunks)
         room = self._take_room(node, offset + len(wanted))
-        if room < 0:  # a full disk takes what fits
+        if room < 0:  # a full disk writes as much as fits
             written = wanted[: max(len(wanted) + room, 0)]
             node.apply(_Write(offset, written))
             self.free_bytes = 0
@@ -347,7 +350,7 @@ class FaultyDisk:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF)) from None
 
     def _open_bytes(self, file: int) -> int:
-        """What of an open file a sync would bring to the disk."""
+        """Bytes of an open file that a sync would write."""
         pending = self._open[file].pending if file in self._open else ()
         return sum(len(each.written) for each in pending if isinstance(each, _Write))
 
@@ -384,7 +387,7 @@ class FaultyDisk:
         return node
 
     def _take_room(self, node: _File, end: int) -> int:
-        """Bytes left after the file has grown to ``end``; negative by how much it does not fit."""
+        """Bytes left after the file has grown to ``end``; negative: as many are missing."""
         growth = max(end - len(node.live), 0)
         if self.free_bytes is None:
             return growth
@@ -417,7 +420,7 @@ def _apply(content: bytearray, change: _Write | _Resize) -> None:
 
 
 def _sectors(change: _Write) -> list[_Write]:
-    """The write as the disk does it: sector by sector."""
+    """The parts of a write, one for each sector."""
     found = []
     at, end = change.offset, change.offset + len(change.written)
     while at < end:

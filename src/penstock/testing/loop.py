@@ -1,4 +1,4 @@
-"""A seeded asyncio loop on virtual time: same seed, same interleaving, same result."""
+"""A seeded asyncio loop on virtual time: the same seed gives the same interleaving and result."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 START_US = 1_700_000_000_000_000
-"""What the clock shows when a loop is made, in microseconds since the epoch."""
+"""What the clock shows when a loop is made, in microseconds since 1970."""
 
 ROUNDS_MAX = 20_000
-"""Rounds of a loop within one instant; a life that needs more has stopped getting anywhere."""
+"""Most rounds of a loop in one instant; a simulation that needs more makes no progress."""
 
 
 CPU_S_MAX = 60
-"""Processor time of one life; some hundred times what it takes."""
+"""Most seconds of processor time for one simulation; usual ones take a hundredth of it."""
 
 
 class Deadlock(AssertionError):
-    """Every task waits for another and no timer is set: nothing would ever happen again."""
+    """Every task waits for another, and no timer is set: nothing would ever happen again."""
 
 
 class Livelock(AssertionError):
-    """Tasks wake each other without end and no time passes: nothing else would ever happen."""
+    """Tasks wake each other without end while no time passes: nothing else would ever happen."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Instead of waiting for sockets, move the clock to the next timer."""
+    """A selector that moves the clock to the next timer instead of waiting for sockets."""
 
     loop: SimLoop
 
@@ -55,12 +55,12 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class _SimTask(asyncio.Task[Any]):
-    """A task whose place in a set follows from its age, not from where it lies in memory."""
+    """A task ordered by its age in sets, and not by its address in memory."""
 
     def __init__(self, work: Any, *, loop: SimLoop, **more: Any) -> None:
         self.number = loop.number()
         self.machine = more["context"].get(MACHINE, "") if "context" in more else MACHINE.get()
-        """Where it runs."""
+        """The simulated machine it runs on."""
         super().__init__(work, loop=loop, **more)
 
     def __hash__(self) -> int:
@@ -80,9 +80,9 @@ class _SimFuture(asyncio.Future[Any]):
 
 
 class SimLoop(asyncio.SelectorEventLoop):
-    """Runs what is ready in an order drawn from the seed; sleeping costs no time.
+    """Runs ready callbacks in an order drawn from the seed; sleeping takes no real time.
 
-    Its connections lead through :attr:`network`.
+    Its connections are those of :attr:`network`.
     """
 
     _ready: deque[asyncio.Handle]
@@ -90,8 +90,8 @@ class SimLoop(asyncio.SelectorEventLoop):
     def __init__(self, random: Random) -> None:
         self.elapsed_s = 0.0
         self.shuffles = True
-        """Whether what is ready in one round runs in any order, as threads would have it; else in
-        the order in which it became ready, on which a client may rely."""
+        """Whether the callbacks of one round run in any order, as those of threads would. If false
+        they keep the order in which they became ready, on which a client may rely."""
         self._random = random
         self._numbers = 0
         self.tasks: dict[_SimTask, None] = {}
@@ -99,7 +99,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.network = SimNetwork(self, random)
         self._instant_s = 0.0
         self._rounds = 0
-        """In this instant."""
+        """Rounds in this instant."""
         selector = _JumpingSelector()
         selector.loop = self
         super().__init__(selector)
@@ -109,13 +109,13 @@ class SimLoop(asyncio.SelectorEventLoop):
         return _SimFuture(loop=self)
 
     def kill(self, machine: str) -> None:
-        """End the programs of a machine, as far as the others can see."""
+        """Kill the programs of a machine, as far as other machines can see."""
         self.network.kill(machine)
         for task in [task for task in self.tasks if task.machine == machine]:
             task.cancel()
 
     def number(self) -> int:
-        """The next one."""
+        """Draw the next number."""
         self._numbers += 1
         return self._numbers
 
@@ -161,7 +161,7 @@ class SimLoop(asyncio.SelectorEventLoop):
             self._instant_s, self._rounds = self.elapsed_s, 0
         self._rounds += 1
         if self._rounds > ROUNDS_MAX:
-            self._rounds = 0  # whoever hears of it may end its tasks
+            self._rounds = 0  # the callee may end its tasks
             busy = ", ".join(sorted({_wakes(handle) for handle in self._ready}))
             raise Livelock(
                 f"{ROUNDS_MAX:,} rounds at {self.elapsed_s:.6f} s and no time passes; busy: {busy}"
@@ -177,7 +177,7 @@ def _new_task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asynci
 
 
 def _wakes(handle: asyncio.Handle) -> str:
-    """What a handle goes on with, for people."""
+    """A description of what a handle continues with."""
     callback: Any = handle._callback  # type: ignore[attr-defined]  # asyncio shows it in repr only
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):
@@ -187,7 +187,7 @@ def _wakes(handle: asyncio.Handle) -> str:
 
 
 class SlowOffload:
-    """Blocking calls made right here, each seeming to take a moment of virtual time."""
+    """Runs blocking calls in place, and lets each take a moment of virtual time."""
 
     def __init__(self, random: Random, *, longest_s: float) -> None:
         self._random = random
@@ -206,7 +206,7 @@ def elapsed_s() -> float:
 
 
 async def pass_time(seconds: float) -> None:
-    """Let virtual time pass; a test on a real loop has no use for this."""
+    """Let virtual time pass. It refuses to run on a real loop, where a test must not sleep."""
     assert isinstance(asyncio.get_running_loop(), SimLoop), "real time is not ours to spend"
     await asyncio.sleep(seconds)
 
@@ -214,7 +214,7 @@ async def pass_time(seconds: float) -> None:
 def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
     """Run ``life`` to its end on a loop of its own.
 
-    Raises :class:`Deadlock` and :class:`Livelock` when it would never get there.
+    Raises :class:`Deadlock` or :class:`Livelock` if it can never end.
     """
     with (
         _cpu_time_limited(),
@@ -225,10 +225,10 @@ def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
 
 
 def simulated(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make an asynchronous test a plain one: each call runs it as :func:`simulate` does.
+    """Turn an asynchronous test into a plain one, which runs as :func:`simulate` does.
 
-    Its parameters stay what they are, so fixtures, marks and parametrised cases work as on any
-    test. One that is called ``seed`` seeds the loop; without it the seed is 1.
+    Its parameters stay, so fixtures, marks and parametrised cases work as on any test. A parameter
+    ``seed`` seeds the loop; without one the seed is 1.
     """
     signature = inspect.signature(story)
 
@@ -242,7 +242,7 @@ def simulated(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 @contextlib.contextmanager
 def _any_machine(random: Random) -> Iterator[None]:
-    """Identities are drawn from the seed, and names are those of no machine in particular."""
+    """Draw identities from the seed, and hide the names of the real machine and user."""
     draw = Random(random.getrandbits(64))
     before = uuid.uuid4, socket.gethostname, getpass.getuser
     uuid.uuid4 = lambda: uuid.UUID(int=draw.getrandbits(128), version=4)
@@ -256,9 +256,9 @@ def _any_machine(random: Random) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _cpu_time_limited() -> Iterator[None]:
-    """One step of a task that never ends is no round of the loop: only the time it takes tells."""
+    """Stop a task whose single step never ends, which no count of rounds would notice."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
+        yield  # signals work in the main thread only
         return
 
     def stop(*_: object) -> None:

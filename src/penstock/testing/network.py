@@ -1,10 +1,10 @@
-"""A network in memory for a :class:`~penstock.testing.loop.SimLoop`: connections that are cut
-anywhere, wait, break, or break for one side only, the same way for the same seed.
+"""A network in memory for a :class:`~penstock.testing.loop.SimLoop`, with faults that are the same
+for the same seed.
 
-What a stream over a real network may do and a test must see: bytes come in pieces of any length
-and after any time; a connection is reset with bytes under way; one side ends and the other is
-never told; nobody is told that nothing will come any more; what an abandoned connection has sent
-arrives after what its successor has sent; a peer stops reading; a greeting comes a second time.
+It does what a real network may do to a stream and a test must see. Bytes come in pieces of any
+length and after any time. A connection is reset with bytes under way. One side ends and the other
+is never told. Connections fall silent. Bytes of an abandoned connection arrive after those of its
+successor. A peer stops reading. A greeting comes twice.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from random import Random
 from typing import Any, cast
 
 MACHINE: ContextVar[str] = ContextVar("machine", default="")
-"""On which simulated machine the present task runs; tasks it starts are there, too."""
+"""The simulated machine of the present task; tasks that it starts inherit it."""
 
 WINDOW_BYTES = 32 << 10
-"""What one side has sent and the other has not taken yet, at most; the rest waits in line."""
+"""Most bytes that are sent and not yet read by the other side; more have to wait."""
 HIGH_WATER_BYTES = 64 << 10
 
 _EOF = object()
@@ -39,33 +39,33 @@ class SimTransport(asyncio.Transport):
         self.peer: SimTransport
         """The other end."""
         self.protocol: Program | None = None
-        """None: nobody is at this end."""
+        """The program at this end; None: it is gone."""
         self.is_dead = False
-        """The program it belonged to is gone, and was not told."""
+        """The program is gone without having been told."""
         self.is_silent = False
-        """Nothing gets out of here any more, and nobody is told."""
+        """Nothing leaves this end any more, and nobody is told."""
         self.held_until_s = 0.0
-        """Until then nothing gets out of here."""
+        """Virtual time until which nothing leaves this end."""
         self.said = bytearray()
-        """Everything that was sent from here, as far as a replay may want it."""
+        """The first bytes that were sent from here, for a replay."""
         self._network = network
         self._info = {"peername": (peer, 1)}
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._high_water = HIGH_WATER_BYTES
         self._is_stopped = False
-        """The protocol was told to stop writing."""
+        """The protocol was told to pause writing."""
         self._is_closing = False
         self._is_lost = False
         self._is_finished = False
-        """Nothing more is written here; what the other end writes is taken."""
+        """This end has sent its last byte; it still reads."""
         self._has_said_eof = False
         self._window_bytes = 0
-        """Sent from here, and not taken by the other end."""
+        """Bytes sent from here that the other end has not read."""
         self._under_way: deque[object] = deque()
         self._due_s = 0.0
         self._inbox: deque[object] = deque()
-        """Has come, and was not taken."""
+        """What has arrived and was not read."""
         self._takes = True
 
     # --- what programs do ----------------------------------------------------------------
@@ -118,7 +118,7 @@ class SimTransport(asyncio.Transport):
         self._finish()
 
     def abort(self) -> None:
-        """Drop it. The other side hears of it, or not."""
+        """Drop the connection. The other side may or may not be told."""
         if self._is_lost or self.is_dead:
             return
         self._unsent.clear()
@@ -132,11 +132,11 @@ class SimTransport(asyncio.Transport):
     # --- what the network does -----------------------------------------------------------
 
     def reset(self) -> None:
-        """Break this end; the program at it is told."""
+        """Break this end, and tell its program."""
         self._lose(ConnectionResetError("Connection reset by peer"))
 
     def die(self) -> None:
-        """The program is gone: whoever sends something here is told, if this machine still is."""
+        """End the program: senders are told by this machine, as long as it has power."""
         self.is_dead = True
         self.protocol = None
         self._unsent.clear()
@@ -168,7 +168,7 @@ class SimTransport(asyncio.Transport):
             self._lose(None)
 
     def _send(self, piece: object) -> None:
-        """Put something on its way; what is on its way stays in order."""
+        """Send something; what is under way keeps its order."""
         network = self._network
         if self.is_silent:
             network.faults["dropped, and nobody told"] += 1
@@ -183,7 +183,7 @@ class SimTransport(asyncio.Transport):
         network.loop.call_at(self._due_s, self._arrive)
 
     def _arrive(self) -> None:
-        """The next thing under way reaches the other end, unless the way is shut by now."""
+        """Deliver the next thing under way, unless the connection has fallen silent."""
         if self.is_silent and self._under_way:
             self._network.faults["dropped, and nobody told"] += len(self._under_way)
             self._under_way.clear()
@@ -252,7 +252,7 @@ class SimTransport(asyncio.Transport):
 
 
 class Door:
-    """A listening address; what ``loop.create_server`` gives."""
+    """A listening address, as ``loop.create_server`` gives it."""
 
     def __init__(self, network: SimNetwork, address: Address, machine: str) -> None:
         self._network = network
@@ -277,16 +277,16 @@ class SimNetwork:
         self.ends: dict[SimTransport, None] = {}
         """Ends of connections that are open."""
         self.is_faulty = False
-        """Whether what programs end themselves may fail to reach the other side."""
+        """Whether the end of a connection may fail to reach the other side."""
         self.is_shut = False
-        """Nothing gets through, old or new, and nobody is told."""
+        """Whether nothing gets through, on old or new connections, without anybody being told."""
         self.down: set[str] = set()
         """Machines without power."""
         self.kept_bytes = 0
-        """How much of what a connection has said is kept, for a replay."""
+        """How many bytes of a connection are kept for a replay."""
         self.lag_s = 0.001
         self.faults: Counter[str] = Counter()
-        """What it has done so far to pieces and connections, by kind."""
+        """Faults that really happened, by kind."""
         self._random = random
 
     # --- what loops ask for --------------------------------------------------------------
@@ -300,11 +300,12 @@ class SimNetwork:
     async def create_connection(
         self, make: Callable[[], Program], host: str, port: int
     ) -> tuple[SimTransport, Program]:
-        """Raises ``ConnectionRefusedError``; without power at the other end it never comes back."""
+        """Connect to an address. Raises ``ConnectionRefusedError``; waits for ever if the other
+        machine has no power."""
         await asyncio.sleep(self.delay_s())
         door = self.doors.get((host, port))
         while self.is_shut or (door is None and self.down):
-            await asyncio.sleep(1)  # asked again and again, until whoever waits has had enough
+            await asyncio.sleep(1)  # waits until the caller gives up
             door = self.doors.get((host, port))
         if door is None:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -317,7 +318,7 @@ class SimNetwork:
         return near, protocol
 
     def _connected(self, machine: str, door: Door) -> SimTransport:
-        """A connection as the listening side knows it; gives the other end."""
+        """The listening side's end of a new connection; gives the other end."""
         near = SimTransport(self, machine, "127.0.0.1")
         far = SimTransport(self, door.machine, "127.0.0.1")
         near.peer, far.peer = far, near
@@ -329,7 +330,8 @@ class SimNetwork:
     # --- faults --------------------------------------------------------------------------
 
     def replay(self, said: bytes, address: Address) -> None:
-        """A connection that nobody makes any more says what one has said before."""
+        """Repeat bytes that an earlier connection has sent, on a connection that nobody else
+        uses."""
         door = self.doors.get(address)
         if door is None or self.is_shut:
             return
@@ -340,14 +342,14 @@ class SimNetwork:
         self.forget(near)
 
     def shut(self, *, shut: bool) -> None:
-        """Part all machines from each other, or join them again; what was on its way is lost with
-        its connection, about which nobody is told."""
+        """Part all machines from each other, or join them again. Bytes under way are lost with
+        their connections, and nobody is told."""
         self.is_shut = shut
         for end in list(self.ends) if shut else ():
             end.is_silent = True
 
     def kill(self, machine: str) -> None:
-        """The programs of a machine are gone; the machine tells whoever sends them something."""
+        """Kill the programs of a machine; the machine resets their connections."""
         for end in self._ends_on(machine):
             end.die()
             end._send(_RESET)
@@ -355,7 +357,7 @@ class SimNetwork:
         self._close_doors(machine)
 
     def power_off(self, machine: str) -> None:
-        """The machine says nothing any more, before :meth:`power_on`."""
+        """Switch a machine off; it says nothing until :meth:`power_on`."""
         for end in self._ends_on(machine):
             end.is_silent = True
             end.die()
@@ -367,7 +369,7 @@ class SimNetwork:
         self.down.discard(machine)
 
     def heal(self) -> None:
-        """From now on nothing goes wrong; whoever was not told is told now."""
+        """Stop all faults, and tell programs of the connections that were silently lost."""
         self.is_faulty = self.is_shut = False
         for end in list(self.ends):
             if end.is_silent or end.peer.is_silent or not end.peer.is_open:
@@ -375,7 +377,7 @@ class SimNetwork:
             end.held_until_s = 0.0
 
     def connections(self) -> list[tuple[SimTransport, SimTransport]]:
-        """Both ends of each that is whole: who has connected, and the door's side."""
+        """Both ends of each open connection: the one that connected, and the listener's."""
         doors = {door.machine for door in self.doors.values()}
         return [
             (end, end.peer)
@@ -397,7 +399,7 @@ class SimNetwork:
         self.ends.pop(end, None)
 
     def answers(self, machine: str) -> bool:
-        """Whether a machine says that nobody is there."""
+        """Whether a machine answers that no program listens."""
         return machine not in self.down and not self.is_shut and machine != "a ghost"
 
     def is_told(self) -> bool:
@@ -407,7 +409,7 @@ class SimNetwork:
         return min(self._random.expovariate(1 / self.lag_s), 60 * self.lag_s)
 
     def pieces(self, whole: bytes) -> Iterator[bytes]:
-        """Cut anywhere, or not at all."""
+        """The bytes, cut anywhere or not at all."""
         random, at = self._random, 0
         while len(whole) - at > 1 and random.random() < 0.3:
             cut = at + random.randint(1, min(len(whole) - at - 1, 4 << 10))

@@ -1,4 +1,4 @@
-"""A peer that speaks the native protocol byte by byte, and need not speak it well."""
+"""A peer for tests that speaks the native protocol frame by frame, correctly or not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ANSWER_TIMEOUT_S = 60.0
 
 
 class RawPeer:
-    """One connection to a realm; everything is said by hand."""
+    """One connection to a realm, on which the test sends every byte."""
 
     def __init__(
         self,
@@ -26,8 +26,8 @@ class RawPeer:
         receive_bytes: int | None = None,
         patience_s: float = ANSWER_TIMEOUT_S,
     ) -> None:
-        """``receive_bytes``: a small receive buffer, for a peer that does not keep up.
-        ``patience_s``: after so long sending and hearing raise ``TimeoutError``."""
+        """``receive_bytes`` makes a small receive buffer, for a peer that does not keep up. After
+        ``patience_s`` seconds sending and receiving raise ``TimeoutError``."""
         address = parse_url(url).addresses[0]
         self._socket = socket.socket()
         if receive_bytes is not None:
@@ -38,7 +38,7 @@ class RawPeer:
         self._waiting: list[tuple[wire.FromServer, bytes]] = []
 
     def send(self, *pieces: bytes | bytearray | memoryview) -> None:
-        """Raw bytes. Whether the realm still listens shows when an answer is asked for."""
+        """Send raw bytes. Whether the realm still reads shows when an answer is expected."""
         try:
             self._socket.sendall(b"".join(pieces))
         except ConnectionError:
@@ -53,9 +53,9 @@ class RawPeer:
         return self.hear(wire.Welcome)
 
     def hear(self, kind: type[M]) -> M:
-        """The next message of a kind; others are passed over.
+        """The next message of a type; others are skipped.
 
-        Raises ``EOFError`` when the realm hangs up before, ``TimeoutError`` when none comes.
+        Raises ``EOFError`` when the realm closes first, ``TimeoutError`` when none comes.
         """
         while True:
             message, _ = self._next()
@@ -63,7 +63,7 @@ class RawPeer:
                 return message
 
     def hear_until(self, request: int) -> list[wire.FromServer]:
-        """Everything up to the answer to ``request``, or until the realm hangs up."""
+        """All messages up to the answer to ``request``, or until the realm closes."""
         found: list[wire.FromServer] = []
         try:
             while True:
@@ -88,7 +88,7 @@ class RawPeer:
 
     @property
     def is_closed_by_the_realm(self) -> bool:
-        """Waits for what comes next; true when it is the end."""
+        """Whether the connection ends; waits for the next message or the end."""
         try:
             self._next()
         except (EOFError, RemoteProtocolViolation):

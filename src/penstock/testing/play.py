@@ -1,4 +1,4 @@
-"""Drive one channel by hand: no loop, no store, and a clock that moves when told."""
+"""Drives one channel by hand, without a loop or a store, on a clock that moves when told."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from penstock.core.vocabulary.messages import (
 
 
 class Play:
-    """A channel and the facts it recorded, in the order a shard would have stored them."""
+    """A channel, and the facts it recorded in the order in which a shard would store them."""
 
     def __init__(self, channel: Channel, *, now_us: int = 1_700_000_000_000_000) -> None:
         self.channel = channel
         self.now_us = now_us
         self.definition = channel.state.definition
-        """As the channel was created."""
+        """The definition with which the channel was created."""
         self.recorded: list[StoredFact] = []
-        """What a restart would find."""
+        """The facts that a restart would find."""
         self.removed: list[Removed] = []
-        """Every removal, also of what no restart would find, in the order they happened."""
+        """All removals in order, including those that are not recorded."""
         self.lane_of: Callable[[int], Hashable] = lambda event_id: None
-        """By id: which lane an event is in, where a durable asks (SEM D11)."""
+        """The lane of an event, by its id, for durables that keep order per lane (SEM D11)."""
         self.answer: Span | int | None = None
-        """What the last command was answered with."""
+        """The answer to the last command."""
 
     @property
     def rules(self) -> Rules:
         return self.channel.state.rules
 
     def wait(self, ms: int) -> None:
-        """Let time pass; nothing else happens."""
+        """Let time pass."""
         self.now_us += ms * 1_000
 
     def do(self, command: Command) -> list[Effect]:
-        """Give ``command`` as a group of its own: sweep, decide, apply, attend, sweep, recall,
+        """Execute ``command`` as a group of its own: sweep, decide, apply, attend, sweep, recall,
         offer.
 
         Raises ``Refused``; what was swept before stays swept.
@@ -63,20 +63,19 @@ class Play:
         return [*self.channel.recalls(), *self.offers()]
 
     def step(self, command: Command) -> None:
-        """Give ``command`` as one of a group: nothing is offered before the group is stored."""
+        """Execute ``command`` as one of a group: nothing is offered before the group is stored."""
         self.sweep()
         self.answer = self._decide(command)
 
     def sweep(self) -> None:
-        """Remove what is due, as a shard does before and after each group: of what moves to a
-        dead event store one step."""
+        """Remove what is due, as a shard does before and after each group; events that move to a
+        dead event store in one step."""
         if self.channel.needs_sweep(self.now_us):
             self._decide(Sweep())
 
     def offers(self) -> list[Effect]:
-        """All that is to be done now, round after round until nothing is left; what is relayed
-        is gone then, and what has passed. While expired events still have to move nothing is
-        done (SEM T1)."""
+        """All effects that are due, round after round until there are none. Relayed and passing
+        events are gone then. While expired events still have to move there are none (SEM T1)."""
         effects: list[Effect] = []
         state = self.channel.state
         while self.channel.has_offers and not state.overdue:
@@ -103,7 +102,7 @@ class Play:
         self.channel.attend(command, self.now_us)
 
     def restart(self) -> None:
-        """Lose what was not recorded: a new channel from the recorded facts."""
+        """Restart: a new channel from the recorded facts, so that everything else is lost."""
         self._rebuild()
 
     def restart_from_snapshot(self) -> None:
@@ -114,11 +113,11 @@ class Play:
         self._rebuild()
 
     def snapshot(self) -> None:
-        """Let a snapshot stand for all facts so far, and go on."""
+        """Replace all facts so far by a snapshot, and continue."""
         self.recorded = [self.channel.snapshot()]
 
     def close(self) -> None:
-        """End in order, then start again."""
+        """Close in order, and start again."""
         for fact in self.channel.closing():
             self.recorded.append(fact)
             self.channel.apply(fact)
@@ -157,7 +156,7 @@ def publish(count: int = 1, *, superseded: Spans = (), **more: object) -> Publis
 
 
 def span(first: int, last: int | None = None) -> Span:
-    """The ids from ``first`` through ``last``, as people count."""
+    """The span of the ids ``first`` to ``last``, both inclusive."""
     return Span(first, (first if last is None else last) + 1)
 
 
@@ -167,7 +166,7 @@ def events(spans: Spans) -> list[int]:
 
 
 def delivered(effects: list[Effect]) -> dict[int, list[int]]:
-    """By subscription: the ids delivered, in order."""
+    """The ids delivered to each subscription, in order."""
     found: dict[int, list[int]] = {}
     for effect in effects:
         if isinstance(effect, Deliver):
@@ -176,7 +175,7 @@ def delivered(effects: list[Effect]) -> dict[int, list[int]]:
 
 
 def redelivered(effects: list[Effect]) -> dict[int, int]:
-    """By id: its redelivery count, for the events delivered with one."""
+    """The redelivery counts of events that were delivered again, by id."""
     return {
         event_id: count
         for effect in effects
@@ -187,5 +186,5 @@ def redelivered(effects: list[Effect]) -> dict[int, int]:
 
 
 def finished(effects: list[Effect]) -> list[int]:
-    """The subscriptions told that a browse is at its end or a demand met."""
+    """The subscriptions whose browse has ended, or whose demand is met."""
     return [effect.subscription for effect in effects if isinstance(effect, Finished)]

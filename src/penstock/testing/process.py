@@ -24,16 +24,16 @@ import msgspec
 import penstock
 
 START_TIMEOUT_S = 60.0
-"""How long a server may take until it listens; generous, because machines are busy."""
+"""Seconds that a server may take until it listens; many, because test machines are busy."""
 END_TIMEOUT_S = 60.0
 
 
 class ServerDidNotStart(AssertionError):
-    """The server ended before it listened; the text has its exit status and its log."""
+    """The server ended before it listened; the text has its exit status and log."""
 
 
 class ServerProcess:
-    """``python -m penstock serve`` on a free port. The process is gone when the block ends."""
+    """``python -m penstock serve`` on a free port. The process has ended when the block has."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "penstock"),
     ) -> None:
-        """``arguments`` come after our own and win over them: ``"--port", "9001"``. ``program``
-        is what Python is told to run; it takes the rest of the line as ``penstock`` does."""
+        """``arguments`` follow our own and override them: ``"--port", "9001"``. ``program`` is what
+        Python runs, which takes the rest of the line as ``penstock`` does."""
         self.directory = Path(directory)
         self.url = ""
-        """Where it listens; "" before it does."""
+        """The URL it listens at; empty until it does."""
         self._command = [
             *(sys.executable, *program, "serve", "--data", str(directory)),
             *("--port", "0", "--no-http", "--log-format", "json"),
@@ -56,11 +56,11 @@ class ServerProcess:
         self._process: subprocess.Popen[str] | None = None
         self._lines: list[str] = []
         self._settled = threading.Event()
-        """It listens, or it has ended."""
+        """Set when it listens, or has ended."""
         self._reader: threading.Thread | None = None
 
     def start(self) -> ServerProcess:
-        """Start it and wait until it listens. Raises :class:`ServerDidNotStart`."""
+        """Start it, and wait until it listens. Raises :class:`ServerDidNotStart`."""
         assert self._process is None, "a server process is started once"
         self._process = subprocess.Popen(
             self._command,
@@ -94,21 +94,21 @@ class ServerProcess:
 
     @property
     def http_url(self) -> str:
-        """Where it serves HTTP, if it was started with ``--http`` and ``--http-port 0``."""
+        """The URL of its HTTP port, if it was started with ``--http`` and ``--http-port 0``."""
         return str(self.logged("http.listening")[0]["url"])
 
     @property
     def port(self) -> int:
-        """The port it listens on; to start a successor on the same one."""
+        """The port it listens on, for example to start a successor on it."""
         return int(self.url.rpartition(":")[2])
 
     @property
     def log(self) -> str:
-        """Everything it has logged so far, one JSON object a line."""
+        """Everything it has logged so far, one JSON object in each line."""
         return "".join(self._lines)
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """The log's lines of one event name, e.g. ``realm.recovered``."""
+        """The log entries of one event name, e.g. ``realm.recovered``."""
         entries = [_entry(line) for line in self._lines]
         return [entry for entry in entries if entry.get("event") == event]
 
@@ -120,12 +120,12 @@ class ServerProcess:
         self._running.send_signal(number)
 
     def terminate(self) -> int:
-        """Ask it to stop (SIGTERM) and wait; gives the exit status."""
+        """Ask it to stop (SIGTERM), and wait; gives the exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def kill(self) -> int:
-        """End it at once (SIGKILL) and wait, as a crash does."""
+        """Kill it (SIGKILL) as a crash would, and wait."""
         self.signal(signal.SIGKILL)
         return self.wait()
 
@@ -174,5 +174,5 @@ def _entry(line: str) -> dict[str, Any]:
 
 
 def _source_path() -> str:
-    """The child runs the package this process runs."""
+    """The folder of the package that this process runs, for the child to run the same."""
     return str(Path(penstock.__file__).parents[1])

@@ -23,9 +23,9 @@ class Relay:
 
     def __init__(self, url: str) -> None:
         self.target = url
-        """Where new connections lead."""
+        """URL of the realm, for new connections."""
         self.asked_bytes = 0
-        """How much has gone to the realm, over all connections."""
+        """Bytes that went to the realm, over all connections."""
         self._door_is_open = True
         self._answers = threading.Event()
         self._answers.set()
@@ -37,25 +37,25 @@ class Relay:
 
     @property
     def url(self) -> str:
-        """For clients to connect to."""
+        """The URL for clients to connect to."""
         return f"penstock://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def hold_answers(self) -> None:
-        """Nothing from the realm reaches a client any more; the other way stays open."""
+        """Hold back everything from the realm to clients; the other way stays open."""
         self._answers.clear()
 
     def release_answers(self) -> None:
         self._answers.set()
 
     def close_door(self) -> None:
-        """New connections are closed at once."""
+        """Close new connections at once."""
         self._door_is_open = False
 
     def open_door(self) -> None:
         self._door_is_open = True
 
     def cut(self) -> None:
-        """End every connection now; what is under way is lost."""
+        """Close all connections now; bytes under way are lost."""
         with self._lock:
             sockets, self._sockets = self._sockets, []
         for each in sockets:
@@ -119,5 +119,5 @@ class Relay:
 
 def _end(each: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)  # wakes who waits on it
+        each.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits on it
     each.close()

@@ -1,4 +1,4 @@
-"""An embedded store on any disk, opened in one line, everything in it decided by the test."""
+"""An embedded store on any disk, opened in one line; the test decides everything in it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
 
 IDENTITY = 0x5EED
-"""The id of every journal a test makes."""
+"""Id of every journal that a test makes."""
 
 
 class StillClock:

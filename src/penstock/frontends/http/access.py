@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: the one door every route goes through."""
+"""Authenticates each HTTP request, and refuses those of other sites' pages."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from penstock.runtime.access.access import Access
 from penstock.runtime.access.logins import CSRF_HEADER
 
 COOKIE: Final = "penstock_session"
-"""Prefix of the name of the session's cookie."""
+"""Prefix of the name of the session cookie."""
 LOCAL_HOSTS: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 _HOST: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:/?#@\\]*))(?::([0-9]{0,5}))?")
-"""A name or address, and a port."""
+"""A host name or address, and a port."""
 
 
 class Guard:
-    """Finds out who asks, and keeps other sites' pages out."""
+    """Finds out who sends a request, and refuses pages of other sites."""
 
     def __init__(
         self, access: Access, hosts: Collection[str] = (), *, is_secure: bool = False
     ) -> None:
-        """``hosts`` are names of this realm, beside those of this machine; with ``is_secure`` it
-        has shown a certificate with its name to whoever asks."""
+        """``hosts`` are names of this realm besides those of this machine. With ``is_secure`` the
+        realm proves its name to each client by its certificate."""
         self.access = access
         self._hosts = LOCAL_HOSTS | {name.lower() for name in hosts}
         self.is_secure = is_secure
 
     def check_site(self, headers: Mapping[str, str], local: str, *, changes: bool) -> None:
-        """Refuse what a page of another site makes a browser ask.
+        """Refuse a request that a page of another site makes a browser send.
 
-        Without authentication the name in ``Host`` has to be one of this machine, or ``local``,
-        the address the request came in by: a name that somebody else's DNS leads here is neither
-        (DNS rebinding). What changes something is only taken from the console's own pages, or
-        from no page at all. Raises ``CrossSite``, and ``InvalidArgument`` for a ``Host`` that is
-        none.
+        Without authentication the ``Host`` must name this machine or be ``local``, the address at
+        which the request came in: a foreign DNS name that leads here is neither (DNS rebinding).
+        Requests that change something are accepted only from the console's own pages, or from no
+        page at all. Raises ``CrossSite``, and ``InvalidArgument`` for a malformed ``Host``.
         """
         named = headers.get("host", "")
         host = host_of(named)
@@ -63,10 +62,10 @@ class Guard:
             )
 
     def _nobody(self, headers: Mapping[str, str], host: str) -> Principal:
-        """Who asks without saying who. Under a name the realm does not know that may be a page of
-        another site, whose DNS leads here: it gets nothing that strangers get elsewhere.
+        """The principal of a client that does not sign in.
 
-        Raises ``AuthenticationFailed``.
+        Under a name that the realm does not know, the request may come from another site's page
+        whose DNS name leads here, and is refused. Raises ``AuthenticationFailed``.
         """
         named = headers.get("host", "")
         if self.access.mode == "optional" and not (self.is_secure or self._knows(named)):
@@ -78,7 +77,8 @@ class Guard:
         return self.access.anonymous(host)
 
     def _knows(self, named: str) -> bool:
-        """Addresses lead nowhere else: only names are somebody's to change."""
+        """Whether a ``Host`` is known to mean this realm. Addresses always do: only names can be
+        pointed elsewhere."""
         host = host_of(named)
         return host in self._hosts or is_address(host)
 
@@ -90,8 +90,8 @@ class Guard:
         *,
         changes: bool,
     ) -> Principal:
-        """Who asks: by Basic, Bearer, the console's session or a certificate, or nobody in
-        particular.
+        """The principal of a request, by Basic, Bearer, console session or certificate, or
+        anonymous.
 
         Raises ``AuthenticationFailed``, ``AccessDenied`` for a session without its CSRF header,
         ``InvalidArgument``.
@@ -118,14 +118,14 @@ class Guard:
             return known or self._nobody(headers, host)
         if changes:
             self.access.logins.check_csrf(login, headers.get(CSRF_HEADER.lower(), ""))
-        return replace(login.principal, host=host)  # the host is where it comes from now
+        return replace(login.principal, host=host)  # the host of this request, not of the login
 
     def cookie(self, headers: Mapping[str, str]) -> str:
-        """The name of the session's cookie, where the realm is asked for as ``headers`` say."""
+        """The name of the session cookie, for the ``Host`` in ``headers``."""
         return cookie_name(headers, is_secure=self.is_secure)
 
     def secret_in(self, headers: Mapping[str, str]) -> str:
-        """The secret of the session; empty: the request has none."""
+        """The secret of the session; empty if the request has none."""
         return cookie_of(headers, is_secure=self.is_secure)
 
     def csrf_of(self, headers: Mapping[str, str]) -> str | None:
@@ -134,8 +134,8 @@ class Guard:
         return None if found is None else found.csrf
 
     def check_still(self, principal: Principal, headers: Mapping[str, str], now_us: int) -> None:
-        """Raises when a view that was opened with ``headers`` has to end: its token or session has
-        ended, its user is gone, or may not come in any more."""
+        """Raise an error if a view that was opened with ``headers`` has to end, because its token
+        or session has ended, or its user was deleted or lost access."""
         access = self.access
         access.check_still(principal, now_us)
         secret = self.secret_in(headers)
@@ -146,10 +146,10 @@ class Guard:
 
 
 def cookie_name(headers: Mapping[str, str], *, is_secure: bool) -> str:
-    """The name of the session's cookie.
+    """The name of the session cookie.
 
-    Browsers keep cookies apart by host and not by port: two realms of one machine each have a name
-    of their own. Over TLS it is bound to this very host, too.
+    Browsers keep cookies by host and not by port, so the name has the port: two realms on one
+    machine do not overwrite each other's. Over TLS it is bound to the exact host as well.
     """
     port = port_of(headers.get("host", ""))
     prefix = "__Host-" if is_secure else ""
@@ -157,7 +157,7 @@ def cookie_name(headers: Mapping[str, str], *, is_secure: bool) -> str:
 
 
 def cookie_of(headers: Mapping[str, str], *, is_secure: bool) -> str:
-    """The session's secret; empty: the request has none."""
+    """The session's secret; empty if the request has none."""
     wanted = cookie_name(headers, is_secure=is_secure)
     for part in headers.get("cookie", "").split(";"):
         name, _, value = part.strip().partition("=")
@@ -167,7 +167,8 @@ def cookie_of(headers: Mapping[str, str], *, is_secure: bool) -> str:
 
 
 def host_of(named: str) -> str:
-    """Without its port; an IPv6 address without its brackets. Raises ``InvalidArgument``."""
+    """The host in ``Host`` without its port; an IPv6 address without brackets. Raises
+    ``InvalidArgument``."""
     found = _HOST.fullmatch(named)
     if found is None:
         raise InvalidArgument(
@@ -178,7 +179,7 @@ def host_of(named: str) -> str:
 
 
 def port_of(named: str) -> str:
-    """As it is written; empty: it is not."""
+    """The port in ``Host`` as it is written; empty if there is none."""
     found = _HOST.fullmatch(named)
     return "" if found is None else found[3] or ""
 

@@ -60,12 +60,13 @@ Headers = list[tuple[str, str]]
 JSON: Final = "application/json"
 QUERY_BYTES_MAX: Final = 128 << 10
 OPEN_BYTES_MAX: Final = SMALL_BYTES
-"""Limit in bytes for the body of a request without a signed-in user."""
+"""Most bytes in the body of a request without a signed-in user."""
 REFUSED_S: Final = 0.25
-"""How long the body of a request that is refused is waited for: only the audit log wants it."""
+"""Seconds to wait for the body of a refused request, which only the audit log uses."""
 HSTS: Final = ("strict-transport-security", "max-age=31536000")
 LOOKS: Final = frozenset(("/health", "/ready", "/metrics"))
-"""Ways to look whether the realm lives."""
+"""Paths that tell whether the realm works; they are answered even when all connections are
+taken."""
 SECURITY: Final[Headers] = [
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -84,7 +85,7 @@ _log = structlog.get_logger("penstock.http")
 
 
 class Refusal(Exception):
-    """An answer other than the one the route gives."""
+    """An answer other than the route's own."""
 
     def __init__(self, status: int, error: PenstockError, headers: Headers | None = None) -> None:
         super().__init__(str(error))
@@ -139,10 +140,8 @@ class Request:
         self.host = str(client[0]) if client else "localhost"
         self.local = str(local[0]) if local else "localhost"
 
-    # --- what is asked -------------------------------------------------------------------
-
     async def answer(self) -> None:
-        """Answer, or raise why not."""
+        """Answer the request, or raise why it is refused."""
         self._check_framing()
         changes = self.method in WRITES
         self._server.guard.check_site(self.headers, self.local, changes=changes)
@@ -164,7 +163,7 @@ class Request:
             await self._file()
 
     def _check_framing(self) -> None:
-        """Refuse what a proxy might take for a request of another length."""
+        """Refuse framing that a proxy might read as a request of another length."""
         if "transfer-encoding" not in self.headers:
             return
         if "content-length" in self.headers or self._version == "1.0":
@@ -223,7 +222,7 @@ class Request:
             self._is_unread = self._claimed > 0 or "transfer-encoding" in self.headers
             await self._check_right(principal, found)
             claimed = self._claimed if found.signature.body is Content else 0
-            carry(claimed)  # refused before a byte of it is held
+            carry(claimed)  # refused before a byte is read into memory
             body = await self._given(found, principal)
             self._is_unread = False
             if isinstance(body, Content) and not claimed:
@@ -241,14 +240,15 @@ class Request:
             await self._answered(call, found)
 
     def _share(self, route: Route, principal: Principal) -> AbstractContextManager[None]:
-        """What everybody may ask counts for nobody: signing in goes on while a user is busy."""
+        """Count the request for its user. Open routes count for nobody, so that a busy user can
+        still sign in."""
         if route.is_open:
             return contextlib.nullcontext()
         return self._server.requests.one(principal)
 
     async def _check_right(self, principal: Principal, found: Found) -> None:
-        """Raises ``AccessDenied`` before the body is read; what the audit log says of it tells what
-        the body named, if it is small and there."""
+        """Raise ``AccessDenied`` before the body is read. The audit record names what a small body
+        that has already arrived is about."""
         route, access, name = found.route, self._server.guard.access, _store_in(found)
         if route.is_open or access.allows(principal, route.operation, name):
             return
@@ -288,9 +288,9 @@ class Request:
         )
 
     async def _while_asked(self, work: Coroutine[Any, Any, Any], found: Found) -> Any:
-        """What ``work`` comes to. One that only reads ends with its client's connection, and
-        raises ``ConnectionLost``; what changes something looks for itself where it still may end.
-        """
+        """Run ``work`` and give its result. One that only reads is cancelled, with
+        ``ConnectionLost``, when its client disconnects; one that changes something runs to its
+        end."""
         if not found.route.reads:
             return await work
         asks = asker.get()
@@ -309,12 +309,13 @@ class Request:
             stay()
 
     async def _done(self, call: Call[Any, Any], found: Found) -> Any:
-        """Ask for the right, then do it; acts of administration are written to the audit log."""
+        """Check the right, then call the endpoint. Administrative operations are written to the
+        audit log."""
         route, access = found.route, call.guard.access
         if route.is_open:
             return await route.endpoint(call)
         if not isinstance(route.asks, str):
-            return await route.endpoint(call)  # which asks at the realm's door
+            return await route.endpoint(call)  # which checks the right itself
         async with access.act(call.principal, route.operation, _store_in(found), call.target):
             return await route.endpoint(call)
 
@@ -342,7 +343,7 @@ class Request:
             ) from None
 
     async def _given(self, found: Found, principal: Principal) -> Any:
-        """The body as the route wants it."""
+        """The body as the route's type."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if found.signature.body is not Upload:
             return self._body(found, await self._content(kind, found.route, principal))
@@ -352,12 +353,12 @@ class Request:
 
     @property
     def _claimed(self) -> int:
-        """Bytes that the request says its body has; 0: it does not say."""
+        """The body size that the request declares; 0: none."""
         claimed = self.headers.get("content-length", "0")
         return int(claimed) if claimed.isdecimal() else 0
 
     async def _uploaded(self) -> AsyncGenerator[bytes, None]:
-        """The body, of any length, as long as it goes on."""
+        """The body in parts, without a limit on its length, as long as parts keep coming."""
         more = True
         while more:
             try:
@@ -375,7 +376,7 @@ class Request:
         return Refusal(408, Unavailable(f"the body did not come within {seconds:g} s"))
 
     async def _content(self, kind: str, route: Route, principal: Principal) -> Content:
-        """The body, as far as it is allowed to be."""
+        """The whole body. Raises ``Refusal`` if it is too large, or comes too slowly."""
         limits = self._server.limits
         bytes_max = OPEN_BYTES_MAX if route.is_open else limits.body_bytes_max
         too_large = Refusal(
@@ -425,7 +426,7 @@ class Request:
     async def refuse(
         self, status: int, error: PenstockError, headers: Headers | None = None
     ) -> None:
-        """Say why not, unless the answer has begun already."""
+        """Answer with an error, unless the answer has begun already."""
         if self._began:
             return
         own = list(headers or ())
@@ -434,7 +435,7 @@ class Request:
         is_long = self._claimed > self._server.limits.body_bytes_max
         is_unread = self._is_unread and (status in (429, 503) or is_long)
         if status in (408, 413) or is_unread or self._is_spare:
-            own.append(("connection", "close"))  # the rest of its body is not read
+            own.append(("connection", "close"))  # the rest of the body is not read
         if error.retryable:
             wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
             own.append(("retry-after", str(math.ceil(wait_s))))
@@ -445,7 +446,7 @@ class Request:
     async def reply(
         self, status: int, data: bytes, kind: str = JSON, headers: Headers | None = None
     ) -> None:
-        """A whole answer."""
+        """Send a complete answer."""
         await self._begin(status, [("content-length", str(len(data)))], kind, headers)
         await self._body_part(b"" if self.method == "HEAD" else data, more=False)
 
@@ -465,13 +466,13 @@ class Request:
         )
 
     async def _body_part(self, data: bytes, *, more: bool) -> None:
-        """Raises ``TimeoutError`` when the peer does not take it."""
+        """Send a part of the body. Raises ``TimeoutError`` when the peer does not read it."""
         async with asyncio.timeout(self._server.limits.send_timeout_s):
             await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _stream(self, events: Events, call: Call[Any, Any], route: Route) -> None:
-        """Tell events until they end, the viewer goes or may not see them any more, or does not
-        take them."""
+        """Send events until they end, the viewer leaves or loses the right to see them, or it does
+        not read them."""
 
         def check() -> None:
             now_us = self._server.realm.clock.now_us()
@@ -488,7 +489,8 @@ class Request:
             events.close()
 
     async def _download(self, file: Download) -> None:
-        """Send a file; one that cannot be sent whole ends with its connection, too short."""
+        """Send a file. If it fails in the middle, the connection is closed, so that the client sees
+        a short body and no apparent success."""
         shown = quote(file.name, safe="")
         headers = [
             ("cache-control", "no-store"),
@@ -513,7 +515,7 @@ class Request:
             file.close()
 
     async def _while_there(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do ``work``, or as much of it as the peer stays for."""
+        """Run ``work`` until it ends or the peer disconnects."""
         async with asyncio.TaskGroup() as tasks:
             told = tasks.create_task(work)
             told.add_done_callback(lambda _: gone.cancel())
@@ -539,13 +541,13 @@ def stopping() -> RealmStopping:
 
 
 def _store_in(found: Found) -> str:
-    """The channel or queue a request is about; empty: none."""
+    """Name of the channel or queue that a request is about; empty: none."""
     named = found.params.get("channel") or found.params.get("queue")
     return destination_name(named) if named else ""
 
 
 def _explained(fault: Exception, body: bytes, wanted: Any) -> str:
-    """What is wrong with a body, with the value that is wrong where there is one."""
+    """What is wrong with a body, and the offending value if there is one."""
     given = ABSENT
     if isinstance(fault, msgspec.ValidationError):
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):

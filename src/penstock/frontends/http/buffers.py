@@ -1,7 +1,7 @@
-"""How much of requests' bodies is held at once, and by whom.
+"""Limits how many bytes of request bodies are held in memory at once, in all and by user.
 
-Small bodies are not counted: there are no more of them than connections, so that signing in and
-asking go on while large ones fill the rest. Of that rest nobody gets more than is left to others.
+Small bodies are not counted, since there are no more of them than connections: signing in and
+queries go on while large bodies fill the rest. No user gets more than half of what is left.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from penstock.core.access.rights import ANONYMOUS, Principal
 from penstock.core.vocabulary.errors import Unavailable
 
 SMALL_BYTES: Final = 16 << 10
-"""Bytes of each body that are not counted for its user."""
+"""Bytes of each body that are not counted."""
 
 
 class Buffers:
-    """Bodies that are being read, of all requests of a realm."""
+    """The bodies that are being read, over all requests of a realm."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -27,8 +27,8 @@ class Buffers:
 
     @contextmanager
     def body(self, principal: Principal) -> Iterator[Callable[[int], None]]:
-        """One body; gives what is told how large it has become, which raises ``Unavailable`` where
-        that is too much."""
+        """Count one body. Gives a function that takes the size it has reached, and raises
+        ``Unavailable`` if that is too much."""
         of = principal.name if principal.user == ANONYMOUS else principal.user
         counted = 0
 

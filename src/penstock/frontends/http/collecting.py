@@ -1,4 +1,4 @@
-"""Events read for one answer: a browse that ends by itself, by its limit or by its time."""
+"""Reads events for one answer: a browse that ends at its last event, its limit or its time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from penstock.runtime.subscriptions.realm_view import StoreView
 from penstock.runtime.subscriptions.subscriptions import Opened
 
 READING_S: Final = 10.0
-"""How long one page may take: a selector that matches nothing among millions has to ask again."""
+"""Seconds that one page may take: a selector that matches little among millions needs several."""
 PAGE_BYTES_MAX: Final = 32 << 20
-"""A page ends when its events are larger than this."""
+"""Bytes after which a page ends."""
 SESSION: Final = "http"
 
 
 class Collected:
-    """An outlet that keeps what comes, up to a number of events and bytes."""
+    """An outlet that keeps events, up to a number of events and bytes."""
 
     def __init__(self, selector: str, count_max: int, *, first_id: int = 0) -> None:
         self.session = SESSION
@@ -35,7 +35,7 @@ class Collected:
         self.batches: list[EventBatch] = []
         self.count = 0
         self.last_id = first_id - 1
-        """Id of the last event that is kept."""
+        """Id of the last event that was kept."""
         self.is_full = False
         self.done = asyncio.Event()
         self.error: PenstockError | None = None
@@ -64,7 +64,7 @@ class Collected:
             self.done.set()
 
     def recall(self, spans: Spans) -> None:
-        """Nothing that is read here is handed on before it is complete."""
+        """Ignored: a page is sent only when it is complete."""
 
     def finished(self) -> None:
         self.done.set()
@@ -74,18 +74,18 @@ class Collected:
         self.done.set()
 
     def events(self) -> list[Event]:
-        """What came, in order."""
+        """The events, in order."""
         return [event for batch in self.batches for event in batch]
 
     async def wait(self, timeout_s: float) -> None:
-        """Until it is full, at its end, or out of time."""
+        """Wait until it is full, at its end, or out of time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.done.wait()
 
 
 def count_that_fits(store: StoreView | None, limit: int) -> int:
-    """How many events of a channel a page may have, so that it does not get too large."""
+    """How many events of a channel fit into a page, judged by their average size."""
     size = 1.0 if store is None else store.event_bytes
     return int(max(1, min(limit, PAGE_BYTES_MAX / size)))
 
@@ -99,9 +99,9 @@ async def collect(
     timeout_s: float = READING_S,
 ) -> int | None:
     """Open a browse of channel ``number``, wait until it is at its end, full, or out of time, and
-    close it. Gives the id to go on at; None: there is nothing more.
+    close it. Gives the id at which the next page begins; None: there is none.
 
-    Raises what opening it raises, and ``NameDoesNotExist`` when the channel goes meanwhile.
+    Raises what opening it raises, and ``NameDoesNotExist`` when the channel is deleted meanwhile.
     """
     opened = await open_()
     try:

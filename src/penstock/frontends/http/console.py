@@ -1,4 +1,4 @@
-"""The console's files, as they lie in the folder ``console`` beside this module."""
+"""The console's files, from the folder ``console`` beside this module."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _TYPES: Final = {
     ".webmanifest": "application/manifest+json",
     ".woff2": "font/woff2",
 }
-"""What is served, and as what. Nothing else in the folder is."""
+"""Media types by extension. Other files in the folder are not served."""
 
 
 class File(NamedTuple):
     data: bytes
     type: str
     tag: str
-    """Another text when the file has changed."""
+    """Entity tag: it changes with the file."""
 
 
 class Files:
-    """Read when they are first asked for, and again when they have changed."""
+    """The files, read at their first request, and again when they have changed."""
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
         self._known: dict[Path, tuple[tuple[int, int], File]] = {}
 
     def find(self, raw_path: str) -> File | None:
-        """The file at a path as it stands in a request; None: there is none that is served.
+        """The file at a request's path; None if there is none to serve.
 
-        Only plain names are followed: no percent-encoding, no ``..``, no links out.
+        Only plain names are followed: no percent-encoding, no ``..``, no links out of the folder.
         """
         parts = [part for part in raw_path.split("/") if part] or [INDEX]
         if not all(_PART.fullmatch(part) for part in parts):

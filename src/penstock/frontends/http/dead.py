@@ -1,4 +1,4 @@
-"""Dead events in groups: where they came from, and why they died (SEM T6)."""
+"""Counts dead events by where they came from and why they died (SEM T6)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.frontends.http.realm_shapes import DeadAnswer, DeadGroup
 from penstock.runtime.store.outgoing_batch import Rows
 
 GROUPS_MAX = 1_000
-"""Groups told of; reasons may be as many as there are events."""
+"""Most groups in an answer: clients choose reasons, so there may be one for each event."""
 
 _SUMS = [
     ("event_id", "count"),
@@ -27,14 +27,14 @@ _SUMS = [
 
 
 class DeadEvents(Collected):
-    """An outlet that keeps sums, not events."""
+    """An outlet that counts events instead of keeping them."""
 
     def __init__(self, count_max: int) -> None:
         super().__init__("", count_max)
         self._groups: dict[tuple[str, str], list[Any]] = {}
 
     def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Add the events of a batch to their groups, by columns."""
+        """Add the events of a batch to their groups."""
         batch = rows.batch
         self.count += batch.num_rows
         self.last_id = batch.column("event_id")[-1].as_py()
@@ -67,7 +67,7 @@ class DeadEvents(Collected):
             self._groups[key] = new
 
     def summary(self, *, is_complete: bool) -> DeadAnswer:
-        """The groups, the largest first."""
+        """The groups, largest first."""
         groups = [_group(store, cause, *sums) for (store, cause), sums in self._groups.items()]
         groups.sort(key=lambda group: (-group.events, group.store, group.cause, group.reason))
         return DeadAnswer(events=self.count, is_complete=is_complete, groups=groups)

@@ -1,4 +1,4 @@
-"""Channels and queues themselves: list, make, show, change, remove, maintain."""
+"""Routes for channels and queues: list, create, show, edit, delete, maintain, purge."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ SEGMENTS_MAX = 1_000
 
 
 async def list_channels(call: Call[After, None]) -> Page[ChannelAnswer]:
-    """List channels, by name: those that may be seen."""
+    """List the channels that may be seen, by name."""
     return await _page(call, "channel")
 
 
 async def list_queues(call: Call[After, None]) -> Page[ChannelAnswer]:
-    """List queues, by name: those that may be seen."""
+    """List the queues that may be seen, by name."""
     return await _page(call, "queue")
 
 
@@ -73,8 +73,8 @@ async def _page(call: Call[After, None], kind: Kind) -> Page[ChannelAnswer]:
 
 
 async def list_names(call: Call[NamesQuery, None]) -> Page[NameAnswer]:
-    """List channels and queues that may be seen, by name, and nothing of them but their names;
-    with ``durables`` also those of their durables."""
+    """List the names of channels and queues that may be seen; with ``durables`` also those of their
+    durables."""
     limit, after = call.query.limit, call.query.after
     kinds: tuple[Kind, ...] = ("channel", "queue")
     found: list[tuple[str, Kind]] = []
@@ -98,12 +98,12 @@ def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str,
 
 
 async def create_channel(call: Call[NoQuery, NewChannel]) -> ChannelAnswer:
-    """Make a channel (SEM C3)."""
+    """Create a channel (SEM C3)."""
     return await _create(call, call.body.name, "channel", call.body.attributes)
 
 
 async def create_queue(call: Call[NoQuery, NewQueue]) -> ChannelAnswer:
-    """Make a queue (SEM Q)."""
+    """Create a queue (SEM Q)."""
     return await _create(call, call.body.name, "queue", call.body.attributes)
 
 
@@ -114,17 +114,17 @@ async def _create(call: Call[Any, Any], name: str, kind: Kind, given: Struct) ->
 
 
 async def show(call: Call[NoQuery, None]) -> ChannelAnswer:
-    """Show a channel or queue: attributes, content, what became of every event."""
+    """Show a channel or queue: its attributes, what it holds, and what became of each event."""
     return channel_answer(call.realm, await call.ask(DescribeChannel(*named(call))))
 
 
 async def edit_channel(call: Call[NoQuery, ChannelAttributes]) -> ChannelAnswer:
-    """Change attributes of a channel; they apply at once (SEM C3)."""
+    """Edit attributes of a channel; changes apply at once (SEM C3)."""
     return await _edit(call, call.body)
 
 
 async def edit_queue(call: Call[NoQuery, QueueAttributes]) -> ChannelAnswer:
-    """Change attributes of a queue; they apply at once (SEM C3)."""
+    """Edit attributes of a queue; changes apply at once (SEM C3)."""
     return await _edit(call, call.body)
 
 
@@ -136,13 +136,14 @@ async def _edit(call: Call[Any, Any], given: Struct) -> ChannelAnswer:
 
 
 def may_bury(call: Call[Any, Any], dead: str) -> None:
-    """Whose events go to a dead event store publishes there, in the end."""
+    """Check the right to name ``dead`` as a dead event store: events of the channel will be
+    published there, so publishing there must be allowed."""
     if dead:
         may_write_at(call, dead)
 
 
 def _definition(given: Struct, current: Definition) -> Definition:
-    """``current`` with what was given. Raises ``InvalidArgument``."""
+    """``current`` with the given attributes. Raises ``InvalidArgument``."""
     tree = msgspec.to_builtins(current)
     storage = getattr(given, "storage", UNSET)
     for field in given.__struct_fields__:
@@ -163,26 +164,26 @@ def _definition(given: Struct, current: Definition) -> Definition:
 
 
 async def delete(call: Call[NoQuery, None]) -> Done:
-    """Remove a channel or queue with its events and durables."""
+    """Delete a channel or queue with its events and durables."""
     await call.ask(DeleteChannel(*named(call)))
     return Done()
 
 
 async def maintain(call: Call[NoQuery, None]) -> MaintainedAnswer:
-    """Rewrite a single-file store without what is dead in it (SEM S)."""
+    """Rewrite a store of a single file without the removed events in it (SEM S)."""
     done = await call.ask(MaintainChannel(*named(call)))
     return msgspec.convert(msgspec.structs.asdict(done), MaintainedAnswer)
 
 
 async def columns(call: Call[NoQuery, None]) -> Page[ColumnAnswer]:
-    """The columns that all stored events fit, as they are stored (SEM E2)."""
+    """List the columns of stored events, with their types (SEM E2)."""
     stored = await call.ask_here(DescribeColumns, lambda now: DescribeColumns(now.channel))
     schema = schema_from(stored)
     return Page(items=[ColumnAnswer(name=field.name, type=str(field.type)) for field in schema])
 
 
 async def storage(call: Call[NoQuery, None]) -> StoragePlace:
-    """Where the stored events are: segment files, and what is in none yet."""
+    """Show where the stored events are: in segment files, and how many in none yet."""
     store = await found(call)
     info = await call.answer(DescribeChannel(store.name, store.kind))
     first = 0 if info.first_event_id is None else info.first_event_id
@@ -206,7 +207,7 @@ async def storage(call: Call[NoQuery, None]) -> StoragePlace:
 
 
 async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
-    """Which event ids have no event any more, by cause (SEM T8)."""
+    """List ids without an event, by the cause of their removal (SEM T8)."""
     store, query = await found(call), call.query
     last = query.end
     if last is None:
@@ -229,7 +230,8 @@ async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
 
 
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
-    """Remove events: all, a range, those a selector matches; or only count them (SEM T9)."""
+    """Remove events, namely all, a range, or those that a selector matches, or only count them (SEM
+    T9)."""
     wanted = call.body
     asked = CountPurge if wanted.dry_run else PurgeChannel
     count = await call.ask_here(

@@ -1,4 +1,4 @@
-"""Channels and queues as documents: what ``penstock channel show --format json`` prints."""
+"""Channels and queues as documents, as ``penstock channel show --format json`` prints them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.runtime.subscriptions.documents import channel_document
 
 
 def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:
-    """The document, and the age of the oldest stored event."""
+    """The document of a channel or queue, with the age of its oldest stored event."""
     store = realm.view.named(info.name)
     oldest = None if store is None else store.oldest_ms(realm.clock.now_us())
     return msgspec.convert({**channel_document(info), "oldest_event_ms": oldest}, ChannelAnswer)

@@ -1,4 +1,4 @@
-"""Durables: list, make, show, remove, look into, purge, unbind."""
+"""Routes for durables: list, create, show, delete, browse, purge, unbind."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def list_durables(call: Call[After, None]) -> Page[DurableAnswer]:
 
 
 async def create(call: Call[NoQuery, NewDurable]) -> DurableAnswer:
-    """Make a durable: for it the channel keeps what its clients have not acknowledged (SEM D)."""
+    """Create a durable. The channel keeps for it what its clients have not acknowledged (SEM D)."""
     given = structs.asdict(call.body)
     kind, start = given.pop("type"), start_of(given.pop("start"))
     return answer_of(
@@ -61,7 +61,7 @@ async def create(call: Call[NoQuery, NewDurable]) -> DurableAnswer:
 
 
 async def show(call: Call[NoQuery, None]) -> DurableAnswer:
-    """Show a durable: position, what is outstanding, clients (SEM D17)."""
+    """Show a durable: position, outstanding events, clients (SEM D17)."""
     name = call.params["durable"]
     return answer_of(
         await call.ask_here(DescribeDurable, lambda now: DescribeDurable(now.channel, name))
@@ -69,19 +69,19 @@ async def show(call: Call[NoQuery, None]) -> DurableAnswer:
 
 
 async def delete(call: Call[NoQuery, None]) -> Done:
-    """Remove a durable; nothing is kept for it any more."""
+    """Delete a durable; the channel no longer keeps events for it."""
     name = call.params["durable"]
     await call.ask_here(DeleteDurable, lambda now: DeleteDurable(now.channel, name))
     return Done()
 
 
 async def browse(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
-    """Look at what is outstanding, in order; changes nothing (SEM D16)."""
+    """Browse the outstanding events, in order; this changes nothing (SEM D16)."""
     return await events.outstanding(call, call.params["durable"])
 
 
 async def purge(call: Call[NoQuery, Purge]) -> Purged:
-    """Take events off what is outstanding, or only count them; other durables keep them."""
+    """Acknowledge outstanding events, or only count them; other durables keep theirs."""
     wanted, name = call.body, call.params["durable"]
     asked = CountDurablePurge if wanted.dry_run else PurgeDurable
     count = await call.ask_here(
@@ -91,7 +91,7 @@ async def purge(call: Call[NoQuery, Purge]) -> Purged:
 
 
 async def unbind(call: Call[NoQuery, None]) -> Counted:
-    """End all subscriptions of a durable; what they held goes back (SEM D14)."""
+    """End all subscriptions of a durable; the events they held go back (SEM D14)."""
     name = call.params["durable"]
     ended = await call.ask_here(UnbindDurable, lambda now: UnbindDurable(now.channel, name))
     return Counted(count=ended)

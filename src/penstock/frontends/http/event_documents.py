@@ -1,4 +1,4 @@
-"""Events as documents: what ``--format json`` prints, cut to what a page can take."""
+"""Events as documents, as ``--format json`` prints them, shortened to what a page can show."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from penstock.frontends.http.shapes import PREVIEW_BYTES, EventAnswer, EventDeta
 HEX_BYTES: Final = 4_096
 _WHOLE: Final = 1 << 62
 _UTF8_TAIL: Final = 3
-"""Bytes of a character that a cut may leave."""
+"""Most bytes of a UTF-8 character that a cut can leave behind."""
 
 
 def messages_of(store: Store) -> Messages | None:
-    """What reads the messages of a store; None without descriptors, or what it takes to read."""
+    """Decoder for a store's Protocol Buffers messages; None without descriptors, or without the
+    extra ``protobuf``."""
     try:
         messages = Messages(store.name, store.definition.descriptors)
     except Unavailable:
@@ -33,7 +34,7 @@ def messages_of(store: Store) -> Messages | None:
 def document_of(
     event: Event, messages: Messages | None, data_bytes: int = PREVIEW_BYTES
 ) -> EventAnswer:
-    """The event with at most so many bytes of its data."""
+    """The event with at most ``data_bytes`` bytes of its data."""
     assert event.event_id is not None, "it is stored"
     assert event.published is not None, "it is stored"
     data = event.data
@@ -62,7 +63,7 @@ def document_of(
 
 
 def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
-    """As text, or as base64."""
+    """Data as text and None, or None and base64."""
     part = data[:data_bytes]
     try:
         return part.decode(), None
@@ -73,7 +74,7 @@ def _shown(data: bytes, data_bytes: int) -> tuple[str | None, str | None]:
 
 
 def detail_of(event: Event, messages: Messages | None) -> EventDetail:
-    """The event with all of its data, in every way it can be read."""
+    """The event with all of its data, in every form in which it can be read."""
     data = event.data
     document = document_of(event, messages, _WHOLE)
     text, _ = _shown(data, _WHOLE)
@@ -94,7 +95,8 @@ def detail_of(event: Event, messages: Messages | None) -> EventDetail:
 
 
 def _json(data: bytes) -> Any:
-    """Objects and lists; a bare number or word is text."""
+    """The data as a JSON object or list; None for anything else. A bare number or word is just
+    text."""
     if data[:1] not in (b"{", b"["):
         return None
     try:
@@ -107,9 +109,9 @@ _ALWAYS: Final = frozenset(("event_id", "published", "size"))
 
 
 def picked(document: EventAnswer, columns: str) -> EventAnswer:
-    """Only the ``columns`` that are asked for, beside what every event has; all if none is.
+    """The document with only the ``columns`` asked for, and those that every event has; empty: all.
 
-    Raises ``InvalidArgument`` for what is no field of an event.
+    Raises ``InvalidArgument`` for a name that is not a field of an event.
     """
     if not columns:
         return document

@@ -1,4 +1,4 @@
-"""Events: browse them, look at one, watch them come, publish."""
+"""Routes for events: browse, show, watch, publish."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from penstock.runtime.subscriptions.subscriptions import Opened
 
 
 async def browse(call: Call[EventsQuery, None]) -> EventsPage:
-    """Browse stored events, in order; it takes nothing and counts nowhere (SEM E6).
+    """Browse stored events, in order. Nothing is taken, and nothing is counted (SEM E6).
 
-    A page ends when it is full, and after ten seconds, 32 MiB, or a million events that were
-    looked at; it may then be short, or empty: ``looked_at`` says what is done with, and ``next``
-    goes on from there.
+    A page ends when it is full, or after ten seconds, 32 MiB, or a million events examined; it may
+    then be short, or empty. ``looked_at`` says which ids are done, and ``next`` continues after
+    them.
     """
     store, query = await found(call), call.query
     cursor = cursor_of(query.after)
@@ -55,7 +55,7 @@ async def browse(call: Call[EventsQuery, None]) -> EventsPage:
 
 
 Browsed = tuple[list[Event], Span, int | None]
-"""Events, the ids that were looked at, and the cursor of what follows."""
+"""Events, the span of ids that was examined, and the cursor of the next page."""
 
 
 async def _from(call: Call[EventsQuery, None], store: Store, cursor: int | None) -> Browsed:
@@ -95,7 +95,7 @@ async def _newest(call: Call[EventsQuery, None], store: Store, cursor: int | Non
 
 
 async def show(call: Call[NoQuery, None]) -> EventDetail:
-    """One event with all of its data: as text, JSON, hex, and the message it carries."""
+    """Show one event with all of its data: as text, JSON, hex, and as the message it carries."""
     store, realm = await found(call), call.realm
     event_id = cursor_of(call.params["event_id"]) or 0
     outlet = Collected("", 1)
@@ -116,31 +116,32 @@ async def show(call: Call[NoQuery, None]) -> EventDetail:
 
 
 async def publish(call: Call[PublishQuery, Content]) -> PublishedAnswer:
-    """Publish one event or many, in one step; answered when they are safe.
+    """Publish one event or many, in one step; the answer comes when they are safe.
 
-    JSON: an event, or ``{"events": [...]}``. NDJSON: an event a line, as ``penstock subscribe
-    --format json`` prints them. An Arrow IPC stream: each column a property, except ``data``,
-    ``tag``, ``ttl``, ``priority``, ``persistent``, ``deliver_at``.
+    JSON: an event, or ``{"events": [...]}``. NDJSON: one event in each line, as ``penstock
+    subscribe --format json`` prints them. An Arrow IPC stream: each column is a property, except
+    ``data``, ``tag``, ``ttl``, ``priority``, ``persistent``, ``deliver_at``.
     """
     return await publishing.publish(call, await found(call))
 
 
 async def live(call: Call[LiveQuery, None]) -> Events:
-    """Watch events as they are published; nobody notices (server-sent events).
+    """Watch events as they are published, without being counted as a subscriber (server-sent
+    events).
 
-    A line ``event: event`` has an event; ``event: lost`` tells which ids a slow viewer has not
-    been shown; ``event: end`` says why it is over. Comments keep the connection alive.
+    ``event: event`` has an event; ``event: lost`` tells which ids a slow viewer has missed;
+    ``event: end`` says why the stream ends. Comments keep the connection alive.
     """
     return await snoop(call, await found(call))
 
 
 async def peek(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
-    """Look at what a queue holds, in order, without taking anything (SEM Q4)."""
+    """Browse the events of a queue, in order, without taking any (SEM Q4)."""
     return await outstanding(call, READERS)
 
 
 async def outstanding(call: Call[OutstandingQuery, None], durable: str) -> Page[EventAnswer]:
-    """What is outstanding at a durable, or on a queue; changes nothing (SEM D16)."""
+    """The outstanding events of a durable or queue; this changes nothing (SEM D16)."""
     store, query, realm = await found(call), call.query, call.realm
     cursor = cursor_of(query.after) or 0
     fits = count_that_fits(realm.view.store(store.number), query.limit)

@@ -1,4 +1,4 @@
-"""Channels and queues by the names in a path."""
+"""Finds channels and queues by the names in a path, and checks rights on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MICROSECONDS = 1_000_000
 
 
 class Store(Struct, frozen=True):
-    """A channel or queue that was there a moment ago."""
+    """A channel or queue, as it was when it was looked up."""
 
     number: ChannelId
     name: str
@@ -36,36 +36,38 @@ class Store(Struct, frozen=True):
 
 
 async def found(call: Call[Any, Any]) -> Store:
-    """The channel or queue that a path names. Raises ``NameDoesNotExist``, ``InvalidName``."""
+    """The channel or queue that the path names. Raises ``NameDoesNotExist``, ``InvalidName``."""
     return await store_of(call.realm, *named(call))
 
 
 async def store_of(realm: RunningRealm, name: str, kind: Kind) -> Store:
-    """Raises ``NameDoesNotExist``, ``InvalidName``."""
+    """The channel or queue of a name. Raises ``NameDoesNotExist``, ``InvalidName``."""
     opened = await realm.open_channel(name, kind)
     return Store(opened.channel, opened.name, kind, opened.definition)
 
 
 def may_read(call: Call[Any, Any], store: Store) -> None:
-    """What chooses or counts events tells something about them: it asks for the right to read
-    them, beside the right of what is done. Raises ``AccessDenied``."""
+    """Check the right to read a store. Selecting and counting events reveals something about them,
+    so this is asked for besides the operation's own right. Raises ``AccessDenied``."""
     call.may(READING[store.kind], store.name)
 
 
 def may_read_at(call: Call[Any, Any], name: str) -> None:
-    """As :func:`may_read`, of a name that was given. Raises ``AccessDenied``, ``InvalidName``."""
+    """Check the right to read the channel or queue of a name that a client gave. Raises
+    ``AccessDenied``, ``InvalidName``."""
     known = destination_name(name)
     call.may(READING[call.seen_as(known)], known)
 
 
 def may_write_at(call: Call[Any, Any], name: str) -> None:
-    """Publishing, or pushing, there. Raises ``AccessDenied``, ``InvalidName``."""
+    """Check the right to publish to the channel or queue of a name that a client gave. Raises
+    ``AccessDenied``, ``InvalidName``."""
     known = destination_name(name)
     call.may(WRITING[call.seen_as(known)], known)
 
 
 def start_of(text: str) -> AnyStart:
-    """Where a read begins (SEM E6). Raises ``InvalidArgument``."""
+    """Parse a start position (SEM E6). Raises ``InvalidArgument``."""
     if text == "earliest":
         return FromEarliest()
     if text == "latest":
@@ -84,7 +86,7 @@ def start_of(text: str) -> AnyStart:
 
 
 def cursor_of(text: str) -> int | None:
-    """The event id in ``after``; None: there is none. Raises ``InvalidArgument``."""
+    """The event id in ``after``; None if it is empty. Raises ``InvalidArgument``."""
     if not text:
         return None
     if text.isdecimal() and len(text) < 19:

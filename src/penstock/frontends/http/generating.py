@@ -1,7 +1,7 @@
-"""JSON schemas as programs can read them that generate clients: the same meaning, said plainly.
+"""Rewrites JSON schemas so that client generators understand them, with the same meaning.
 
-What a generator stumbles on is said in another way: tuples are lists of a length, a value or null
-is a list of types, and names of generic types are words.
+Tuples become lists of a fixed length, a value or null becomes a list of types, and names of generic
+types become plain words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ANSWERS: Final = {
 
 
 def readable(tree: Any) -> Any:
-    """The document in the words that generators know. Raises ``ValueError`` for a schema that has
+    """The document in forms that generators know. Raises ``ValueError`` for a schema that has
     none."""
     if isinstance(tree, list):
         return [readable(each) for each in tree]
@@ -46,7 +46,7 @@ def worded(name: str) -> str:
 
 
 def without_unused(paths: Any, components: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``components`` that ``paths`` refer to, through others or not, in their order."""
+    """The ``components`` that ``paths`` refer to, directly or through others, in their order."""
     used: set[str] = set()
     waiting = [paths]
     while waiting:
@@ -69,7 +69,7 @@ def _referred(tree: Any) -> set[str]:
 
 
 def _with_type(said: dict[str, Any]) -> dict[str, Any]:
-    """One of some words says that it is text; what can only be true says that it is a boolean."""
+    """An enumeration with its type: strings, or booleans."""
     if all(isinstance(each, str) for each in said["enum"]):
         return {**said, "type": "string"}
     if all(isinstance(each, bool) for each in said["enum"]):
@@ -85,8 +85,8 @@ def _without_tuple(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_choice(said: dict[str, Any]) -> dict[str, Any]:
-    """A choice between something and null as a list of types; one of structs, or of types without
-    bounds, stays."""
+    """A value or null as a list of types. Choices between structs, or between types without bounds,
+    stay."""
     options = [each for each in said["anyOf"] if each != {"type": "null"}]
     has_null = len(options) < len(said["anyOf"])
     if all(each.keys() & {"$ref", "type"} == each.keys() for each in options) and (

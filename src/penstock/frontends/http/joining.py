@@ -1,4 +1,4 @@
-"""What joins are called in paths."""
+"""Ids of joins in paths."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 
 
 def join_id(source: str, destination: str) -> str:
-    """What ``DELETE joins/{id}`` takes."""
+    """The id that ``DELETE joins/{id}`` takes."""
     key = msgspec.json.encode([source, destination])
     return base64.urlsafe_b64encode(key).decode().rstrip("=")
 
 
 def join_of(text: str) -> tuple[str, str] | None:
-    """Source and destination; None: this is no id of a join."""
+    """Source and destination of an id; None if it is not the id of a join."""
     try:
         key = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
         return msgspec.json.decode(key, type=tuple[str, str])

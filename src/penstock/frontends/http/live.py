@@ -1,8 +1,8 @@
-"""What a viewer watches as it happens: events of a channel, counters of the realm.
+"""Live views: events of a channel as they are published, counters of the realm each second.
 
-A viewer costs the realm its window and no more: it is a browse that does not end (nobody is
-counted, nothing is kept for it), it is granted a few events at a time, and when it is too far
-behind it goes on at the newest and is told what it has not seen.
+A viewer costs the realm no more than its window. It is a browse that does not end, so it is not
+counted and nothing is kept for it. It is granted a few events at a time; when it falls too far
+behind, it continues at the newest events, and is told which ones it missed.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.outgoing_batch import Rows
 
 WINDOW: Final = 100
-"""Events granted to a viewer that it has not been sent yet."""
+"""Most events granted to a viewer and not yet sent to it."""
 BEHIND_MAX: Final = 2_000
-"""A viewer further behind than this goes on at the newest events."""
+"""Most events that a viewer may be behind; beyond, it continues at the newest."""
 KEEP_ALIVE_S: Final = 10.0
-"""A comment goes to a viewer that has nothing to see for so long."""
+"""Seconds without an event after which a viewer gets a comment."""
 LINE_BYTES_MAX: Final = 256 << 10
-"""An event that is longer than this is shown without its data and properties."""
+"""Largest event in bytes that is shown with its data and properties."""
 RATES_S: Final = 1.0
 
 
 class Viewer:
-    """The outlet of one viewer: events become lines as they are delivered."""
+    """The outlet of a viewer: it turns delivered events into lines."""
 
     def __init__(self, selector: str, messages: Messages | None, data_bytes: int) -> None:
         self.session = "http"
         self.selector = Selector(selector) if selector else None
         self.lines: deque[bytes] = deque()
         self.reason: PenstockError | None = None
-        """Why it is over."""
+        """Why the view has ended."""
         self.wake = asyncio.Event()
         self._messages = messages
         self._data_bytes = data_bytes
@@ -79,24 +79,24 @@ class Viewer:
         self.wake.set()
 
     def recall(self, spans: Spans) -> None:
-        """It holds no seat: nothing is taken back from it."""
+        """Ignored: a viewer holds no seat, so nothing is taken back."""
 
     def finished(self) -> None:
-        """It has no end."""
+        """Ignored: a view has no last event."""
 
     def closed(self, reason: PenstockError) -> None:
         self.reason = reason
         self.wake.set()
 
     async def wait(self) -> None:
-        """Until there is something to see, or for as long as a connection may be silent."""
+        """Wait for lines, or until a comment is due."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(KEEP_ALIVE_S):
                 await self.wake.wait()
         self.wake.clear()
 
     def taken(self) -> list[bytes]:
-        """The lines that wait."""
+        """Take the waiting lines."""
         lines = list(self.lines)
         self.lines.clear()
         return lines
@@ -121,7 +121,7 @@ class Snoop:
         self._realm.subscriptions.detach(self._subscription)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """What the viewer sees, until its channel is gone."""
+        """Lines for the viewer, until its channel is deleted."""
         viewer = self._viewer
         yield b": watching\n\n"
         while viewer.reason is None:
@@ -136,7 +136,7 @@ class Snoop:
         yield message("end", ErrorDetail(code=reason.code, message=str(reason)))
 
     async def _caught_up(self) -> Lost | None:
-        """Jump to the newest events when too far behind; gives what is not shown."""
+        """Continue at the newest events if too far behind; gives the ids that are skipped."""
         store = self._realm.view.store(self._store.number)
         first = None if store is None else store.cursor(self._subscription)
         if store is None or first is None or store.next_id - first <= BEHIND_MAX:
@@ -152,12 +152,12 @@ class Snoop:
 
 
 def message(name: str, document: Any) -> bytes:
-    """One server-sent event."""
+    """Encode one server-sent event."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(document))
 
 
 async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
-    """A live view, open already. Raises ``InvalidSelector``, ``InvalidArgument``."""
+    """Open a live view. Raises ``InvalidSelector``, ``InvalidArgument``."""
     query = call.query
     viewer = Viewer(query.selector, messages_of(store), query.data_bytes)
     view = Snoop(call.realm, store, viewer)
@@ -166,13 +166,13 @@ async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
 
 
 def rates(call: Call[RatesQuery, None], asked: ReadRates) -> Events:
-    """The counters, each second."""
+    """A stream of the counters, one document each second."""
     over = _Over()
     return Events(_rates(call, asked, over), close=over.wake.set, stop=over.stop)
 
 
 class _Over:
-    """That counters are not to be told any more, and why."""
+    """Set when a stream of counters has to end, with the reason."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()

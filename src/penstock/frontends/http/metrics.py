@@ -1,7 +1,7 @@
-"""Metrics for Prometheus, read from the realm's state when they are asked for.
+"""Metrics for Prometheus, read from the realm's state at each scrape.
 
-Nothing is counted for them alone, so they cannot disagree with what ``penstock channel show``
-says, and a realm that nobody scrapes pays nothing.
+There are no counters for metrics alone, so they agree with ``penstock channel show``, and a realm
+that nobody scrapes pays nothing.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ _STORE: Final = ("name", "kind")
 _DURABLE: Final = ("channel", "durable")
 _CONNECTION: Final = ("connection", "user")
 _FOR_ONE: Final = ("redelivery_limit", "buried")
-"""Causes by which an event is dead for one durable."""
+"""Causes of death that concern one durable."""
 _COUNTED: Final = tuple(name for name in MEANINGS if name not in ("live", "overdue"))
 
 
 def registry(
     realm: RunningRealm, native: NativeListener, views: Sized, named_max: int
 ) -> CollectorRegistry:
-    """A registry of this realm alone."""
+    """A registry with the metrics of this realm only."""
     made = CollectorRegistry(auto_describe=False)
     made.register(RealmCollector(realm, native, views, named_max))
     return made
 
 
 def exposition(metrics: CollectorRegistry) -> bytes:
-    """What a scrape gets."""
+    """The text of a scrape."""
     return generate_latest(metrics)
 
 
 class RealmCollector(Collector):
-    """Everything there is to measure, with names for at most ``named_max`` channels and queues,
-    as many durables, and as many connections."""
+    """All metrics, with names for at most ``named_max`` channels and queues, as many durables, and
+    as many connections."""
 
     def __init__(
         self, realm: RunningRealm, native: NativeListener, views: Sized, named_max: int
@@ -65,7 +65,7 @@ class RealmCollector(Collector):
         self._named_max = named_max
 
     def describe(self) -> list[Metric]:
-        """Nothing: names are known when they are asked for."""
+        """Nothing: the names of metrics are known only at a scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -155,14 +155,15 @@ class RealmCollector(Collector):
             delivered.add_metric(named, sent)
             acknowledged.add_metric(named, settled)
             files.add_metric(named, store.files)
-            for cause in _COUNTED:  # from zero on, so that the first burst is an increase
+            for cause in _COUNTED:  # starts at zero, so that the first deaths show as an increase
                 left.add_metric([*named, cause], getattr(store.counters, cause))
         yield from (events, size, oldest, subscribers, published, left, redelivered)
         yield from (delivered, acknowledged, files)
         yield _gauge("unnamed_stores", "Channels and queues beyond those with a name.", unnamed)
 
     def _of_dead(self) -> Iterator[Metric]:
-        """From zero on, where something can die; durables without a name here are left out."""
+        """Counters of dead events. They start at zero wherever something can die; durables beyond
+        the named ones are left out."""
         dead = CounterMetricFamily(
             "penstock_dead",
             "Copies put into dead event stores.",
@@ -241,7 +242,7 @@ class RealmCollector(Collector):
         )
 
     def _durables(self) -> Iterator[tuple[str, DurableView]]:
-        """The durables of the channels with names; a queue's readers are one called ``""``."""
+        """The durables of the named channels; the readers of a queue are one called ``""``."""
         left = self._named_max
         for index, store in enumerate(self._realm.view.stores()):
             if index >= self._named_max:

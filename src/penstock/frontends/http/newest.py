@@ -1,8 +1,8 @@
-"""The newest events of a channel that match, found from its end backwards, part by part.
+"""Finds the newest matching events of a channel, searching from its end backwards, part by part.
 
-A part is a range of ids that is read to its end before anything of it counts: what is told is
-then exactly the newest, and the id a page ends at has lost nothing and repeats nothing on the next
-one, whatever is published and purged meanwhile.
+A part is a range of ids, and counts only when it was read to its end. So the answer has exactly the
+newest events, and the next page neither misses nor repeats one, whatever is published and purged
+meanwhile.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from penstock.runtime.store.outgoing_batch import Rows
 from penstock.runtime.subscriptions.realm_view import StoreView
 
 LOOKED_AT_MAX: Final = 1_000_000
-"""Stored events that one page looks at, at most; the next one goes on from there."""
+"""Most stored events that one page examines; the next page continues there."""
 FIRST_PART: Final = 1_000
 PART_MAX: Final = 50_000
-"""Events of the first part where a selector chooses, and of one later on: where little matches,
-parts grow."""
+"""Events in the first part with a selector, and the most in later ones: parts grow where little
+matches."""
 GROWTH: Final = 4
 PART_BYTES_MAX: Final = 256 << 20
 
 
 class Found(NamedTuple):
-    """The newest that match, oldest first."""
+    """The newest matching events, oldest first."""
 
     events: list[Event]
     looked_at: Span
-    """Nothing else in here matches."""
+    """Span of ids in which nothing else matches."""
     is_all: bool
-    """Whether nothing is stored below what was looked at."""
+    """Whether nothing is stored below ``looked_at``."""
 
 
 class Newest(Collected):
-    """An outlet that keeps the last of what comes, within a number of events and bytes."""
+    """An outlet that keeps the last events that come, within a number of events and bytes."""
 
     def __init__(self, selector: str, count_max: int, bytes_max: int, part: int) -> None:
         super().__init__(selector, part)
@@ -58,7 +58,7 @@ class Newest(Collected):
         self.has_dropped = False
 
     def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Keep the end of it; what came before goes as far as it has to."""
+        """Keep the end of a batch; earlier events are dropped where the limit requires it."""
         batch, count = rows.batch, rows.batch.num_rows
         fit = min(self._kept_max, max(1, count * self._bytes_max // max(1, batch.nbytes)))
         if fit < count:
@@ -75,11 +75,11 @@ class Newest(Collected):
 
     @property
     def size(self) -> int:
-        """Bytes of what is kept."""
+        """Bytes of the events that are kept."""
         return sum(self._sizes)
 
     def events(self) -> list[Event]:
-        """What is kept, in order."""
+        """The events that are kept, in order."""
         found = super().events()
         self.has_dropped |= len(found) > self._kept_max
         return found[-self._kept_max :]
@@ -93,11 +93,11 @@ async def newest(
     start: AnyStart,
     end: int | None,
 ) -> Found:
-    """The last ``limit`` of the stored events that match, from ``start`` on and under id ``end``
-    (None: to the last there is), as far as one page may look.
+    """The last ``limit`` stored events that match, from ``start`` on and below id ``end`` (None: up
+    to the last event), as far as one page may search.
 
-    Raises ``InvalidSelector``, ``NameDoesNotExist``, ``Unavailable`` when the realm is too busy
-    to look at anything.
+    Raises ``InvalidSelector``, ``NameDoesNotExist``, and ``Unavailable`` when the realm is too busy
+    to read anything.
     """
     lowest = await _lowest(realm, number, start)
     store = realm.view.store(number)
@@ -108,7 +108,7 @@ async def newest(
 
 
 async def _lowest(realm: RunningRealm, number: ChannelId, start: AnyStart) -> int:
-    """The id that ``start`` comes to now."""
+    """The id at which ``start`` lies now."""
     if isinstance(start, FromEarliest):
         return 0
     if isinstance(start, FromId):
@@ -129,7 +129,7 @@ class _Search:
         self._limit = limit
         self._span = span
         self._low = span.end
-        """Nothing is left to look at from here on."""
+        """Ids from here on are done."""
         self._events: list[Event] = []
         self._size = 0
         self._looked_at = 0
@@ -155,14 +155,14 @@ class _Search:
         return Found(self._events, Span(low, self._span.end), is_all)
 
     def _with_more(self) -> StoreView | None:
-        """The channel, while it has something that was not looked at."""
+        """The channel, while it has events that were not examined."""
         store = self._realm.view.store(self._number)
         left = Span(self._span.first, self._low)
         return store if store is not None and store.stored.count(left) else None
 
     async def _part(self, store: StoreView, count: int, timeout_s: float) -> bool | None:
-        """Look at the newest ``count`` that were not looked at; gives whether the page is full, or
-        None where there was no time for them."""
+        """Examine the newest ``count`` of the remaining events. Gives whether the page is full;
+        None if there was no time for them."""
         count = int(max(1, min(count, PART_BYTES_MAX / store.event_bytes)))
         first = lowest_of(store.stored, Span(self._span.first, self._low), count)
         wanted = self._limit - len(self._events)
@@ -181,7 +181,7 @@ class _Search:
             return None
         events = outlet.events()
         if self._events and outlet.size > PAGE_BYTES_MAX - self._size:
-            return True  # not one more fits; the next page begins with them
+            return True  # none of these fit: the next page begins with them
         self._looked_at += count
         self._events = events + self._events
         self._size += outlet.size
@@ -191,7 +191,7 @@ class _Search:
 
 
 def lowest_of(stored: IdSet, span: Span, count: int) -> int:
-    """The id in ``span`` from which on it has ``count`` stored events, or its first."""
+    """The id from which on ``span`` has ``count`` stored events, or its first."""
     low, high = span
     if stored.count(span) <= count:
         return low

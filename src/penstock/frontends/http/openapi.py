@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the API, made of the table that routes the requests."""
+"""Makes the API's OpenAPI 3.1 document from the table of routes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _REFUSALS: Final = {
 
 
 def document(table: Table, version: str) -> dict[str, Any]:
-    """Everything there is to know to call the API."""
+    """The OpenAPI document."""
     kinds = _kinds(table)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     schema_of = dict(zip(map(_key, kinds), schemas, strict=True))
@@ -162,7 +162,8 @@ def _query_parameters(
 
 
 def _without_null(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter that is not given is left out: nobody can write null behind a question mark."""
+    """The schema of a parameter without null: a parameter that is not given is left out of the
+    URL."""
     shown = dict(schema)
     options = [each for each in shown.pop("anyOf", ()) if each.get("type") != "null"]
     for each in options:

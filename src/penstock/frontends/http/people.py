@@ -1,4 +1,4 @@
-"""Who uses the realm: logging in and out, users, groups, rights, the audit log."""
+"""Routes for people: login and logout, users, groups, rights, the audit log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from penstock.frontends.http.shapes import After, Done, NoQuery, Page, moment
 
 
 async def login(call: Call[NoQuery, Login]) -> Me:
-    """Log in to the console: sets the session's cookie, and tells its CSRF token."""
+    """Log in to the console. This sets the session cookie, and answers with its CSRF token."""
     opened = await call.ask(LogIn(call.body.user, call.body.password))
     _set_cookie(call, opened.id, int(call.server.limits.login_total_s))
     return _me(opened.me, opened.csrf)
@@ -63,12 +63,12 @@ async def logout(call: Call[NoQuery, None]) -> Done:
 
 
 async def me(call: Call[NoQuery, None]) -> Me:
-    """Who you are to this realm, and what you may do with it as a whole."""
+    """Show who you are to this realm, and your rights on the realm itself."""
     return _me(await call.ask(WhoAmI()), call.guard.csrf_of(call.headers))
 
 
 async def change_password(call: Call[NoQuery, OwnPassword]) -> Done:
-    """Change your own password; the old one is asked for again."""
+    """Change your own password; the old one is needed, too."""
     await call.ask(ChangePassword(call.body.old, call.body.password))
     return Done()
 
@@ -96,7 +96,7 @@ def _me(found: api.Me, csrf: str | None) -> Me:
 
 
 def _page(items: list[Any], query: After) -> Page[Any]:
-    """A page of things with names."""
+    """A page of objects with names."""
     left = sorted((each for each in items if each.name > query.after), key=lambda each: each.name)
     more = len(left) > query.limit
     return Page(items=left[: query.limit], next=left[query.limit - 1].name if more else None)
@@ -112,19 +112,19 @@ async def list_users(call: Call[After, None]) -> Page[UserAnswer]:
 
 
 async def create_user(call: Call[NoQuery, NewUser]) -> NewUserAnswer:
-    """Make a user; without a password one is made up and told this once."""
+    """Create a user. Without a password one is generated, and shown only in this answer."""
     made = await call.ask(AddUser(call.body.name, call.body.password))
     return NewUserAnswer(name=made.name, password=made.password)
 
 
 async def set_password(call: Call[NoQuery, Password]) -> Done:
-    """Give another user a password; sessions of the console with the old one end."""
+    """Set another user's password; console sessions signed in with the old one end."""
     await call.ask(ResetPassword(call.params["user"], call.body.password))
     return Done()
 
 
 async def delete_user(call: Call[NoQuery, None]) -> Done:
-    """Remove a user."""
+    """Delete a user."""
     await call.ask(DeleteUser(call.params["user"]))
     return Done()
 
@@ -139,20 +139,20 @@ async def list_groups(call: Call[After, None]) -> Page[GroupAnswer]:
 
 
 async def create_group(call: Call[NoQuery, NewGroup]) -> GroupAnswer:
-    """Make a group."""
+    """Create a group."""
     made = await call.ask(CreateGroup(call.body.name, tuple(call.body.members)))
     return GroupAnswer(name=made.name, members=list(made.members))
 
 
 async def change_group(call: Call[NoQuery, GroupChange]) -> GroupAnswer:
-    """Take users into a group, or out of it."""
+    """Add users to a group, or remove them from it."""
     body = call.body
     changed = await call.ask(ChangeGroup(call.params["group"], tuple(body.add), tuple(body.remove)))
     return GroupAnswer(name=changed.name, members=list(changed.members))
 
 
 async def delete_group(call: Call[NoQuery, None]) -> Done:
-    """Remove a group; what it was granted is granted to nobody."""
+    """Delete a group; its members lose what was granted to it."""
     await call.ask(DeleteGroup(call.params["group"]))
     return Done()
 
@@ -161,12 +161,12 @@ async def delete_group(call: Call[NoQuery, None]) -> Done:
 
 
 async def list_acl(call: Call[AclQuery, None]) -> Page[AclEntry]:
-    """Who may do what with the realm, or with a channel or queue."""
+    """List who may do what on the realm, or on a channel or queue."""
     return Page(items=_entries(await call.ask(ListEntries(call.query.kind, call.query.name))))
 
 
 async def grant(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
-    """Grant rights to a subject; gives all entries of the resource."""
+    """Grant rights to a subject; the answer has all entries of the resource."""
     body = call.body
     asked = Grant(body.kind, body.name, body.subject, tuple(body.rights))
     changed = await call.ask(asked, subject=body.subject, granted=body.rights)
@@ -174,7 +174,8 @@ async def grant(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
 
 
 async def revoke(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:
-    """Take rights from a subject, all when none is named; gives all entries of the resource."""
+    """Revoke rights of a subject, or all if none is named; the answer has all entries of the
+    resource."""
     body = call.body
     asked = Revoke(body.kind, body.name, body.subject, tuple(body.rights))
     changed = await call.ask(asked, subject=body.subject, revoked=body.rights)
@@ -189,7 +190,7 @@ def _entries(info: AclInfo) -> list[AclEntry]:
 
 
 async def audit(call: Call[AuditQuery, None]) -> Page[AuditEntry]:
-    """What administrators have done, who has signed in, or what was refused; the newest first."""
+    """List what administrators did, who signed in, or what was refused, newest first."""
     query = call.query
     records = await call.ask(ReadAudit(query.limit, cursor_of(query.after), query.kind))
     items = [

@@ -1,4 +1,4 @@
-"""What requests about users and rights carry, and what they are answered with."""
+"""Bodies and answers of requests about users and rights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Me(Answer, frozen=True):
     mode: str
     """``off``, ``optional`` or ``mandatory``: whether users have to say who they are."""
     rights: list[str]
-    """On the realm as a whole."""
+    """Rights on the realm itself."""
     csrf: str | None = None
     """Token of a console session: send it as ``X-CSRF-Token`` with every request that changes
     something."""
@@ -40,7 +40,7 @@ class Me(Answer, frozen=True):
 class NewUser(Body, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=255)]
     password: Annotated[str, Meta(max_length=1_024)] | None = None
-    """Left out: one is made and told once, in the answer."""
+    """Left out: one is generated, and shown only in the answer."""
 
 
 class UserAnswer(Answer, frozen=True):
@@ -52,7 +52,7 @@ class UserAnswer(Answer, frozen=True):
 class NewUserAnswer(Answer, frozen=True):
     name: str
     password: str | None
-    """Only where it was made here; it is shown this once."""
+    """The generated password, shown only here; null if the request gave one."""
 
 
 class Password(Body, frozen=True):
@@ -61,9 +61,9 @@ class Password(Body, frozen=True):
 
 class OwnPassword(Body, frozen=True):
     password: Annotated[str, Meta(min_length=1, max_length=1_024)]
-    """The new one."""
+    """The new password."""
     old: Annotated[str, Meta(max_length=1_024)] = ""
-    """The one it was up to now."""
+    """The present password."""
 
 
 class NewGroup(Body, frozen=True):

@@ -1,8 +1,7 @@
-"""Who may be connected: so many at once, so many from one address, and somebody who looks whether
-the realm lives at any time.
+"""Limits the connections: in all, and for each address; a few more may always ask for the health.
 
-Where there is no room, the connection goes that has let its realm wait longest: for a request, for
-the rest of one, or for the next. One that is being answered stays.
+When there is no room, the connection is dropped that has kept the realm waiting longest for a
+request, for the rest of one, or for the next. One that is being answered stays.
 """
 
 from __future__ import annotations
@@ -12,32 +11,32 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
 SPARE: Final = 8
-"""Connections over the limit, for looking whether the realm lives."""
+"""Connections above the limit, reserved for health checks."""
 _HOME_BITS: Final = 64
-"""Bits of an IPv6 address that count: its owner chooses the rest freely."""
+"""Bits of an IPv6 address that identify its owner, who chooses the rest freely."""
 
 
 class Guest(Protocol):
-    """One connection."""
+    """A connection, as it is counted here."""
 
     address: str
     heard_s: float
-    """When it last said something."""
+    """When it last sent something."""
     is_spare: bool
-    """It came when all places were taken by those that are being answered."""
+    """It came when all connections were being answered, and may only ask for the health."""
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether it is its turn to say something."""
+        """Whether the realm waits for it to send something."""
         ...
 
     def drop(self) -> None:
-        """End it at once."""
+        """Close it at once."""
         ...
 
 
 class Places:
-    """The places of one realm."""
+    """The connections of one realm."""
 
     def __init__(self, most: int, most_of_address: int) -> None:
         self._most = most
@@ -47,7 +46,7 @@ class Places:
         self._of_address: Counter[str] = Counter()
 
     def take(self, guest: Guest) -> bool:
-        """Whether there is a place, perhaps that of another, for ``guest``."""
+        """Admit a connection, if need be by dropping another; gives whether there is room."""
         home = home_of(guest.address)
         if self._of_address[home] >= self._most_of_address and not self._drop_one(home):
             return False
@@ -62,7 +61,7 @@ class Places:
         return True
 
     def leave(self, guest: Guest) -> None:
-        """It has gone; one without a place does no harm."""
+        """Forget a connection; harmless for one that was not admitted."""
         if guest not in self._guests:
             return
         del self._guests[guest]
@@ -73,8 +72,8 @@ class Places:
             del self._of_address[home]
 
     def _drop_one(self, home: str = "") -> bool:
-        """Whether somebody has gone for a newcomer: of ``home``, or else of the address that has
-        most."""
+        """Drop a connection for a new one: of ``home``, or else of the address that has most. Gives
+        whether there was one to drop."""
         waited_for = [
             guest
             for guest in self._guests
@@ -92,7 +91,7 @@ class Places:
 
 
 def home_of(address: str) -> str:
-    """What counts as one address."""
+    """The part of an address that is counted as one."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

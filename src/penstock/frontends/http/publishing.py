@@ -1,4 +1,4 @@
-"""Events that come by HTTP: from JSON, NDJSON or Arrow to batches, and into the realm."""
+"""Publishes events that come by HTTP as JSON, NDJSON or Arrow."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from penstock.frontends.http.shapes import NewEvent, NewEvents, PublishedAnswer,
 from penstock.runtime.store.bodies import Body, body_from
 
 EVENTS_MAX: Final = 100_000
-"""Events of one request that are no Arrow."""
+"""Most events of one request, unless it is Arrow."""
 ARROW_EVENTS_MAX: Final = 2 << 20
-"""Events of one Arrow request, and never more than it has bytes."""
+"""Most events of one Arrow request; it never has more than bytes."""
 PART_BYTES_MAX: Final = 8 << 20
 IN_THREAD_BYTES: Final = 64 << 10
-"""A larger request is read beside the loop."""
+"""A larger request is decoded in a thread."""
 
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
@@ -48,11 +48,11 @@ class Offered(msgspec.Struct):
     producer: str = ""
     sequence: int = 0
     waits: bool = False
-    """Every event waits for its time."""
+    """Whether all events wait for their time (``deliver_at``)."""
 
 
 async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedAnswer:
-    """Store events; answered when they are safe.
+    """Publish events; the answer comes when they are safe.
 
     Raises ``InvalidArgument``, ``InvalidEvent``, ``EventTooLarge``, ``CapacityReached``,
     ``MemoryLimit``, ``PublishingPaused``, ``Unavailable`` when the realm cannot keep up.
@@ -190,7 +190,7 @@ def _bodies(batches: Sequence[pa.RecordBatch]) -> list[Body]:
 
 
 def _parts(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-    """The batch in pieces of a size that readers are fine with."""
+    """The batch in pieces small enough for readers."""
     if batch.nbytes <= PART_BYTES_MAX or batch.num_rows == 1:
         return [batch]
     half = batch.num_rows // 2

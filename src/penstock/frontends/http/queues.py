@@ -1,4 +1,4 @@
-"""Taking events off queues."""
+"""The route that takes events off queues."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from penstock.frontends.http.shapes import NoQuery, Pop, Popped
 from penstock.runtime.realm import RunningRealm
 
 GRACE_S = 0.25
-"""How long to wait for events that are there already."""
+"""Seconds to wait for events that are stored already."""
 
 
 async def pop(call: Call[NoQuery, Pop]) -> Popped:
-    """Take events off a queue for good (SEM Q1): they are committed before they are answered.
+    """Take events off a queue for good (SEM Q1): they are committed before the answer is sent.
 
-    What is lost with the connection is lost: who has to be sure reads with a transactional reader.
+    If the connection is lost, so are they; use a transactional reader to be sure.
     """
     store, wanted, realm = await found(call), call.body, call.realm
     outlet = Collected(wanted.selector, wanted.count)
@@ -30,7 +30,7 @@ async def pop(call: Call[NoQuery, Pop]) -> Popped:
     try:
         realm.subscriptions.demand(opened.number, wanted.count)
         await outlet.wait(max(wanted.timeout, GRACE_S))
-        call.may("queue.pop", store.name)  # it may have been taken away meanwhile
+        call.may("queue.pop", store.name)  # the right may have been revoked while waiting
         events = outlet.events()
         await _settle(realm, opened.number, outlet)
     finally:

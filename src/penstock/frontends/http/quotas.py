@@ -1,7 +1,7 @@
-"""What each who asks may ask for over HTTP: requests a second, bytes in flight.
+"""Limits what each client may ask for over HTTP: requests a second, bytes in flight.
 
-The limits are those of a native connection. HTTP clients open connections as they like, so here
-they are those of who asks from where, over all connections together.
+The limits are those of a native connection. Since HTTP clients open connections as they like, they
+apply to a user at a host, over all of its connections.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.access.quota import ConnectionLimits, Quota
 
 KNOWN_MAX: Final = 10_000
-"""So many who asked last are known."""
+"""Most clients that are remembered, the latest ones."""
 
 
 class Quotas:
@@ -30,8 +30,8 @@ class Quotas:
 
     @contextmanager
     def asking(self, principal: Principal) -> Iterator[Callable[[int], None]]:
-        """One request of ``principal``; gives what takes the bytes of events it carries. Both
-        raise ``LimitReached``."""
+        """Count one request of ``principal``; gives a function that counts the bytes of its events.
+        Both raise ``LimitReached``."""
         if not self._limits.are_set:
             yield lambda size: None
             return

@@ -1,4 +1,5 @@
-"""The realm as a whole: what it is, joins, dead events, the schedule, connections, pipelines."""
+"""Routes for the realm as a whole: description, joins, dead events, schedule, connections,
+pipelines."""
 
 from __future__ import annotations
 
@@ -57,7 +58,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def show(call: Call[NoQuery, None]) -> RealmAnswer:
-    """Show the realm: what it holds and what it may hold."""
+    """Show the realm: what it holds, and its limits."""
     return _told(call, await call.ask(DescribeRealm()))
 
 
@@ -75,7 +76,7 @@ def _told(call: Call[Any, Any], info: RealmInfo) -> RealmAnswer:
 
 
 async def pause(call: Call[NoQuery, Pause]) -> RealmAnswer:
-    """Refuse publishes of clients, or take them again (SEM X5)."""
+    """Pause publishing, so that publishes of clients are refused, or resume it (SEM X5)."""
     await call.ask(PausePublishing(call.body.paused))
     return _told(call, await call.answer(DescribeRealm()))
 
@@ -100,12 +101,12 @@ async def list_joins(call: Call[After, None]) -> Page[JoinAnswer]:
 
 
 async def create_join(call: Call[NoQuery, NewJoin]) -> JoinAnswer:
-    """Copy what is published on one store to another from now on (SEM L1)."""
+    """Create a join: from now on, events published on one store are copied to another (SEM L1)."""
     return _join(await call.ask(CreateJoin(**msgspec.structs.asdict(call.body))))
 
 
 async def delete_join(call: Call[NoQuery, None]) -> Done:
-    """Copy no more; what was copied stays."""
+    """Delete a join; copies that were made stay."""
     text = call.params["id"]
     pair = join_of(text)
     if pair is None:
@@ -118,7 +119,7 @@ async def delete_join(call: Call[NoQuery, None]) -> Done:
 
 
 async def dead(call: Call[DeadQuery, None]) -> DeadAnswer:
-    """The dead events on a store, by where they came from and why they died (SEM T6)."""
+    """Count the dead events in a store by where they came from and why they died (SEM T6)."""
     store, realm = await found(call), call.realm
     outlet = DeadEvents(call.query.limit)
     next_id = await collect(
@@ -133,7 +134,7 @@ async def dead(call: Call[DeadQuery, None]) -> DeadAnswer:
 
 
 async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
-    """Publish dead events again, each once, and take them out of their store (SEM T10)."""
+    """Publish dead events again, each once, and remove them from their store (SEM T10)."""
     wanted = RedriveDead(**msgspec.structs.asdict(call.body))
     done = await call.ask(wanted, dry_run=wanted.dry_run)
     return msgspec.convert(msgspec.structs.asdict(done), RedrivenAnswer)
@@ -143,7 +144,7 @@ async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
 
 
 async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
-    """What waits to be published (SEM X4), by the name of where it goes, and by its number."""
+    """List events that wait to be published (SEM X4), by destination and number."""
     query = call.query
     wanted = None if query.channel is None else destination_name(query.channel)
     if wanted is not None:
@@ -176,7 +177,7 @@ def _scheduled_place(after: str) -> tuple[int, str]:
 async def _waiting(
     call: Call[ScheduleQuery, None], name: str, kind: Kind, first: int, limit: int
 ) -> tuple[list[ScheduledAnswer], int | None]:
-    """What waits for one store from number ``first`` on, and the number to go on at."""
+    """Events that wait for one store, from number ``first`` on, and the number of the next page."""
     realm = call.realm
     store = await store_of(realm, name, kind)
     hidden = await call.answer(OpenSchedule(store.number))
@@ -206,7 +207,7 @@ async def _waiting(
 
 
 async def cancel(call: Call[NoQuery, None]) -> Done:
-    """Take an event off the schedule of a channel or queue."""
+    """Cancel a scheduled event of a channel or queue."""
     store = await found(call)
     number = cursor_of(call.params["number"]) or 0
     hidden = await call.answer(OpenSchedule(store.number))
@@ -224,7 +225,7 @@ async def cancel(call: Call[NoQuery, None]) -> Done:
 
 
 async def connections(call: Call[After, None]) -> Page[ConnectionAnswer]:
-    """List the native connections, the oldest first."""
+    """List the native connections, oldest first."""
     place = cursor_of(call.query.after) or 0
     infos = [info for info in await call.ask(ListConnections()) if int(info.id) > place]
     more = len(infos) > call.query.limit
@@ -246,13 +247,14 @@ async def end_connection(call: Call[NoQuery, None]) -> Done:
 
 
 async def list_pipelines(call: Call[After, None]) -> Page[PipelineInfo]:
-    """List the pipelines whose folders the realm was told of, and how far their steps are."""
+    """List the pipelines in the folders that the realm was given, with the progress of their
+    steps."""
     return Page(items=await call.ask(ListPipelines()))
 
 
 async def show_pipeline(call: Call[NoQuery, None]) -> PipelineInfo:
-    """Show a pipeline: what each step's last run has said of itself, where it stands, and how far
-    it is behind."""
+    """Show a pipeline: for each step the status of its last run, its position, and how far it is
+    behind."""
     return await call.ask(DescribePipeline(call.params["pipeline"]))
 
 

@@ -1,5 +1,4 @@
-"""What requests about joins, dead events, connections, pipelines and counters carry, and what they
-are answered with."""
+"""Bodies and answers of requests about joins, dead events, connections, pipelines and counters."""
 
 from __future__ import annotations
 
@@ -27,19 +26,19 @@ class NamesQuery(Query, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
     after: Annotated[str, Meta(max_length=1_024)] = ""
     durables: bool = False
-    """Also the names of channels' durables, of those who may see them."""
+    """Also list the durables of channels, for those who may see them."""
 
 
 class NameAnswer(Answer, frozen=True, omit_defaults=True):
     name: str
     kind: Literal["channel", "queue"]
     durables: tuple[str, ...] = ()
-    """By name; left out where there are none, or none were asked for."""
+    """Names of its durables, in order; left out if there are none, or none were asked for."""
 
 
 class ImportQuery(Query, frozen=True):
     name: GivenName = ""
-    """What it is called from now on; as before, if nothing is said."""
+    """Name of the imported channel or queue; empty: as exported."""
 
 
 class NewJoin(Body, frozen=True):
@@ -47,12 +46,12 @@ class NewJoin(Body, frozen=True):
     destination: Name
     selector: Selector = ""
     archive: bool = False
-    """To a queue, duplicates kept (SEM L3)."""
+    """To a queue that keeps duplicates (SEM L3)."""
 
 
 class JoinAnswer(Answer, frozen=True):
     id: str
-    """What ``DELETE joins/{id}`` takes."""
+    """The id that ``DELETE joins/{id}`` takes."""
     source: str
     destination: str
     selector: str
@@ -60,32 +59,32 @@ class JoinAnswer(Answer, frozen=True):
     copied: int
     dropped: int
     owner: str = ""
-    """Who made it; it ends when they could not make it any more."""
+    """The user who created it; it ends when they lose the right to create it."""
 
 
 class DeadQuery(Query, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
-    """Dead events looked at, at most, the newest first left out."""
+    """Most dead events to count; the newest ones beyond are left out."""
 
 
 class DeadGroup(Answer, frozen=True):
     store: str
-    """Where they came from."""
+    """Where these events came from."""
     cause: str
     """Why they died: ``expired``, ``evicted``, ``redelivery_limit``, ``buried``, …"""
     reason: str
-    """What the client said that buried them; empty for the other causes."""
+    """The reason that the client gave for burying them; empty for other causes."""
     events: int
     first_id: int
     last_id: int
     oldest: Moment
     newest: Moment
-    """When they died."""
+    """When the newest of them died."""
 
 
 class DeadAnswer(Answer, frozen=True):
     events: int
-    """Looked at."""
+    """How many were counted."""
     is_complete: bool
     groups: list[DeadGroup]
 
@@ -93,7 +92,7 @@ class DeadAnswer(Answer, frozen=True):
 class Redrive(Body, frozen=True):
     source: Name
     destination: GivenName = ""
-    """Empty: each to where it came from."""
+    """Where to publish them; empty: each to where it came from."""
     selector: Selector = ""
     dry_run: bool = False
 
@@ -107,7 +106,7 @@ class RedrivenAnswer(Answer, frozen=True):
 
 class ScheduleQuery(Query, frozen=True):
     channel: Name | None = None
-    """Only what waits for this channel or queue."""
+    """Only events that wait for this channel or queue."""
     limit: Limit = LIMIT_DEFAULT
     after: Annotated[str, Meta(max_length=1_024)] = ""
 
@@ -126,16 +125,16 @@ class ConnectionAnswer(Answer, frozen=True):
     user: str
     """``user@host``."""
     client: str
-    """Name and version of its software."""
+    """Name and version of the client software."""
     protocol: str
     opened: Moment
     idle_ms: int
-    """Since it was last heard."""
+    """Milliseconds since it last sent something."""
     subscriptions: int
     requests: int
-    """Being worked on."""
+    """Requests in progress."""
     unsent_bytes: int
-    """What waits because it does not take it."""
+    """Bytes that wait because the client does not read them."""
     is_stalled: bool
 
 
@@ -147,17 +146,17 @@ class DurableRate(Answer, frozen=True):
     name: str
     outstanding: int
     in_flight: int
-    """Delivered, and not acknowledged."""
+    """Delivered and not acknowledged."""
     pending: PendingCount
     redelivered: int
     clients: int
     position: int
-    """Events below it have been offered or settled."""
+    """Id below which all events have been offered or settled."""
     oldest_outstanding_ms: int | None
     delivered: int
-    """To its clients since the realm started, each time it was delivered again too."""
+    """Deliveries to its clients since the realm started, repeated ones included."""
     acknowledged: int
-    """Since the realm started, also events purged for this durable alone."""
+    """Acknowledged since the realm started; events purged for this durable count, too."""
 
 
 class ChannelRate(Answer, frozen=True):
@@ -168,14 +167,14 @@ class ChannelRate(Answer, frozen=True):
     last_event_id: int
     counters: CounterAnswer
     delivered: int
-    """To the clients of its durables and to subscribers without one, since the realm started; who
-    browses does not count."""
+    """Deliveries to clients of its durables and to plain subscribers since the realm started.
+    Browsing does not count."""
     acknowledged: int
-    """At all of its durables, since the realm started."""
+    """Events acknowledged at all of its durables since the realm started."""
 
 
 class Rates(Answer, frozen=True):
-    """One second's counters: what a plot needs are differences of two of them."""
+    """The counters of one second; plot the differences of consecutive ones."""
 
     at: Moment
     channels: list[ChannelRate]
@@ -184,9 +183,9 @@ class Rates(Answer, frozen=True):
     journal_bytes: int
     memory_bytes: int
     left_out: int = 0
-    """Channels beyond the most that are told of."""
+    """Channels that are left out because there are too many."""
 
 
 class RatesQuery(Query, frozen=True):
     channel: Name | None = None
-    """Only this channel or queue, and its durables."""
+    """Only this channel or queue with its durables."""

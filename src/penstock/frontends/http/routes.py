@@ -19,7 +19,7 @@ from penstock.frontends.http.shapes import NoQuery, Openapi
 
 
 async def describe(call: Call[NoQuery, None]) -> Openapi:
-    """This API as an OpenAPI 3.1 document."""
+    """The OpenAPI 3.1 document of this API."""
     return document(call.server.table, call.server.version)
 
 

@@ -1,6 +1,6 @@
-"""The table of routes: what a method and a path ask for, read off the functions that answer.
+"""The table of routes: which endpoint answers a method and path, with what parameters and body.
 
-A path's parts are split before they are decoded, so that a name with slashes is one part:
+A path is split before it is decoded, so that a name with slashes is one part:
 ``channels/flights%2Fdelays``.
 """
 
@@ -36,12 +36,12 @@ BASE: Final = "/api/v1"
 
 TAR: Final = "application/x-tar"
 TARS: Final = (TAR, "application/octet-stream")
-"""What an upload may be called; many clients know no tar."""
+"""Content types of an upload; many clients know no type for tar."""
 WRITES: Final = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 
 
 class Content(NamedTuple):
-    """A request's body as it came."""
+    """A request's whole body."""
 
     type: str
     """Media type, without parameters."""
@@ -49,13 +49,13 @@ class Content(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """A request's body as it comes, of any length."""
+    """A request's body in parts, of any length."""
 
     parts: AsyncGenerator[bytes, None]
 
 
 class Download:
-    """A file, sent while it is made."""
+    """A file that is sent while it is made."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Download:
         self.name = name
         self.size = size
         self.close = close
-        """Gives back what it holds, whether it was read or not."""
+        """Frees its resources, whether it was read or not."""
 
 
 class Events:
-    """A stream of server-sent events, told line by line until it or the viewer ends."""
+    """A stream of server-sent events, sent line by line until it ends or the viewer leaves."""
 
     def __init__(
         self,
@@ -84,13 +84,13 @@ class Events:
     ) -> None:
         self.messages = messages
         self.close = close
-        """Gives back what the stream holds, whether it was read or not."""
+        """Frees the stream's resources, whether it was read or not."""
         self.stop = stop
-        """Has it come to its end by itself, and say why."""
+        """Ends the stream from this side, with the reason."""
 
 
 class Call(Generic[QueryT, BodyT]):
-    """One request, checked and allowed."""
+    """A request that has been checked and allowed, as an endpoint gets it."""
 
     __slots__ = (
         "body",
@@ -128,7 +128,7 @@ class Call(Generic[QueryT, BodyT]):
         self.query = query
         self.body = body
         self.reply_headers: list[tuple[str, str]] = []
-        """What the answer says beside its document."""
+        """Headers of the answer."""
 
     @property
     def realm(self) -> RunningRealm:
@@ -136,27 +136,28 @@ class Call(Generic[QueryT, BodyT]):
 
     @property
     def target(self) -> str:
-        """What the audit log says that the request is about."""
+        """What the request is about, for the audit log."""
         return target_of(self.params, self.body)
 
     async def ask(self, request: Request[AnswerT], **detail: Any) -> AnswerT:
-        """Ask at the realm's door. Raises ``AccessDenied``, and what the operation raises."""
+        """Execute an operation of the realm. Raises ``AccessDenied``, and what the operation
+        raises."""
         return await execute(self.caller, request, target=self.target, **detail)
 
     async def answer(self, request: Request[AnswerT]) -> AnswerT:
-        """As :meth:`ask`, where the route's own right is all that the request asks for."""
+        """Execute an operation for which the route's own right suffices."""
         answer: AnswerT = await answer_to(self.caller, request)
         return answer
 
     async def ask_here(
         self, asked: type[Request[AnswerT]], request_of: Callable[[ChannelOpened], Request[AnswerT]]
     ) -> AnswerT:
-        """As :meth:`ask`, of a request about the channel or queue that the path names."""
+        """Execute an operation on the channel or queue that the path names."""
         name, kind = named(self)
         return await execute_on(self.caller, kind, name, asked, request_of, target=self.target)
 
     def may(self, operation: str, name: str = "") -> None:
-        """Ask for one more right than the route's own. Raises ``AccessDenied``."""
+        """Check a right besides the route's own. Raises ``AccessDenied``."""
         self.guard.access.require(self.principal, operation, name)
 
     def allows(self, operation: str, name: str = "") -> bool:
@@ -169,15 +170,15 @@ class Call(Generic[QueryT, BodyT]):
         return self.guard.access.act(self.principal, operation, name, target, **detail)
 
     def seen_as(self, name: str) -> str:
-        """What to ask rights on a name for. What one may not see is taken for a channel, as is what
-        there is not: a refusal does not tell which of them it is."""
+        """The kind to check rights on ``name`` with. A name that is not visible, or does not exist,
+        counts as a channel, so that a refusal does not tell which it is."""
         store, access = self.realm.view.named(destination_name(name)), self.guard.access
         kind = "" if store is None else store.kind
         is_queue = kind == "queue" and access.visible(self.principal, kind, [name])
         return "queue" if is_queue else "channel"
 
     def kind_of(self, name: str) -> str:
-        """Whether a name is one of a channel or of a queue. Raises ``NameDoesNotExist``."""
+        """Whether a name is a channel's or a queue's. Raises ``NameDoesNotExist``."""
         return self.realm.view.required(name).kind
 
 
@@ -186,21 +187,21 @@ Endpoint = Callable[[Any], Awaitable[Any]]
 
 class Route(NamedTuple):
     name: str
-    """What generated clients call it; never changed, as others are written with it."""
+    """Name of the operation in generated clients. Never changed, because programs use it."""
     method: str
     path: str
-    """Below :data:`BASE`; ``{name}`` is one part, percent-encoded."""
+    """Path below :data:`BASE`; ``{name}`` stands for one percent-encoded part."""
     asks: type[Request[Any]] | str | None
-    """The request that it asks at the realm's door, or, where the endpoint asks several or none,
-    what has to be allowed: a key of ``OPERATIONS``."""
+    """The request that the endpoint executes. If it executes several or none, the right that it
+    needs: a key of ``OPERATIONS``."""
     endpoint: Endpoint
     status: int = 200
     only_asks: bool = False
-    """It changes nothing, though its method is not one of those that never do."""
+    """Whether it changes nothing, although its method usually does."""
 
     @property
     def reads(self) -> bool:
-        """Whether it changes nothing: it may end in the middle."""
+        """Whether it changes nothing, so that it may be cancelled in the middle."""
         return self.only_asks or self.method not in WRITES
 
     @property
@@ -210,7 +211,7 @@ class Route(NamedTuple):
 
     @property
     def operation(self) -> str:
-        """What has to be allowed: a key of ``OPERATIONS``."""
+        """The right it needs: a key of ``OPERATIONS``."""
         if isinstance(self.asks, str):
             return self.asks
         if self.asks is None:
@@ -219,11 +220,11 @@ class Route(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What an endpoint takes and gives, as its annotations say."""
+    """What an endpoint takes and gives, read from its annotations."""
 
     query: Any
     body: Any
-    """None: a request has none."""
+    """Type of the body; None: there is none."""
     answer: Any
     summary: str
     description: str
@@ -241,15 +242,15 @@ def signature_of(route: Route) -> Signature:
 
 
 def named(call: Call[Any, Any]) -> tuple[str, Kind]:
-    """The channel or queue that a path names."""
+    """The name and kind of what the path names."""
     params = call.params
     return (params["queue"], "queue") if "queue" in params else (params["channel"], "channel")
 
 
 def target_of(params: Mapping[str, str], body: Any) -> str:
-    """What the audit log says an act was about."""
+    """What an operation was about, for the audit log."""
     if isinstance(body, AclChange):
-        return ""  # what the entries are of
+        return ""  # it says which resource the entries belong to
     if isinstance(body, NewJoin):
         return f"{body.source} -> {body.destination}"
     if (text := params.get("id")) is not None and (pair := join_of(text)) is not None:
@@ -264,7 +265,7 @@ class Found(NamedTuple):
 
 
 class Table:
-    """Finds routes."""
+    """Finds the route of a request."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
@@ -275,9 +276,10 @@ class Table:
             self._tree.setdefault(len(parts), []).append((parts, route))
 
     def find(self, method: str, raw_path: str) -> Found | frozenset[str]:
-        """The route, or the methods there are at this path; empty: there is no such path.
+        """The route of a method and path, or the methods that the path has; empty: there is no such
+        path.
 
-        Raises ``InvalidArgument`` for a path that is no UTF-8.
+        Raises ``InvalidArgument`` for a path that is not UTF-8.
         """
         given = raw_path.strip("/").split("/")
         methods: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a selector means, and what it would choose (SEM F)."""
+"""The route that explains a selector and shows what it would choose (SEM F)."""
 
 from __future__ import annotations
 
@@ -27,61 +27,61 @@ from penstock.runtime.store.outgoing_batch import Rows
 from penstock.runtime.subscriptions.subscriptions import Opened
 
 MATCHES_MAX: Final = 100_000
-"""Matching events counted, at most."""
+"""Most matching events that are counted."""
 SAMPLE: Final = 5
-"""So many ids of matching events are told."""
+"""How many ids of matching events are shown."""
 
 
 class CheckSelector(Body, frozen=True):
     selector: Annotated[str, Meta(max_length=65_536)]
     channel: GivenName = ""
-    """A channel or queue: say what it would choose there, too."""
+    """A channel or queue: also show what it would choose there."""
 
 
 class SelectorName(Answer, frozen=True):
     name: str
     kind: Literal["header", "property"]
     types: tuple[str, ...] | None
-    """As stored there, none if no event has had it; null: no channel was named."""
+    """Types of the stored column, empty if no event had it; null: no channel was named."""
 
 
 class Chosen(Answer, frozen=True):
-    """What it chooses of what is stored now."""
+    """What the selector chooses of the events stored now."""
 
     channel: str
     events: int
-    """Stored, matching or not."""
+    """Events stored, matching or not."""
     matches: int
     first_ids: list[int]
     is_complete: bool
-    """Whether all that is stored was looked at; it took too long otherwise, or was too much."""
+    """Whether all stored events were examined; otherwise it took too long, or matched too many."""
 
 
 class SelectorAnswer(Answer, frozen=True):
     valid: bool
     message: str = ""
-    """What is wrong."""
+    """What is wrong, if it is not valid."""
     line: int | None = None
     column: int | None = None
-    """Where, both from 1."""
+    """Line and column of the error, both from 1."""
     expected: str = ""
     chooses: tuple[str, ...] = ()
-    """It in words."""
+    """The selector in words."""
     names: tuple[SelectorName, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What can never match there, and why."""
+    """Parts that can never match there, and why."""
     chosen: Chosen | None = None
 
 
 class Counted(Collected):
-    """An outlet that counts, and keeps the first ids."""
+    """An outlet that counts events, and keeps the first ids."""
 
     def __init__(self, selector: str) -> None:
         super().__init__(selector, MATCHES_MAX)
         self.ids: list[int] = []
 
     def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Look at the ids of a batch."""
+        """Count the events of a batch."""
         ids = rows.batch.column("event_id")
         self.ids += ids[: max(0, SAMPLE - len(self.ids))].to_pylist()
         self.count += len(ids)
@@ -92,9 +92,9 @@ class Counted(Collected):
 
 
 async def check(call: Call[NoQuery, CheckSelector]) -> SelectorAnswer:
-    """Say what a selector means, or where it is wrong; with a channel, what it chooses there.
+    """Explain a selector, or say where it is wrong; with a channel, show what it chooses there.
 
-    A selector that does not parse is an answer, with ``valid`` false, and no error.
+    A selector that does not parse is answered with ``valid`` false, and is not an error.
     """
     store = await _store(call)
     try:
@@ -126,7 +126,7 @@ async def check(call: Call[NoQuery, CheckSelector]) -> SelectorAnswer:
 
 
 async def _store(call: Call[NoQuery, CheckSelector]) -> Store | None:
-    """The channel or queue that is named, which has to be one whose events may be read."""
+    """The channel or queue in the body, which must be one whose events may be read; None: none."""
     if not call.body.channel:
         return None
     name = destination_name(call.body.channel)

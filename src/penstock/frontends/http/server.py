@@ -1,7 +1,7 @@
-"""The HTTP listener: uvicorn's protocol in the realm's own loop, held to time and size limits.
+"""The HTTP listener: uvicorn's protocol in the realm's own loop, with limits on time and size.
 
-Of uvicorn only what reads and writes HTTP is used. Its server is not: it would take the signals
-of the process and wake ten times a second.
+Uvicorn's server is not used: it would take over the signals of the process, and wake up ten times a
+second.
 """
 
 from __future__ import annotations
@@ -43,45 +43,47 @@ from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.runtime.access.askers import Asker
 
 HEAD_BYTES_MAX: Final = 64 << 10
-"""Limit in bytes for a request's first line and headers."""
+"""Most bytes of a request's first line and headers."""
 CHECK_S: Final = 1.0
 GRACE_S: Final = 2.0
-"""How long requests in work may take when the realm ends."""
+"""Seconds for requests in progress when the realm stops."""
 _LOOK_S: Final = 0.01
 BUFFERS: Final = 4
-"""Bodies of the largest size that are read at once."""
+"""How many bodies of the largest size fit in memory at once."""
 
 _log = structlog.get_logger("penstock.http")
 _SILENT: Final = logging.Logger("penstock.uvicorn", logging.CRITICAL)
-"""A peer that speaks no HTTP is told so; it is not worth a line in the log."""
+"""Swallows uvicorn's log lines about peers that do not speak HTTP; such a peer gets an answer."""
 
 
 class HttpLimits(Struct, frozen=True):
-    """What HTTP clients may take of the realm."""
+    """Limits for HTTP clients."""
 
     connections_max: int = 256
     connections_per_address_max: int = 128
     body_bytes_max: int = 32 << 20
     head_timeout_s: float = 20.0
-    """From a connection's first moment, or its last answer, to the end of a request's headers."""
+    """Seconds from the connection's start, or its last answer, to the end of a request's
+    headers."""
     body_timeout_s: float = 60.0
     send_timeout_s: float = 30.0
-    """A peer that takes nothing for so long is dropped."""
+    """Seconds after which a peer that does not read is dropped."""
     viewers_max: int = 100
-    """Live views at once."""
+    """Most live views at a time."""
     viewers_per_user_max: int = 25
     requests_per_user_max: int = 128
-    """Being answered at once."""
+    """Most requests of a user in progress."""
     channels_named_max: int = 1_000
-    """Channels and queues with metrics of their own."""
+    """Most channels and queues that have metrics of their own."""
     login_total_s: float = 43_200.0
-    """After this time a browser forgets its session; the realm may have done so before."""
+    """Seconds after which a browser drops its session cookie; the realm may end the session
+    before."""
     hosts: frozenset[str] = frozenset()
-    """Names the realm is known by, beside those of this machine."""
+    """Names of the realm besides those of this machine."""
 
 
 class Peer(H11Protocol):
-    """One connection."""
+    """One HTTP connection."""
 
     listener: HttpServer
 
@@ -126,15 +128,15 @@ class Peer(H11Protocol):
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether a request, or the rest of one, is awaited."""
+        """Whether the realm waits for a request or the rest of one."""
         return not self._is_busy or self._is_in_body
 
     def drop(self) -> None:
-        """End it, for another."""
+        """Close it, to make room for another."""
         self.transport.abort()
 
     def check(self, now_s: float) -> None:
-        """Called regularly: drop a peer that says nothing, or takes nothing, for long."""
+        """Drop a peer that sends nothing, or reads nothing, for too long; called regularly."""
         limits = self.listener.limits
         unsent = self.transport.get_write_buffer_size()
         if unsent and unsent >= self._unsent > 0:
@@ -157,7 +159,7 @@ class HttpServer:
         *,
         tls: Any = None,
     ) -> None:
-        """``native`` knows the realm's other connections; ``tls`` is an ``SSLContext``."""
+        """``native`` has the realm's other connections; ``tls`` is an ``SSLContext``."""
         self.native = native
         self.realm = native.realm
         self.version = native.version
@@ -175,9 +177,9 @@ class HttpServer:
         self.table = TABLE
         self.files = Files()
         self._views: dict[Events, Callable[[], None]] = {}
+        """Live views, each with a check that raises an error when it may not go on."""
         self._viewers: Counter[str] = Counter()
-        """How many of them are whose."""
-        """With what raises when a view may not go on."""
+        """Number of live views by principal."""
         self._stop_listening = self.realm.access.on_changed(self._check_views)
         self.registry = metrics.registry(self.realm, native, self._views, limits.channels_named_max)
         self.started_us = self.realm.clock.now_us()
@@ -234,19 +236,19 @@ class HttpServer:
         return bound
 
     def _arrives(self, handshake: Handshake) -> bool:
-        """Whether there is a place for somebody whose handshake is still to come."""
+        """Whether there is room for a connection whose TLS handshake is about to begin."""
         if self.is_stopping.is_set() or not self.places.take(handshake):
             return False
         self._handshakes[handshake] = None
         return True
 
     def _is_safe(self, handshake: Handshake) -> None:
-        """Its handshake is over, or it has gone."""
+        """Note that a handshake has ended, in success or not."""
         del self._handshakes[handshake]
         self.places.leave(handshake)
 
     async def run(self) -> None:
-        """Keep connections honest until cancelled."""
+        """Check the connections for timeouts until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(CHECK_S)
@@ -258,7 +260,7 @@ class HttpServer:
             self._standstill.look(loop.time(), backlog, is_congested=self.is_congested)
 
     async def close(self) -> None:
-        """Take no more connections, end live views, let requests in work be answered."""
+        """Accept no more connections, end live views, and let requests in progress finish."""
         self.is_stopping.set()
         self._stop_listening()
         for server in self._servers:
@@ -282,14 +284,15 @@ class HttpServer:
 
     @property
     def state(self) -> Literal["ok", "stopping", "failed"]:
-        """Whether the realm stores what it is given."""
+        """Whether the realm works: ``ok``, ``stopping``, or ``failed`` when it cannot store
+        events."""
         if self.is_stopping.is_set():
             return "stopping"
         return "failed" if self.realm.has_ended else "ok"
 
     @property
     def stands_still(self) -> bool:
-        """Whether publishers have not been read for so long that one should not send it more."""
+        """Whether publishers have not been read for so long that no more should be sent here."""
         return self._standstill.lasts_s(asyncio.get_running_loop().time()) >= STANDSTILL_S
 
     @property
@@ -298,32 +301,32 @@ class HttpServer:
         return self.native.is_congested
 
     def waiting_bytes(self, change: int) -> None:
-        """Bytes of publishes came, or were answered."""
+        """Count bytes of publishes that have come, or, negative, were answered."""
         self.native.pending_bytes += change
 
     @contextlib.contextmanager
     def viewing(
         self, view: Events, principal: Principal, check: Callable[[], None]
     ) -> Iterator[None]:
-        """A live view of ``principal`` is open. Raises ``Unavailable`` when there are too many,
-        and ``LimitReached`` when too many are theirs: of their user, or of them at their host."""
+        """Count a live view while it is open. Raises ``Unavailable`` when there are too many in
+        all, and ``LimitReached`` when there are too many of this user or principal."""
         if len(self._views) >= self.limits.viewers_max:
             raise Unavailable(f"{self.limits.viewers_max} live views are open; close some")
         viewer = principal.name
         self.native.limits.each.check_subscriptions(self._viewers[viewer], viewer)
         with self._shares_of_views.one(principal):
-            check()  # rights may have gone while it was opened
+            check()  # rights may have been revoked while it was opened
             self._views[view] = check
             self._viewers[viewer] += 1
             try:
                 yield
             finally:
-                self._viewers -= Counter((viewer,))  # leaves out whoever has none
+                self._viewers -= Counter((viewer,))  # drops entries of zero
                 self._views.pop(view, None)
 
     def _check_views(self) -> None:
-        """End the views of those who may not see them any more: rights, tokens and sessions of
-        the console end."""
+        """End the views whose viewers lost the right to them, or whose token or session has
+        ended."""
         for view, check in list(self._views.items()):
             try:
                 check()

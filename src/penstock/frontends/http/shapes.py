@@ -1,7 +1,7 @@
-"""What requests of the HTTP API carry, and what they are answered with.
+"""Bodies and answers of the HTTP API.
 
-One Struct says it for the code that reads it and for the OpenAPI document. Attributes' times are
-milliseconds, as everywhere; ``timeout`` is seconds.
+The same Structs decode requests and make the OpenAPI document. Times of attributes are in
+milliseconds, as everywhere; ``timeout`` is in seconds.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from penstock.core.vocabulary.messages import Definition, Storage
 T = TypeVar("T")
 
 LIMIT_MAX = 1_000
-"""Things of one page, at most."""
+"""Most items of one page."""
 LIMIT_DEFAULT = 100
 PREVIEW_BYTES = 64 << 10
-"""Bytes of an event's data that a list shows, unless asked for fewer or more."""
+"""Bytes of an event's data that a list shows, unless the request asks for fewer or more."""
 LIVE_PREVIEW_BYTES = 4 << 10
 
 Moment = Annotated[datetime, Meta(tz=True)]
@@ -62,11 +62,11 @@ def moment(us: int) -> datetime:
 
 
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a request carries. An unknown field is an error that names it."""
+    """A request's body. An unknown field is an error that names it."""
 
 
 class Query(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What stands behind the question mark."""
+    """A request's query parameters."""
 
 
 class NoQuery(Query, frozen=True):
@@ -79,7 +79,7 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 class ErrorDetail(Answer, frozen=True):
     code: str
-    """Stable: the codes of ``penstock error``, the same as over every other way in."""
+    """A stable code, as ``penstock error`` lists them; all protocols have the same."""
     message: str
     retryable: bool = False
     """Whether the same request may succeed later."""
@@ -92,12 +92,12 @@ class ErrorAnswer(Answer, frozen=True):
 class Page(Answer, Generic[T], frozen=True):
     items: list[T]
     next: str | None = None
-    """Give it as ``after`` to get the page that follows; null: this is the last one."""
+    """Pass it as ``after`` to get the next page; null: this is the last one."""
 
 
 class Counted(Answer, frozen=True):
     count: int
-    """How many."""
+    """How many were affected."""
 
 
 class Done(Answer, frozen=True):
@@ -117,17 +117,17 @@ State = Literal["ok", "starting", "stopping", "failed", "standstill"]
 
 class Health(Answer, frozen=True):
     status: State
-    """standstill, of ``/ready``: publishers have not been read for five seconds."""
+    """``standstill``, only at ``/ready``: publishers have not been read for five seconds."""
 
 
 class RealmAnswer(Answer, frozen=True):
-    """What ``penstock info --format json`` says, and how to reach it."""
+    """The document that ``penstock info --format json`` prints, and how to reach the realm."""
 
     name: str
     identity: str
     version: str
     mode: Literal["off", "optional", "mandatory"]
-    """Whether users have to say who they are (SEM A4)."""
+    """Whether clients have to sign in (SEM A4)."""
     now: Moment
     started: Moment
     channels: int
@@ -154,7 +154,7 @@ class Pause(Body, frozen=True):
 
 
 def _optional(source: type[Struct], name: str, without: frozenset[str], **own: Any) -> Any:
-    """The fields of ``source``, each of which may be left out."""
+    """A Struct with the fields of ``source``, each of which may be left out."""
     fields = [
         (each.name, own.get(each.name, each.type) | UnsetType, UNSET)
         for each in msgspec.structs.fields(source)
@@ -172,7 +172,7 @@ ChannelAttributes = _optional(
     frozenset(("kind", "max_deliveries")),
     storage=StorageAttributes,
 )
-"""The attributes of SEM C3 by their names; ``descriptors`` is base64."""
+"""The attributes of a channel (SEM C3); ``descriptors`` is base64."""
 QueueAttributes = _optional(
     Definition, "QueueAttributes", frozenset(("kind", "archive")), storage=StorageAttributes
 )
@@ -204,7 +204,7 @@ class CounterAnswer(Answer, frozen=True):
 
 
 class Conservation(Answer, frozen=True):
-    """Where every published event is or went (SEM T8)."""
+    """Where each published event is, or went (SEM T8)."""
 
     published: int
     live: int
@@ -221,7 +221,7 @@ class Conservation(Answer, frozen=True):
     quarantined: int
     sum: int
     holds: bool
-    """Whether the terms add up to what was published; they always do."""
+    """Whether the terms add up to the number of published events; they always do."""
 
 
 class DefinitionAnswer(Answer, frozen=True):
@@ -240,12 +240,13 @@ class DefinitionAnswer(Answer, frozen=True):
     archive: str
     storage: dict[str, Any]
     message_types: list[str] | None
-    """Types of Protocol Buffers messages; null where they cannot be read."""
+    """Types of Protocol Buffers messages; null if the descriptors cannot be read."""
 
 
 class StorageAnswer(Answer, frozen=True):
     tail_bytes: int
-    """In memory: not yet sealed (on disk in the journal too, unless kept in memory only)."""
+    """Bytes in memory that are not sealed yet; the journal on disk has them, too, unless they live
+    in memory only."""
     sealed_bytes: int
     sealed_files: int
     memory_bytes: int
@@ -255,7 +256,8 @@ class StorageAnswer(Answer, frozen=True):
 
 
 class ChannelAnswer(Answer, frozen=True):
-    """What ``penstock channel show --format json`` prints; of a queue, ``penstock queue show``."""
+    """The document that ``penstock channel show --format json`` or ``penstock queue show``
+    prints."""
 
     name: str
     definition: DefinitionAnswer
@@ -270,18 +272,18 @@ class ChannelAnswer(Answer, frozen=True):
     storage: StorageAnswer
     readers: list[str]
     in_flight: int
-    """Delivered, and not acknowledged; of a queue, not committed."""
+    """Delivered and not acknowledged; on a queue, not committed."""
     pending: PendingCount
     redelivered: int
     scheduled: int
     overdue: int
     oldest_event_ms: int | None = None
-    """Age of the oldest stored event."""
+    """Age of the oldest stored event in milliseconds."""
 
 
 class SegmentAnswer(Answer, frozen=True):
     path: str
-    """On the realm's machine; empty when other processes cannot map it."""
+    """Path on the realm's machine; empty if other processes cannot read it."""
     size: int
     first_id: int
     last_id: int
@@ -301,7 +303,7 @@ class MaintainedAnswer(Answer, frozen=True):
     bytes_after: int
     events: int
     reason: str
-    """Why there was nothing to do; empty: it was rewritten."""
+    """Why there was nothing to do; empty if the file was rewritten."""
 
 
 class ColumnAnswer(Answer, frozen=True):
@@ -312,36 +314,36 @@ class ColumnAnswer(Answer, frozen=True):
 class MissingQuery(Query, frozen=True):
     start: Id = 0
     end: Id | None = None
-    """Inclusive; left out: the last id given."""
+    """Last id, inclusive; left out: the last id of the channel."""
 
 
 class MissingAnswer(Answer, frozen=True):
     cause: str
     events: int
     spans: list[tuple[int, int]]
-    """First id, and the one behind the last."""
+    """Pairs of the first id and the id after the last."""
 
 
 # --- events -------------------------------------------------------------------------------
 
 
 class EventAnswer(Answer, frozen=True, omit_defaults=True):
-    """An event as ``--format json`` prints it, with what a list has to leave out."""
+    """An event as ``--format json`` prints it, shortened for lists."""
 
     event_id: int
     published: Moment
     size: int
-    """Bytes of its data, shown or not."""
+    """Bytes of its data, whether shown or not."""
     properties: dict[str, Any]
     tag: str | None = None
     data: str | None = None
-    """Its data when that is UTF-8 text."""
+    """Its data, if that is UTF-8 text."""
     data_base64: str | None = None
-    """Its data when it is not."""
+    """Its data, if that is not UTF-8 text."""
     message: Any = None
-    """Its data as the Protocol Buffers message it carries; then there is no ``data``."""
+    """Its data decoded as the Protocol Buffers message that it is; then there is no ``data``."""
     is_cut: bool = False
-    """The data shown is the beginning only; ``events/{id}`` has all of it."""
+    """Whether only the beginning of the data is shown; ``events/{id}`` has all of it."""
     headers: dict[str, Any] = field(default_factory=dict)
     is_delta: bool = False
     redelivery_count: int = 0
@@ -355,26 +357,26 @@ class EventAnswer(Answer, frozen=True, omit_defaults=True):
 class LookedAt(Answer, frozen=True):
     first_id: int
     last_id: int
-    """Inclusive. What is stored between these ids and matches is on this page, and nothing else."""
+    """Inclusive. The page has all stored events between these ids that match, and no others."""
 
 
 class EventsPage(Answer, frozen=True):
     items: list[EventAnswer]
     next: str | None = None
-    """Give it as ``after`` to get the page that follows (with ``newest``, the one before); null:
-    this is the last one."""
+    """Pass it as ``after`` to get the next page (with ``newest``, the one before); null: this is
+    the last one."""
     looked_at: LookedAt | None = None
-    """null: there was nothing to look at."""
+    """The ids that were examined; null: there were none."""
 
 
 class EventDetail(Answer, frozen=True):
     event: EventAnswer
-    """With all of its data, and also the fields of ``views``."""
+    """The event with all of its data, which ``views`` shows in other forms, too."""
     views: EventViews
 
 
 class EventViews(Answer, frozen=True, omit_defaults=True):
-    """The data as it can be read; null: it is nothing of the kind."""
+    """The data in each form in which it can be read; null: it cannot."""
 
     base64: str
     hex: str
@@ -392,13 +394,14 @@ class EventsQuery(Query, frozen=True):
     selector: QuerySelector = ""
     limit: Limit = LIMIT_DEFAULT
     after: Annotated[str, Meta(max_length=1_024)] = ""
-    """``next`` of the page before; wins over ``start``."""
+    """``next`` of the page before; it overrides ``start``."""
     columns: Annotated[str, Meta(max_length=4_096)] = ""
-    """Only these, comma-separated: fields of an event, or ``properties.price``."""
+    """Comma-separated fields of an event to show, such as ``tag`` or ``properties.price``; empty:
+    all."""
     data_bytes: DataBytes = PREVIEW_BYTES
     newest: bool = False
-    """The last ``limit`` stored events that match instead of the first ones; they come oldest
-    first, too, and ``next`` leads to those before them."""
+    """Give the last ``limit`` matching events instead of the first, still oldest first; ``next``
+    then leads to earlier ones."""
 
 
 class OutstandingQuery(Query, frozen=True):
@@ -409,8 +412,8 @@ class OutstandingQuery(Query, frozen=True):
 
 
 class NewEvent(Body, frozen=True):
-    """An event to publish. An ``EventAnswer`` without what the realm gives can be published again
-    as it is."""
+    """An event to publish. An ``EventAnswer`` can be published again if the fields that the realm
+    assigns are left out."""
 
     data: str = ""
     data_base64: str | None = None
@@ -423,18 +426,18 @@ class NewEvent(Body, frozen=True):
     transient: bool = False
     is_delta: bool = False
     deliver_at: str | float | None = None
-    """A time, or seconds since 1970: it waits until then."""
+    """A time, or seconds since 1970, until which the event waits."""
     message: Any = None
-    """A Protocol Buffers message; its type is the header ``message_type``."""
+    """A Protocol Buffers message; the header ``message_type`` names its type."""
 
 
 class NewEvents(Body, frozen=True):
-    """Published in one step: consecutive ids, all or none."""
+    """Events published in one step: all or none, with consecutive ids."""
 
     events: Annotated[list[NewEvent], Meta(min_length=1, max_length=10_000)]
     producer: Annotated[str, Meta(max_length=128)] = ""
     sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
-    """With ``producer``: a request sent again is answered with the ids of the first time."""
+    """With ``producer``: a repeated request gets the ids of the first one."""
 
 
 class PublishQuery(Query, frozen=True):
@@ -447,16 +450,16 @@ class PublishedAnswer(Answer, frozen=True):
     last_id: int
     count: int
     scheduled: bool = False
-    """The ids are numbers in the schedule: the events wait for their time."""
+    """Whether the events wait for their time; the ids are then numbers in the schedule."""
 
 
 class Purge(Body, frozen=True):
     start: Id | None = None
     end: Id | None = None
-    """Inclusive."""
+    """Last id, inclusive."""
     selector: Selector = ""
     dry_run: bool = False
-    """Only count."""
+    """Only count the events."""
 
 
 class Purged(Answer, frozen=True):
@@ -476,7 +479,7 @@ class Lost(Answer, frozen=True):
     first_id: int
     last_id: int
     events: int
-    """How many ids that is."""
+    """How many ids were missed."""
 
 
 # --- durables -----------------------------------------------------------------------------
@@ -495,7 +498,7 @@ class NewDurable(Body, frozen=True):
 
 
 class DurableAnswer(Answer, frozen=True):
-    """What ``penstock durable show --format json`` prints."""
+    """The document that ``penstock durable show --format json`` prints."""
 
     name: str
     channel: str
@@ -506,7 +509,7 @@ class DurableAnswer(Answer, frozen=True):
     position: int
     outstanding: int
     in_flight: int
-    """Delivered, and not acknowledged; of a queue, not committed."""
+    """Delivered and not acknowledged; on a queue, not committed."""
     pending: PendingCount
     redelivered: int
     oldest_outstanding_ms: int | None
@@ -523,14 +526,14 @@ class DurableAnswer(Answer, frozen=True):
 class Pop(Body, frozen=True):
     count: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 1
     timeout: Annotated[float, Meta(ge=0, le=30)] = 0.0
-    """Seconds to wait when nothing is there."""
+    """Seconds to wait if the queue is empty."""
     selector: Selector = ""
 
 
 class Popped(Answer, frozen=True):
     items: list[EventAnswer]
-    """Taken off the queue for good."""
+    """The events, which are removed from the queue."""
 
 
 Openapi = dict[str, Any]
-"""The document itself is described by OpenAPI, not by this API."""
+"""The document is specified by OpenAPI, not by this API."""

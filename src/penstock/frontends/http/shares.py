@@ -1,6 +1,6 @@
-"""What each user has of what there is only so much of: live views, requests at once.
+"""Limits how much of a scarce resource each user has: live views, requests in progress.
 
-Nobody gets all of it, whatever number of addresses they come from.
+Nobody gets all of it, from however many addresses they connect.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from penstock.core.vocabulary.errors import LimitReached
 
 
 class Shares:
-    """The shares of all users in one limited thing."""
+    """The shares of all users in one resource."""
 
     def __init__(self, most: int, what: str, setting: str) -> None:
-        """``most`` of it for one user; ``setting`` is where that is said."""
+        """``most`` is the limit for one user; ``setting`` names the setting that says so."""
         self._most = most
         self._what = what
         self._setting = setting
@@ -26,9 +26,9 @@ class Shares:
 
     @contextmanager
     def one(self, principal: Principal) -> Iterator[None]:
-        """Hold one. Raises ``LimitReached`` where its user has as many as one may have.
+        """Hold one share. Raises ``LimitReached`` if the user already has the most.
 
-        Where authentication is off there are no users, and nobody is counted.
+        Where authentication is off there are no users, and nothing is counted.
         """
         if principal.trusted:
             yield
@@ -48,12 +48,12 @@ class Shares:
                 del self._taken[user]
 
     def __len__(self) -> int:
-        """How many users hold something."""
+        """How many users hold a share."""
         return len(self._taken)
 
 
 def whose(principal: Principal) -> str:
-    """Whom something counts for: those who do not say who they are, by where they come from."""
+    """Whom a share counts for: anonymous clients by the network they come from, others by user."""
     if principal.user == ANONYMOUS:
         return f"{ANONYMOUS}@{network_of(principal.host)}"
     return principal.user

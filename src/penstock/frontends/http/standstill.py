@@ -1,22 +1,23 @@
-"""Whether a realm has come to a standstill: publishers are not read, and nothing gets less."""
+"""Detects a standstill: publishers are not read, and no backlog shrinks."""
 
 from __future__ import annotations
 
 from typing import Final
 
 STANDSTILL_S: Final = 5.0
-"""After so long one should not send it anybody."""
+"""Seconds of standstill after which the realm reports that it should get no more clients."""
 
 
 class Standstill:
-    """Looked at regularly."""
+    """Watches the backlogs; asked regularly."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
         self._backlog: tuple[int, ...] = ()
 
     def look(self, now_s: float, backlog: tuple[int, ...], *, is_congested: bool) -> None:
-        """``backlog``: bytes that wait, of each kind; less of any of them is progress."""
+        """Note the present state. ``backlog`` has the waiting bytes of each kind; less of any is
+        progress."""
         went_on = any(
             now < before for now, before in zip(backlog, self._backlog, strict=bool(self._backlog))
         )
@@ -27,5 +28,5 @@ class Standstill:
             self._since_s = now_s
 
     def lasts_s(self, now_s: float) -> float:
-        """For how long nothing was read; 0: something is."""
+        """Seconds that the standstill has lasted; 0: there is none."""
         return 0.0 if self._since_s is None else now_s - self._since_s

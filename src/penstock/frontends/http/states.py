@@ -1,4 +1,4 @@
-"""Merge channels: the state of one key (SEM K2, K5)."""
+"""The route for the state of a key of a merge channel (SEM K2, K5)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StateQuery(Query, frozen=True):
         Meta(description="What the key is; left out: 7 is a number, true a bool, EUR a string."),
     ] = None
     as_of: Id | None = None
-    """As this event left it."""
+    """Show the state after this event."""
 
 
 class StateAnswer(Answer, frozen=True):
@@ -37,9 +37,10 @@ class StateAnswer(Answer, frozen=True):
 
 
 async def state(call: Call[StateQuery, None]) -> StateAnswer:
-    """The state of one key of a merge channel, now or as of an event that is still its newest.
+    """Show the state of one key of a merge channel, now or after an event that is still its newest.
 
-    What a later event has changed is in an archive only, which ``penstock channel state`` reads.
+    States that later events have changed are only in an archive, which ``penstock channel state``
+    reads.
     """
     store, query = await found(call), call.query
     key = _key(query.key, query.type)
@@ -62,7 +63,7 @@ async def state(call: Call[StateQuery, None]) -> StateAnswer:
 
 
 def _key(text: str, kind: KeyType | None) -> Any:
-    """Raises ``InvalidArgument``."""
+    """The key's value of the given type. Raises ``InvalidArgument``."""
     if kind is None:
         return _guessed(text)
     try:

@@ -1,4 +1,4 @@
-"""Which HTTP status goes with which error code."""
+"""The HTTP status of each error code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
 STATUSES: Final[Mapping[str, int]] = MappingProxyType(
     {code: status for status, codes in _BY_STATUS.items() for code in codes}
 )
-"""Every code there is, and its status."""
+"""Every error code with its status."""
 
 
 def status_of(error: PenstockError) -> int:

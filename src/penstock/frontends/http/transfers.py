@@ -1,8 +1,8 @@
-"""A whole channel or queue as one file, down and up (SEM C7).
+"""Exports and imports of a channel or queue over HTTP, as one file (SEM C7).
 
-The file is a tar of the very folder that ``penstock channel export`` makes, so that either may be
-imported either way. The manifest comes first and the events last: an import checks each part as it
-comes, and both sides hold one file of the export in memory, however large the channel is.
+The file is a tar of the folder that ``penstock channel export`` writes, so either can be imported
+either way. The manifest comes first and the events last: an import checks each part as it comes,
+and both sides hold one file of the export in memory, however large the channel is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.runtime.transfer.exports import Exports
 BLOCK: Final = tarfile.BLOCKSIZE
 MANIFEST_BYTES_MAX: Final = 64 << 20
 PART_BYTES: Final = 1 << 20
-"""Given to an import at once."""
+"""Bytes passed to an import at a time."""
 _ORDER: Final = (
     f"the tar must hold {MANIFEST}, then state.msgpack, then the events in the order of the "
     f"manifest, as an export over HTTP does"
@@ -38,10 +38,10 @@ _ORDER: Final = (
 
 
 async def export(call: Call[NoQuery, None]) -> Download:
-    """Download all there is of a channel or queue, as it stands now, as a tar (SEM C7).
+    """Export a channel or queue, as it is now, as a tar (SEM C7).
 
-    Unpacked it is the folder that ``penstock channel export`` writes: Arrow files of the events,
-    and a manifest with checksums. The answer begins when all has been looked at once.
+    Unpacked it is the folder that ``penstock channel export`` writes: Arrow files with the events,
+    and a manifest with checksums. The answer begins after all files have been read once.
     """
     name, kind = named(call)
     session = f"http-{secrets.token_hex(8)}"
@@ -67,9 +67,9 @@ async def export(call: Call[NoQuery, None]) -> Download:
 
 
 async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
-    """Make a channel or queue out of an export, whole or not at all (SEM C7).
+    """Create a channel or queue from an export, completely or not at all (SEM C7).
 
-    The body is the tar that an export is; ``name`` is what it is called from now on.
+    The body is the tar of an export; ``name`` overrides the exported name.
     """
     realm = call.realm
     tar = Tar(call.body.parts)
@@ -84,7 +84,7 @@ async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
         for number in (len(manifest.files), *range(len(manifest.files))):
             await _put(realm, session, known, number, manifest, tar)
         async with access.naming(name):
-            call.may("channel.import")  # as long as it took, it may have been taken away
+            call.may("channel.import")  # the right may have been revoked during a long upload
             opened = await realm.imports.commit(session, known)
             kind: Kind = "queue" if opened.definition.kind == "queue" else "channel"
             await access.created(call.principal, kind, opened.name)
@@ -97,7 +97,7 @@ async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
 
 
 class _Export:
-    """One export under way."""
+    """An export in progress."""
 
     def __init__(self, exports: Exports, session: str, begun: ExportBegun) -> None:
         self._exports = exports
@@ -105,8 +105,8 @@ class _Export:
         self._begun = begun
 
     async def manifest(self, kind: Kind) -> Manifest:
-        """What will come. The files are made to know their checksums, and made again when they
-        are sent: they are too many to be kept."""
+        """The manifest. The files are made once for their checksums, and again when they are sent,
+        because they are too large to be kept."""
         begun = self._begun
         files = [await self._file(number) for number in range(begun.files + 1)]
         return Manifest(
@@ -128,7 +128,8 @@ class _Export:
     async def parts(
         self, manifest: Manifest, check: Callable[[], None]
     ) -> AsyncGenerator[bytes, None]:
-        """The bytes of the tar, as long as ``check`` raises nothing."""
+        """The bytes of the tar. ``check`` is called between files, and ends the export if it
+        raises."""
         encoded = manifest.encoded()
         yield self._header(MANIFEST, len(encoded)) + encoded + _padding(len(encoded))
         for number in (len(manifest.files), *range(len(manifest.files))):
@@ -158,7 +159,7 @@ def _sizes(manifest: Manifest) -> list[int]:
 
 
 def _room(size: int) -> int:
-    """What a file of ``size`` takes in a tar."""
+    """Bytes that a file of ``size`` bytes takes in a tar."""
     return BLOCK + size + len(_padding(size))
 
 
@@ -184,14 +185,14 @@ async def _put(
 
 
 class Tar:
-    """Reads the files of a tar in the order in which they come."""
+    """Reads the files of a tar in order."""
 
     def __init__(self, parts: AsyncIterator[bytes]) -> None:
         self._parts = parts
         self._held = bytearray()
 
     async def manifest(self) -> bytes:
-        """Raises ``DamagedExport`` unless it comes first."""
+        """The manifest's bytes. Raises ``DamagedExport`` unless the manifest comes first."""
         size = await self.begin(MANIFEST)
         if size > MANIFEST_BYTES_MAX:
             raise DamagedExport(
@@ -200,7 +201,7 @@ class Tar:
         return b"".join([part async for part in self.content(size)])
 
     async def begin(self, name: str) -> int:
-        """The size of the file that comes next. Raises ``DamagedExport`` unless it is ``name``."""
+        """The size of the next file. Raises ``DamagedExport`` unless it is called ``name``."""
         while True:
             block = await self._take(BLOCK)
             try:
@@ -212,7 +213,7 @@ class Tar:
                 ) from None
             if entry.isreg():
                 break
-            # A folder, or what other programs say of the file that follows.
+            # Skip folders, and headers that other programs write before a file.
             async for _ in self.content(0 if entry.isdir() else entry.size):
                 pass
         if entry.name.removeprefix("./") != name:
@@ -220,7 +221,7 @@ class Tar:
         return entry.size
 
     async def content(self, size: int) -> AsyncIterator[bytes]:
-        """The bytes of the file that has begun, all of them to be taken."""
+        """The bytes of the file that has begun; the caller must read all of them."""
         left = size
         while left:
             part = await self._take(min(left, PART_BYTES))

@@ -1,4 +1,5 @@
-"""One native connection: frames in, requests to the realm; answers and deliveries out."""
+"""One native connection: it turns frames into requests to the realm, and sends answers and
+events."""
 
 from __future__ import annotations
 
@@ -45,12 +46,12 @@ if TYPE_CHECKING:
     from penstock.frontends.native.listener import NativeListener
 
 GREETING_BYTES_MAX = 64 << 10
-"""Largest frame of a peer that has not said hello."""
+"""Largest frame in bytes of a peer that has not said hello."""
 WRITE_HIGH_WATER = 1 << 20
-"""Bytes waiting to be sent above which a connection gets no more deliveries, and is not read:
-a peer that takes no answers gets no further questions in."""
+"""Bytes waiting to be sent above which a connection gets no more deliveries and is not read: a peer
+that does not read answers may not ask for more."""
 REQUESTS_MAX = 1_024
-"""Requests of one connection being worked on, above which it is not read."""
+"""Requests in progress above which a connection is not read."""
 
 _log = structlog.get_logger("penstock.native")
 
@@ -59,30 +60,30 @@ class Connection(asyncio.BufferedProtocol):
     protocol = "native"
 
     def __init__(self, listener: NativeListener, principal: Principal | None = None) -> None:
-        """With a ``principal`` it is known who connects: this very process."""
+        """A ``principal`` is given for connections inside this process, which do not sign in."""
         self.listener = listener
         self.realm = listener.realm
         self.session = ""
         self.principal = principal
-        """The user, once it is known."""
+        """The principal; None until it is known."""
         self.caller: Caller | None = None
-        """The caller of operations, once the connection was welcomed."""
+        """The caller of operations; None until the connection is welcomed."""
         limits = listener.limits.each
         self._quota = Quota(limits) if limits.are_set else None
         self._signing_in: SignIn | None = None
         self.number = 0
-        """Connection number, unique until the realm restarts; administrators use it as a name."""
+        """Connection number, unique until the realm restarts; administrators use it as an id."""
         self._client = ""
         self.writable = True
         self.subscriptions: dict[int, int] = {}
-        """Realm-wide number of each subscription, by the client's number; 0 while it is opened."""
+        """The realm's number of each subscription, by the client's number; 0 while it is being
+        opened."""
         self.opening: dict[int, asyncio.Event] = {}
-        """Subscriptions that are being opened, the first one first; the event is set when opening
-        ends."""
+        """Subscriptions that are being opened, oldest first. The event is set when that ends."""
         self.interrupted: set[int] = set()
         """Subscriptions that were being opened when the connection was lost: they may come back."""
         self._early: dict[int, list[wire.FromClient | wire.Asked]] = {}
-        """Requests that arrived for a subscription before it was open."""
+        """Requests about a subscription that arrived before it was open."""
         self._reader = FrameReader(
             preface=PREFACE,
             frame_bytes_max=GREETING_BYTES_MAX,
@@ -100,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._in_progress = 0
         self._reading = Reading(self._may_read, self._reads_again)
         self._is_open = self._is_parting = False
-        """Parting: the peer has said Bye, and hears of nothing any more but the end."""
+        """Parting: the peer has said Bye, and gets nothing more but the end of the connection."""
         self._loop = asyncio.get_running_loop()
 
     # --- asyncio -------------------------------------------------------------------------
@@ -130,7 +131,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading.check()
 
     def eof_received(self) -> bool:
-        """Whether it is only the peer that says nothing more: after its Bye there are answers."""
+        """Keep the transport open if the peer has said Bye: it still gets answers."""
         return self._is_parting and self._transport is not None and self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -145,7 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         self._leave(lost=True)
 
     def _leave(self, *, lost: bool) -> None:
-        """Give up all seats: what they held goes back at once (SEM D13). Those of a connection
+        """Give up all seats: the events they held go back at once (SEM D13). Seats of a connection
         that is ``lost`` may come back (SEM J5)."""
         subscriptions = self.realm.subscriptions
         for subscription in self.subscriptions.values():
@@ -158,15 +159,15 @@ class Connection(asyncio.BufferedProtocol):
             self.caller.leave()
 
     async def _part(self) -> None:
-        """The peer closes in order, and its end of the connection is ended last: by then all it
-        held has gone back, and no place is kept for it (SEM D13)."""
+        """End the connection of a peer that has said Bye, after everything that it held has gone
+        back. No place is kept for it (SEM D13)."""
         seats = [number for number in self.subscriptions.values() if number]
         loop, left = self._loop, len(seats)
         free: asyncio.Future[None] = loop.create_future()
 
         def given_back(_: object, error: BaseException | None) -> None:
             nonlocal left
-            left -= 1  # where it failed, the realm is closed or the channel gone
+            left -= 1  # if it failed, the realm is closed or the channel deleted
             if not left and not free.done():
                 free.set_result(None)
 
@@ -236,7 +237,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.listener.spawn(self._part())
 
     def _answer_stranger(self, message: wire.FromClient | wire.Asked | wire.Unreadable) -> None:
-        """Whether somebody is here may be asked without saying who one is, and nothing else."""
+        """Answer a peer that has not said hello: it may ping, to see whether a realm is here, and
+        nothing else."""
         match message:
             case wire.Asked(number, Ping()):
                 self.send(wire.Done(number, None))
@@ -254,11 +256,10 @@ class Connection(asyncio.BufferedProtocol):
         self._requests.take(number, request, body)
 
     def opened(self, number: int) -> None:
-        """A subscription is open, or is not to be: what came early has its turn.
+        """Process what came early for a subscription that is now open, or was refused.
 
-        Events go out as soon as a seat is taken: what the client says of them may be here before
-        the task that opens it has gone on. What comes after it waits as well, so all of it is
-        heard in order.
+        Events go out as soon as a seat is taken, so the client's answers to them may be here before
+        the task that opens it has continued. Later messages wait as well, which keeps their order.
         """
         if number in self._early:
             self._loop.call_soon(self._catch_up, number)
@@ -273,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
             self.end(error)
 
     def _told(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
-        """Pass a message to a subscription that sends no answer."""
+        """Pass a message that needs no answer to its subscription."""
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None:
             return
@@ -298,8 +299,8 @@ class Connection(asyncio.BufferedProtocol):
             self.listener.spawn(self._signing_in.run(hello))
 
     def welcome(self, hello: wire.Hello, principal: Principal) -> None:
-        """It is known who this is, and they may come in. Raises ``LimitReached``, and
-        ``AccessDenied`` for the session of somebody else."""
+        """Welcome a client that is known and may connect. Raises ``LimitReached``, and
+        ``AccessDenied`` for the session of another user."""
         self._signing_in = None
         if self._transport is None:
             return
@@ -324,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def permits(self) -> Permits | None:
-        """What it may ask for; None where nobody is asked."""
+        """What its principal may do; None where no rights are checked."""
         return None if self.caller is None else self.caller.permits
 
     def _may_read(self) -> bool:
@@ -334,7 +335,8 @@ class Connection(asyncio.BufferedProtocol):
         self._heard_s = now_s
 
     def check(self, now_s: float) -> None:
-        """Called regularly: end a connection whose peer is silent, or takes nothing, for long."""
+        """End a connection whose peer sends nothing, or reads nothing, for too long; called
+        regularly."""
         limits = self.listener.limits
         if self._transport is None:
             return
@@ -348,7 +350,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         unsent = self._transport.get_write_buffer_size()
         if unsent < self._unsent or (self._reading.is_paused and self.writable):
-            self._heard_s = now_s  # it takes something; or it is this side that does not listen
+            self._heard_s = now_s  # the peer reads, or it is this side that does not
         self._unsent = unsent
         if now_s - self._heard_s > limits.idle_timeout_s:
             self.end(ConnectionLost(f"nothing was received for {limits.idle_timeout_s:g} s"))
@@ -356,8 +358,8 @@ class Connection(asyncio.BufferedProtocol):
     # --- out -----------------------------------------------------------------------------
 
     def check_rights(self) -> None:
-        """Rights were taken away: end what this connection may not have open any more, or all of
-        it (SEM A3)."""
+        """Rights were taken away: end the subscriptions that this connection may no longer have, or
+        all of it (SEM A3)."""
         permits = self.permits
         if permits is None:
             return
@@ -368,13 +370,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         for number, realms in list(self.subscriptions.items()):
             refusal = permits.refusal(number)
-            if refusal is not None and realms:  # one that is being opened is looked at then
+            # subscriptions being opened are checked at their end
+            if refusal is not None and realms:
                 self.realm.subscriptions.detach(realms)
                 self.forget(number)
                 self.send(wire.Closed(number, refusal.code, str(refusal)))
 
     def send(self, message: wire.Message, *bodies: bytes | bytearray | memoryview) -> None:
-        """Queue a frame; frames of one turn of the loop leave together."""
+        """Queue a frame; the frames of one turn of the loop are sent together."""
         if self._transport is None:
             return
         if self._quota is not None and isinstance(message, wire.Done | wire.Failed):
@@ -385,7 +388,7 @@ class Connection(asyncio.BufferedProtocol):
             self.listener.flush_soon(self)
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send the queued frames."""
         self._flush_is_due = False
         out, self._out = self._out, []
         if self._transport is None or self._transport.is_closing() or not out:
@@ -394,7 +397,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(part)
 
     def answer(self, request: int, answer: Any, error: BaseException | None) -> None:
-        """A request was done, or was not."""
+        """Answer a request with its result, or with the error."""
         if error is None:
             self.send(wire.Done(request, answer))
         else:
@@ -408,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
         self.send(wire.Failed(request, error.code, str(error)))
 
     def end(self, reason: PenstockError | None) -> None:
-        """Say why, and close; a peer that does not take it in time is dropped."""
+        """Close the connection with a reason. A peer that does not answer in time is dropped."""
         transport = self._transport
         if reason is not None and transport is not None and not transport.is_closing():
             self.send(wire.Goodbye(reason.code, str(reason)))
@@ -418,7 +421,7 @@ class Connection(asyncio.BufferedProtocol):
         close(transport)
 
     def abort(self) -> None:
-        """Drop the connection: its peer had its time."""
+        """Drop the connection without a word."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -445,13 +448,13 @@ class Connection(asyncio.BufferedProtocol):
         )
 
     def forget(self, number: int) -> int | None:
-        """What the realm calls a subscription that ends here; None: there was none."""
+        """Forget a subscription; gives the realm's number of it, or None if there is none."""
         if self.permits is not None:
             self.permits.closed(number)
         return self.subscriptions.pop(number, None)
 
     def spawn(self, request: int, work: Callable[[], Any]) -> None:
-        """Answer a request that has to wait for the realm."""
+        """Run a request that has to wait for the realm, and answer it."""
         self._in_progress += 1
         self.listener.spawn(self._answer(request, work))
 
@@ -468,18 +471,18 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def host(self) -> str:
-        """The address the peer has; ``localhost`` for this very process."""
+        """The peer's address; ``localhost`` inside this process."""
         return host_of(self._transport)
 
     @property
     def certificate(self) -> Mapping[str, Any] | None:
-        """What a verified certificate of the peer says."""
+        """The content of the peer's verified certificate; None: it has none."""
         found = self._transport.get_extra_info("peercert") if self._transport else None
         return cast("Mapping[str, Any] | None", found)
 
     @property
     def is_secure(self) -> bool:
-        """Whether the peer speaks TLS."""
+        """Whether the connection uses TLS."""
         found = self._transport.get_extra_info("sslcontext") if self._transport else None
         return found is not None
 

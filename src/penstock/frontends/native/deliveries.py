@@ -1,4 +1,4 @@
-"""Events on their way out of a native connection."""
+"""Sends events on a native connection."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ class Subscription:
 
 
 class Deliveries:
-    """All that one connection delivers: each schema goes out once, before its first events."""
+    """The deliveries of one connection. Each schema is sent once, before its first events."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._announced: set[int] = set()
 
     def send(self, number: int, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
-        """Events for the subscription that the client calls ``number``, and how often which of
-        them were delivered before."""
+        """Send events to the subscription that the client calls ``number``, with the redelivery
+        counts of those that were delivered before."""
         schemas = self._connection.realm.view.schemas
         schema = rows.piece.number if rows.piece else schemas.transient(rows.batch.schema)
         if schema not in self._announced:
@@ -79,7 +79,7 @@ class Deliveries:
 
 
 def _within(spans: Spans, around: Span) -> Spans:
-    """The part of ``spans`` inside a range; the receiver looks up only ids it was sent."""
+    """The part of ``spans`` inside a range; a receiver looks up only ids that it was sent."""
     if around.first <= spans[0][0] and spans[-1][1] <= around.end:
         return spans  # the usual case
     parts = [Span(*span).clipped(around) for span in spans]

@@ -1,4 +1,5 @@
-"""The native protocol's listener: accepts connections, keeps them honest, ends them in order."""
+"""The native protocol's listener: it accepts connections, checks their timeouts, and closes them in
+order."""
 
 from __future__ import annotations
 
@@ -31,20 +32,21 @@ from penstock.runtime.realm import RunningRealm
 from penstock.wire.addresses import is_loopback
 
 TOLD_MAX = 64
-"""So many may say what they speak though there is no place for them: they are told so in it."""
+"""How many connections above the limit are read until they say which protocol they speak, so that
+they can be refused in it."""
 
 _log = structlog.get_logger("penstock.native")
 
 
 class NativeLimits(Struct, frozen=True):
     hello_timeout_s: float = 10.0
-    """A connection that has not said who it is by then is closed."""
+    """Seconds after which a connection that has not said hello is closed."""
     idle_timeout_s: float = 45.0
-    """A connection that has been silent this long is taken for dead; clients ping before."""
+    """Seconds of silence after which a connection counts as dead; clients ping more often."""
     connections_max: int = 10_000
     check_interval_s: float = 1.0
     connections_per_user_max: int = 0
-    """0: no limit."""
+    """Most connections of one user; 0: no limit."""
     each: ConnectionLimits = ConnectionLimits()
     """Limits of each connection."""
 
@@ -55,36 +57,37 @@ class NativeListener:
     def __init__(
         self, realm: RunningRealm, version: str, limits: NativeLimits, tls: Tls | None = None
     ) -> None:
-        """With ``tls`` whoever comes over the network has to speak it."""
+        """With ``tls``, clients on the network must use it."""
         self.realm = realm
         self.tls = tls
         self.version = version
         self.limits = limits
         self.connections: dict[Peer, None] = {}
-        """In the order in which they have come; of every protocol but HTTP."""
+        """All connections but those of HTTP, oldest first."""
         self._sessions: dict[str, Peer] = {}
         self._opening: dict[str, dict[asyncio.Event, None]] = {}
-        """By session: seats that were being taken as its connection ended, until given back."""
+        """Seats, by session, that were still being taken when the connection ended; each event is
+        set once the seat is given back."""
         self._tasks: asyncio.TaskGroup | None = None
         self._servers: list[asyncio.Server | TlsServer] = []
         self._stopping = False
         realm.access.on_changed(self._rights_changed)
         self.amqp: Callable[[], asyncio.Protocol] | None = None
-        """Makes connections of AMQP, where the realm serves it: on the native port, too."""
+        """Makes the protocol of an AMQP connection; None where the realm does not serve AMQP."""
         self.amqp_hub: object = None
         """State shared by all AMQP connections; None where the realm does not speak AMQP."""
         self._arriving: dict[Either | Handshake, None] = {}
-        """Connections whose handshake, or first bytes, are still to come."""
+        """Connections whose handshake is not over, or whose first bytes are still to come."""
         self._opened = 0
         self.pending_bytes = 0
-        """Bytes of publishes not answered yet, over all connections."""
+        """Bytes of publishes that are not answered yet, over all connections."""
         self._unsent: list[Peer] = []
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()
         realm.shard.on_answered = self.flush
 
     async def run(self, ready: asyncio.Event) -> None:
-        """Hold the tasks of all connections until cancelled."""
+        """Run the tasks of all connections until cancelled; ``ready`` is set once it does."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             ready.set()
@@ -93,8 +96,8 @@ class NativeListener:
     async def listen(
         self, host: str, port: int, protocol: Callable[[], asyncio.BaseProtocol] | None = None
     ) -> int:
-        """Accept connections; gives the port. ``protocol`` makes those of another than the native
-        one. Raises ``AddressInUse``, ``InvalidArgument``."""
+        """Accept connections; gives the port. ``protocol`` makes connections of another protocol.
+        Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.realm.access.mode)
         make = protocol or self._made
         server: asyncio.Server | TlsServer
@@ -102,7 +105,7 @@ class NativeListener:
             if self.tls is None:
                 server = await asyncio.get_running_loop().create_server(make, host, port)
             else:
-                # Whoever does not come to an end with it has to be as quick as with a hello.
+                # A handshake has as much time as a hello.
                 patience_s = self.limits.hello_timeout_s
                 server = TlsServer(
                     self.tls.context, patience_s, make, self._arrives, self._is_known
@@ -127,8 +130,8 @@ class NativeListener:
         return Either(native, self.amqp, patience_s, self._arrives, self._is_known)
 
     def _arrives(self, waiting: Either | Handshake) -> bool:
-        """Whether there is a place for somebody whose first bytes are still to come, or whose
-        handshake is not over."""
+        """Whether there is room for a connection whose handshake or first bytes are still to
+        come."""
         free = self.limits.connections_max - len(self.connections)
         if self._stopping or len(self._arriving) >= max(free, TOLD_MAX):
             return False
@@ -136,29 +139,29 @@ class NativeListener:
         return True
 
     def _is_known(self, waiting: Either | Handshake) -> None:
-        """What it speaks, that it is safe, or that it has gone."""
+        """Note that a connection's handshake has ended, its protocol is known, or it is closed."""
         del self._arriving[waiting]
 
     async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:
-        """Serve one connected socket: the embedded realm's way in, for a known ``principal``."""
+        """Serve one connected socket with a known ``principal``, as an embedded realm does."""
         loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: Connection(self, principal), sock=sock)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a connection's request beside the others."""
+        """Run a request of a connection concurrently."""
         assert self._tasks is not None, "run() has been started"
         self._tasks.create_task(work)
 
     def flush_soon(self, connection: Peer) -> None:
-        """Send what a connection has queued, at the end of this turn."""
+        """Send what a connection has queued at the end of this turn of the loop."""
         self._unsent.append(connection)
         if not self._flush_is_due and not self.realm.shard.is_answering:
             self._flush_is_due = True
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Send what all connections have queued. One that fails ends alone: who calls this
-        serves them all."""
+        """Send what all connections have queued. A connection that fails is ended alone, since the
+        caller serves all of them."""
         self._flush_is_due = False
         unsent, self._unsent = self._unsent, []
         for connection in unsent:
@@ -180,9 +183,9 @@ class NativeListener:
         return True
 
     def greeted(self, connection: Peer, session: str) -> None:
-        """A session has said hello; if an older connection of it lingers, it is over.
+        """Register a session that has said hello, and end an older connection of it.
 
-        Raises ``AccessDenied`` when that is somebody else's, and ``LimitReached``.
+        Raises ``AccessDenied`` if the session belongs to another user, and ``LimitReached``.
         """
         older = self._sessions.get(session)
         if older is not None and _user(older) != _user(connection):
@@ -221,14 +224,15 @@ class NativeListener:
             connection.check_rights()
 
     def left(self, connection: Connection) -> None:
-        """A connection has ended; seats it was about to take are given back once they are taken."""
+        """Note that a connection has ended; seats it was about to take are given back once they are
+        taken."""
         still = self._opening.setdefault(connection.session, {})
         still |= dict.fromkeys(connection.opening.values())
         if not still:
             del self._opening[connection.session]
 
     def given_back(self, session: str, opened: asyncio.Event) -> None:
-        """What ``opened`` is about is not being taken any more."""
+        """Note that the seat of ``opened`` is given back."""
         still = self._opening.get(session, {})
         if still.pop(opened, opened) is None and not still:
             del self._opening[session]
@@ -236,8 +240,9 @@ class NativeListener:
     async def seats_given_back(
         self, session: str, own: Collection[asyncio.Event] = frozenset()
     ) -> None:
-        """Wait for seats that an earlier connection of a session was about to take (SEM D14). What
-        waits for them is about ``own`` seats, and waits for no later ones: those wait for it."""
+        """Wait until the seats that an earlier connection of the session was about to take are
+        given back (SEM D14). ``own`` are the caller's, and later ones than those are not waited
+        for: they wait for the caller's instead, so that nobody waits in a circle."""
         while still := self._opening.get(session):
             oldest = next(iter(still))
             if oldest in own:
@@ -247,7 +252,7 @@ class NativeListener:
     def closed(self, connection: Peer) -> None:
         self.connections.pop(connection, None)
         self.realm.connections.remove(connection.number)
-        if connection.session:  # it was let in
+        if connection.session:  # it was welcomed
             info = connection.describe()
             lasted = round(self._loop.time() - info.opened_s, 3)
             _log.info(
@@ -277,12 +282,12 @@ class NativeListener:
 
     @property
     def is_congested(self) -> bool:
-        """Whether publishers should wait: too much is waiting to be stored or sealed."""
+        """Whether publishers should wait, because too much waits to be stored or sealed."""
         realm = self.realm
         return self.pending_bytes > realm.limits.backlog_bytes_max or realm.is_congested
 
     async def close(self) -> None:
-        """Take no more connections and tell those there are."""
+        """Accept no more connections, and tell those there are."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -304,7 +309,8 @@ def _user(connection: Peer) -> str:
 
 
 def check_exposed(host: str, mode: Mode) -> None:
-    """Without authentication only this machine may come in (SEM A4); ``InvalidArgument`` else."""
+    """Raise ``InvalidArgument`` for a host that other machines reach, if authentication is off (SEM
+    A4)."""
     if mode == "off" and not is_loopback(host):
         raise InvalidArgument(
             f"cannot listen on {host!r} while authentication is off: anyone who can reach that "

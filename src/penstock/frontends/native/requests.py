@@ -1,4 +1,4 @@
-"""Requests of a native connection: each becomes an operation of the realm, and is answered."""
+"""Executes the requests of a native connection as operations of the realm, and answers them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Requests:
         self._announced = connection.announced
 
     def take(self, number: int, request: Request[Any], body: memoryview) -> None:
-        """Do what is done in order; spawn what has to wait."""
+        """Execute a request: at once where order matters, in a task where it has to wait."""
         try:
             if type(request) in BEGINNERS:
                 if self._permits is not None:
@@ -66,7 +66,7 @@ class Requests:
                     self._execute(number, replace(request, manifest=bytes(body)), body)
                 case _:
                     self._execute(number, request, body)
-        except RemoteProtocolViolation:  # ends the connection
+        except RemoteProtocolViolation:  # the connection's error handler ends it
             raise
         except Exception as error:  # noqa: BLE001  what nobody foresaw costs this request alone
             self._connection.fail(number, error)
@@ -98,7 +98,7 @@ class Requests:
             reply(None, error)
 
     def _batches(self, request: Request[Any], body: memoryview) -> Sequence[Sequence[Body]]:
-        """The events beside a request, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
+        """The events sent with a request, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
         match request:
             case PublishEvents() | StageEvents():
                 return (self._announced.bodies(request.schema, request.sizes, body),)
@@ -124,7 +124,8 @@ class Requests:
     # --- subscriptions -------------------------------------------------------------------
 
     def _open_soon(self, asked: int, message: Opening) -> None:
-        """Known at once by its number: a client may change its mind before it is open."""
+        """Register a subscription at once and open it in a task, so that the client can end it by
+        its number before it is open."""
         connection, number = self._connection, message.subscription
         if number in connection.subscriptions:
             refusal = InvalidArgument(f"subscription {number} is already open")
@@ -179,34 +180,35 @@ class Requests:
         )
 
     async def _given_back(self, subscription: int) -> None:
-        """A seat that nobody wants any more is free when this returns."""
+        """Give back a seat; returns when it is free."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def reply(_: object, error: BaseException | None) -> None:
             if not ended.done():
-                ended.set_result(None)  # where it failed, the realm is closed or the channel gone
+                ended.set_result(None)  # if it failed, the realm is closed or the channel deleted
 
         self._realm.subscriptions.detach(subscription, reply)
         await ended
 
     async def _seats_given_back(self, number: int) -> None:
-        """A seat that its client does not want any more is given back before another is taken."""
-        connection = self._connection  # which may have ended before this had its turn
+        """Wait until seats that this client has given up are free, before it takes another."""
+        connection = self._connection  # the connection may have ended meanwhile
         own = frozenset(connection.opening.values())
         await connection.listener.seats_given_back(connection.session, own)
         for earlier, opened in list(self._connection.opening.items()):
             if earlier == number:
-                return  # those after it wait for it, if need be
-            if earlier not in self._connection.subscriptions:  # it ended meanwhile
+                return  # later ones wait for this one
+            if earlier not in self._connection.subscriptions:  # it has ended meanwhile
                 await opened.wait()
 
     def _place(self, number: int) -> str:
-        """What a subscription is known by on the session's next connection (SEM J5). Sessions are
-        no secret, so it is its user's alone."""
+        """The key of a subscription's place, by which the session's next connection takes it up
+        (SEM J5). The user is part of it, since sessions are not secret."""
         return f"{self._caller.principal.user}/{self._connection.session}/{number}"
 
     def _unsubscribe(self, request: int, number: int) -> None:
-        """Answered when the seat is free, also where it was still being taken."""
+        """End a subscription, even one still being opened; the answer comes when its seat is
+        free."""
         opening = self._connection.opening.get(number)
         subscription = self._connection.forget(number)
         if opening is not None:

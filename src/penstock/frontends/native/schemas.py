@@ -1,4 +1,4 @@
-"""The schemas a client has announced, and the batches it sends with them."""
+"""The schemas a client has announced, and the batches that it sends with them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent, Remot
 from penstock.runtime.store.bodies import Body
 
 SCHEMAS_MAX = 10_000
-"""Schemas a connection may announce."""
+"""Most schemas that a connection may announce."""
 
 
 class Announced:
@@ -22,7 +22,8 @@ class Announced:
         self._size = 0
 
     def learn(self, number: int, schema: bytes) -> None:
-        """Raises ``RemoteProtocolViolation`` for too many, and for what is no schema."""
+        """Register a schema. Raises ``RemoteProtocolViolation`` for too many, and for bytes that
+        are not a schema."""
         if len(self._schemas) >= SCHEMAS_MAX:
             raise RemoteProtocolViolation(
                 f"more than {SCHEMAS_MAX} schemas on one connection; publish events of the same "
@@ -62,7 +63,7 @@ class Announced:
             found.append(Body(part, batch, encoded))
             at += size
             rows += batch.num_rows
-            if rows > rows_max:  # each batch may be one of nothing but nulls
+            if rows > rows_max:  # each batch may hold nothing but nulls, so bytes do not limit rows
                 raise InvalidEvent(
                     f"{len(body)} bytes of batches claim to be {rows} events or more; publish at "
                     f"most {rows_max} of this size at once"

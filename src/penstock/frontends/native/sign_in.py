@@ -25,7 +25,7 @@ _log = structlog.get_logger("penstock.native")
 
 
 class SignIn:
-    """From Hello to Welcome, of one connection."""
+    """The sign-in of one connection, from Hello to Welcome."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -48,13 +48,13 @@ class SignIn:
             connection.end(as_internal_error(number))
 
     def proven(self, data: bytes) -> None:
-        """The client's proof has come. Raises ``RemoteProtocolViolation`` for one nobody wants."""
+        """Take the client's proof. Raises ``RemoteProtocolViolation`` if none was asked for."""
         if self._proof is None or self._proof.done():
             raise RemoteProtocolViolation("client sent a proof that was not asked for")
         self._proof.set_result(data)
 
     def lost(self) -> None:
-        """The connection has gone meanwhile."""
+        """End the sign-in, because the connection is lost."""
         if self._proof is not None and not self._proof.done():
             self._proof.set_exception(ConnectionLost("the client disconnected during sign-in"))
 

@@ -1,1 +1,1 @@
-"""Parts that every front end needs: TLS, transports, protocol detection, back-pressure, errors."""
+"""What all front ends share: TLS, transports, protocol detection, back-pressure, errors."""

@@ -1,4 +1,4 @@
-"""Whether a connection is read: not while it, or the realm, has enough to do."""
+"""Back-pressure: a connection is not read while it, or the realm, is too busy."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ LOOK_AGAIN_S: Final = 0.01
 
 
 class Reading:
-    """Pauses the reading of one connection, and takes it up again."""
+    """Pauses and resumes the reading of one connection."""
 
     __slots__ = ("_loop", "_may_read", "_resumed", "_transport", "is_paused")
 
     def __init__(self, may_read: Callable[[], bool], resumed: Callable[[float], None]) -> None:
-        """``may_read`` is asked whether there is room for more; ``resumed`` is told that reading
-        goes on, and the loop's time in seconds: until then it was this side that did not listen.
-        """
+        """``may_read`` says whether there is room for more. ``resumed`` is called when reading
+        resumes, with the loop's time in seconds: the peer's silence counts from then."""
         self._may_read = may_read
         self._resumed = resumed
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self.is_paused = False
-        """Nothing the peer says is heard for now."""
+        """Whether the connection is not read now."""
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """The connection is made, and read."""
+        """Start with the transport of a connection that was made."""
         self._transport = transport
 
     def end(self) -> None:
-        """The connection is lost: there is nothing to read any more."""
+        """Stop, because the connection is lost."""
         self._transport = None
 
     def check(self) -> None:
-        """Called when something has come in, or the peer takes nothing: read no further if there
-        is no room."""
+        """Pause reading if there is no room; called after reads, and when the peer does not
+        read."""
         transport = self._transport
         if transport is None or self.is_paused or self._may_read() or transport.is_closing():
             return

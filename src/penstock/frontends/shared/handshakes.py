@@ -1,7 +1,7 @@
-"""Accepting connections that speak TLS: each has a place from its first moment on.
+"""Accepts TLS connections and counts each from its first moment.
 
-A loop's own server tells of a connection once its handshake is over. Until then nobody would count
-it, and peers that never come to an end could take all the sockets the realm may have.
+An event loop's own server reports a connection only after its handshake. Until then nobody would
+count it, and peers that never finish could take all sockets of the realm.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import structlog
 from penstock.tasks import start_task
 
 BACKLOG: Final = 100
-"""Connections that wait to be accepted."""
+"""Connections that the system queues for us."""
 _FULL: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _FULL_WAIT_S: Final = 1.0
-"""Seconds without accepting when the system has no room for another connection."""
+"""Seconds without accepting when the system has no more sockets."""
 
 _log = structlog.get_logger("penstock.tls")
 
 
 class Handshake(asyncio.Protocol):
-    """A connection that has come, and is not safe yet: it is held here until it is."""
+    """A connection during its TLS handshake."""
 
     is_waited_for = True
-    """Its peer has to say something; who else needs the place may have it."""
+    """Its peer has to send something, so it may be dropped for another connection."""
 
     def __init__(
         self,
@@ -50,31 +50,31 @@ class Handshake(asyncio.Protocol):
         self._has_place = True
 
     def connection_made(self, transport: Any) -> None:
-        """It is safe: whoever serves it takes over, and takes a place of its own."""
+        """The handshake succeeded: pass the connection to its protocol, which is counted itself."""
         self.end()
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
 
     def end(self) -> None:
-        """Give its place back, if it has it still."""
+        """Stop counting it, if it still is."""
         if self._has_place:
             self._has_place = False
             self._leave(self)
 
     def abort(self) -> None:
-        """Hang up: nobody waits for the rest of it."""
-        with suppress(OSError):  # its peer has hung up already
+        """Close the socket without waiting for the handshake."""
+        with suppress(OSError):  # the peer has closed it already
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def drop(self) -> None:
-        """Its place is another's: hang up."""
+        """Close it, to make room for another."""
         self.end()
         self.abort()
 
 
 class TlsServer:
-    """What a loop's server is for connections in the open."""
+    """What an event loop's server is for plain connections, for TLS."""
 
     def __init__(
         self,
@@ -86,9 +86,9 @@ class TlsServer:
     ) -> None:
         """Begin handshakes of accepted connections.
 
-        A handshake that takes longer than ``timeout_s`` seconds is dropped, and so is one that
-        finds no place: ``enter`` says whether there is one, and ``leave`` gives it back. ``make``
-        makes the protocol that serves connections whose handshake succeeded.
+        A handshake that takes longer than ``timeout_s`` seconds is dropped, and so is one for which
+        ``enter`` says that there is no room; ``leave`` is called at the end of each that had some.
+        ``make`` makes the protocol for connections whose handshake succeeded.
         """
         self._context = context
         self._timeout_s = timeout_s
@@ -112,7 +112,7 @@ class TlsServer:
         self._accepting = [start_task(self._accept(each)) for each in self.sockets]
 
     def close(self) -> None:
-        """Accept nobody any more; those who have come are not touched."""
+        """Accept no more connections; those accepted stay."""
         for task in self._accepting:
             task.cancel()
         for each in self.sockets:
@@ -124,7 +124,7 @@ class TlsServer:
         while True:
             try:
                 sock, address = await loop.sock_accept(listening)
-            except OSError as error:  # one that has gone at once is nobody's loss
+            except OSError as error:  # a connection that was closed at once
                 if listening.fileno() < 0:
                     return
                 if error.errno in _FULL:
@@ -141,25 +141,25 @@ class TlsServer:
         is_in = False
         try:
             is_in = self._enter(handshake)
-        finally:  # also where that fails: nobody is left waiting
+        finally:  # whatever happens, nobody is left waiting
             if not is_in:
                 sock.close()
         if not is_in:
             return
-        with suppress(OSError):  # the loops' own servers have it set; what is short goes at once
+        with suppress(OSError):  # as the loops' own servers do: small writes are sent at once
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             await loop.connect_accepted_socket(
                 lambda: handshake, sock, ssl=self._context, ssl_handshake_timeout=self._timeout_s
             )
-        except OSError as error:  # of TLS, of the connection, of time: its transport is closed
+        except OSError as error:  # of TLS, connection or time: the transport is closed
             _log.debug("tls.no_handshake", host=address, reason=str(error))
         finally:
             handshake.end()
 
 
 def _listening(family: int, address: Any) -> socket.socket:
-    """Raises ``OSError``."""
+    """A listening socket at one address. Raises ``OSError``."""
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

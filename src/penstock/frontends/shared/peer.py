@@ -1,4 +1,4 @@
-"""The realm's knowledge of a connection, for every protocol."""
+"""What the realm knows of a connection, whatever its protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.runtime.access.open_connections import ConnectionState
 
 
 class Peer(Protocol):
-    """One connection, to those who look after all of them."""
+    """One connection, as those see it that manage all."""
 
     number: int
     """Connection number, unique until the realm restarts."""
@@ -19,7 +19,7 @@ class Peer(Protocol):
 
     @property
     def session(self) -> str:
-        """Its session; empty while nobody knows who it is."""
+        """Its session; empty until the user is known."""
         ...
 
     @property
@@ -28,15 +28,15 @@ class Peer(Protocol):
         ...
 
     def check(self, now_s: float) -> None:
-        """Called regularly: end it if its peer is not there any more."""
+        """End the connection if its peer is gone; called regularly."""
         ...
 
     def check_rights(self) -> None:
-        """Rights have changed: end what it may not have any more."""
+        """Rights have changed: end what it may no longer have."""
         ...
 
     def flush(self) -> None:
-        """Send what is queued."""
+        """Send the queued output."""
         ...
 
     def describe(self) -> ConnectionState:
@@ -44,9 +44,9 @@ class Peer(Protocol):
         ...
 
     def end(self, reason: PenstockError | None) -> None:
-        """Tell the peer why, and close it."""
+        """Close the connection with a reason."""
         ...
 
     def abort(self) -> None:
-        """Drop it."""
+        """Drop the connection without a word."""
         ...

@@ -1,4 +1,4 @@
-"""A connection of one of two protocols: its first bytes say which."""
+"""Finds out from its first bytes which of two protocols a connection speaks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AMQP: Final = b"AMQP"
 
 
 class Either(asyncio.Protocol):
-    """Hands its transport on as soon as it is known to whom."""
+    """Hands its transport to the native or the AMQP protocol as soon as it is known which."""
 
     def __init__(
         self,
@@ -23,8 +23,9 @@ class Either(asyncio.Protocol):
     ) -> None:
         """Wait for the first bytes of a connection.
 
-        A connection that sends nothing in time is dropped, and so is one that finds no place:
-        ``enter`` says whether there is one to wait in, and ``leave`` gives it back.
+        A connection that sends nothing in ``patience_s`` seconds is dropped, and so is one for
+        which ``enter`` says that there is no room; ``leave`` is called at the end of each that had
+        some.
         """
         self._native = native
         self._amqp = amqp
@@ -68,7 +69,7 @@ class Either(asyncio.Protocol):
             native.buffer_updated(taken)
 
     def abort(self) -> None:
-        """Nobody waits for what it speaks."""
+        """Drop the connection."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""TLS for front ends: one context for the life of the process, whose files can be read again."""
+"""TLS for front ends: one context for the life of the process, whose files can be reloaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.core.vocabulary.errors import InvalidArgument
 
 
 class Tls:
-    """The realm's certificate, and whose client certificates it believes (SEM A5)."""
+    """The realm's certificate, and the authorities of client certificates (SEM A5)."""
 
     def __init__(
         self,
@@ -22,24 +22,24 @@ class Tls:
         client_required: bool = False,
         client_revoked: str = "",
     ) -> None:
-        """PEM files; ``client_ca`` has the authorities of client certificates, ``client_revoked``
-        their revocation lists. Raises ``InvalidArgument`` naming the file that does not do."""
+        """Load PEM files: ``client_ca`` has the authorities of client certificates,
+        ``client_revoked`` their revocation lists. Raises ``InvalidArgument``, which names the
+        unusable file."""
         self._files = (certificate, key, client_ca)
         self._client_revoked = client_revoked
         self.revoked: frozenset[tuple[str, ...]] = frozenset()
-        """Certificates that are on a list, as ``penstock.runtime.access.access.issued_as`` has
-        them."""
+        """Revoked certificates, as ``penstock.runtime.access.access.issued_as`` gives them."""
         self._client_required = client_required
         self._current = self._made()
         self.context = self._made()
-        """For listeners: always the same object, with the newest files behind it."""
-        # Each handshake begins here and goes on with what was read last.
+        """The context for listeners: always the same object, which uses the newest files."""
+        # Each handshake begins with this context, and switches to the one loaded last.
         self.context.sni_callback = self._take_current
 
     def reload(self) -> None:
-        """Use the files as they are now, for new connections; those there are go on.
+        """Load the files again for new connections; existing connections go on.
 
-        Raises ``InvalidArgument``: the old ones stay in use.
+        Raises ``InvalidArgument``: the old files stay in use.
         """
         self._current = self._made()
 
@@ -52,7 +52,7 @@ class Tls:
         certificate, key, client_ca = self._files
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        # A session resumed from a ticket would go on with a certificate believed no more.
+        # A session resumed from a ticket would keep a certificate that is no longer trusted.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         _read("the certificate", certificate, lambda: context.load_cert_chain(certificate, key))
@@ -77,7 +77,7 @@ class Tls:
         return context
 
     def _read_revoked(self, context: ssl.SSLContext) -> None:
-        """Have handshakes look at the lists, and keep them for sessions there are."""
+        """Make handshakes check the revocation lists, and keep them for open sessions."""
         file = self._client_revoked
         if not file:
             self.revoked = frozenset()

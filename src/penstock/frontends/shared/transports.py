@@ -1,4 +1,4 @@
-"""Parts that connections of every protocol ask of their transport."""
+"""What connections of every protocol ask of their transport."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 from typing import Final
 
 LINGER_S: Final = 2.0
-"""Seconds that a connection that was ended has to take its last bytes."""
+"""Seconds that a peer has to read the last bytes of a closed connection."""
 
 
 def host_of(transport: asyncio.BaseTransport | None) -> str:
-    """The address the peer has; ``localhost`` for this very process."""
+    """The peer's address; ``localhost`` inside this process."""
     peer = transport.get_extra_info("peername") if transport is not None else None
     found = str(peer[0]) if isinstance(peer, tuple) and peer else "localhost"
     return found.removeprefix("::ffff:")
 
 
 def close(transport: asyncio.Transport | None) -> None:
-    """Close it once its peer has taken what is on its way; drop it if that takes too long."""
+    """Close a transport once its peer has read what was sent; drop it if that takes too long."""
     if transport is None or transport.is_closing():
         return
     transport.close()

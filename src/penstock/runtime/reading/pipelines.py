@@ -1,4 +1,4 @@
-"""How far pipelines are, read from what their runs keep beside their checkpoints."""
+"""The progress of pipelines, read from the status files beside their checkpoints."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.api.realm import PipelineInfo, PipelineStep
 from penstock.wire.positions import positions_in
 
 Lag = Callable[[str, int], int | None]
-"""How many ids there are from one on, on a channel; None: there is no such channel."""
+"""How many ids a channel has from a given one on; None: there is no such channel."""
 
 QUERY = "query"
-"""Spark's checkpoint in the folder of a step."""
+"""Folder of Spark's checkpoint in the folder of a step."""
 RUNNING = frozenset(("starts", "runs", "restarts"))
 STATUS_BYTES_MAX = 1 << 20
 PIPELINES_MAX = 1_000
 
 
 async def pipelines_in(folders: Sequence[str], lag: Lag) -> list[PipelineInfo]:
-    """The pipelines whose checkpoints are in ``folders``, by name; what is no status is not
-    shown."""
+    """The pipelines whose checkpoints are in ``folders``, by name. Files that are not a status are
+    skipped."""
     found = await asyncio.to_thread(_all, folders)
     return [
         replace(each, steps=[replace(step, lag=_lags(step.next, lag)) for step in each.steps])
@@ -84,7 +84,7 @@ def _state(status: dict[str, Any], lock: Path) -> str:
 
 
 def _is_taken(lock: Path) -> bool:
-    """Whether a run holds it."""
+    """Whether a run holds the lock."""
     try:
         with lock.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -103,7 +103,7 @@ def _newest(folder: Path) -> int | None:
 
 
 def _place(path: Path) -> dict[str, int]:
-    """An entry of Spark's log of offsets: a line of JSON for each source."""
+    """The positions in an entry of Spark's offset log, which has a line of JSON for each source."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
