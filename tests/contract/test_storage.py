@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyarrow import fs
 
-from penstock.core.vocabulary.ports import Blobs, Journal, Pages, Registry
+from penstock.core.vocabulary.ports import Blobs, Journal, Pages, Registry, inline
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded
+from penstock.storage.file_systems import FileSystemBlobs
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
 from penstock.testing.contracts import (
     BlobsContract,
@@ -64,7 +66,7 @@ def in_memory() -> tuple[Journal, Blobs, Registry, Pages]:
 
 
 def on_an_engine() -> tuple[Journal, Blobs, Registry, Pages]:
-    engine = MemoryEngine(frame_bytes_max=100)
+    engine = MemoryEngine(frame_bytes_max=4_096)
     registry, blobs = at_once(engine.registry()), at_once(engine.blobs(0))
     return at_once(engine.journal(0, 1)), blobs, registry, MemoryPages()
 
@@ -100,6 +102,17 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 @pytest.mark.parametrize("check", checks(JournalContract))
 def test_journal(store: Store, check: str) -> None:
     asyncio.run(run(JournalKit(store), check))
+
+
+@pytest.mark.parametrize("grows", [True, False])
+@pytest.mark.parametrize("check", checks(BlobsContract))
+def test_blobs_in_a_folder(tmp_path: Path, check: str, grows: bool) -> None:
+    def in_a_folder() -> tuple[Journal, Blobs, Registry, Pages]:
+        files, folder = fs.LocalFileSystem(), str(tmp_path)
+        blobs = FileSystemBlobs(files, folder, folder, offload=inline, grows=grows)
+        return MemoryJournal(), blobs, MemoryRegistry(), MemoryPages()
+
+    asyncio.run(run(BlobsKit(in_a_folder), check))
 
 
 @pytest.mark.parametrize("check", checks(BlobsContract))

@@ -61,17 +61,35 @@ class JournalContract(ABC):
         written = [b"", b"a", bytes(range(256)) * 40, b"\0" * 9]
         for number, block in enumerate(written):
             assert await journal.append(number, [block[:3], memoryview(block)[3:]]) == number + 1
-        assert [(b.seq, bytes(b.data)) for b in await _blocks(journal, 1)] == list(
-            enumerate(written, 1)
-        )
+        assert await blocks_of(journal, 1) == list(enumerate(written, 1))
         assert journal.info().tail == len(written)
 
     async def check_a_block_may_have_thousands_of_chunks(self) -> None:
         journal = await self.open()
         chunks = [bytes([number % 251]) for number in range(5_000)]
         await journal.append(0, chunks)
-        (block,) = await _blocks(journal, 1)
-        assert bytes(block.data) == b"".join(chunks)
+        assert await blocks_of(journal, 1) == [(1, b"".join(chunks))]
+
+    async def check_blocks_may_be_empty_and_large(self) -> None:
+        journal = await self.open()
+        for number, size in enumerate((0, 1 << 20, 60 << 20, 0, 7)):
+            assert await journal.append(number, [b"%d" % number * size]) == number + 1
+        for number, size in enumerate((0, 1 << 20, 60 << 20, 0, 7), 1):
+            (block,) = await journal.read(number, 1)
+            assert isinstance(block, Block), block
+            assert block.seq == number
+            assert len(block.data) == size, f"{len(block.data)} bytes of {size}"
+            assert block.data == b"%d" % (number - 1) * size
+
+    async def check_a_read_has_so_many_bytes_and_one_block_at_least(self) -> None:
+        journal = await self.open()
+        for number in range(6):
+            await journal.append(number, [b"x" * 1_000], sync=False)
+        assert [b.seq for b in await journal.read(2, 9, 10)] == [2]
+        assert [b.seq for b in await journal.read(2, 2, 1 << 20)] == [2, 3]
+        found = await journal.read(1, 9, 3_500)
+        assert [b.seq for b in found] == list(range(1, len(found) + 1))
+        assert 1 <= len(found) <= 3
 
     async def check_read_honours_first_and_limit(self) -> None:
         journal = await self.open()
@@ -80,13 +98,13 @@ class JournalContract(ABC):
         assert [b.seq for b in await journal.read(4, 3)] == [4, 5, 6]
         assert [b.seq for b in await journal.read(8, 10**9)] == [8, 9]
         assert await journal.read(10, 5) == []
-        await _raises(InvalidArgument, journal.read(1, 0))
+        await raises(InvalidArgument, journal.read(1, 0))
 
     async def check_only_the_tail_may_be_appended_to(self) -> None:
         journal = await self.open()
         await journal.append(0, [b"one"])
-        await _raises(Deposed, journal.append(0, [b"other"]))
-        await _raises(Deposed, journal.append(2, [b"too far"]))
+        await raises(Deposed, journal.append(0, [b"other"]))
+        await raises(Deposed, journal.append(2, [b"too far"]))
         assert journal.info().tail == 1
 
     async def check_the_same_append_again_gives_the_same_answer(self) -> None:
@@ -103,9 +121,9 @@ class JournalContract(ABC):
             await journal.append(number, [b"%d" % number])
         await journal.trim(3)
         assert journal.info().floor == 3
-        await _raises(Trimmed, journal.read(3, 1))
+        await raises(Trimmed, journal.read(3, 1))
         assert [b.seq for b in await journal.read(4, 9)] == [4, 5]
-        await _raises(Deposed, journal.append(2, [b"2"]))
+        await raises(Deposed, journal.append(2, [b"2"]))
 
     async def check_trim_never_goes_back_nor_beyond_the_tail(self) -> None:
         journal = await self.open()
@@ -114,7 +132,7 @@ class JournalContract(ABC):
         await journal.trim(2)
         await journal.trim(1)
         assert journal.info().floor == 2
-        await _raises(InvalidArgument, journal.trim(4))
+        await raises(InvalidArgument, journal.trim(4))
 
     async def check_a_journal_trimmed_to_its_tail_goes_on(self) -> None:
         journal = await self.open()
@@ -122,7 +140,7 @@ class JournalContract(ABC):
         await journal.trim(1)
         assert (journal.info().floor, journal.info().tail) == (1, 1)
         assert await journal.append(1, [b"two"]) == 2
-        assert [bytes(b.data) for b in await _blocks(journal, 2)] == [b"two"]
+        assert await blocks_of(journal, 2) == [(2, b"two")]
 
     async def check_reserving_room_changes_nothing_else(self) -> None:
         journal = await self.open()
@@ -131,8 +149,8 @@ class JournalContract(ABC):
             await journal.reserve(size)
             assert (journal.info().tail, journal.info().floor) == (1, 0)
         assert await journal.append(1, [b"x" * 100_000]) == 2
-        assert [len(b.data) for b in await _blocks(journal, 1)] == [3, 100_000]
-        await _raises(InvalidArgument, journal.reserve(-1))
+        assert [len(data) for _, data in await blocks_of(journal, 1)] == [3, 100_000]
+        await raises(InvalidArgument, journal.reserve(-1))
 
     async def check_sync_of_nothing_is_fine(self) -> None:
         journal = await self.open()
@@ -146,9 +164,9 @@ class JournalContract(ABC):
         await journal.append(0, [b"one"])
         await journal.close()
         await journal.close()
-        await _raises(StorageFailed, journal.append(1, [b"two"]))
-        await _raises(StorageFailed, journal.read(1, 1))
-        await _raises(StorageFailed, journal.reserve(1))
+        await raises(StorageFailed, journal.append(1, [b"two"]))
+        await raises(StorageFailed, journal.read(1, 1))
+        await raises(StorageFailed, journal.reserve(1))
 
 
 class BlobsContract(ABC):
@@ -173,24 +191,24 @@ class BlobsContract(ABC):
     async def check_ranges_outside_are_refused(self) -> None:
         blobs = await self.open()
         await blobs.put("segments/a", [b"0123"])
-        await _raises(InvalidArgument, blobs.get("segments/a", 3, 2))
-        await _raises(InvalidArgument, blobs.get("segments/a", 5))
-        await _raises(InvalidArgument, blobs.get("segments/a", -1, 1))
+        await raises(InvalidArgument, blobs.get("segments/a", 3, 2))
+        await raises(InvalidArgument, blobs.get("segments/a", 5))
+        await raises(InvalidArgument, blobs.get("segments/a", -1, 1))
 
     async def check_a_name_is_written_once(self) -> None:
         blobs = await self.open()
         await blobs.put("segments/a", [b"one"])
         await blobs.put("segments/a", [b"o", b"ne"])
-        await _raises(Conflict, blobs.put("segments/a", [b"two"]))
-        await _raises(Conflict, blobs.put("segments/a", [b"one more"]))
-        await _raises(Conflict, blobs.put("segments/a", [b"on"]))
+        await raises(Conflict, blobs.put("segments/a", [b"two"]))
+        await raises(Conflict, blobs.put("segments/a", [b"one more"]))
+        await raises(Conflict, blobs.put("segments/a", [b"on"]))
         assert bytes(await blobs.get("segments/a")) == b"one"
 
     async def check_a_blob_grows_from_where_it_is_told(self) -> None:
         blobs = await self.open()
         await blobs.put("segments/a", [b"0123", b"end"])
         if not blobs.grows:
-            await _raises(IllegalState, blobs.extend("segments/a", 7, [b"more"]))
+            await raises(IllegalState, blobs.extend("segments/a", 7, [b"more"]))
             assert bytes(await blobs.get("segments/a")) == b"0123end"
             return
         view = await blobs.get("segments/a", 0, 4)
@@ -201,13 +219,13 @@ class BlobsContract(ABC):
         await blobs.extend("segments/a", 2, [b"end"])
         assert bytes(await blobs.get("segments/a")) == b"01end"
         assert [(blob.name, blob.size) for blob in await blobs.list()] == [("segments/a", 5)]
-        await _raises(InvalidArgument, blobs.extend("segments/a", 6, [b"x"]))
-        await _raises(InvalidArgument, blobs.extend("segments/a", -1, [b"x"]))
-        await _raises(NameDoesNotExist, blobs.extend("segments/b", 0, [b"x"]))
+        await raises(InvalidArgument, blobs.extend("segments/a", 6, [b"x"]))
+        await raises(InvalidArgument, blobs.extend("segments/a", -1, [b"x"]))
+        await raises(NameDoesNotExist, blobs.extend("segments/b", 0, [b"x"]))
 
     async def check_what_is_not_there_is_named(self) -> None:
         blobs = await self.open()
-        error = await _raises(NameDoesNotExist, blobs.get("segments/none"))
+        error = await raises(NameDoesNotExist, blobs.get("segments/none"))
         assert "segments/none" in str(error)
 
     async def check_list_is_ordered_and_by_prefix(self) -> None:
@@ -228,7 +246,7 @@ class BlobsContract(ABC):
         view = await blobs.get("segments/a")
         await blobs.delete("segments/a")
         await blobs.delete("segments/a")
-        await _raises(NameDoesNotExist, blobs.get("segments/a"))
+        await raises(NameDoesNotExist, blobs.get("segments/a"))
         assert await blobs.list() == []
         await blobs.put("segments/a", [b"two"])
         assert bytes(await blobs.get("segments/a")) == b"two"
@@ -240,9 +258,9 @@ class BlobsContract(ABC):
                  "segments/./a", "LOCK", "registry/format", "segments/.put-1", "segments/a\0b",
                  "segments\\a")  # fmt: skip
         for name in names:
-            await _raises(InvalidName, blobs.put(name, [b"x"]))
-            await _raises(InvalidName, blobs.get(name))
-            await _raises(InvalidName, blobs.delete(name))
+            await raises(InvalidName, blobs.put(name, [b"x"]))
+            await raises(InvalidName, blobs.get(name))
+            await raises(InvalidName, blobs.delete(name))
 
 
 class RegistryContract(ABC):
@@ -263,8 +281,8 @@ class RegistryContract(ABC):
         registry = await self.open()
         await registry.cas("test/a", 0, b"one")
         for expected in (0, 2):
-            await _raises(Conflict, registry.cas("test/a", expected, b"two"))
-        await _raises(Conflict, registry.cas("test/b", 1, b"two"))
+            await raises(Conflict, registry.cas("test/a", expected, b"two"))
+        await raises(Conflict, registry.cas("test/b", 1, b"two"))
         assert await registry.get("test/a") == Record(1, b"one")
         assert await registry.get("test/b") is None
 
@@ -273,14 +291,14 @@ class RegistryContract(ABC):
         await registry.cas("test/a", 0, b"one")
         await registry.cas("test/b", 0, b"stays")
         for expected in (0, 2):
-            await _raises(Conflict, registry.delete("test/a", expected))
-        await _raises(Conflict, registry.delete("test/none", 1))
+            await raises(Conflict, registry.delete("test/a", expected))
+        await raises(Conflict, registry.delete("test/none", 1))
         assert await registry.get("test/a") == Record(1, b"one")
         await registry.delete("test/a", 1)
         await registry.delete("test/a", 0)
         assert await registry.get("test/a") is None
         assert list(await registry.list("test/")) == ["test/b"]
-        await _raises(Conflict, registry.cas("test/a", 1, b"two"))
+        await raises(Conflict, registry.cas("test/a", 1, b"two"))
         assert await registry.cas("test/a", 0, b"again") == 1
         assert await registry.get("test/a") == Record(1, b"again")
 
@@ -296,7 +314,7 @@ class RegistryContract(ABC):
 
     async def check_an_empty_key_is_refused(self) -> None:
         registry = await self.open()
-        await _raises(InvalidArgument, registry.cas("", 0, b"one"))
+        await raises(InvalidArgument, registry.cas("", 0, b"one"))
 
     async def check_watch_sees_changes_from_its_creation_on(self) -> None:
         registry = await self.open()
@@ -456,9 +474,9 @@ class PagesContract(ABC):
         await pages.flush(sync=False)
         await pages.close()
         await pages.close()
-        await _raises(StorageFailed, pages.reserve(1, [3]))
-        await _raises(StorageFailed, pages.flush())
-        await _raises(StorageFailed, pages.release(1, []))
+        await raises(StorageFailed, pages.reserve(1, [3]))
+        await raises(StorageFailed, pages.flush())
+        await raises(StorageFailed, pages.release(1, []))
         try:
             pages.allocate(1, b"two")
         except StorageFailed:
@@ -472,20 +490,18 @@ class PagesContract(ABC):
         return pages
 
 
-Kit = JournalContract | BlobsContract | RegistryContract | PagesContract
-
-
-def checks(kit: type[Kit]) -> list[str]:
+def checks(kit: type[ABC]) -> list[str]:
     """The names of the kit's checks."""
     return [name for name in vars(kit) if name.startswith("check_")]
 
 
-async def run(kit: Kit, check: str) -> None:
+async def run(kit: ABC, check: str) -> None:
     """Run one check by its name; an ``AssertionError`` says what is broken."""
     await cast("Callable[[], Awaitable[None]]", getattr(kit, check))()
 
 
-async def _raises(kind: type[PenstockError], call: Awaitable[object]) -> PenstockError:
+async def raises(kind: type[PenstockError], call: Awaitable[object]) -> PenstockError:
+    """The error of this class that a call fails with."""
     try:
         await call
     except kind as error:
@@ -515,7 +531,8 @@ async def _next(change: Awaitable[Change]) -> Change:
         return await change
 
 
-async def _blocks(journal: Journal, first: int) -> Sequence[Block]:
+async def blocks_of(journal: Journal, first: int) -> list[tuple[int, bytes]]:
+    """The blocks from ``first`` on with their numbers, none of which may be damaged."""
     found = await journal.read(first, 10**9)
     assert all(isinstance(block, Block) for block in found), found
-    return [block for block in found if isinstance(block, Block)]
+    return [(block.seq, bytes(block.data)) for block in found if isinstance(block, Block)]

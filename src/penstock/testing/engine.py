@@ -14,12 +14,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import (
     Conflict,
+    Damaged,
     Deposed,
     InvalidArgument,
     StorageFailed,
@@ -127,7 +128,14 @@ class EngineServers:
 
 
 class MemoryEngine:
-    """The :class:`~penstock.core.vocabulary.ports.StorageEngine` as one node sees it."""
+    """The :class:`~penstock.core.vocabulary.ports.StorageEngine` as one node sees it.
+
+    What it gives out are the classes it names, so that a test can make one of them err.
+    """
+
+    journals: ClassVar[type[EngineJournal]]
+    registries: ClassVar[type[EngineRegistry]]
+    stores: ClassVar[type[EngineBlobs]]
 
     def __init__(
         self,
@@ -143,13 +151,13 @@ class MemoryEngine:
         self._journals: list[EngineJournal] = []
 
     async def registry(self) -> EngineRegistry:
-        return EngineRegistry(self.servers.records, self._asking)
+        return self.registries(self.servers.records, self._asking)
 
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.journal`."""
         if epoch < 1 or begins < 0:
             raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
-        journal = EngineJournal(
+        journal = self.journals(
             self.servers.log(shard),
             self._asking,
             epoch=epoch,
@@ -162,7 +170,7 @@ class MemoryEngine:
         return journal
 
     async def blobs(self, shard: int) -> EngineBlobs:
-        return EngineBlobs(self.servers.blobs(shard), self._asking)
+        return self.stores(self.servers.blobs(shard), self._asking)
 
     async def health(self) -> EngineHealth:
         servers, present = await self._asking.patiently(
@@ -195,7 +203,11 @@ class Asking:
             try:
                 return await self.once(do)
             except NoAnswer:
-                await asyncio.sleep(RETRY_S)
+                await self.pause()
+
+    async def pause(self) -> None:
+        """Wait a little before asking again."""
+        await asyncio.sleep(RETRY_S)
 
 
 class EngineJournal:
@@ -341,7 +353,7 @@ class EngineJournal:
             except NoAnswer:
                 if self._closed:
                     raise Unknown("the journal was closed before the engine had answered") from None
-                await asyncio.sleep(RETRY_S)
+                await self._asking.pause()
                 continue
             except Conflict as error:
                 if await self._asking.patiently(lambda: self._log.holds(at + 1, frame)):
@@ -369,6 +381,8 @@ class EngineJournal:
                 continue
             begun = begun + 1 if frame.part else 1
             if frame.part + 1 == frame.parts:
+                if frame.block != self._tail + 1:
+                    raise Damaged(f"block {frame.block} comes behind block {self._tail}")
                 size = sum(len(part.data) for part in frames[sequence - before - begun :][:begun])
                 self._places[frame.block] = sequence - begun + 1, begun, size
                 self._tail = frame.block
@@ -405,7 +419,7 @@ class EngineRegistry:
                 )
             except NoAnswer:
                 may_be_done = True
-                await asyncio.sleep(RETRY_S)
+                await self._asking.pause()
             except Conflict:
                 if may_be_done and await self.get(key) == Record(expected + 1, bytes(value)):
                     return expected + 1
@@ -419,7 +433,7 @@ class EngineRegistry:
                 return await self._asking.once(lambda: at_once(self._records.delete(key, expected)))
             except NoAnswer:
                 may_be_done = True
-                await asyncio.sleep(RETRY_S)
+                await self._asking.pause()
             except Conflict:
                 if may_be_done and await self.get(key) is None:
                     return None
@@ -462,6 +476,11 @@ class EngineBlobs:
 
     def local_path(self, name: str) -> str | None:
         return self._blobs.local_path(name)
+
+
+MemoryEngine.journals = EngineJournal
+MemoryEngine.registries = EngineRegistry
+MemoryEngine.stores = EngineBlobs
 
 
 def at_once(call: Coroutine[Any, Any, T]) -> T:

@@ -1,0 +1,312 @@
+"""Engines that are broken on purpose, each in one way: the kits have to notice every one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from penstock.core.vocabulary.errors import Conflict, Deposed, StorageFailed, Trimmed
+from penstock.core.vocabulary.ports import (
+    READ_BYTES_MAX,
+    Block,
+    Buffer,
+    DamagedBlock,
+    JournalInfo,
+)
+from penstock.storage.memory import MemoryRegistry
+from penstock.testing.engine import (
+    EngineBlobs,
+    EngineJournal,
+    EngineRegistry,
+    FrameKind,
+    LogFrame,
+    MemoryEngine,
+    NoAnswer,
+    at_once,
+)
+
+
+class StoresNothing(EngineJournal):
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        self._check_open()
+        self._tail = expected + 1
+        return self._tail
+
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
+        self._check_open()
+        return []
+
+
+class ForgetsBlocks(EngineJournal):
+    async def fence(self) -> None:
+        self._log.purge(self._log.last + 1)
+        await super().fence()
+
+
+class ForgetsItsFloor(EngineJournal):
+    async def _catch_up(self) -> None:
+        await super()._catch_up()
+        self._floor = 0
+
+
+class ForgetsTheNumberOfItsTail(EngineJournal):
+    async def trim(self, through: int) -> None:
+        if through == self._tail > self._floor:
+            self._log.purge(self._log.last + 1)
+            self._floor = through
+            self._places.clear()
+        await super().trim(through)
+
+
+class TakesTornBlocksForWhole(EngineJournal):
+    async def _catch_up(self) -> None:
+        await super()._catch_up()
+        newest = self._log.frames[-1] if self._log.frames else None
+        if newest is not None and newest.part + 1 < newest.parts:
+            self._tail = newest.block
+            self._places[self._tail] = self._last - newest.part, newest.part + 1, len(newest.data)
+
+
+class GivesNoNumberAgain(EngineJournal):
+    async def _catch_up(self) -> None:
+        await super()._catch_up()
+        if self._log.frames:
+            self._tail = self._log.frames[-1].block
+
+
+class GivesMarksNumbers(EngineJournal):
+    async def _catch_up(self) -> None:
+        await super()._catch_up()
+        self._tail = self._log.last
+
+
+class DoesNotFence(EngineJournal):
+    async def fence(self) -> None:
+        await self._catch_up()
+
+
+class ComparesNothing(EngineJournal):
+    """It believes in a lease alone: it appends at whatever tail there is."""
+
+    async def _publish(self, frame: LogFrame) -> None:
+        def append() -> int:
+            self._log.append(self._log.last, frame)
+            return self._log.last
+
+        self._last = await self._asking.patiently(append)
+
+
+class FencesNewerOwners(EngineJournal):
+    async def _catch_up(self) -> None:
+        epoch, self._epoch = self._epoch, 1 << 60
+        try:
+            await super()._catch_up()
+        finally:
+            self._epoch = epoch
+
+
+class OpensAnEpochOnce(EngineJournal):
+    async def _catch_up(self) -> None:
+        self._epoch -= 1
+        try:
+            await super()._catch_up()
+        finally:
+            self._epoch += 1
+
+
+class CallsTrimmedDamaged(EngineJournal):
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
+        try:
+            return await super().read(first, limit, bytes_max)
+        except Trimmed as error:
+            return [DamagedBlock(first, "the log", str(error), 0)]
+
+
+class AppendsAgainAtTheNewTail(EngineJournal):
+    """An append without an answer is repeated behind whatever is there by then."""
+
+    async def _publish(self, frame: LogFrame) -> None:
+        try:
+            await self._asking.once(lambda: self._log.append(self._last, frame))
+        except NoAnswer:
+            await self._asking.pause()
+            self._last = self._log.last
+            await self._publish(frame)
+        except Conflict as error:
+            raise Deposed(str(error)) from error
+        else:
+            self._last += 1
+
+
+class TakesSilenceForNo(EngineJournal):
+    async def _publish(self, frame: LogFrame) -> None:
+        try:
+            await self._asking.once(lambda: self._log.append(self._last, frame))
+        except NoAnswer:
+            raise StorageFailed("no answer") from None
+        except Conflict as error:
+            raise Deposed(str(error)) from error
+        self._last += 1
+
+
+class TakesSilenceForYes(EngineJournal):
+    async def _publish(self, frame: LogFrame) -> None:
+        try:
+            await self._asking.once(lambda: self._log.append(self._last, frame))
+        except NoAnswer:
+            pass
+        except Conflict as error:
+            raise Deposed(str(error)) from error
+        self._last += 1
+
+
+class TakesItselfForAnother(EngineJournal):
+    """Who finds its own frame in the place it appended to believes that somebody else was there."""
+
+    async def _publish(self, frame: LogFrame) -> None:
+        at = self._last
+        try:
+            await self._asking.patiently(lambda: self._log.append(at, frame))
+        except Conflict as error:
+            raise Deposed(str(error)) from error
+        self._last += 1
+
+
+class LosesTheEndOfLargeBlocks(EngineJournal):
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        return await super().append(expected, [b"".join(block)[: 8 << 20]], sync=sync)
+
+
+class LosesEmptyBlocks(EngineJournal):
+    async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
+        return await super().append(expected, block, sync=sync) if any(block) else expected
+
+
+class ReadsAsMuchAsThereIs(EngineJournal):
+    async def read(
+        self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
+    ) -> list[Block | DamagedBlock]:
+        return await super().read(first, limit)
+
+
+class SaysItIsLocal(EngineJournal):
+    def info(self) -> JournalInfo:
+        return replace(super().info(), durability="local")
+
+
+class LastWriterWins(EngineRegistry):
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        held = await self.get(key)
+        return await super().cas(key, held.version if held else 0, value) and expected + 1
+
+
+class DeletesWhateverIsThere(EngineRegistry):
+    async def delete(self, key: str, expected: int) -> None:
+        held = await self.get(key)
+        await super().delete(key, held.version if held else 0)
+
+
+class LeavesWhatIsDeleted(EngineRegistry):
+    async def delete(self, key: str, expected: int) -> None:
+        await super().cas(key, expected, b"")
+
+
+class TakesItsOwnChangeForAnothers(EngineRegistry):
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        return await self._asking.patiently(
+            lambda: at_once(self._records.cas(key, expected, value))
+        )
+
+
+class TakesAnothersChangeForItsOwn(EngineRegistry):
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        try:
+            return await super().cas(key, expected, value)
+        except Conflict:
+            return expected + 1
+
+
+class Overwrites(EngineBlobs):
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        await self._blobs.delete(name)
+        await super().put(name, chunks)
+
+
+class KeepsDeletedBlobs(EngineBlobs):
+    async def delete(self, name: str) -> None:
+        """Later, perhaps."""
+
+
+class WritesIntoFiles(EngineBlobs):
+    """A deposed owner may write into the files of its successor."""
+
+    async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
+        before = bytes(await self.get(name, 0, at))
+        await self._blobs.delete(name)
+        await self._blobs.put(name, [before, *chunks])
+
+
+class BeginsAtOne(MemoryEngine):
+    async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
+        return await super().journal(shard, epoch)
+
+
+class ForgetsWhereItBegan(EngineJournal):
+    def _frame(
+        self, kind: FrameKind, block: int, part: int = 0, parts: int = 1, data: bytes = b""
+    ) -> LogFrame:
+        return super()._frame(kind, 0 if kind == "epoch" else block, part, parts, data)
+
+
+class BeginsAnew(MemoryEngine):
+    """Who opens a journal decides where it begins, although it has begun."""
+
+    async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
+        journal = await super().journal(shard, epoch, begins=begins)
+        if begins:
+            journal._floor = begins
+        return journal
+
+
+class TakesAnyEpoch(MemoryEngine):
+    async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
+        return await super().journal(shard, max(epoch, 1), begins=max(begins, 0))
+
+
+class HasOneLog(MemoryEngine):
+    async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> EngineJournal:
+        return await super().journal(0, epoch, begins=begins)
+
+
+class HasOneFolder(MemoryEngine):
+    async def blobs(self, shard: int) -> EngineBlobs:
+        return await super().blobs(0)
+
+
+class HasARegisterOfItsOwn(MemoryEngine):
+    async def registry(self) -> EngineRegistry:
+        return EngineRegistry(MemoryRegistry(), self._asking)
+
+
+class WaitsForEver(EngineJournal):
+    """Whoever closes it does not wake an append that has no answer."""
+
+    async def close(self) -> None:
+        """It goes on."""
+
+
+def with_journals(broken: type[EngineJournal]) -> type[MemoryEngine]:
+    return type(broken.__name__, (MemoryEngine,), {"journals": broken})
+
+
+def with_registries(broken: type[EngineRegistry]) -> type[MemoryEngine]:
+    return type(broken.__name__, (MemoryEngine,), {"registries": broken})
+
+
+def with_stores(broken: type[EngineBlobs]) -> type[MemoryEngine]:
+    return type(broken.__name__, (MemoryEngine,), {"stores": broken})
