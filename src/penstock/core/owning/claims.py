@@ -1,0 +1,348 @@
+"""The members of a cluster and the shards they own, decided from what the register shows.
+
+Without I/O: :meth:`Claims.looked` takes in what was read, :meth:`Claims.due` gives out what is to
+be written, :meth:`Claims.wrote` takes the answer. Every value that is written tells by whom: when an
+answer is lost, or a write is refused because an earlier attempt was done, the next look shows it.
+
+Two rules make sure that no two nodes rely on one shard at once, as long as clocks run equally fast
+up to the margin of a lease:
+
+* Who waits for the end of a lease reads the claims first and the members' counters after that, and
+  writes a claim on top of the very version it has read.
+* Who has let its lease run out renews it and then writes its claims anew, so that nobody who has
+  seen the end can still succeed. Until that is answered the claims do not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.core.owning.lease import Lease
+from penstock.core.vocabulary.ports import Record
+
+MEMBERS: Final = "node/"
+SHARDS: Final = "shard/"
+
+_Incarnation = tuple[str, str]
+"""A node, and the nonce of one start of its process."""
+
+
+class MemberRecord(msgspec.Struct, frozen=True):
+    """A node of the cluster, as it shows itself under ``node/<id>``."""
+
+    node: str
+    nonce: str
+    """Drawn anew at each start: two processes that were given one name are told apart."""
+    counter: int = 0
+    """Raised with every renewal."""
+    address: str = ""
+    """Where the process listens as long as it lives."""
+    serves: Mapping[str, str] = {}
+    """Addresses of its front ends, by protocol."""
+    version: str = ""
+    format: int = 1
+    leaving: bool = False
+    """It takes no shard any more."""
+
+
+class ClaimRecord(msgspec.Struct, frozen=True):
+    """The owner of a shard, under ``shard/<n>``."""
+
+    owner: str
+    """A node; "": nobody, for the process with this nonce has released it."""
+    nonce: str
+    epoch: int
+    """How often the shard was claimed."""
+    format: int
+    confirmed: int
+    """The owner's counter when it wrote this."""
+
+
+class RegisterWrite(NamedTuple):
+    """A compare-and-set that is due."""
+
+    key: str
+    expected: int
+    value: bytes
+
+
+class Look(NamedTuple):
+    """The register as it was read: all claims first, then all members."""
+
+    claims: Mapping[int, Record]
+    members: Mapping[str, Record]
+    began_us: int
+    ended_us: int
+
+
+class Owned(NamedTuple):
+    """A shard that was claimed here."""
+
+    epoch: int
+    term: int
+    """The term of the lease in which the claim was written."""
+
+
+class _Asked(NamedTuple):
+    write: RegisterWrite
+    began_us: int
+    term: int
+
+
+class _Watched(NamedTuple):
+    counter: int
+    since_us: int
+    """When the counter was seen for the first time."""
+
+
+class Claims:
+    """One node's view of who owns what, and its own part in it."""
+
+    def __init__(self, me: MemberRecord, shards: Sequence[int], lease: Lease) -> None:
+        self.me = me
+        self.lease = lease
+        self.owned: dict[int, Owned] = {}
+        """By shard, what the register says is owned here, as far as is known."""
+        self.is_replaced = False
+        """Whether another process has taken this node's name: nothing is owned here any more."""
+        self.members: dict[str, MemberRecord] = {}
+        self.claims: dict[int, ClaimRecord] = {}
+        self._shards = list(shards)
+        self._versions: dict[str, int] = {}
+        self._asked: dict[str, _Asked] = {}
+        self._watched: dict[_Incarnation, _Watched] = {}
+        self._refused_us: dict[_Incarnation, int] = {}
+        """When nobody was found at the address of a process."""
+        self._free_since_us: dict[int, int] = {}
+        self._giving_up: set[int] = set()
+        self._given_up: set[int] = set()
+        """Shards this node has released: others come first."""
+        self._has_joined = False
+        self._renewal_began_us: int | None = None
+        self._looked_us: int | None = None
+        """When the latest look began; what it shows was so then, or later."""
+
+    # --- what is owned -------------------------------------------------------------------
+
+    def holds(self, shard: int, steady_us: int) -> bool:
+        """Whether a shard is owned here, and nobody else can own it at this moment."""
+        owned = self.owned.get(shard)
+        if owned is None or shard in self._giving_up:
+            return False
+        return owned.term == self.lease.term and self.lease.holds(steady_us)
+
+    def give_up(self, shard: int) -> None:
+        """Release a shard that is not served here any more; somebody else takes it at once."""
+        if shard in self.owned:
+            self._giving_up.add(shard)
+
+    def leave(self) -> None:
+        """Take no shard any more. What is owned here has to be given up by itself."""
+        self.me = msgspec.structs.replace(self.me, leaving=True)
+        self._renewal_began_us = None
+
+    def refused(self, node: str, nonce: str, now_us: int) -> None:
+        """Nobody listens at the address of a process: it is gone, and its lease with it."""
+        self._refused_us.setdefault((node, nonce), now_us)
+
+    def doubted(self) -> Iterator[MemberRecord]:
+        """Owners that ought to have renewed their lease and have not: are they there?"""
+        for claim in self.claims.values():
+            member = self.members.get(claim.owner)
+            if member is None or (claim.owner, claim.nonce) == self._own:
+                continue
+            watched = self._watched.get((claim.owner, claim.nonce))
+            late_us = self.lease.length_us // 2
+            silent = watched is not None and self._age_us(watched.since_us) >= late_us
+            if silent and member.nonce == claim.nonce and member.address:
+                yield member
+
+    # --- what the register shows ---------------------------------------------------------
+
+    def looked(self, look: Look) -> None:
+        """Take in what was read. Records older than what is known already are left out."""
+        self._looked_us = look.began_us
+        for node, record in look.members.items():
+            if self._is_news(MEMBERS + node, record):
+                self._see_member(msgspec.json.decode(record.value, type=MemberRecord), look)
+            self._settle(MEMBERS + node, record, look.ended_us)
+        for shard, record in look.claims.items():
+            claim = msgspec.json.decode(record.value, type=ClaimRecord)
+            if self._is_news(f"{SHARDS}{shard}", record):
+                self._see_claim(shard, claim, look)
+            self._settle(f"{SHARDS}{shard}", record, look.ended_us)
+        for shard in self._shards:
+            if shard not in look.claims:
+                self._free_since_us.setdefault(shard, look.ended_us)
+
+    def _is_news(self, key: str, record: Record) -> bool:
+        if record.version < self._versions.get(key, 0):
+            return False
+        self._versions[key] = record.version
+        return True
+
+    def _see_member(self, member: MemberRecord, look: Look) -> None:
+        self.members[member.node] = member
+        incarnation = member.node, member.nonce
+        watched = self._watched.get(incarnation)
+        if watched is None:
+            self._succeed(member, look.ended_us)
+        if watched is None or watched.counter != member.counter:
+            self._watched[incarnation] = _Watched(member.counter, look.ended_us)
+            self._refused_us.pop(incarnation, None)
+        if self._has_joined and member.node == self.me.node and incarnation != self._own:
+            self.is_replaced = True
+            self.owned.clear()
+
+    def _succeed(self, member: MemberRecord, now_us: int) -> None:
+        """Processes that had this name before renew nothing any more; the last they renewed was
+        written over, maybe before it was seen."""
+        for node, nonce in self._watched:
+            if node == member.node:
+                self._watched[node, nonce] = _Watched(-1, now_us)
+
+    def _see_claim(self, shard: int, claim: ClaimRecord, look: Look) -> None:
+        self.claims[shard] = claim
+        incarnation = claim.owner, claim.nonce
+        if claim.owner:
+            self._free_since_us.pop(shard, None)
+            self._watched.setdefault(incarnation, _Watched(-1, look.ended_us))
+        else:
+            self._free_since_us.setdefault(shard, look.ended_us)
+        if incarnation != self._own:
+            self.owned.pop(shard, None)
+            self._giving_up.discard(shard)
+            if claim.owner:
+                self._given_up.discard(shard)
+        elif shard not in self.owned and not self.is_replaced:
+            self.owned[shard] = Owned(claim.epoch, -1)
+
+    def _settle(self, key: str, record: Record, now_us: int) -> None:
+        """What became of a write whose answer has not come."""
+        asked = self._asked.get(key)
+        if asked is None or record.version <= asked.write.expected:
+            return
+        if record.value == asked.write.value:
+            self.wrote(asked.write, record.version, now_us)
+        else:
+            del self._asked[key]
+
+    # --- what is to be written -----------------------------------------------------------
+
+    def due(self, now_us: int) -> list[RegisterWrite]:
+        """What is to be written now. Each write is asked once, until :meth:`wrote` or a look tells
+        what became of it; who is told of a ``Conflict`` looks again."""
+        if self._looked_us is None or self.is_replaced:
+            return []
+        writes = [*self._renewal(now_us)]
+        if self.lease.holds(now_us):
+            for shard in self._shards:
+                writes += self._claimed(shard, now_us)
+        for write in writes:
+            self._asked[write.key] = _Asked(write, now_us, self.lease.term)
+        return writes
+
+    def wrote(self, write: RegisterWrite, version: int, now_us: int) -> None:
+        """A write was answered, or was seen to be done."""
+        asked = self._asked.get(write.key)
+        if asked is None or asked.write != write:  # a look has told before
+            return
+        del self._asked[write.key]
+        self._versions[write.key] = max(version, self._versions.get(write.key, 0))
+        if write.key == self._own_key:
+            written = msgspec.json.decode(write.value, type=MemberRecord)
+            self.me = msgspec.structs.replace(self.me, counter=written.counter)
+            self.members[self.me.node] = self.me
+            self._has_joined = True
+            self.lease.renewed(asked.began_us, now_us)
+            return
+        shard = int(write.key.removeprefix(SHARDS))
+        claim = msgspec.json.decode(write.value, type=ClaimRecord)
+        self.claims[shard] = claim
+        if claim.owner:
+            self.owned[shard] = Owned(claim.epoch, asked.term)
+            self._given_up.discard(shard)
+            self._free_since_us.pop(shard, None)
+        else:
+            self.owned.pop(shard, None)
+            self._giving_up.discard(shard)
+            self._given_up.add(shard)
+            self._free_since_us[shard] = now_us
+
+    def _renewal(self, now_us: int) -> Iterator[RegisterWrite]:
+        began_us, each_us = self._renewal_began_us, self.lease.length_us // 3
+        if self._own_key in self._asked or (began_us is not None and now_us - began_us < each_us):
+            return
+        self._renewal_began_us = now_us
+        raised = msgspec.structs.replace(self.me, counter=self.me.counter + 1)
+        yield self._write(self._own_key, raised)
+
+    def _claimed(self, shard: int, now_us: int) -> Iterator[RegisterWrite]:
+        key, claim = f"{SHARDS}{shard}", self.claims.get(shard)
+        if key in self._asked:
+            return
+        owned, counter = self.owned.get(shard), self.me.counter
+        if claim is not None and owned is not None:
+            if shard in self._giving_up:
+                yield self._write(key, msgspec.structs.replace(claim, owner="", confirmed=counter))
+            elif owned.term != self.lease.term:
+                yield self._write(key, msgspec.structs.replace(claim, confirmed=counter))
+        elif self._may_claim(shard, claim, now_us):
+            epoch = 1 if claim is None else claim.epoch + 1
+            me = self.me
+            yield self._write(key, ClaimRecord(me.node, me.nonce, epoch, me.format, counter))
+
+    def _may_claim(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
+        me, length_us = self.me, self.lease.length_us
+        if me.leaving or (claim is not None and claim.format > me.format):
+            return False
+        wait_us = 0 if self._is_preferred(shard, claim, now_us) else length_us // 2
+        if claim is None or not claim.owner:
+            if shard in self._given_up:
+                wait_us = length_us
+            return self._age_us(self._free_since_us[shard]) >= wait_us
+        incarnation = claim.owner, claim.nonce
+        refused_us = self._refused_us.get(incarnation)
+        if refused_us is not None:
+            return now_us - refused_us >= wait_us
+        return self._age_us(self._watched[incarnation].since_us) >= length_us + wait_us
+
+    def _is_preferred(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
+        """Whether of all who could take a shard this node comes first: each shard ranks the nodes
+        in an order of its own, so that few shards move when a node comes or goes."""
+        least = 0 if claim is None else claim.format
+        able = {self.me.node}
+        for member in self.members.values():
+            incarnation = member.node, member.nonce
+            if member.node == self.me.node:
+                continue
+            is_silent = now_us - self._watched[incarnation].since_us >= self.lease.length_us
+            is_gone = is_silent or incarnation in self._refused_us
+            has_released = claim is not None and not claim.owner and claim.nonce == member.nonce
+            if not (is_gone or has_released or member.leaving or member.format < least):
+                able.add(member.node)
+        return max(able, key=lambda node: _rank(shard, node)) == self.me.node
+
+    def _age_us(self, since_us: int) -> int:
+        """How long something is known to have been so: up to the latest look, not up to now."""
+        assert self._looked_us is not None, "it was seen in a look"
+        return self._looked_us - since_us
+
+    def _write(self, key: str, record: MemberRecord | ClaimRecord) -> RegisterWrite:
+        return RegisterWrite(key, self._versions.get(key, 0), msgspec.json.encode(record))
+
+    @property
+    def _own(self) -> _Incarnation:
+        return self.me.node, self.me.nonce
+
+    @property
+    def _own_key(self) -> str:
+        return MEMBERS + self.me.node
+
+
+def _rank(shard: int, node: str) -> bytes:
+    return sha256(f"{shard}/{node}".encode()).digest()
