@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 from msgspec import Struct
@@ -23,6 +23,7 @@ from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, O
 from penstock.runtime.access.access import Access
 from penstock.runtime.access.open_connections import OpenConnections
 from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.store.message_fields import check_all
 from penstock.runtime.store.sealed_file import SealedFile
@@ -80,6 +81,7 @@ class RunningRealm:
         name: str,
         limits: Limits,
         sealing: SealingLimits,
+        lease: OwnerLease,
     ) -> None:
         self.recovered = recovered
         self.identity = identity
@@ -90,7 +92,9 @@ class RunningRealm:
         self._state.run = f"{clock.now_us():x}"
         self._journal = journal
         self.blobs = blobs
-        self.dispatch = Dispatch(blobs, clock, offload, cache_bytes_max=sealing.cache_bytes_max)
+        self.dispatch = Dispatch(
+            blobs, clock, offload, cache_bytes_max=sealing.cache_bytes_max, lease=lease
+        )
         self.placing = Placing(pages)
         self.view = RealmView(self._state, pages, clock)
         self.shard = Shard(
@@ -125,6 +129,8 @@ class RunningRealm:
         self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock)
         self.shard.on_scheduled = self._alarm.changed.set
+        self.shard.on_deposed = self._tell_deposed
+        self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
             self.shard.quarantine(channel_id, command)
         self.access = Access.off(clock)
@@ -148,8 +154,13 @@ class RunningRealm:
         name: str = "penstock",
         limits: Limits | None = None,
         sealing: SealingLimits | None = None,
+        lease: OwnerLease = ENDLESS,
     ) -> RunningRealm:
-        """Recover what is stored and make ready to serve."""
+        """Recover what is stored and make ready to serve.
+
+        ``journal`` has been opened for this owner alone; ``lease`` says for how long what is known
+        may leave without an append.
+        """
         recovered = await recover(journal, blobs, pages, rules)
         check_all(recovered.state.directory)
         if recovered.has_gaps:
@@ -168,6 +179,7 @@ class RunningRealm:
             name=name,
             limits=limits or Limits(),
             sealing=sealing or SealingLimits(),
+            lease=lease,
         )
         recovered.damage += await realm.dispatch.files.load(recovered.state, offload)
         await index_keys(recovered, realm.dispatch)
@@ -189,8 +201,18 @@ class RunningRealm:
 
     # --- running -------------------------------------------------------------------------
 
+    def on_deposed(self, cut: Callable[[], None]) -> None:
+        """Have ``cut`` called when another owner has taken over: it drops every connection, so that
+        clients ask the next owner instead of being told what is not true any more."""
+        self._on_deposed.append(cut)
+
+    def _tell_deposed(self) -> None:
+        for cut in self._on_deposed:
+            cut()
+
     async def run(self) -> None:
-        """Serve until :meth:`close`. Raises ``StorageFailed`` when the journal failed."""
+        """Serve until :meth:`close`. Raises ``StorageFailed`` when the journal failed, ``Deposed``
+        when another owner has taken over, and ``Unknown`` when it was closed meanwhile."""
         self.access.on_changed(lambda: self.joins.check_owners(self.access))
         self.joins.check_owners(self.access)  # rights may have changed while nobody ran
         async with asyncio.TaskGroup() as group:
@@ -341,6 +363,7 @@ class RunningRealm:
         return info
 
     async def describe(self, version: str) -> RealmInfo:
+        await self.dispatch.rely()
         return RealmInfo(
             name=self.name,
             version=version,

@@ -5,19 +5,22 @@ from __future__ import annotations
 from random import Random
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.owning.claims import (
     MEMBERS,
+    SECOND_US,
     SHARDS,
     ClaimRecord,
     Claims,
-    Look,
+    Lease,
     MemberRecord,
+    RegisterLook,
     RegisterWrite,
 )
-from penstock.core.owning.lease import SECOND_US, Lease
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.ports import Record
 from tests.thorough import examples
 
@@ -68,14 +71,14 @@ class Cluster:
         for name in names:
             self.start(name)
 
-    def start(self, name: str, nonce: str = "first", *, format: int = 1) -> Claims:  # noqa: A002
+    def start(self, name: str, nonce: str = "first", *, format: int = 1) -> Claims:
         me = MemberRecord(name, nonce, address=f"{name}:1", format=format)
         self.nodes[name] = Claims(me, range(self.shards), Lease(LEASE_S))
         return self.nodes[name]
 
     def look(self, name: str) -> None:
         register = self.register
-        look = Look(register.claims(), register.members(), self.now_us, self.now_us)
+        look = RegisterLook(register.claims(), register.members(), self.now_us, self.now_us)
         self.nodes[name].looked(look)
 
     def turn(self, *names: str) -> None:
@@ -123,6 +126,43 @@ def two() -> tuple[Cluster, str, str]:
     cluster.live(4, "ann", "bob")
     (owner,) = cluster.holders()
     return cluster, owner, "bob" if owner == "ann" else "ann"
+
+
+def test_a_lease_holds_from_the_start_of_its_renewal_for_a_second_less_than_its_length() -> None:
+    lease = Lease(6.0)
+    assert not lease.holds(0), "nothing was renewed yet"
+
+    lease.renewed(10 * SECOND_US, 12 * SECOND_US)
+
+    assert lease.holds(15 * SECOND_US - 1)
+    assert not lease.holds(15 * SECOND_US)
+
+
+def test_a_renewal_that_is_answered_late_does_not_shorten_a_lease() -> None:
+    lease = Lease(6.0)
+    lease.renewed(4 * SECOND_US, 5 * SECOND_US)
+
+    lease.renewed(2 * SECOND_US, 6 * SECOND_US)
+
+    assert lease.holds(9 * SECOND_US - 1)
+
+
+def test_a_lease_that_has_run_out_begins_a_new_term_and_one_that_goes_on_does_not() -> None:
+    lease = Lease(6.0)
+    lease.renewed(0, 1)
+    lease.renewed(4 * SECOND_US, 4 * SECOND_US)
+    assert lease.term == 1
+
+    lease.renewed(8 * SECOND_US, 9 * SECOND_US)  # 4 s and 5 s: it was over as this was answered
+
+    assert lease.term == 2
+    assert lease.holds(12 * SECOND_US)
+
+
+@pytest.mark.parametrize("lease_s", [1.9, 61, float("nan")])
+def test_a_lease_has_a_length_that_clocks_and_people_can_bear(lease_s: float) -> None:
+    with pytest.raises(InvalidArgument, match="choose 2 to 60 seconds"):
+        Lease(lease_s)
 
 
 def test_a_shard_without_an_owner_is_claimed_by_the_node_that_is_preferred() -> None:
@@ -361,7 +401,6 @@ def test_a_process_whose_name_was_taken_owns_nothing_and_writes_nothing() -> Non
     assert older.owned == {}
 
 
-
 def test_a_lease_that_has_run_out_holds_again_only_after_the_claim_was_written_anew() -> None:
     """Somebody may have seen its end, and be about to claim."""
     cluster, owner, other = two()
@@ -439,7 +478,7 @@ class World:
     def end(self, n: int) -> None:
         if n in self.looking:
             claims, began_us = self.looking.pop(n)
-            look = Look(claims, self.register.members(), began_us, self.time_of(n))
+            look = RegisterLook(claims, self.register.members(), began_us, self.time_of(n))
             self.nodes[n].looked(look)
 
     def ask(self, n: int) -> None:
@@ -461,8 +500,8 @@ class World:
         self.answers = [each for each in self.answers if each[0] != n]
 
     def turn(self, n: int) -> None:
-        for what in (self.begin, self.end, self.ask, self.arrive, self.answer) * 2:
-            what(n)
+        for what in STEPS * 2:
+            self.step(n, what)
 
     def restart(self, n: int) -> None:
         """The older process is frozen, or goes on beside the new one."""
@@ -473,8 +512,8 @@ class World:
         self.nodes[n].give_up(0)
 
 
-WORK = ("turn",) * 12 + ("begin", "end", "ask", "arrive", "answer") * 3
-WORK += ("lose", "restart", "give_up")
+STEPS = ("begin", "end", "ask", "arrive", "answer")
+WORK = [*("turn",) * 12, *STEPS * 3, "lose", "restart", "give_up"]
 SECONDS = (0,) * 6 + (0.3,) * 6 + (1, 2, 5.5, 7)
 
 

@@ -1,8 +1,9 @@
 """The members of a cluster and the shards they own, decided from what the register shows.
 
 Without I/O: :meth:`Claims.looked` takes in what was read, :meth:`Claims.due` gives out what is to
-be written, :meth:`Claims.wrote` takes the answer. Every value that is written tells by whom: when an
-answer is lost, or a write is refused because an earlier attempt was done, the next look shows it.
+be written, :meth:`Claims.wrote` takes the answer. Every value that is written tells by whom: when
+an answer is lost, or a write is refused because an earlier attempt was done, the next look shows
+it.
 
 Two rules make sure that no two nodes rely on one shard at once, as long as clocks run equally fast
 up to the margin of a lease:
@@ -21,14 +22,50 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.core.owning.lease import Lease
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.ports import Record
 
 MEMBERS: Final = "node/"
 SHARDS: Final = "shard/"
 
+SECOND_US: Final = 1_000_000
+MARGIN_US: Final = SECOND_US
+"""A lease ends so much earlier for the node that has it than for those who wait for its end: clocks
+may run apart by as much in one lease."""
+LEASE_S_MIN: Final = 2.0
+LEASE_S_MAX: Final = 60.0
+
 _Incarnation = tuple[str, str]
 """A node, and the nonce of one start of its process."""
+
+
+class Lease:
+    """Renewed by the node that has it; it begins again after it has run out."""
+
+    def __init__(self, lease_s: float = 6.0) -> None:
+        """Raises ``InvalidArgument`` for a length outside of 2 to 60 seconds."""
+        if not LEASE_S_MIN <= lease_s <= LEASE_S_MAX:
+            raise InvalidArgument(
+                f"a lease of {lease_s} s: choose {LEASE_S_MIN:.0f} to {LEASE_S_MAX:.0f} seconds"
+            )
+        self.length_us = int(lease_s * SECOND_US)
+        self.until_us = 0
+        self.term = 0
+        """Counts how often the lease has begun. What was claimed in an earlier term has to be
+        confirmed: in between somebody may have waited for the end and be about to claim."""
+
+    def renewed(self, began_us: int, now_us: int) -> None:
+        """A renewal was answered that was asked for at ``began_us``.
+
+        It counts from there, for others may have seen it at once. One that is answered after the
+        end of the lease begins a new term.
+        """
+        if not self.holds(now_us):
+            self.term += 1
+        self.until_us = max(self.until_us, began_us + self.length_us - MARGIN_US)
+
+    def holds(self, steady_us: int) -> bool:
+        return steady_us < self.until_us
 
 
 class MemberRecord(msgspec.Struct, frozen=True):
@@ -70,7 +107,7 @@ class RegisterWrite(NamedTuple):
     value: bytes
 
 
-class Look(NamedTuple):
+class RegisterLook(NamedTuple):
     """The register as it was read: all claims first, then all members."""
 
     claims: Mapping[int, Record]
@@ -163,7 +200,7 @@ class Claims:
 
     # --- what the register shows ---------------------------------------------------------
 
-    def looked(self, look: Look) -> None:
+    def looked(self, look: RegisterLook) -> None:
         """Take in what was read. Records older than what is known already are left out."""
         self._looked_us = look.began_us
         for node, record in look.members.items():
@@ -185,7 +222,7 @@ class Claims:
         self._versions[key] = record.version
         return True
 
-    def _see_member(self, member: MemberRecord, look: Look) -> None:
+    def _see_member(self, member: MemberRecord, look: RegisterLook) -> None:
         self.members[member.node] = member
         incarnation = member.node, member.nonce
         watched = self._watched.get(incarnation)
@@ -205,7 +242,7 @@ class Claims:
             if node == member.node:
                 self._watched[node, nonce] = _Watched(-1, now_us)
 
-    def _see_claim(self, shard: int, claim: ClaimRecord, look: Look) -> None:
+    def _see_claim(self, shard: int, claim: ClaimRecord, look: RegisterLook) -> None:
         self.claims[shard] = claim
         incarnation = claim.owner, claim.nonce
         if claim.owner:

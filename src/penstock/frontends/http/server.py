@@ -207,6 +207,7 @@ class HttpServer:
         self.places = Places(limits.connections_max, limits.connections_per_address_max)
         self._standstill = Standstill()
         self.is_stopping = asyncio.Event()
+        self.realm.on_deposed(self.cut)
 
     # --- coming and going ----------------------------------------------------------------
 
@@ -259,16 +260,25 @@ class HttpServer:
             backlog = (self.native.pending_bytes, self.realm.waiting_bytes)
             self._standstill.look(loop.time(), backlog, is_congested=self.is_congested)
 
-    async def close(self) -> None:
-        """Accept no more connections, end live views, and let requests in progress finish."""
+    def cut(self) -> None:
+        """Drop all connections without a word, and take no more."""
+        self._shut()
+        for peer in list(self.uvicorn.connections):
+            peer.transport.abort()
+
+    def _shut(self) -> None:
         self.is_stopping.set()
-        self._stop_listening()
         for server in self._servers:
             server.close()
-        for view in list(self._views):
-            view.stop(stopping())
         for handshake in list(self._handshakes):
             handshake.abort()
+
+    async def close(self) -> None:
+        """Accept no more connections, end live views, and let requests in progress finish."""
+        self._shut()
+        self._stop_listening()
+        for view in list(self._views):
+            view.stop(stopping())
         for peer in list(self.uvicorn.connections):
             peer.shutdown()
         for _ in range(int(GRACE_S / _LOOK_S)):

@@ -85,6 +85,7 @@ class NativeListener:
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()
         realm.shard.on_answered = self.flush
+        realm.on_deposed(self.cut)
 
     async def run(self, ready: asyncio.Event) -> None:
         """Run the tasks of all connections until cancelled; ``ready`` is set once it does."""
@@ -286,13 +287,22 @@ class NativeListener:
         realm = self.realm
         return self.pending_bytes > realm.limits.backlog_bytes_max or realm.is_congested
 
-    async def close(self) -> None:
-        """Accept no more connections, and tell those there are."""
+    def cut(self) -> None:
+        """Drop all connections without a word, and take no more."""
+        self._shut()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _shut(self) -> None:
         self._stopping = True
         for server in self._servers:
             server.close()
         for waiting in list(self._arriving):
             waiting.abort()
+
+    async def close(self) -> None:
+        """Accept no more connections, and tell those there are."""
+        self._shut()
         for connection in list(self.connections):
             connection.end(RealmStopping("the realm is shutting down"))
         for _ in range(200):

@@ -14,6 +14,7 @@ from penstock.core.durable.lanes import AssignLanes
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Finished
 from penstock.core.vocabulary.errors import (
+    Deposed,
     LimitReached,
     NameDoesNotExist,
     PenstockError,
@@ -31,6 +32,7 @@ from penstock.runtime.delivery.merged_delivery import (
     kept_up,
     outgoing,
 )
+from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock.runtime.delivery.prefetch import ReadAhead
 from penstock.runtime.delivery.selection import Choosing, while_wanted
 from penstock.runtime.store.channel_store import ChannelStore
@@ -107,8 +109,11 @@ class Dispatch:
         offload: Offload,
         *,
         cache_bytes_max: int = CACHE_BYTES_MAX,
+        lease: OwnerLease = ENDLESS,
     ) -> None:
         self._blobs = blobs
+        self.lease = lease
+        """Nothing is delivered unless it holds at that moment."""
         self.choosing = Choosing(offload, clock)
         self.files = OpenFiles(blobs, cache_bytes_max)
         self.ahead = ReadAhead()
@@ -199,6 +204,11 @@ class Dispatch:
 
     # --- what goes out -------------------------------------------------------------------
 
+    async def rely(self) -> None:
+        """Wait until what is known may leave without an append. Raises ``Deposed``."""
+        if not self.lease.holds():
+            await self.lease.held()
+
     def recall(self, channel: Channel) -> None:
         """Tell those concerned what ``channel`` takes back (SEM D11)."""
         for recalled in channel.recalls():
@@ -227,7 +237,7 @@ class Dispatch:
         try:
             for effect in channel.offer(below):
                 round_.has_moved |= await self._done(round_, effect)
-        except StorageFailed:
+        except (StorageFailed, Deposed):
             raise
         except Exception as failure:
             there = [*channel.state.subscribers, *channel.state.seats]
@@ -247,7 +257,7 @@ class Dispatch:
                 return False
             assert isinstance(effect, Deliver | Finished), "channels know no other effects"
             return await self._carried_out(round_, effect)
-        except StorageFailed:
+        except (StorageFailed, Deposed):
             raise
         except Exception as failure:  # noqa: BLE001  the others must be served
             concerned = _concerned(round_.channel, effect)
@@ -263,6 +273,7 @@ class Dispatch:
             return False
         outlet = held[1]
         if isinstance(effect, Finished):
+            await self.rely()
             outlet.finished()
             return True
         sent = await self._delivered(round_, effect, outlet)
@@ -361,6 +372,7 @@ class Dispatch:
             if chosen is not part:
                 unsent += others(part.spans, chosen.spans if chosen is not None else ())
             if chosen is not None:
+                await self.rely()
                 was_sent, held_from = self._send(chosen, effect, outlet)
                 sent |= was_sent
                 if held_from is not None:
@@ -412,6 +424,8 @@ class Dispatch:
         rows, skipped = outgoing(store, known, effect.spans, chosen, round_.made)
         if skipped:
             channel.attend(Skip(effect.subscription, skipped), now_us)
+        if rows:
+            await self.rely()
         for part in rows:
             for frame in part.frames:
                 outlet.deliver(frame, ())

@@ -39,10 +39,12 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
+    Deposed,
     IllegalState,
     NameDoesNotExist,
     RealmStopping,
     StorageFailed,
+    Unknown,
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
@@ -135,7 +137,7 @@ class Sealer:
     async def _maintain(self) -> None:
         try:
             await self.maintainer.run()
-        except RealmStopping:
+        except (RealmStopping, Deposed, Unknown):
             return
         except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
             _log.exception("maintenance.ended")
@@ -150,7 +152,7 @@ class Sealer:
                 except StorageFailed as failure:
                     _log.warning("sealing.postponed", reason=str(failure))
                     await asyncio.sleep(self._backoff.failed())
-        except RealmStopping:
+        except (RealmStopping, Deposed, Unknown):
             return
         except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
             _log.exception("sealing.ended")

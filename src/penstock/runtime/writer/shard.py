@@ -14,7 +14,13 @@ from typing import Any
 import structlog
 
 from penstock.core.channel.channel import Channel
-from penstock.core.vocabulary.errors import PenstockError, RealmStopping, StorageFailed
+from penstock.core.vocabulary.errors import (
+    Deposed,
+    PenstockError,
+    RealmStopping,
+    StorageFailed,
+    Unknown,
+)
 from penstock.core.vocabulary.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine
 from penstock.core.vocabulary.ports import Clock, Journal, Offload, inline
 from penstock.runtime.delivery.delivery import Dispatch
@@ -90,6 +96,9 @@ class Shard:
         self.groups = 0
         self.on_scheduled: Callable[[], None] = lambda: None
         """Called when events wait for a time they did not wait for before (SEM X4)."""
+        self.on_deposed: Callable[[], None] = lambda: None
+        """Called when another owner has taken over, before anybody is answered who still waits:
+        nothing that is said from then on may reach a client."""
         self.is_answering = False
         self.on_answered: Callable[[], None] = lambda: None
         """Called once all answers of a group are given, and what is delivered before it is stored:
@@ -170,31 +179,22 @@ class Shard:
     # --- serving -------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve until cancelled, stopped, or until the journal fails.
+        """Serve until cancelled, stopped, deposed, or until the journal fails.
 
         A failed append ends the shard: facts have been applied that are not stored, so it must
         not answer again. What is on disk is whole; a new realm is built from it.
         """
         try:
-            loop = asyncio.get_running_loop()
-            while not (self._stopping and not self._has_work and self.looking.is_idle):
-                if not (self._has_work or self._woken or self._between):
-                    self._idle = loop.create_future()
-                    if self._dispatch.ahead.is_wanted:
-                        loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
-                    await self._idle
-                if self._between:
-                    await self._serve_between()
-                began_s = loop.time()
-                group = await self._serve_group()
-                if group.has_moved:
-                    self._rest(began_s)
-                if self._woken:
-                    await asyncio.sleep(0)  # let connections drain before offering them more
+            await self._serve()
         except StorageFailed as failure:
             self._failed = failure
             _log.error("journal.failed", reason=str(failure))
             self._refuse_waiting(failure)
+            raise
+        except (Deposed, Unknown) as end:
+            self._failed = end
+            _log.warning("shard.deposed", reason=str(end))
+            self.on_deposed()
             raise
         except Exception:
             _log.exception("shard.broken")  # whoever waits is told that the realm is closed
@@ -204,6 +204,23 @@ class Shard:
                 self._failed = RealmStopping("the realm is closed")
             self._refuse_waiting(self._failed)
             self.ended.set()
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not (self._stopping and not self._has_work and self.looking.is_idle):
+            if not (self._has_work or self._woken or self._between):
+                self._idle = loop.create_future()
+                if self._dispatch.ahead.is_wanted:
+                    loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
+                await self._idle
+            if self._between:
+                await self._serve_between()
+            began_s = loop.time()
+            group = await self._serve_group()
+            if group.has_moved:
+                self._rest(began_s)
+            if self._woken:
+                await asyncio.sleep(0)  # let connections drain before offering them more
 
     @property
     def _has_work(self) -> bool:
@@ -229,6 +246,8 @@ class Shard:
             call, done = self._between[0]
             try:
                 await call()
+            except (Deposed, Unknown):
+                raise  # whoever waits is told as the shard ends
             except PenstockError as failure:
                 if not done.done():
                     done.set_exception(failure)
@@ -254,13 +273,16 @@ class Shard:
             await self._open_files()
         group.sweep_touched()
         has_moved = False
-        for number, below in group.offers_early() if group.asked else ():
+        early = group.offers_early() if group.asked and self._dispatch.lease.holds() else ()
+        for number, below in early:
             has_moved |= await self._perform(number, below)
         if group.records:
             if has_moved and group.must_sync:  # clients are at work while the disk is
                 self.on_answered()
                 await asyncio.sleep(0)  # the loop sends it
             await self._append(group)
+        elif answers:
+            await self._dispatch.rely()
         self._serving = []
         self._answer(group, answers)
         self.changed.update(group.touched)

@@ -1,0 +1,32 @@
+"""What the writer may rely on: that nobody else has become the owner of its shard meanwhile.
+
+An append proves it, for a newer owner has fenced the journal. Whatever leaves without one
+(deliveries, refusals, what somebody has looked up) needs a lease that holds.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+
+class OwnerLease(Protocol):
+    def holds(self) -> bool:
+        """Whether nobody else can be the owner at this moment."""
+        ...
+
+    async def held(self) -> None:
+        """Come back once it holds. Raises ``Deposed`` when it never will again."""
+        ...
+
+
+class EndlessLease:
+    """The lease of a realm that has its stores for itself."""
+
+    def holds(self) -> bool:
+        return True
+
+    async def held(self) -> None:
+        """It holds."""
+
+
+ENDLESS: Final = EndlessLease()
