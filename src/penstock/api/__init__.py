@@ -1,4 +1,4 @@
-"""What can be asked of a realm, and what it answers: requests and answers, free of any wire.
+"""The realm's API: requests and their answers as plain structs, independent of any protocol.
 
-Every front end fills in these structs; none of them has a shape of its own for what they say.
+Each front end fills in and reads these structs, and has no model of its own for them.
 """

@@ -16,7 +16,7 @@ KEY_BYTES = 32
 
 
 class Verifier(Struct, frozen=True):
-    """What is kept of a password."""
+    """The stored form of a password, with which it can be verified but not recovered."""
 
     salt: Annotated[bytes, Meta(min_length=SALT_BYTES, max_length=SALT_BYTES)]
     rounds: Number
@@ -28,18 +28,19 @@ class Verifier(Struct, frozen=True):
 
 
 class CreatedUser(Struct, frozen=True, kw_only=True):
-    """A user that was made."""
+    """A user that was created."""
 
     name: str
     password: str | None
-    """Where the realm has made one up: it is told this once."""
+    """The password, if the realm generated it: it is told only this once."""
 
     def __repr__(self) -> str:
         return f"CreatedUser({self.name})"
 
 
 class PasswordChallenge(Struct, frozen=True, kw_only=True):
-    """How the old password is kept, and what makes its proof good for one change only."""
+    """How the old password is stored, and a nonce that makes its proof valid for one change
+    only."""
 
     salt: bytes
     rounds: int
@@ -47,7 +48,7 @@ class PasswordChallenge(Struct, frozen=True, kw_only=True):
 
 
 def change_said(nonce: bytes, name: str, verifier: Verifier) -> bytes:
-    """What the proof of the old password is about: this change, and no other."""
+    """The bytes that a proof of the old password signs: this change, and no other."""
     fields = (nonce, name, verifier.salt, verifier.rounds, verifier.stored_key, verifier.server_key)
     return b"password change " + msgspec.msgpack.encode(fields)
 
@@ -70,12 +71,12 @@ class AclInfo(Struct, frozen=True, kw_only=True):
     kind: str
     """``realm``, ``channel`` or ``queue``."""
     name: str = ""
-    """Empty for the realm; ``folder/*`` or ``*`` for every one below."""
+    """Name of the channel or queue; empty for the realm; ``folder/*`` or ``*`` for all below."""
     entries: tuple[Entry, ...] = ()
 
 
 class Me(Struct, frozen=True, kw_only=True):
-    """Who asks, as the realm sees it."""
+    """The present user, as the realm sees it."""
 
     user: str
     host: str
@@ -83,7 +84,7 @@ class Me(Struct, frozen=True, kw_only=True):
     mode: str = "off"
     """Whether the realm has authentication: ``off``, ``optional``, ``mandatory``."""
     realm: tuple[str, ...] = ()
-    """The rights it has on the realm."""
+    """Rights of the user on the realm."""
     password_rounds: int = 200_000
     """The PBKDF2 iteration count for verifiers of new passwords; fewer are refused."""
     password_length_min: int = 1
@@ -91,7 +92,7 @@ class Me(Struct, frozen=True, kw_only=True):
 
 
 class AuditRecord(Struct, frozen=True, kw_only=True):
-    """One act of administration."""
+    """An entry of the audit log."""
 
     number: int
     at_us: int
@@ -100,17 +101,17 @@ class AuditRecord(Struct, frozen=True, kw_only=True):
     operation: str
     target: str = ""
     outcome: str = "done"
-    """``done``, or the code of the error it was refused with."""
+    """``done``, or the code of the error."""
     detail: dict[str, Any] = {}
 
 
 class LoggedIn(Struct, frozen=True, kw_only=True):
-    """A browser's session, which is open from now on. Its secrets are in no text of it."""
+    """A browser session that was opened. Its secrets appear in none of its texts."""
 
     id: str
-    """What the browser shows from now on."""
+    """The secret that the browser sends with each request."""
     csrf: str
-    """What it sends with everything that changes something."""
+    """The token that it sends with every request that changes something."""
     me: Me
 
     def __repr__(self) -> str:
@@ -118,11 +119,11 @@ class LoggedIn(Struct, frozen=True, kw_only=True):
 
 
 class WhoAmI(Request[Me], frozen=True):
-    """Answered by :class:`Me`."""
+    """Ask who the present user is."""
 
 
 class LogIn(Request[LoggedIn], frozen=True):
-    """Open a session of a browser, by a password. Whoever may come in may ask for it."""
+    """Open a browser session with a password. Anybody who can connect may ask for it."""
 
     user: str
     password: str
@@ -132,7 +133,7 @@ class LogIn(Request[LoggedIn], frozen=True):
 
 
 class LogOut(Request[None], frozen=True):
-    """End a session of a browser, if there is one of this id."""
+    """End a browser session, if there is one with this id."""
 
     id: str
 
@@ -152,7 +153,8 @@ class CreateUser(Request[UserInfo], frozen=True):
 
 
 class AddUser(Request[CreatedUser], frozen=True):
-    """As :class:`CreateUser`, where the realm is told the password itself, or makes one up."""
+    """Create a user as :class:`CreateUser` does, with a password that the realm is given or
+    generates."""
 
     name: str
     password: str | None
@@ -171,7 +173,7 @@ class SetPassword(Request[None], frozen=True):
 
 
 class ResetPassword(Request[None], frozen=True):
-    """Give another user a password that the realm is told itself."""
+    """Set another user's password, which the realm is given in the clear."""
 
     name: str
     password: str
@@ -181,7 +183,7 @@ class ResetPassword(Request[None], frozen=True):
 
 
 class ChangePassword(Request[None], frozen=True):
-    """Change one's own password, where the realm is told the old and the new one themselves."""
+    """Change one's own password; the realm is given the old and the new one in the clear."""
 
     old: str
     new: str
@@ -191,7 +193,7 @@ class ChangePassword(Request[None], frozen=True):
 
 
 class BeginPassword(Request[PasswordChallenge], frozen=True):
-    """One's own password is to be changed. Answered by :class:`PasswordChallenge`."""
+    """Begin to change one's own password."""
 
 
 class DeleteUser(Request[None], frozen=True):
@@ -218,7 +220,7 @@ class DeleteGroup(Request[None], frozen=True):
 
 
 class ListEntries(Request[AclInfo], frozen=True):
-    """What has been granted on the realm, a channel or a queue."""
+    """List what is granted on the realm, a channel or a queue."""
 
     kind: Name
     name: GivenName = ""
@@ -232,7 +234,7 @@ class Grant(Request[AclInfo], frozen=True):
 
 
 class Revoke(Request[AclInfo], frozen=True):
-    """No rights: all that the subject was granted there."""
+    """Revoke rights of a subject; if none is named, all that it was granted there."""
 
     kind: Name
     name: GivenName
@@ -241,7 +243,7 @@ class Revoke(Request[AclInfo], frozen=True):
 
 
 class ReadAudit(Request[list[AuditRecord]], frozen=True):
-    """The newest records, or the newest below number ``before``; the newest first."""
+    """Read the newest records, or the newest below number ``before``, newest first."""
 
     limit: Count = 100
     before: Number | None = None

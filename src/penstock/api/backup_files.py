@@ -1,4 +1,4 @@
-"""What a backup consists of: the files it copies, and the manifest it ends with."""
+"""What a backup consists of: copied files, and the manifest written at its end."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _DATA_FILE: Final = re.compile(
 
 
 def is_data_file(name: str) -> bool:
-    """Whether a data directory has files of this name that a backup copies. No other is written,
-    whatever a realm or a manifest names: not beside the folder, and not what somebody else would
-    take for his own."""
+    """Whether a backup copies files of this name. No other is written, whatever a realm or a
+    manifest says, so that a manifest cannot make a restore write outside its folder or over other
+    files."""
     return len(name) < 4_096 and _DATA_FILE.fullmatch(name) is not None
 
 

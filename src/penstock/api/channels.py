@@ -1,4 +1,4 @@
-"""Channels and queues: to create, describe, read and empty them, and where their events are."""
+"""Requests about channels and queues: create, describe, edit, purge, and locate their events."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from penstock.core.vocabulary.messages import Definition, Spans
 
 class ChannelOpened(Struct, frozen=True):
     channel: ChannelId
-    """Number of the channel in this realm; never reused, other after delete and create."""
+    """Number of the channel in this realm; never reused, so it differs after delete and create."""
     name: str
     definition: Definition
     run: str = ""
-    """Where its ids begin again with the realm (SEM C1d): another one each time that starts."""
+    """Identifies one run of the realm, for channels whose ids begin again with it (SEM C1d)."""
 
     def epoch(self, realm: str) -> str:
-        """Whose ids they are: another text after delete and create, in another realm, and when
-        they begin again."""
+        """Identifies the sequence of ids: it differs after delete and create, in another realm, and
+        when ids begin again."""
         return "/".join([realm, str(self.channel), *([self.run] if self.run else [])])
 
 
@@ -36,7 +36,8 @@ class StorageInfo(Struct, frozen=True, kw_only=True):
     """Where the events of a channel are."""
 
     tail_bytes: int
-    """In memory: not yet sealed (on disk in the journal too, unless kept in memory only)."""
+    """Bytes in memory that are not sealed yet; the journal has them, too, unless they live in
+    memory only."""
     sealed_bytes: int
     sealed_files: int
     memory_bytes: int
@@ -44,8 +45,8 @@ class StorageInfo(Struct, frozen=True, kw_only=True):
     quarantined: tuple[str, ...] = ()
     """What could not be read, and why (SEM S1)."""
     home: str = "journal"
-    """What keeps new events: ``journal`` (disk), ``heap``, ``off_heap`` (Arrow memory outside the
-    Python heap), ``pages`` (memory-mapped files), or ``nowhere``."""
+    """Where new events are kept: ``journal`` (disk), ``heap``, ``off_heap`` (Arrow memory outside
+    the Python heap), ``pages`` (memory-mapped files), or ``nowhere``."""
     paged_bytes: int = 0
     """Size of the channel's page files."""
 
@@ -54,17 +55,17 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     name: str
     definition: Definition
     first_event_id: int | None
-    """Lowest stored id; None: nothing is stored."""
+    """Lowest stored id; None if nothing is stored."""
     last_event_id: int
     """Highest id ever given; -1 for a channel never used (SEM E5)."""
     events: int
-    """Stored and not expired."""
+    """Stored events that have not expired."""
     durables: int
     subscribers: int
     counters: Counters
     storage: StorageInfo
     readers: tuple[str, ...] = ()
-    """Queues: the sessions that read it."""
+    """Queues: the sessions that read from it."""
     pending: int = 0
     """Deprecated name of ``in_flight``."""
     redelivered: int = 0
@@ -72,58 +73,58 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     scheduled: int = 0
     """Events that wait for their time (SEM X4)."""
     overdue: int = 0
-    """Stored, expired, and about to move to the dead event store; neither in ``events`` nor in a
-    counter, a term of the sum all the same (SEM T8)."""
+    """Expired events that wait to move to the dead event store. They are in neither ``events`` nor
+    a counter, but are a term of the sum (SEM T8)."""
     in_flight: int = -1
-    """Queues: events in a reader's hands, not committed."""
+    """Queues: delivered to a reader and not committed."""
 
     def __post_init__(self) -> None:
-        if self.in_flight < 0:  # the answer of an older realm
+        if self.in_flight < 0:  # an older realm answered
             force_setattr(self, "in_flight", self.pending)
 
 
 class SealedPart(Struct, frozen=True):
-    """Events of a range in one sealed file."""
+    """A range of events in one sealed file."""
 
     path: str
-    """Absolute path on the realm's machine; "" when it cannot be mapped."""
+    """Absolute path on the realm's machine; empty if it cannot be mapped."""
     size: int
     spans: Spans
     index: bytes
-    """The file's index (``columns.files.segments.SegmentIndex``), msgpack."""
+    """The file's index as msgpack (``columns.files.segments.SegmentIndex``)."""
     publishers: tuple[tuple[str, Spans], ...] | None = ()
-    """Who published which of these events, ``user@host``, where that was asked for (SEM E3); None:
-    that is too much to tell, and is told with the events over the wire."""
+    """Publishers (``user@host``) with their events, if asked for (SEM E3); None: there are too
+    many, and they come with the events over the wire."""
     name: str = ""
-    """Its path within the data directory, as copies of that have it; "" from an older realm."""
+    """Path within the data directory, which copies of it use, too; empty from an older realm."""
 
 
 class Location(Struct, frozen=True):
     sealed: tuple[SealedPart, ...]
     tail: Spans
-    """Stored events that are not in a file yet: read them over the wire."""
+    """Stored events that are in no file yet, to be read over the wire."""
 
 
 class Missing(Struct, frozen=True):
-    """Ids of a range without an event, and the one cause all of them have."""
+    """Ids in a range that have no event, by one cause."""
 
     cause: str
-    """One of those the counters count (``expired``, ``evicted``, ``purged``, ``consumed``, …);
-    ``never``: nothing was stored under it; ``forgotten``: it left too long ago to tell."""
+    """A cause that the counters count (``expired``, ``evicted``, ``purged``, ``consumed``, …), or
+    ``never``: nothing was stored under it, or ``forgotten``: it left too long ago to tell."""
     events: int
     spans: Spans
-    """The first of them."""
+    """The ids; only the first spans if there are many."""
 
 
 class Maintained(Struct, frozen=True):
-    """What a maintenance did (SEM S)."""
+    """The result of maintenance (SEM S)."""
 
     bytes_before: int
     bytes_after: int
     events: int
-    """Left in the file."""
+    """Events left in the file."""
     reason: str = ""
-    """Why there was nothing to do; empty: it was rewritten."""
+    """Why there was nothing to do; empty if the file was rewritten."""
 
 
 class CreateChannel(Request[ChannelOpened], frozen=True):
@@ -144,7 +145,7 @@ class DeleteChannel(Request[None], frozen=True):
 class EditChannel(Request[ChannelOpened], frozen=True):
     name: GivenName
     definition: Definition
-    """Its ``kind`` says whether a channel or a queue is meant."""
+    """The new definition; its ``kind`` says whether a channel or a queue is meant."""
 
 
 class ListChannels(Request[list[str]], frozen=True):
@@ -174,37 +175,39 @@ class CountPurge(Request[int], frozen=True):
 
 
 class DescribeColumns(Request[bytes], frozen=True):
-    """The schema all stored events of a channel fit; answered by an Arrow schema, as IPC bytes."""
+    """Describe the columns of a channel; the answer is the Arrow schema that all stored events fit,
+    as IPC bytes."""
 
     channel: ChannelNumber
 
 
 class MaintainChannel(Request[Maintained], frozen=True):
-    """Rewrite a single-file store without its dead events (SEM S, maintain)."""
+    """Rewrite a store of a single file without the removed events in it (SEM S, maintain)."""
 
     name: GivenName
     kind: Kind = "channel"
 
 
 class OpenSchedule(Request[ChannelOpened | None], frozen=True):
-    """The hidden store of what waits to be published on a channel (SEM X4): it can be browsed,
-    and purged to cancel. Answered by a ``ChannelOpened``, or None when nothing ever waited."""
+    """Open the hidden store of events that wait to be published (SEM X4). It can be browsed, and
+    purged to cancel them. The answer is None if nothing ever waited."""
 
     channel: ChannelNumber
 
 
 class Locate(Request[Location], frozen=True):
-    """Where the stored events of an id range can be read (sealed files, or over the wire)."""
+    """Find out where the stored events of a range of ids can be read: in sealed files, or over the
+    wire."""
 
     channel: ChannelNumber
     first_id: EventId
     end_id: EndId
     publishers: bool = False
-    """Whether to say who published them."""
+    """Whether the answer includes the publishers."""
 
 
 class DescribeMissing(Request[list[Missing]], frozen=True):
-    """Why ids of a range have no event any more."""
+    """Find out why ids in a range have no event any more."""
 
     channel: ChannelNumber
     first_id: EventId

@@ -1,4 +1,4 @@
-"""Durables: to create, describe and empty them, and what is outstanding at one."""
+"""Requests about durables: create, describe and purge them, and list what is outstanding."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.core.vocabulary.stored_ids import id_set
 
 
 class DurableInfo(Struct, frozen=True, kw_only=True):
-    """A durable as it stands (SEM D17)."""
+    """The description of a durable (SEM D17)."""
 
     name: str
     channel: str
@@ -31,28 +31,29 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
     persistent: bool
     selector: str
     clients: tuple[str, ...]
-    """Sessions attached, by subscription."""
+    """Sessions that are attached, in the order of their subscriptions."""
     position: int
-    """Events below this id have been offered or settled."""
+    """Id below which all events have been offered or settled."""
     outstanding: int
-    """Not acknowledged."""
+    """Events that are not acknowledged."""
     pending: int
     """Deprecated name of ``in_flight``."""
     redelivered: int
     """Outstanding events that were delivered before."""
     oldest_outstanding_ms: int | None
-    """Age of the oldest outstanding event."""
+    """Age in milliseconds of the oldest outstanding event; None if there is none."""
     last_read_ms: int | None
-    """How long ago a client last got or settled something; None: not since the realm started."""
+    """Milliseconds since a client last got or settled something; None: not since the realm
+    started."""
     max_deliveries: int = 0
     cluster_wide: bool = False
     strict_order: bool = False
     order_by: str = ""
     in_flight: int = -1
-    """Outstanding events a client has: delivered and not acknowledged."""
+    """Outstanding events that a client has: delivered and not acknowledged."""
 
     def __post_init__(self) -> None:
-        if self.in_flight < 0:  # the answer of an older realm
+        if self.in_flight < 0:  # an older realm answered
             force_setattr(self, "in_flight", self.pending)
 
     @property
@@ -62,11 +63,11 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
 
 
 class Outstanding(Struct, frozen=True):
-    """Events a durable still has to see, by id."""
+    """Ids of the outstanding events of a durable."""
 
     ids: Ids
     redeliveries: tuple[tuple[int, Ids], ...] = ()
-    """How often events were delivered again, with their ids."""
+    """Redelivery counts above zero, with the ids that have them."""
 
     @property
     def id_set(self) -> IdSet:
@@ -74,7 +75,7 @@ class Outstanding(Struct, frozen=True):
 
     @property
     def redelivered(self) -> dict[int, IdSet]:
-        """By count: the events that were delivered again as often."""
+        """The ids that were delivered again, by redelivery count."""
         return {count: id_set(ids) for count, ids in self.redeliveries}
 
 
@@ -106,7 +107,7 @@ class DescribeDurable(Request[DurableInfo], frozen=True):
 
 
 class PurgeDurable(Request[int], frozen=True):
-    """Take events off what is outstanding at a durable; the others keep them."""
+    """Acknowledge outstanding events of a durable; other durables keep theirs."""
 
     channel: ChannelNumber
     name: GivenName
@@ -117,7 +118,7 @@ class PurgeDurable(Request[int], frozen=True):
 
 
 class CountDurablePurge(Request[int], frozen=True):
-    """Count what :class:`PurgeDurable` would take off, and take nothing off."""
+    """Count what :class:`PurgeDurable` would acknowledge, and acknowledge nothing."""
 
     channel: ChannelNumber
     name: GivenName
@@ -127,14 +128,15 @@ class CountDurablePurge(Request[int], frozen=True):
 
 
 class UnbindDurable(Request[int], frozen=True):
-    """End all subscriptions of a durable (SEM D14); answered by how many there were."""
+    """End all subscriptions of a durable (SEM D14); the answer is their number."""
 
     channel: ChannelNumber
     name: GivenName
 
 
 class DescribeOutstanding(Request[Outstanding], frozen=True):
-    """What a durable still has to see of ``first_id`` up to ``end_id``; changes nothing."""
+    """List the ids outstanding at a durable from ``first_id`` up to ``end_id``; this changes
+    nothing."""
 
     channel: ChannelNumber
     name: GivenName

@@ -1,4 +1,4 @@
-"""Joins between channels and queues, and dead events that are published again."""
+"""Requests about joins, and about dead events that are published again."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     selector: str = ""
     archive: bool = False
     copied: int = 0
-    """Since the realm started."""
+    """Events copied since the realm started."""
     dropped: int = 0
-    """Not copied because of a loop or too many hops (SEM L2), since the realm started."""
+    """Events not copied since the realm started, because of a loop or too many hops (SEM L2)."""
     owner: str = ""
-    """``user@host`` that made it: it ends when they could not make it any more."""
+    """The user (``user@host``) that created it; it ends when they lose the right to create it."""
 
 
 class Redriven(Struct, frozen=True):
-    """What a redrive moved, or would move (SEM T10)."""
+    """The result of a redrive, or of its dry run (SEM T10)."""
 
     moved: int
     destinations: dict[str, int]
-    """By store: how many."""
+    """How many events went to each store."""
     left: int
-    """Dead events that stay: not selected, or without a place to go back to."""
+    """Dead events that stay: not selected, or without a store to go back to."""
     dry_run: bool = False
 
 
 class CreateJoin(Request[JoinInfo], frozen=True):
-    """Copy what is published on one store to another (SEM L1)."""
+    """Create a join: events published on one store are copied to another (SEM L1)."""
 
     source: GivenName
     destination: GivenName
     selector: SelectorText = ""
     archive: bool = False
-    """To a queue, duplicates kept (SEM L3)."""
+    """To a queue that keeps duplicates (SEM L3)."""
 
 
 class DeleteJoin(Request[None], frozen=True):
@@ -52,15 +52,15 @@ class ListJoins(Request[list[JoinInfo]], frozen=True):
 
 
 class Redrive(Request[Redriven], frozen=True):
-    """Publish dead events again, each once, and take them out of their store (SEM T10)."""
+    """Publish dead events again, each once, and remove them from their store (SEM T10)."""
 
     source: GivenName
     destination: GivenName = ""
-    """Empty: each to where it came from."""
+    """Where to publish them; empty: each to where it came from."""
     selector: SelectorText = ""
     dry_run: bool = False
 
     @property
     def tells(self) -> bool:
-        """Whether its answer tells something about the events, beside that they were moved."""
+        """Whether the answer reveals something about the events besides that they were moved."""
         return bool(self.destination or self.selector or self.dry_run)

@@ -1,9 +1,10 @@
-"""The one table of operations: which right each needs, and what each request asks for.
+"""The table of operations: the right that each needs, and the operations that each request asks
+for.
 
-:data:`OPERATIONS` declares rights, by the name under which refusals and audit records know an
-operation. :data:`REQUESTS` says of each request which operations it asks for, how what it is about
-is found, and what an audit record is to call that. Every front end goes by these two, through
-``runtime.operations``; none has a rule of its own (SEM A1-A3).
+:data:`OPERATIONS` declares rights by name of the operation, as it stands in refusals and audit
+records. :data:`REQUESTS` says for each request which operations it needs, how their target is
+found, and what an audit record calls it. Every front end goes through ``runtime.operations``, which
+reads these two tables; none has rules of its own (SEM A1-A3).
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "queue.pop": Need("queue", ("pop",)),
     }
 )
-"""Every operation of every front end, by name, and what it needs."""
+"""Each operation of every front end, by name, with the right it needs."""
 
 Pair = tuple[str, str]
-"""An operation on a channel, and what it is on a queue."""
+"""An operation on a channel, and the corresponding one on a queue."""
 READ: Final[Pair] = ("channel.subscribe", "queue.peek")
 PUBLISH: Final[Pair] = ("channel.publish", "queue.push")
 OPEN: Final[Pair] = ("channel.open", "queue.open")
@@ -107,44 +108,44 @@ REDRIVE: Final[Pair] = ("channel.redrive", "queue.redrive")
 
 READING: Final[Mapping[str, str]] = MappingProxyType({"channel": READ[0], "queue": READ[1]})
 WRITING: Final[Mapping[str, str]] = MappingProxyType({"channel": PUBLISH[0], "queue": PUBLISH[1]})
-"""What reading and writing is called, by the kind of what is read or written."""
+"""The operations of reading and writing, by kind of store."""
 
 # --- what a request asks for --------------------------------------------------------------
 
 
 class OnRealm(Struct, frozen=True):
-    """An operation on the realm."""
+    """An operation on the realm itself."""
 
     operation: str
 
 
 class OfKind(Struct, frozen=True):
-    """An operation that the realm is asked for by the kind of what is listed or made."""
+    """An operation on the realm that depends on the kind of what is listed or created."""
 
     kind: Callable[[Any], str]
     verb: str
 
 
 class Named(Struct, frozen=True):
-    """An operation on a channel or queue whose kind and name the request gives."""
+    """An operation on the channel or queue whose kind and name are in the request."""
 
     kind: Callable[[Any], str]
     verb: str
 
 
 class Numbered(Struct, frozen=True):
-    """An operation on channels or queues whose numbers the request gives."""
+    """An operation on the channels or queues whose numbers are in the request."""
 
     pair: Pair
     numbers: Callable[[Any], Iterable[int]]
 
 
 class ByName(Struct, frozen=True):
-    """An operation on a channel or queue whose name the request gives, and not its kind."""
+    """An operation on a channel or queue of which the request has the name but not the kind."""
 
     pair: Pair
     name: Callable[[Any], str | None]
-    """None: it is not asked for."""
+    """The name; None: the operation is not needed."""
 
 
 class DeadEventStore(Struct, frozen=True):
@@ -157,11 +158,11 @@ class DeadEventStore(Struct, frozen=True):
 
 
 class OwnPassword(Struct, frozen=True):
-    """A password: one's own, or somebody else's."""
+    """Setting a password: one's own, or another user's."""
 
 
 class OfResource(Struct, frozen=True):
-    """An operation on what is granted on the realm, a channel or a queue."""
+    """An operation on the grants of the realm, a channel or a queue."""
 
     verb: str
 
@@ -170,24 +171,24 @@ Ask = OnRealm | OfKind | Named | Numbered | ByName | DeadEventStore | OwnPasswor
 
 
 class Operation(Struct, frozen=True):
-    """What a request asks for."""
+    """The rights that a request needs."""
 
     asks: tuple[Ask, ...] = ()
-    """The one it is known by first; none: it is about what this very session has opened, which was
-    asked for then."""
+    """The operations; the first one names the request in refusals and records. None: the request is
+    about what this session has opened before, when the right was checked."""
     about: Callable[[Any], str] = lambda request: ""
-    """What an audit record calls what it is about, where that is no channel or queue."""
+    """What an audit record calls the target, if that is not a channel or queue."""
     is_open: bool = False
-    """Whether nobody is asked for a right: it is how one comes in."""
+    """Whether no right is needed, because it is part of signing in."""
 
     @property
     def is_numbered(self) -> bool:
-        """Whether it is about stores whose names the client may not know."""
+        """Whether it is about stores of which the client may know only the number."""
         return any(isinstance(each, Numbered) for each in self.asks)
 
     @property
     def is_about_its_channel(self) -> bool:
-        """Whether the number in its field ``channel`` decides all that it asks."""
+        """Whether the number in the field ``channel`` alone decides which rights are needed."""
         return [getattr(each, "numbers", None) for each in self.asks] == [_its_channel]
 
 
@@ -196,9 +197,8 @@ def _its_channel(request: Any) -> tuple[int, ...]:
 
 
 def operation_on(request: type[Request[Any]], kind: str) -> str:
-    """What has to be allowed, as far as the type of a request says: all of it where it is about a
-    channel or queue of this ``kind``, or about the realm; where the request itself has to say what
-    it is about, what everybody needs who comes in."""
+    """The operation that a type of request needs on a channel or queue of ``kind``, or on the
+    realm. If it depends on the content of the request, it is the one that every session needs."""
     asks = REQUESTS[request].asks
     match asks[0] if asks else None:
         case OnRealm(operation):
@@ -226,13 +226,15 @@ def _numbered(pair: Pair) -> Operation:
 
 
 def _chosen(pair: Pair) -> Operation:
-    """What has a selector tells something about events: that asks for the right to read them."""
+    """An operation that may have a selector: choosing events reveals something about them, so a
+    selector needs the right to read them."""
     reading = Numbered(READ, lambda request: (request.channel,) if request.selector else ())
     return Operation((Numbered(pair, _its_channel), reading))
 
 
 def _counted(pair: Pair) -> Operation:
-    """What only counts events tells something about them in any case."""
+    """An operation that counts events, which reveals something about them: it needs the right to
+    read them, too."""
     return Operation((Numbered(pair, _its_channel), Numbered(READ, _its_channel)))
 
 
@@ -309,7 +311,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         subscriptions.Settle: _OWN,
         subscriptions.Hold: _OWN,
         subscriptions.Bury: _OWN,
-        # Durables; a queue has none, and whoever may open it hears so
+        # Durables. A queue has none; a user who may open the queue is told so.
         durables.ListDurables: _numbered(("durable.list", "queue.open")),
         durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),
         durables.DescribeOutstanding: _numbered(("durable.browse", "queue.peek")),
@@ -318,7 +320,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         durables.PurgeDurable: _chosen(("durable.purge", "queue.open")),
         durables.CountDurablePurge: _counted(("durable.purge", "queue.open")),
         durables.UnbindDurable: _numbered(("durable.unbind", "queue.open")),
-        # What is copied as a whole
+        # Exports, imports and backups
         transfers.BeginExport: _named("export"),
         transfers.ReadExport: _OWN,
         transfers.EndExport: _OWN,

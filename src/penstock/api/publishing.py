@@ -1,6 +1,6 @@
-"""Publishing: at once, or in two steps, where batches are put aside before.
+"""Requests that publish: at once, or in two steps, with batches that are staged first.
 
-The batches stand beside a request; ``schema`` and ``sizes`` say how they are read.
+The batches are in the frame's body; ``schema`` and ``sizes`` say how to read them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ class Published(Struct, frozen=True):
 
 
 class PublishEvents(Request[Published], frozen=True):
-    """Body: ``sizes`` Arrow record batches of one schema, one after the other.
+    """Publish events. The body has ``sizes`` Arrow record batches of one schema, one after the
+    other.
 
-    With a ``deliver_at`` column, set in every row: they wait for their time (SEM X4), and the
+    With a column ``deliver_at``, set in every row, the events wait for their time (SEM X4), and the
     answer has their numbers in the channel's schedule.
     """
 
@@ -35,7 +36,7 @@ class PublishEvents(Request[Published], frozen=True):
 
 
 class StageEvents(Request[None], frozen=True):
-    """Put batches aside on the server, to be published by :class:`CommitStages`."""
+    """Stage batches on the server, to be published by :class:`CommitStages`."""
 
     channel: ChannelNumber
     stage: Name
@@ -44,7 +45,7 @@ class StageEvents(Request[None], frozen=True):
 
 
 class CommitStages(Request[Published], frozen=True):
-    """Publish staged batches, in the order given, in one step (SEM X1, X3)."""
+    """Publish staged batches, in the given order, in one step (SEM X1, X3)."""
 
     channel: ChannelNumber
     producer: Name
@@ -57,9 +58,9 @@ class DropStages(Request[None], frozen=True):
 
 
 class CommitStagedParts(Request[TransactionInfo], frozen=True):
-    """Publish staged batches of several channels, in one step and once in the realm (SEM X3)."""
+    """Publish staged batches on several channels in one step, once in the realm's life (SEM X3)."""
 
     producer: Name
     sequence: Number
     parts: Annotated[tuple[tuple[Number, tuple[Name, ...]], ...], Meta(max_length=ENTRIES_MAX)]
-    """Channels, and their stages in order."""
+    """The channels, each with its stages in order."""

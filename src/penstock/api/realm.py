@@ -1,4 +1,4 @@
-"""The realm as a whole."""
+"""Requests about the realm as a whole."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ class RealmInfo(Struct, frozen=True, kw_only=True):
 
 
 class ConnectionInfo(Struct, frozen=True, kw_only=True):
-    """A connection of a client, as an administrator sees it."""
+    """A client's connection, for administrators."""
 
     id: str
-    """Unique until the realm restarts."""
+    """Id of the connection, unique until the realm restarts."""
     session: str
     user: str
     """``user@host``."""
     client: str
-    """Name and version of its software, as it says."""
+    """Name and version of the client software, as it says."""
     protocol: str
     """``native`` or ``amqp``."""
     opened_us: int
     idle_ms: int
-    """Since it was last heard."""
+    """Milliseconds since the client last sent something."""
     subscriptions: int
     requests: int
-    """Being worked on."""
+    """Requests in progress."""
     unsent_bytes: int
     """Bytes that wait because the client does not read them."""
     is_stalled: bool
@@ -52,16 +52,16 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
 class PipelineStep(Struct, frozen=True, kw_only=True):
     name: str
     status: dict[str, Any]
-    """What its last run has said of itself: state, at, progress, error, …"""
+    """The status that its last run wrote: state, at, progress, error, …"""
     state: str
-    """``starts``, ``runs``, ``restarts``, ``stopped``, ``done``, ``failed``, or ``broken off``: it
-    said that it runs, and nobody runs it."""
+    """``starts``, ``runs``, ``restarts``, ``stopped``, ``done``, ``failed``, or ``broken off``: its
+    status says that it runs, but no process does."""
     batch: int | None
-    """The last micro-batch that was done; null: none was."""
+    """The last finished micro-batch; null: none has finished."""
     next: dict[str, int]
-    """By channel, the id of the next event it will read."""
+    """Id of the next event it will read, by channel."""
     lag: dict[str, int | None]
-    """By channel, how many ids it is behind; null: this realm has no channel of that name."""
+    """How many ids it is behind, by channel; null: this realm has no such channel."""
 
 
 class PipelineInfo(Struct, frozen=True, kw_only=True):
@@ -76,18 +76,18 @@ class DurableRates(Struct, frozen=True, kw_only=True):
     name: str
     outstanding: int
     in_flight: int
-    """Delivered, and not acknowledged."""
+    """Delivered and not acknowledged."""
     pending: int
     """Deprecated name of ``in_flight``."""
     redelivered: int
     clients: int
     position: int
-    """Events below it have been offered or settled."""
+    """Id below which all events have been offered or settled."""
     oldest_outstanding_ms: int | None
     delivered: int
-    """To its clients since the realm started, each time it was delivered again too."""
+    """Deliveries to its clients since the realm started, repeated ones included."""
     acknowledged: int
-    """Since the realm started, also events purged for this durable alone."""
+    """Acknowledged since the realm started; events purged for this durable count, too."""
 
 
 class ChannelRates(Struct, frozen=True, kw_only=True):
@@ -100,14 +100,14 @@ class ChannelRates(Struct, frozen=True, kw_only=True):
     last_event_id: int
     counters: Counters
     delivered: int
-    """To the clients of its durables and to subscribers without one, since the realm started; who
-    browses does not count."""
+    """Deliveries to clients of its durables and to plain subscribers since the realm started.
+    Browsing does not count."""
     acknowledged: int
-    """At all of its durables, since the realm started."""
+    """Events acknowledged at all of its durables since the realm started."""
 
 
 class RatesNow(Struct, frozen=True, kw_only=True):
-    """Counters at one moment: what a plot needs are differences of two of them."""
+    """The counters at one moment; plot the differences of consecutive ones."""
 
     at_us: int
     channels: tuple[ChannelRates, ...]
@@ -116,7 +116,7 @@ class RatesNow(Struct, frozen=True, kw_only=True):
     journal_bytes: int
     memory_bytes: int
     left_out: int = 0
-    """Channels beyond the most that are told of."""
+    """Channels that are left out because there are too many."""
 
 
 class DescribeRealm(Request[RealmInfo], frozen=True):
@@ -124,7 +124,8 @@ class DescribeRealm(Request[RealmInfo], frozen=True):
 
 
 class PausePublishing(Request[None], frozen=True):
-    """Refuse publishes and commits of clients, or take them again (SEM X5)."""
+    """Pause publishing, so that publishes and commits of clients are refused, or resume it (SEM
+    X5)."""
 
     paused: bool
 
@@ -134,7 +135,7 @@ class Ping(Request[None], frozen=True):
 
 
 class ListConnections(Request[list[ConnectionInfo]], frozen=True):
-    """The connections of clients, the oldest first."""
+    """List the connections of clients, oldest first."""
 
 
 class EndConnection(Request[None], frozen=True):
@@ -144,7 +145,8 @@ class EndConnection(Request[None], frozen=True):
 
 
 class ListPipelines(Request[list[PipelineInfo]], frozen=True):
-    """The pipelines whose folders the realm was told of, and how far their steps are."""
+    """List the pipelines in the folders that the realm was given, with the progress of their
+    steps."""
 
 
 class DescribePipeline(Request[PipelineInfo], frozen=True):
@@ -152,6 +154,6 @@ class DescribePipeline(Request[PipelineInfo], frozen=True):
 
 
 class ReadRates(Request[RatesNow], frozen=True):
-    """The counters of everything as they are now, or of one channel or queue."""
+    """Read the counters of the whole realm, or of one channel or queue, as they are now."""
 
     channel: str | None = None

@@ -1,4 +1,4 @@
-"""What every request of the realm's API is made from."""
+"""The base of all requests of the realm's API."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Generic, Literal, TypeVar
 from msgspec import Struct
 
 Kind = Literal["channel", "queue"]
-"""What a name is meant to be; the other is refused."""
+"""The kind of store that a name has to be; the other kind is refused."""
 
 AnswerT = TypeVar("AnswerT", covariant=True)
 
 
 class Request(Struct, Generic[AnswerT], frozen=True, array_like=True):
-    """Asks for something, and is answered by an ``AnswerT`` or refused with an error."""
+    """A request. Its answer is an ``AnswerT``, or an error."""

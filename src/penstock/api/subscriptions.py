@@ -1,4 +1,4 @@
-"""Subscriptions: to open and end them, and to settle what they were handed."""
+"""Requests about subscriptions: open and end them, and settle events."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ from penstock.core.vocabulary.start_positions import AnyStart
 
 
 class Subscribed(Struct, frozen=True):
-    """A subscription is open: where it really begins, and where a browse ends."""
+    """A subscription is open: where it begins, and where a browse ends."""
 
     first_id: int
     stop_id: int | None
     strict_order: bool = False
-    """A seat at a durable with ``strict_order`` or ``order_by``: what was delivered may be recalled
+    """A seat at a durable with ``strict_order`` or ``order_by``: delivered events may be recalled
     (SEM D11)."""
     confirm: bool = False
-    """Whether the client is to say what has arrived (SEM J5)."""
+    """Whether the client has to confirm which events have arrived (SEM J5)."""
     cumulative: bool = False
-    """A seat where acknowledging an event settles the earlier ones: what was rolled back before
-    has to be told before."""
+    """A seat where acknowledging an event settles all earlier ones, so rollbacks have to be sent
+    before acknowledgements."""
 
 
 class Subscribe(Request[Subscribed], frozen=True):
-    """Read a channel: live, or up to and including ``last_id`` (a browse; -1: all there is)."""
+    """Read a channel: live, or as a browse up to and including ``last_id`` (-1: to the last
+    event)."""
 
     channel: ChannelNumber
     subscription: Number
@@ -47,14 +48,14 @@ class Subscribe(Request[Subscribed], frozen=True):
     browse: bool = False
     last_id: LastId | None = None
     confirms: bool = False
-    """The client says what has arrived when it is asked to (:class:`Credit`, SEM J5)."""
+    """The client confirms which events have arrived if asked to (:class:`Credit`, SEM J5)."""
     deltas: bool = False
-    """The client understands deltas: changes of a merge channel may come as such (SEM K3)."""
+    """The client accepts changes of a merge channel as deltas (SEM K3)."""
     bytes_max: Count = 0
-    """Bytes of deliveries the client has room for, until it says that they were taken
-    (:class:`Credit`); a single event may be larger. 0: as many as there is credit for."""
+    """Most bytes of deliveries that the client has room for, until it reports that it has taken
+    some (:class:`Credit`); a single event may be larger. 0: no limit but the credit."""
     bytes_held: Count = 0
-    """What it still has of an earlier connection."""
+    """Bytes that it still has from an earlier connection."""
 
 
 class Attach(Request[Subscribed], frozen=True):
@@ -67,16 +68,16 @@ class Attach(Request[Subscribed], frozen=True):
     pull: bool = False
     selector: SelectorText = ""
     auto_ack: bool = False
-    """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
+    """The client acknowledges events as it hands them out, without being told to (SEM D5, J7)."""
     sole: bool = False
-    """Hold the durable as a whole: nothing is delivered, events are taken by :class:`Hold`."""
+    """Hold the durable alone: nothing is delivered, events are taken by :class:`Hold`."""
     bytes_max: Count = 0
-    """As of :class:`Subscribe`; of no account to who demands events."""
+    """As in :class:`Subscribe`; ignored for clients that demand events."""
 
 
 class BrowseDurable(Request[Subscribed], frozen=True):
-    """See what is outstanding at a durable, or on a queue (its durable is called ""), in order;
-    changes nothing (SEM D16, Q4)."""
+    """Browse what is outstanding at a durable, or on a queue, whose durable is called "", in order;
+    this changes nothing (SEM D16, Q4)."""
 
     channel: ChannelNumber
     subscription: Number
@@ -84,7 +85,7 @@ class BrowseDurable(Request[Subscribed], frozen=True):
     credit: Count
     selector: SelectorText = ""
     bytes_max: Count = 0
-    """As of :class:`Subscribe`."""
+    """As in :class:`Subscribe`."""
 
 
 class Unsubscribe(Request[None], frozen=True):
@@ -92,7 +93,7 @@ class Unsubscribe(Request[None], frozen=True):
 
 
 class Settle(Request[None], frozen=True):
-    """Acknowledge or roll back. ``previous``: everything up to the last id named."""
+    """Acknowledge or roll back events. With ``previous``: everything up to the last id."""
 
     subscription: Number
     spans: BoundedSpans
@@ -101,8 +102,8 @@ class Settle(Request[None], frozen=True):
 
 
 class Hold(Request[Outstanding], frozen=True):
-    """A sole client takes the outstanding events from ``first_id`` up to ``end_id`` into its
-    hands; answered with those it has of them."""
+    """Take the outstanding events from ``first_id`` up to ``end_id``, as the only client of a
+    durable; the answer has those that were taken."""
 
     subscription: Number
     first_id: EventId
@@ -110,9 +111,9 @@ class Hold(Request[Outstanding], frozen=True):
 
 
 class Bury(Request[int], frozen=True):
-    """Send events to the dead event store (SEM T10); answered by how many."""
+    """Send events to the dead event store (SEM T10); the answer is their number."""
 
     subscription: Number
     spans: BoundedSpans
     reason: str
-    """Cut where it is long."""
+    """Why they are buried; a long text is cut."""

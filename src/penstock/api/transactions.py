@@ -13,7 +13,8 @@ from penstock.core.vocabulary.identities import ChannelNumber
 
 
 class TransactionPart(Struct, frozen=True, array_like=True):
-    """Events of a transaction for one channel or queue: batches in the frame's body, or staged."""
+    """The events of a transaction for one channel or queue: batches in the frame's body, or
+    stages."""
 
     channel: ChannelNumber
     schema: Number
@@ -22,32 +23,33 @@ class TransactionPart(Struct, frozen=True, array_like=True):
 
 
 class Leaving(Struct, frozen=True, array_like=True):
-    """Events that leave a channel or queue with a transaction, if all of them are there."""
+    """Events that leave a channel or queue with the transaction, which fails if one is not
+    there."""
 
     channel: ChannelNumber
     redriven: BoundedSpans
-    """Published again by it (SEM T10)."""
+    """Ids of dead events that it publishes again (SEM T10)."""
     purged: BoundedSpans
-    """Not wanted any more (SEM T9)."""
+    """Ids of events that it removes (SEM T9)."""
 
 
 class TransactionInfo(Struct, frozen=True):
-    """What became of a transaction (SEM X2)."""
+    """The outcome of a transaction (SEM X2)."""
 
     state: Literal["open", "committed", "aborted"]
     spans: tuple[tuple[int, Span], ...] = ()
-    """Committed: by channel number, the ids its events got."""
+    """If it is committed, the ids that its events got, by channel number."""
 
 
 class BeginTransaction(Request[None], frozen=True):
     transaction: Name
-    """Chosen by the client; unique for ever."""
+    """Name of the transaction, chosen by the client; unique for ever."""
     channels: Annotated[tuple[ChannelNumber, ...], Meta(max_length=ENTRIES_MAX)]
-    """Where it will publish."""
+    """The channels it will publish to."""
 
 
 class CommitTransaction(Request[TransactionInfo], frozen=True):
-    """Body: the batches of all parts, one after the other (SEM X1)."""
+    """Commit a transaction. The body has the batches of all parts, one after the other (SEM X1)."""
 
     transaction: Name
     parts: Annotated[tuple[TransactionPart, ...], Meta(max_length=ENTRIES_MAX)]
@@ -59,6 +61,6 @@ class AbortTransaction(Request[None], frozen=True):
 
 
 class DescribeTransaction(Request[TransactionInfo], frozen=True):
-    """What became of a transaction (SEM X2)."""
+    """Ask for the outcome of a transaction (SEM X2)."""
 
     transaction: Name

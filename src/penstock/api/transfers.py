@@ -12,40 +12,40 @@ from penstock.core.vocabulary.messages import Definition
 
 
 class ExportBegun(Struct, frozen=True, kw_only=True):
-    """A channel or queue was captured; its files can be read (SEM C7)."""
+    """A channel or queue was captured, and its files can be read (SEM C7)."""
 
     export: str
-    """Names it in the requests to come."""
+    """Id of the export in later requests."""
     name: str
     definition: Definition
     realm: str
     """Identity of the realm."""
     at_us: int
-    """When it was captured."""
+    """When it was captured, in microseconds since 1970."""
     events: int
     files: int
-    """Files of events; the state is one more, read last."""
+    """Number of files with events; the state is one more, and is read last."""
 
 
 class ExportedBytes(Struct, frozen=True):
-    """Some of a file of an export."""
+    """Bytes of a file of an export."""
 
     file: ExportedFile
     content: bytes
 
 
 class CapturedFile(Struct, frozen=True):
-    """A file of the data directory as long as it was at the moment of a backup."""
+    """A file of the data directory, at the length it had at the moment of a backup."""
 
     name: str
-    """Its path there."""
+    """Its path in the data directory."""
     size: int
     stamp: int = 0
-    """Same name, size and stamp: the same bytes, for ever; 0: that cannot be told."""
+    """Files with the same name, size and stamp have the same bytes, for ever; 0: unknown."""
 
 
 class BackupBegun(Struct, frozen=True, kw_only=True):
-    """The data directory was captured; its files can be read."""
+    """The data directory was captured, and its files can be read."""
 
     backup: str
     realm: str
@@ -57,16 +57,16 @@ class BackupBegun(Struct, frozen=True, kw_only=True):
 
 
 class BeginExport(Request[ExportBegun], frozen=True):
-    """Capture a channel or queue as it stands now (SEM C7); answered by ``ExportBegun``."""
+    """Capture a channel or queue as it is now (SEM C7)."""
 
     name: GivenName
     kind: Kind = "channel"
 
 
 class ReadExport(Request[ExportedBytes], frozen=True):
-    """Some bytes of a file of an export, from ``offset`` on; answered by ``ExportedBytes``.
+    """Read bytes of a file of an export, from ``offset`` on.
 
-    Files of events are numbered from 0; the state comes after them and is read last.
+    Files with events are numbered from 0; the state comes after them and is read last.
     """
 
     export: Name
@@ -79,29 +79,29 @@ class EndExport(Request[None], frozen=True):
 
 
 class BeginImport(Request[str], frozen=True):
-    """Make a channel or queue out of an export; answered by a name for the import.
+    """Begin to create a channel or queue from an export; the answer is an id for the import.
 
-    Nothing is seen of it before :class:`CommitImport`.
+    Nobody sees anything of it before :class:`CommitImport`.
     """
 
     name: GivenName
-    """What it will be called here."""
+    """Name of the new channel or queue."""
     manifest: bytes
-    """``manifest.json`` of the export; one too large for a header is the body instead."""
+    """The export's ``manifest.json``; one that is too large for a header is in the body instead."""
 
 
 class PutImport(Request[None], frozen=True):
-    """Body: bytes of a file of the export, from ``offset`` on: the state first, then the files
-    of events in their order, each from its beginning to its end."""
+    """Send bytes of a file of the export, in the body, from ``offset`` on: first the state, then
+    the files with events in order, each from beginning to end."""
 
     import_: Name
     file: Number
-    """Numbered as in :class:`ReadExport`."""
+    """Number of the file, as in :class:`ReadExport`."""
     offset: Number
 
 
 class CommitImport(Request[ChannelOpened], frozen=True):
-    """Every file was put: make it true, in one step. Answered by ``ChannelOpened``."""
+    """Finish an import whose files are all sent: create the channel or queue in one step."""
 
     import_: Name
 
@@ -111,15 +111,15 @@ class AbortImport(Request[None], frozen=True):
 
 
 class BeginBackup(Request[BackupBegun], frozen=True):
-    """Capture the whole data directory as it stands now; answered by ``BackupBegun``."""
+    """Capture the whole data directory as it is now."""
 
 
 class ReadBackup(Request[bytes], frozen=True):
-    """Bytes of one of the captured files, from ``offset`` on; answered by them."""
+    """Read bytes of a captured file, from ``offset`` on."""
 
     backup: Name
     file: Number
-    """By its place in ``BackupBegun.files``."""
+    """Index of the file in ``BackupBegun.files``."""
     offset: Number
 
 

@@ -23,7 +23,7 @@ class Changes:
         self._refusal = refusal
         self._offload = offload
         self.is_busy = False
-        """Whether one is being made."""
+        """True while a change is being made."""
         self.alone = threading.Lock()
         """Held during each change, because a cancelled change may still run in its thread."""
         self.failed = ""

@@ -1,6 +1,6 @@
 """The embedded journal: checksummed, chained blocks in preallocated files (SEM S1).
 
-``frames`` says how the bytes look, ``recovery`` what is made of them at the next start.
+``frames`` defines the bytes, ``recovery`` reads them at the next start.
 """
 
 from __future__ import annotations
@@ -55,21 +55,22 @@ from penstock.storage.embedded.recovery import (
 )
 
 RECORD_KEY = "journal"
-"""The journal's own registry record: its id, its floor, and how far an orderly close got."""
+"""Key of the journal's own registry record: its id, its floor, and the tail at an orderly close."""
 
 
 class JournalLimits(Struct, frozen=True, kw_only=True):
     file_bytes_max: int = 64 << 20
-    """A file that has reached this size is not written to any more."""
+    """Bytes after which a file is not written to any more."""
     allocation_bytes: int = 8 << 20
-    """Room reserved ahead at a time; a write into reserved room syncs faster. 0: none."""
+    """Bytes of space reserved ahead at a time, because writes into reserved space sync faster. 0:
+    none."""
     trimmed_bytes_max: int = 1 << 20
-    """More than this of what is trimmed does not stay in the newest file: a new one begins."""
+    """Bytes of trimmed blocks in the newest file above which a new file begins."""
     inline_bytes_max: int = 128 << 10
-    """Larger blocks that are synced are written off the event loop, and read there."""
+    """Bytes above which a block that is synced is written, or read, off the event loop."""
     inline_unsynced_bytes_max: int = 1 << 20
-    """Larger blocks that are not synced are written off the event loop. The limit is higher than
-    for synced ones: up to here copying costs less than the hand-over."""
+    """Bytes above which a block that is not synced is written off the event loop. The limit is
+    higher than for synced blocks: up to here copying costs less than the hand-over."""
     inline_sync_us_max: int = 1_000
     """Syncs slower than this on average are done off the event loop."""
 
@@ -78,11 +79,11 @@ class JournalRecord(Struct, frozen=True):
     id: int
     floor: int
     synced: int
-    """The tail at the last orderly close or trim: blocks up to it have been on disk."""
+    """The tail at the last orderly close or trim: blocks up to it are on disk."""
 
 
 class _Extent(NamedTuple):
-    """A run of neighbouring blocks, read at once."""
+    """A run of neighbouring blocks that are read together."""
 
     file: JournalFile
     first: int
@@ -97,11 +98,11 @@ class _Extent(NamedTuple):
 
 
 class FileJournal:
-    """The :class:`~penstock.core.vocabulary.ports.Journal` in a directory. One writer, one append
-    at a time.
+    """The :class:`~penstock.core.vocabulary.ports.Journal` in a directory, with one writer that
+    makes one append at a time.
 
-    A sync that fails, or an append that is cancelled while it writes, leaves open what is on
-    disk; the journal then refuses everything but reads until it is opened again.
+    After a failed sync, or an append cancelled while writing, it is unknown what is on disk. Then
+    everything but reads is refused until the journal is opened again.
     """
 
     def __init__(
@@ -114,9 +115,9 @@ class FileJournal:
         identity: Callable[[], int],
         limits: JournalLimits | None = None,
     ) -> None:
-        """Open or create ``<root>/journal``. Blocks for as long as reading it all takes.
+        """Open or create ``<root>/journal``. Reads all of it, which may take a while.
 
-        ``identity`` gives the id of a journal that does not exist yet, 64 random bits.
+        ``identity`` returns 64 random bits as the id of a new journal.
         """
         self._disk = disk
         self._offload = offload
@@ -148,7 +149,7 @@ class FileJournal:
 
     @property
     def damage(self) -> Sequence[DamagedBlock]:
-        """What was found damaged when the journal was opened, oldest first."""
+        """The damaged blocks that were found when the journal was opened, oldest first."""
         return tuple(self._damage)
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
@@ -180,7 +181,8 @@ class FileJournal:
             )
 
     async def sync(self) -> None:
-        """Put every appended block on disk. Raises ``StorageFailed``, once and for all."""
+        """Sync all appended blocks. Raises ``StorageFailed``; every further change then fails,
+        too."""
         self._changes.check_idle()
         if self._synced < self._tail:
             await self._change(self._sync_tail, inline=True, syncs=True)
@@ -213,10 +215,11 @@ class FileJournal:
         return found
 
     async def trim(self, through: int) -> None:
-        """Forget blocks up to ``through``: the floor is durable on return, whole files go.
+        """Forget blocks up to ``through``. The floor is durable on return, and whole files are
+        deleted.
 
-        The floor is kept in the registry record ``journal``, so it survives a restart although
-        the newest trimmed blocks may still be in a file that is needed for later ones.
+        The floor is kept in the registry record ``journal``, since the newest trimmed blocks may
+        still be in a file that later blocks need.
         """
         self._changes.check_idle()
         if through > self._tail:
@@ -236,8 +239,8 @@ class FileJournal:
         self._damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > through]
 
     def _leave_behind(self, through: int) -> None:
-        """Begin a new file where the newest holds much that is trimmed: it goes then, or once the
-        few blocks after that are trimmed, too. Where there is no room that has time."""
+        """Begin a new file if the newest holds many trimmed bytes, so that it can be deleted now,
+        or once its few live blocks are trimmed, too. On a full disk this waits."""
         file = self._files[-1]
         if file.first > through or file.end <= FILE_HEADER_SIZE + self._limits.trimmed_bytes_max:
             return
@@ -248,7 +251,7 @@ class FileJournal:
                 raise StorageFailed(self._changes.failed) from error
 
     async def close(self) -> None:
-        """Sync, note that all is well, close the files. Closing twice is fine."""
+        """Sync, record an orderly close, and close the files. Closing twice is harmless."""
         with self._changes.alone:
             if not self._files:
                 return
@@ -298,7 +301,8 @@ class FileJournal:
             raise StorageFailed(f"{self._path}: no room for block {seq}: {error}") from error
 
     def _make_room(self, size: int, *, promised: bool = False) -> None:
-        """Roll if the file is full, and reserve room ahead; ``promised`` wants it for sure."""
+        """Begin a new file if this one is full, and reserve space ahead. With ``promised`` a
+        failure to reserve is an error."""
         file, limits = self._files[-1], self._limits
         if self._is_full_for(size):
             self._begin_file()
@@ -311,7 +315,7 @@ class FileJournal:
             raise StorageFailed(f"{file.path}: no room for a block of {size} bytes")
 
     def _begin_file(self) -> None:
-        """Write no more to the newest file; nothing is reserved in it either."""
+        """Begin a new file, and give back the reserved space of the newest one."""
         file = self._files[-1]
         self._sync_tail()
         self._disk.truncate(file.file, file.end)
@@ -324,18 +328,19 @@ class FileJournal:
         return file.end > FILE_HEADER_SIZE and file.end + size > self._limits.file_bytes_max
 
     def _allocate(self, end: int) -> bool:
-        """Whether the newest file could be grown to ``end``."""
+        """Reserve space in the newest file up to ``end``; gives whether there was enough."""
         file = self._files[-1].file
         try:
             self._disk.allocate(file, self._reserved, end - self._reserved)
         except OSError:
-            self._disk.truncate(file, self._reserved)  # what it got before it failed
+            # give back what was reserved before it failed
+            self._disk.truncate(file, self._reserved)
             return False
         self._reserved = end
         return True
 
     def _roll(self) -> None:
-        """Start a new file; every block before it is on disk already."""
+        """Create a new file; every block before it is already on disk."""
         first = self._tail + 1
         path = f"{self._path}/{file_name(first)}"
         write_all(
@@ -349,7 +354,7 @@ class FileJournal:
             raise
 
     def _undo(self, error: OSError) -> None:
-        """Leave nothing of a write that failed; if even that fails, accept nothing more."""
+        """Undo a failed write. If that fails as well, all further changes are refused."""
         file = self._files[-1]
         try:
             file.zeroed = file.end
@@ -366,7 +371,7 @@ class FileJournal:
         try:
             self._disk.datasync(file.file)
         except OSError as error:
-            # The system may have dropped the pages: asking again would say yes and mean nothing.
+            # The system may have dropped the pages: a second sync could succeed and write nothing.
             self._changes.failed = f"{file.path} could not be synced: {error}"
             raise StorageFailed(self._changes.failed) from error
         self._syncs.note(self._clock.now_us() - started)
@@ -464,7 +469,7 @@ class FileJournal:
     # Floor and identity
 
     def _retire(self, file: JournalFile) -> None:
-        """Unlink a file below the floor; who still reads it may finish."""
+        """Delete a file below the floor; readers that have it open can finish."""
         file.retired = True
         if not file.readers:
             self._disk.close(file.file)
@@ -509,4 +514,4 @@ class FileJournal:
 
 
 _EXTENT_BYTES = 16 << 20
-"""About as much as is read at once."""
+"""Bytes that are read at a time, about."""
