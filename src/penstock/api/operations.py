@@ -320,7 +320,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         durables.PurgeDurable: _chosen(("durable.purge", "queue.open")),
         durables.CountDurablePurge: _counted(("durable.purge", "queue.open")),
         durables.UnbindDurable: _numbered(("durable.unbind", "queue.open")),
-        # Exports, imports and backups
+        # Exports, imports, backups: all of it is copied
         transfers.BeginExport: _named("export"),
         transfers.ReadExport: _OWN,
         transfers.EndExport: _OWN,
@@ -381,4 +381,4 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         access.ReadAudit: _on_realm("audit.read"),
     }
 )
-"""Every request of the realm's API, and what it asks for. Its answer is in the request's class."""
+"""Each request of the realm's API with the operations it needs. Its class names its answer."""

@@ -419,7 +419,7 @@ def audit(
 
 
 def _detail(record: AuditRecord) -> str:
-    """What is known beside: what was changed first."""
+    """The rest of a record as text, with what was changed first."""
     rest = dict(record.detail)
     changed = rest.pop("changed", {})
     parts = [f"{name}: {text}" for name, text in changed.items()]

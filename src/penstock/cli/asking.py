@@ -1,4 +1,5 @@
-"""Before something is taken away for good: a person is asked, a script has to have said so."""
+"""Confirmation before something is removed for good: a person is asked, a script has to pass
+``--yes``."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask. Needed witho
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if ``yes``, or if somebody at the terminal says so; ends the command otherwise.
+    """Return if ``yes``, or if the person at the terminal agrees; end the command otherwise.
 
     Without a terminal nobody can answer, so nothing is done. Raises ``typer.BadParameter``.
     """
@@ -29,5 +30,5 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def is_asked() -> bool:
-    """Whether there is somebody who reads the question and may answer."""
+    """Whether there is a terminal at which a person can answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()

@@ -22,12 +22,12 @@ class Attribute(NamedTuple):
 
     name: str
     option: Any
-    """Its type and how it is written, as typer takes it."""
+    """The option's type and flags, as typer takes them."""
     parse: Callable[[Any], Any] | None = None
-    """Makes the value of what was written."""
+    """Converts the option's text to the value; None: it is the value already."""
     in_storage: bool = False
     is_fixed: bool = False
-    """Whether it is for ever (SEM C3)."""
+    """Whether it cannot be edited later (SEM C3)."""
     only: Kind | None = None
     """The kind of store that has it; None: both have."""
 
@@ -202,14 +202,14 @@ ATTRIBUTES: Final = (
 
 
 def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
-    """The attributes that can be given to a store of this kind, new or existing."""
+    """The attributes that ``create`` (``new``) or ``edit`` takes for a store of this kind."""
     for attribute in ATTRIBUTES:
         if attribute.only in (None, kind) and (new or not attribute.is_fixed):
             yield attribute
 
 
 def options(kind: Kind, *, new: bool) -> Callable[[Command], Command]:
-    """Let a command take attributes: each an option, those that were given in ``**given``."""
+    """Add an option for each attribute to a command; those that were set are in ``**given``."""
 
     def with_options(command: Command) -> Command:
         signature = inspect.signature(command, eval_str=True)

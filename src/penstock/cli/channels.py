@@ -1,4 +1,4 @@
-"""``penstock channel``: make, look at, change, empty and remove channels."""
+"""``penstock channel``: create, show, edit, purge and delete channels."""
 
 from __future__ import annotations
 

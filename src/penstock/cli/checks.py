@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warning", "failed"]
 
 DISK_WARNING: Final = 2 << 30
-"""Less free space than this is worth a word: the journal alone takes 256 MiB, and more."""
+"""Bytes of free space below which a warning is given: the journal alone takes 256 MiB, and more."""
 DISK_FAILED: Final = 64 << 20
-"""With less than this a realm stops taking events almost at once."""
+"""Bytes of free space below which a realm would refuse events almost at once."""
 FILES_ASIDE: Final = 1_024
-"""Open files a realm wants beside those of its connections."""
+"""Open files that a realm needs besides its connections."""
 EXPIRES_SOON: Final = timedelta(days=21)
 ANSWER_S: Final = 3.0
 """Seconds that a port may take to answer."""
@@ -38,17 +38,17 @@ _NEEDED: Final = ("msgspec", "numpy", "pyarrow", "structlog", "typer", "uvicorn"
 _EXTRAS: Final = {"uvloop": "", "pyspark": "spark", "protobuf": "protobuf", "deltalake": "spark"}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BUILT: Final = datetime(2026, 1, 1, tzinfo=UTC)
-"""No machine that runs this version has an earlier date."""
+"""An earlier date than this means that the clock is wrong."""
 
 
 class Check(Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: Status
     found: str
     remedy: str = ""
-    """The remedy."""
+    """What to do about it; empty if nothing."""
 
 
 def installation() -> Iterator[Check]:
@@ -216,7 +216,7 @@ def _realm(scheme: str, host: str, port: int) -> str:
             return f"realm {said.name}, version {said.version}, answers"
     except CannotConnect:
         return ""
-    except PenstockError as error:  # it speaks our protocol
+    except PenstockError as error:  # it speaks our protocol, and refused us
         return f"a realm answers: {error}"
 
 
@@ -229,7 +229,7 @@ def _health(host: str, port: int, *, secure: bool) -> str:
 
 
 def file_limit(settings: Settings) -> Iterator[Check]:
-    """Whether as many files may be open as the settings want connections."""
+    """Whether the limit of open files allows as many connections as the settings do."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.listen.connections_max + FILES_ASIDE
     if hard == resource.RLIM_INFINITY or hard >= wanted:
@@ -241,7 +241,7 @@ def file_limit(settings: Settings) -> Iterator[Check]:
 
 
 def clock(directory: Path | None) -> Iterator[Check]:
-    """Whether the clock is plausible: TTLs, schedules and ages go by it."""
+    """Whether the clock is plausible: TTLs, schedules and ages depend on it."""
     from penstock.runtime.clock import SystemClock
 
     now = _EPOCH + timedelta(microseconds=SystemClock().now_us())
@@ -264,7 +264,7 @@ def _changed(directory: Path) -> Iterable[datetime]:
 
 
 def eavesdroppers(settings: Settings) -> Iterator[Check]:
-    """Whether somebody on the network could read passwords, and what is published."""
+    """Whether somebody on the network could read passwords and events."""
     from penstock.wire.addresses import is_loopback
 
     listen, access = settings.listen, settings.access

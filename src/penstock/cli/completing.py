@@ -1,9 +1,8 @@
-"""Completions for the Tab key: names of the realm's channels, queues and durables, types, codes of
-errors.
+"""Completions for the Tab key: names of channels, queues and durables, types, error codes.
 
 Nothing here may fail or be slow: without a realm, or without the right to look, nothing is offered.
-A name is text that somebody else chose: it is offered so that the shell takes it for one word and
-for nothing else, or not at all.
+Other users have chosen the names, so a name is offered only in a form that the shell takes for one
+word and nothing else.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WAIT_S: Final = 1.0
-"""A realm that takes longer is not there."""
+"""Seconds after which a realm that has not answered is ignored."""
 
 _SHELL: Final = "_PENSTOCK_COMPLETE"
-"""Says which shell asks: ``complete_bash`` and so on."""
+"""The variable that says which shell asks: ``complete_bash`` and so on."""
 _SIGNS: Final = re.compile(r"[^\w,./+-]")
 """Characters that may mean something to a shell; letters and digits of any script do not."""
 _OFFERED: Final = re.compile(r"""[^\\"'\n\t]*""")
@@ -39,17 +38,17 @@ _OFFERED: Final = re.compile(r"""[^\\"'\n\t]*""")
 
 
 def channels(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of channels that begin so."""
+    """Names of channels that begin as typed."""
     return _matching(ctx, incomplete, lambda session: session.channels.list())
 
 
 def queues(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of queues that begin so."""
+    """Names of queues that begin as typed."""
     return _matching(ctx, incomplete, lambda session: session.queues.list())
 
 
 def stores(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of channels and queues that begin so."""
+    """Names of channels and queues that begin as typed."""
 
     async def both(session: Session) -> list[str]:
         return [*await session.channels.list(), *await session.queues.list()]
@@ -58,8 +57,8 @@ def stores(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def durables(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of the durables of the channel that is named already."""
-    # Behind an option without its value yet, arguments are not told apart.
+    """Names of the durables of the channel on the command line."""
+    # After an option that still lacks its value, arguments cannot be told apart.
     first = next(iter(ctx.args), None)
     channel = ctx.params.get("channel") or ctx.params.get("name") or first
     if not isinstance(channel, str):
@@ -87,7 +86,7 @@ def durable_types(incomplete: str) -> list[str]:
 
 
 def engines(incomplete: str) -> list[str]:
-    """How a channel's events are kept."""
+    """Engines of channels."""
     from penstock.core import engines
 
     return _beginning(_modules(engines), incomplete)
@@ -101,7 +100,7 @@ def codes(incomplete: str) -> list[str]:
 
 
 def _modules(package: ModuleType) -> list[str]:
-    """The folder is the registry."""
+    """Names of the modules in a package, which is the registry."""
     return [module.name for module in pkgutil.iter_modules(package.__path__)]
 
 
@@ -113,7 +112,7 @@ def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 class _Offered(str):
-    """A word of which the name begins as what was typed; typer looks again, and at the word."""
+    """A completed word. Typer filters again, by the word; this one always counts as a match."""
 
     __slots__ = ()
 
@@ -122,7 +121,7 @@ class _Offered(str):
 
 
 def _word(name: str) -> str | None:
-    """``name`` as the shell takes it for one word; None: it cannot be offered."""
+    """``name`` as one word for the shell; None if it cannot be offered."""
     if not name.isprintable():
         return None
     match os.environ.get(_SHELL, "").removeprefix("complete_"):
@@ -145,7 +144,7 @@ def _matching(
 
 
 def _asked(url: str, ask: Callable[[Session], Awaitable[T]]) -> T:
-    import asyncio  # --help does not wait for it
+    import asyncio  # imported here, so that --help does not wait for it
 
     from penstock import aio
 

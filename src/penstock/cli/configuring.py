@@ -41,9 +41,9 @@ LogFormat = Annotated[
 
 
 def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """The settings of a server that is started with this file and these flags, here and now.
+    """The settings of a server that would be started here with this file and these flags.
 
-    Raises ``InvalidArgument`` naming what is wrong, and where it was given.
+    Raises ``InvalidArgument``, which names what is wrong and where it was set.
     """
     from penstock.settings import load
 
@@ -51,7 +51,7 @@ def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Setting
 
 
 def shown(file: Path | None, flags: Mapping[str, Any] | None = None) -> list[InForce]:
-    """List the settings of such a server, each with the place its value comes from."""
+    """The settings of such a server as a list, with the origin of each value."""
     from penstock.settings import in_force
 
     return in_force(text_of(file), os.environ, flags, file=_name_of(file))
@@ -62,7 +62,7 @@ def _name_of(file: Path | None) -> str:
 
 
 def text_of(file: Path | None) -> str:
-    """A settings file; nothing where none is named. Raises ``InvalidArgument``."""
+    """The text of a settings file; empty if none is named. Raises ``InvalidArgument``."""
     if file is None:
         return ""
     try:

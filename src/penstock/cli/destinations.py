@@ -1,4 +1,4 @@
-"""Parts that the commands for channels share with those for queues."""
+"""What the commands for channels and for queues have in common."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Selected = Annotated[str, typer.Option(help="Only events that match.")]
 
 
 def stores(realm: Session, kind: Kind) -> Channels | Queues:
-    """All of a kind."""
+    """The session's channels or queues."""
     return realm.channels if kind == "channel" else realm.queues
 
 
@@ -49,7 +49,7 @@ def find(realm: Session, name: str) -> Channel | Queue:
 
 
 def infos(realm: Session, kind: Kind) -> list[ChannelInfo]:
-    """Every store of a kind as it stands, by name."""
+    """The description of each store of a kind, by name."""
     of_kind = stores(realm, kind)
     return [info for name in of_kind.list() if (info := _info(of_kind, name)) is not None]
 
@@ -57,12 +57,12 @@ def infos(realm: Session, kind: Kind) -> list[ChannelInfo]:
 def _info(of_kind: Channels | Queues, name: str) -> ChannelInfo | None:
     try:
         return of_kind.get(name).info()
-    except NameDoesNotExist:  # deleted since it was listed
+    except NameDoesNotExist:  # deleted after it was listed
         return None
 
 
 def write_documents(found: list[ChannelInfo]) -> None:
-    """What a list says to a program."""
+    """Print descriptions as JSON."""
     write_json([channel_document(info) for info in found])
 
 
@@ -70,7 +70,7 @@ def write_documents(found: list[ChannelInfo]) -> None:
 
 
 def create(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
-    """Make a store of the attributes that were given."""
+    """Create a store with the given attributes."""
     chosen = attributes.chosen(given)
     with session(url) as realm:
         made = stores(realm, kind).create(name, **chosen)
@@ -80,7 +80,7 @@ def create(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
 
 
 def edit(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
-    """Change the attributes that were given, and no others."""
+    """Edit the given attributes, and no others."""
     chosen = attributes.chosen(given)
     if not chosen:
         raise typer.BadParameter("name at least one attribute to change, e.g. --ttl 1h")
@@ -100,7 +100,7 @@ def purge(
     yes: bool,
     url: str,
 ) -> None:
-    """Remove events, once somebody has said so."""
+    """Remove events, after confirmation."""
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         which = chosen_events(first, last, selector)
@@ -119,7 +119,7 @@ def chosen_events(first: int | None, last: int | None, selector: str) -> str:
 
 
 def delete(kind: Kind, name: str, *, yes: bool, url: str) -> None:
-    """Remove a store with its events."""
+    """Delete a store with its events, after confirmation."""
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         confirm(f"Delete {found.name} with {count(found.info().events, 'event')}?", yes=yes)
@@ -128,7 +128,7 @@ def delete(kind: Kind, name: str, *, yes: bool, url: str) -> None:
 
 
 def maintain(kind: Kind, name: str, url: str) -> None:
-    """Rewrite a single-file store, and say what that has gained."""
+    """Rewrite a store of a single file, and print what that has saved."""
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         done = found.maintain()
@@ -144,7 +144,7 @@ def maintain(kind: Kind, name: str, url: str) -> None:
 def missing(
     kind: Kind, name: str, first: int, last: int | None, format: ListFormat, url: str
 ) -> None:
-    """Which ids have no event, by cause."""
+    """Print which ids have no event, by cause."""
     with session(url) as realm:
         found = stores(realm, kind).get(name)
         end = found.info().last_event_id + 1 if last is None else last + 1

@@ -1,4 +1,4 @@
-"""``penstock doctor``: is everything here that a realm needs?"""
+"""``penstock doctor``: checks whether this machine has everything that a realm needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.cli.checks import Check
 
 FOUND: Final = 1
-"""Exit status when something has failed."""
+"""Exit status when a check has failed."""
 
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "failed": "red"}
 

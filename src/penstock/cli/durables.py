@@ -1,4 +1,4 @@
-"""``penstock durable``: what the realm remembers on behalf of consumers."""
+"""``penstock durable``: create, show, purge and delete durables."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def create(
     with session(url) as realm:
         made = realm.channels.get(channel).durables.create(
             name,
-            type=cast("DurableType", type),  # the realm says which there are
+            type=cast("DurableType", type),  # the realm checks the type
             start=begin,
             selector=selector,
             persistent=persistent,

@@ -1,4 +1,4 @@
-"""Printing events: a table, JSON lines, or an Arrow stream."""
+"""Prints events: as a table, JSON lines, or an Arrow stream."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ EventFormat = Annotated[
 
 class Printer(Protocol):
     def add(self, batch: EventBatch, taken: int) -> None:
-        """Print the first ``taken`` events of a batch; on return they are out."""
+        """Print the first ``taken`` events of a batch; they are written on return."""
         ...
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Print what is still pending."""
         ...
 
 
 def printer(style: Format, messages: Messages | None = None) -> Printer:
-    """``messages`` reads those in the data. Raises ``InvalidArgument`` for Arrow on a terminal."""
+    """A printer; ``messages`` decodes Protocol Buffers data. Raises ``InvalidArgument`` for Arrow
+    on a terminal."""
     if style == "json":
         return _Lines(messages)
     if style == "table":
@@ -58,9 +59,9 @@ def print_events(
     *,
     messages: Messages | None = None,
 ) -> int:
-    """Print what comes, at most ``limit`` events; gives how many.
+    """Print arriving events, at most ``limit``; gives their number.
 
-    The next batch is asked for when the one before is out.
+    The next batch is asked for only when the one before is printed.
     """
     printed = 0
     with closing(printer(style, messages)) as out:
@@ -74,7 +75,7 @@ def print_events(
 
 
 class _Rows:
-    """One line an event; a new header when events have other properties than before."""
+    """A line for each event; a new header when the properties change."""
 
     def __init__(self, messages: Messages | None) -> None:
         self._messages = messages
@@ -100,7 +101,7 @@ class _Rows:
 
 
 def print_rows(events: Iterable[Event], messages: Messages | None = None) -> None:
-    """Print a table of events that are here."""
+    """Print a table of events."""
     _Rows(messages).write(events)
 
 
@@ -127,7 +128,7 @@ def _whence(origin: Origin) -> str:
 
 
 class _Lines:
-    """One JSON object an event; ``penstock publish --file`` takes them back."""
+    """A JSON object for each event, which ``penstock publish --file`` accepts."""
 
     def __init__(self, messages: Messages | None) -> None:
         self._messages = messages
@@ -142,7 +143,7 @@ class _Lines:
 
 
 class _Stream:
-    """All events as one Arrow stream, written at the end: a stream has one schema."""
+    """One Arrow stream of all events, written at the end, because a stream has one schema."""
 
     def __init__(self) -> None:
         self._batches: list[pa.RecordBatch] = []
@@ -159,7 +160,7 @@ class _Stream:
 
 
 def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
-    """Stored batches under the schema that holds them all."""
+    """Stored batches under one schema that fits all of them."""
     from penstock.columns.events.lifted_columns import table_of
 
     return table_of(batches)

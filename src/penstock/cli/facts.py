@@ -1,4 +1,4 @@
-"""The output of ``show`` for a channel or queue, for people and for programs."""
+"""Prints descriptions of channels and queues, for people and for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Fact = tuple[str, str]
 
 _ONLY_IF_ANY: Final = frozenset(("overdue",))
-"""Terms of the sum that have a line only where they are not 0."""
+"""Terms of the sum that are printed only if they are not 0."""
 
 _IN_MEMORY: Final = {
     "heap": "memory",
@@ -28,7 +28,7 @@ _IN_MEMORY: Final = {
 
 
 def show(info: ChannelInfo, durables: list[DurableInfo]) -> None:
-    """Attributes, content, and the sum of what was published (SEM T8)."""
+    """Print attributes, content, and the sum of what was published (SEM T8)."""
     content = [*_content_facts(info), *_consumer_facts(info, durables)]
     write_facts([*_attribute_facts(info), *_storage_facts(info), *content])
     write_sum(info)
@@ -69,7 +69,7 @@ def _message_types(definition: Definition) -> str:
 
 
 def lifetime(definition: Definition) -> str:
-    """How long events stay."""
+    """How long events stay, in words."""
     counts = definition.event_ttl or definition.type == "mixed"  # SEM T2
     own = "; an event's own TTL comes first" if counts else ""
     if definition.type == "transient":
@@ -94,7 +94,7 @@ def _dead_events(definition: Definition) -> str:
 
 
 def _storage_facts(info: ChannelInfo) -> list[Fact]:
-    """The facts about storage that apply to the place where the events are kept."""
+    """The facts about storage that apply to where the events are kept."""
     storage, home = info.definition.storage, info.storage.home
     stamped = ", publisher, host, time and id" if storage.stamp_dictionary else ""
     facts = [("stamped", f"priority {storage.priority} where none is given{stamped}")]
@@ -185,17 +185,17 @@ def _durable(durable: DurableInfo) -> str:
 
 
 def terms(info: ChannelInfo) -> list[Term]:
-    """Every term of the sum, those that are 0 among them."""
+    """All terms of the sum, those of 0 included."""
     return conservation.terms(info.counters, live=info.events, overdue=info.overdue)
 
 
 def accounted_for(info: ChannelInfo) -> int:
-    """The sum."""
+    """The sum of all terms."""
     return sum(term.events for term in terms(info))
 
 
 def equation(info: ChannelInfo) -> str:
-    """``5 published = 2 live + 3 purged``: the terms that are not 0, and whether they add up."""
+    """``5 published = 2 live + 3 purged``: the terms above 0, and whether they add up."""
     published, found = info.counters.published, accounted_for(info)
     shown = [f"{each.events:,} {each.name}" for each in terms(info) if each.events]
     right = " + ".join(shown) or "0 live"
@@ -205,7 +205,7 @@ def equation(info: ChannelInfo) -> str:
 
 
 def write_sum(info: ChannelInfo) -> None:
-    """A line for each term, and the sum."""
+    """Print a line for each term, and the sum."""
     shown = [each for each in terms(info) if each.events or each.name not in _ONLY_IF_ANY]
     names = max(len(term.name) for term in shown)
     numbers = max(len(f"{term.events:,}") for term in shown)

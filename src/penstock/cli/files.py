@@ -1,4 +1,4 @@
-"""Files of events, read a piece at a time: ndjson, csv, parquet, arrow."""
+"""Reads files of events piece by piece: ndjson, csv, parquet, arrow."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from penstock.columns.events.event import Event
 
 PIECE_EVENTS: Final = 16_384
-"""Events of an ndjson file published in one step."""
+"""Events of an ndjson file that are published in one step."""
 PIECE_ROWS: Final = 65_536
 CSV_BLOCK_BYTES: Final = 8 << 20
-"""The types of a CSV file's columns are told from this much of it."""
+"""Bytes at the start of a CSV file from which the types of its columns are guessed."""
 
 GIVEN_BY_REALM: Final = ("event_id", "published", "$penstock")
 
@@ -31,7 +31,7 @@ class FileEvents(NamedTuple):
 
     events: pa.RecordBatch | list[Event]
     read: int
-    """The part of the file that has been read, in the unit of ``OpenedFile.total``."""
+    """How much of the file has been read, in the unit of ``OpenedFile.total``."""
 
 
 Pieces = Generator[FileEvents, None, None]
@@ -40,23 +40,21 @@ Pieces = Generator[FileEvents, None, None]
 class OpenedFile(NamedTuple):
     pieces: Pieces
     total: int
-    """Bytes or rows; 0 when nobody knows."""
+    """Size in bytes or rows; 0 if unknown."""
 
 
 Parse = Callable[[bytes], "Event"]
-"""Makes the event in a line."""
+"""Makes an event from a line."""
 
 LINES: Final = (".ndjson", ".jsonl")
-"""Suffixes of files that hold one JSON document a line."""
+"""Suffixes of files with a JSON document in each line."""
 
 
 def open_events(path: str, parse: Parse = event_of) -> OpenedFile:
-    """The events of a file, by the end of its name; ``-`` is ndjson from standard input.
+    """The events of a file; its suffix tells the format. ``-`` is ndjson from standard input.
 
-    ``parse`` reads the lines of a file that has some.
-
-    Raises ``InvalidArgument`` for a file that cannot be read or is not what its name says;
-    so does iterating.
+    ``parse`` reads the lines of files with lines. Opening and iterating raise ``InvalidArgument``
+    for a file that cannot be read, or is not what its name says.
     """
     if path == "-":
         return OpenedFile(_ndjson(sys.stdin.buffer, "standard input", parse), 0)
@@ -68,7 +66,7 @@ def open_events(path: str, parse: Parse = event_of) -> OpenedFile:
             f"{', '.join((*LINES, *_READERS))}"
         )
     with _explained(path):
-        Path(path).open("rb").close()  # the readers' own words for a missing file are longer
+        Path(path).open("rb").close()  # the readers' own messages for a missing file are longer
         return reader(path)
 
 
@@ -134,7 +132,8 @@ def _open_csv(path: str) -> OpenedFile:
 
 
 def _dates_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Dates and times of day, which CSV only suggests and properties cannot be, as written."""
+    """The batch with dates and times of day as text: CSV only suggests these types, and properties
+    do not have them."""
     import pyarrow as pa
 
     is_told = (pa.types.is_date, pa.types.is_time)
@@ -160,7 +159,7 @@ def _open_arrow(path: str) -> OpenedFile:
     file = pa.memory_map(path)
     try:
         opened = ipc.open_file(file)
-    except pa.ArrowInvalid:  # then it is a stream
+    except pa.ArrowInvalid:  # it is a stream, then
         file.seek(0)
         return OpenedFile(_counted(path, iter(ipc.open_stream(file))), 0)
     batches = (opened.get_batch(index) for index in range(opened.num_record_batches))
@@ -176,7 +175,7 @@ def _counted(path: str, batches: Iterator[pa.RecordBatch]) -> Pieces:
 
 
 def _without_stamps(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Events read from a realm may go to another one, which gives them ids of its own."""
+    """The batch without what a realm assigns: another realm assigns its own ids."""
     names = [name for name in batch.schema.names if name not in GIVEN_BY_REALM]
     return batch.select(names)
 

@@ -1,4 +1,4 @@
-"""Progress of a pipeline's steps: a table that is redrawn at a terminal, lines elsewhere."""
+"""Shows the progress of a pipeline's steps: a table at a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.step import Progress
 
 LINES_EVERY_S: Final = 10.0
-"""Seconds between two lines of a step when the output is no terminal."""
+"""Seconds between two lines of a step if the output is not a terminal."""
 
 
 class Shown(Protocol):
-    """Takes what a run says."""
+    """Shows the reports of a run."""
 
     def told(self, step: str, text: str) -> None: ...
 
@@ -28,7 +28,8 @@ class Shown(Protocol):
 
 
 class Lines:
-    """A line when something happens, and one for each step that moved, now and then."""
+    """Prints a line when something happens, and now and then one for each step that has
+    progressed."""
 
     def __init__(self, every_s: float = LINES_EVERY_S) -> None:
         self._every_s = every_s
@@ -50,7 +51,7 @@ class Lines:
 
 
 class LiveTable:
-    """A table on standard error, gone at the end."""
+    """Draws a table on standard error, and removes it at the end."""
 
     def __init__(self, live: Any) -> None:
         self._live = live
@@ -74,7 +75,7 @@ class LiveTable:
 
 @contextmanager
 def shown() -> Iterator[Shown]:
-    """Show a run to whoever is there, on standard error."""
+    """Show a run on standard error."""
     if not is_seen():
         yield Lines()
         return
@@ -86,7 +87,7 @@ def shown() -> Iterator[Shown]:
 
 
 def _facts(progress: Progress) -> list[tuple[str, str]]:
-    """The figures of a step, each with its name; empty where it is not known."""
+    """Names and figures of a step; a figure is empty if it is unknown."""
     rows = f"{progress.rows:,}" + (f" of {progress.total:,}" if progress.total else "")
     return [
         ("rows in", rows),

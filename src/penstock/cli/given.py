@@ -1,4 +1,4 @@
-"""Parsing of what people type: properties, keys, durations, times, start positions."""
+"""Parses what people type: properties, keys, durations, times, start positions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNIT_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d
 
 
 def start(text: str) -> StartLike:
-    """``earliest``, ``latest``, an event id or a time; where a read begins (SEM E6)."""
+    """Parse where a read begins: ``earliest``, ``latest``, an event id or a time (SEM E6)."""
     if text == "earliest":
         return "earliest"
     if text == "latest":
@@ -37,13 +37,13 @@ def start(text: str) -> StartLike:
 
 
 def time(text: str) -> datetime:
-    """An ISO time; UTC unless it says otherwise. Raises ``ValueError``."""
+    """Parse an ISO time; without a zone it is UTC. Raises ``ValueError``."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def milliseconds(text: str) -> int:
-    """``500``, ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
+    """Parse a duration: ``500``, ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise typer.BadParameter(
@@ -53,8 +53,8 @@ def milliseconds(text: str) -> int:
 
 
 def delivery(text: str) -> datetime:
-    """Parse a time of publication: a time, or ``+30``, ``+1.5``, ``+5m`` from now; seconds without
-    a unit."""
+    """Parse when to publish: a time, or ``+30``, ``+1.5``, ``+5m`` from now, in seconds without a
+    unit."""
     try:
         if not text.startswith("+"):
             return time(text)
@@ -70,7 +70,7 @@ def delivery(text: str) -> datetime:
 
 
 def key(text: str) -> tuple[str, int]:
-    """A publish key with its depth: ``sku=1``; without one the depth is 1."""
+    """Parse a publish key with its depth: ``sku=1``; without one the depth is 1."""
     name, equals, depth = text.rpartition("=")
     if not equals and text:
         return text, 1
@@ -83,7 +83,7 @@ def key(text: str) -> tuple[str, int]:
 
 
 def value(text: str) -> Any:
-    """A value of a property: ``EUR``, ``7``, or with its type ``string:7``."""
+    """Parse a property's value: ``EUR``, ``7``, or with its type ``string:7``."""
     kind, colon, rest = text.partition(":")
     if not colon or kind not in _TYPES:
         return _guessed(text)
@@ -94,7 +94,7 @@ def value(text: str) -> Any:
 
 
 def properties(given: Sequence[str]) -> dict[str, Any]:
-    """``name=value`` or ``name:type=value``, each once."""
+    """Parse properties ``name=value`` or ``name:type=value``, each given once."""
     found: dict[str, Any] = {}
     for text in given:
         name, value = _property(text)

@@ -1,4 +1,4 @@
-"""Parts that all groups of commands share."""
+"""What all groups of commands have in common."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, Final
 from typer.core import TyperGroup
 
 _LINE_MAX: Final = 1_000
-"""Longer than the first sentence of any help."""
+"""Columns for a line of help; more than the first sentence of any command has."""
 
 
 class CommandGroup(TyperGroup):
-    """Lists its commands with whole sentences: one that is cut is read by nobody."""
+    """A group that lists its commands with whole sentences instead of cutting them."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         names = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]

@@ -1,4 +1,4 @@
-"""``penstock health``: does the realm of this machine serve?"""
+"""``penstock health``: asks the realm on this machine whether it serves."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _asked(
         number = HTTP_PORT if own.port is None else own.port
         place = _place(wanted, probing.near(own.host) if own.host else host, number, "http.port")
         answer = probing.over_http(place, path, timeout_s)
-        # Where nobody has named its port, a realm does without HTTP if that is taken.
+        # If no HTTP port was named, a realm does without HTTP when the default port is taken.
         if answer.is_good or own.port is not None:
             yield "http", place, answer
     if listen.amqp_port is not None:

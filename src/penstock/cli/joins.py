@@ -1,4 +1,4 @@
-"""``penstock join``: copies of what is published on a channel (SEM L)."""
+"""``penstock join``: joins, which copy what is published on a channel (SEM L)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protocol Buffers on the command line: messages are shown and taken as JSON (SEM P3)."""
+"""Protocol Buffers on the command line: messages are printed and read as JSON (SEM P3)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def descriptors(path: str) -> bytes:
-    """The descriptors in a file; an empty name is none."""
+    """The descriptors in a file; none for an empty path."""
     if not path:
         return b""
     try:
@@ -28,8 +28,8 @@ def descriptors(path: str) -> bytes:
 
 
 def known_to(store: Channel | Queue) -> Messages | None:
-    """A reader of the messages of a channel or queue; None without descriptors, or without the
-    packages that reading takes."""
+    """A decoder for the messages of a channel or queue; None without descriptors, or without the
+    extra ``protobuf``."""
     try:
         messages = store.messages()
     except Unavailable:
@@ -38,6 +38,6 @@ def known_to(store: Channel | Queue) -> Messages | None:
 
 
 def shown(event: Event, messages: Messages | None) -> Any:
-    """What a table has for the event's data."""
+    """The data of an event as a table shows it."""
     message = message_in(event, messages)
     return event.data if message is None else msgspec.json.encode(message).decode()

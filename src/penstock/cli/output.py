@@ -1,7 +1,7 @@
 """Output of commands: tables for people, JSON for programs.
 
-Texts that others have chosen, names and data and words of a realm, may hold characters that a
-terminal obeys, or that turn the direction of text. They come out escaped, here and nowhere else.
+Texts that others have chosen, such as names, data and messages of a realm, may hold characters that
+control a terminal or change the direction of text. They are escaped here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ListFormat = Annotated[
 
 _encoder: Final = msgspec.json.Encoder()
 CELL_MAX: Final = 40
-"""Characters of a table's cell; more is cut."""
+"""Characters of a table's cell; longer texts are cut."""
 
 
 def write(line: str) -> None:
@@ -32,27 +32,27 @@ def write(line: str) -> None:
 
 
 def note(line: str) -> None:
-    """Something for the person at the terminal, not part of the result."""
+    """Print something for the person at the terminal that is not part of the result."""
     sys.stderr.write(f"{plain(line)}\n")
 
 
 def write_json(value: Any) -> None:
-    """One document, indented."""
+    """Print one JSON document, indented."""
     write(json_text(msgspec.json.format(msgspec.json.encode(value), indent=2)))
 
 
 def write_json_line(value: Any) -> None:
-    """One document on a line of its own."""
+    """Print one JSON document on a line of its own."""
     write(json_text(_encoder.encode(value)))
 
 
 def json_text(encoded: bytes) -> str:
-    """A document of JSON in printable characters; it says the same."""
+    """A JSON document in printable characters, with the same meaning."""
     return escaped(encoded.decode(), lambda sign: json.dumps(sign)[1:-1])
 
 
 def cell(value: Any) -> str:
-    """A value in a table: one line, not too long."""
+    """A value for a table: on one line, and not too long."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -84,7 +84,7 @@ def moment(value: datetime) -> str:
 
 
 class TextTable:
-    """Rows under a header, in columns as wide as they need; may go on as more rows come."""
+    """Prints rows under a header, in columns as wide as needed; more rows may follow."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
@@ -92,7 +92,7 @@ class TextTable:
         self._headed = False
 
     def write(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Print rows; the header comes before the first, and again when columns get wider."""
+        """Print rows. The header comes before the first, and again when columns get wider."""
         listed = [list(row) for row in rows]
         if not listed:
             return
@@ -127,7 +127,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool])
 
 
 def _write_cut(line: str, *, bold: bool = False) -> None:
-    """On a terminal a line is as wide as the terminal; elsewhere nothing is left out."""
+    """Print a line, cut to the width of a terminal; other outputs get all of it."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
         line = line if len(line) <= width else f"{line[: width - 1]}…"
@@ -138,7 +138,7 @@ def _write_cut(line: str, *, bold: bool = False) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], nothing: str) -> None:
-    """A whole table, or the sentence ``nothing`` when there are no rows."""
+    """Print a whole table, or the sentence ``nothing`` if there are no rows."""
     if not rows:
         write(nothing)
         return
@@ -146,7 +146,7 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], nothing: 
 
 
 def write_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Names and what there is to say of each."""
+    """Print names, each with its text."""
     width = max(len(name) for name, _ in facts)
     for name, text in facts:
         write(f"{name.ljust(width)}  {text}".rstrip())
@@ -158,7 +158,7 @@ def count(number: int, noun: str) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes as people say them."""
+    """A size in bytes, in readable units."""
     amount, unit = float(number), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if amount < 1_024:
@@ -168,7 +168,7 @@ def size(number: int) -> str:
 
 
 def duration(ms: int) -> str:
-    """Milliseconds as people say them."""
+    """A duration in milliseconds, in readable units."""
     for unit, length in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000)):
         if ms >= length:
             return f"{ms / length:.4g} {unit}"

@@ -1,4 +1,4 @@
-"""``penstock pipeline``: run what a file describes, and see where it stands."""
+"""``penstock pipeline``: runs pipelines, and shows their progress."""
 
 from __future__ import annotations
 
@@ -179,9 +179,9 @@ def _load(file: Path) -> Pipeline:
 
 
 def _until_told(work: Callable[[threading.Event], T]) -> T:
-    """Do work until Ctrl-C or SIGTERM sets the event it gets; a second Ctrl-C ends it on the spot.
+    """Run ``work`` until Ctrl-C or SIGTERM sets its event; a second Ctrl-C ends it on the spot.
 
-    The work has a thread of its own: Spark would take Ctrl-C for itself in the main one.
+    It runs in a thread, because Spark would handle Ctrl-C itself in the main thread.
     """
     stopping = threading.Event()
 
@@ -219,7 +219,7 @@ def _ended(step: StepReport) -> str:
 
 
 def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
-    """The document of a step, as far as its definition tells."""
+    """The document of a step, from its definition and its status file."""
     from penstock.spark.pipelines.standing import Keeping
 
     keeping = Keeping(pipeline, step.name)
@@ -249,8 +249,7 @@ def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> s
 
 
 def _add_lags(documents: list[dict[str, Any]], url: str) -> None:
-    """Add the number of events that each step has not read yet; nothing if the realm does not
-    answer."""
+    """Add how many events each step has not read yet; nothing if the realm does not answer."""
     from penstock.client.sync.sync import connect
 
     wanted = {name for document in documents for name in document["next"]}
@@ -290,7 +289,7 @@ def _facts(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _of_run(status: Status) -> list[tuple[str, str]]:
-    """What the last run has said."""
+    """The facts in the status of the last run."""
     facts = [("started", moment(status.started)), ("seen", moment(status.at))]
     if status.restarts:
         facts.append(("restarts", str(status.restarts)))

@@ -1,7 +1,7 @@
-"""Asking the ports of a realm on this machine whether it serves: no sign-in, nothing changed.
+"""Asks the ports of a realm on this machine whether it serves, without signing in.
 
-Who answers is not proven: over TLS the certificate is that of the realm's name, not of the loopback
-address, and nothing secret is sent.
+The identity of the server is not verified, since its certificate is for the realm's name and not
+for the loopback address; nothing secret is sent.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from penstock.core.vocabulary.errors import PenstockError
 
 _EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _AMQP: Final = b"AMQP\x03\x01\x00\x00"
-"""The header with which a client of AMQP wants to sign in; every realm answers it with the same."""
+"""The header of an AMQP client that wants to sign in; every realm answers with the same bytes."""
 
 
 class Endpoint(Struct, frozen=True):
-    """A port, and how it is spoken to."""
+    """A port, and the protocol to use."""
 
     host: str
     port: int
     secure: bool
     wants_certificate: bool = False
-    """Whether clients must have a certificate; without one the port hangs up after the
-    handshake."""
+    """Whether clients need a certificate; without one the port closes after the handshake."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -43,12 +42,12 @@ class PortAnswer(Struct, frozen=True):
 
 
 def near(host: str) -> str:
-    """The address by which this machine reaches its own listener on ``host``."""
+    """The address at which this machine reaches its own listener on ``host``."""
     return _EVERYWHERE.get(host, host)
 
 
 def native(place: Endpoint, timeout_s: float) -> PortAnswer:
-    """Ping the native protocol."""
+    """Ping over the native protocol."""
     from penstock.client.connection.ping import Ping
 
     ping = Ping()
@@ -109,7 +108,8 @@ def _connected(place: Endpoint, timeout_s: float) -> socket.socket:
 
 
 def _hung_up(place: Endpoint) -> PortAnswer:
-    """A realm that wants to see a certificate is there: it has shaken hands."""
+    """The answer of a port that closed: one that asks for a certificate has answered by its
+    handshake."""
     if place.secure and place.wants_certificate:
         return PortAnswer(True, "speaks TLS, and wants a client certificate")
     return PortAnswer(False, "hung up without an answer")

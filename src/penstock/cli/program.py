@@ -1,4 +1,4 @@
-"""The program: its commands, and how it ends."""
+"""The program: its commands, and how it exits."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from penstock.core.printable import on_one_line
 from penstock.core.vocabulary.errors import PenstockError
 
 REFUSED: Final = 1
-"""Exit status when the realm, or this program, said no; 2 is wrong usage, 0 is done."""
+"""Exit status when the realm or this program refused; 0 is success, 2 is wrong usage."""
 INTERRUPTED: Final = 130
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
-"""What a wrong way to call a command is raised as."""
+"""The exception for a command that is called wrongly."""
 
 
 class Program(CommandGroup):
-    """Ends every command the same way: a refusal in one line, Ctrl-C and a closed pipe quietly."""
+    """Ends every command alike: a refusal in one line, Ctrl-C and a closed pipe silently."""
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         with _plain_usage():
@@ -73,13 +73,13 @@ class Program(CommandGroup):
         return result
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """In the order a newcomer needs them."""
+        """The commands in the order in which a newcomer needs them."""
         return sorted(super().list_commands(ctx), key=_ORDER.index)
 
 
 @contextmanager
 def _plain_usage() -> Iterator[None]:
-    """What is said of wrong arguments repeats them: as a terminal shows them, on their line."""
+    """Escape the arguments that messages about wrong usage repeat."""
     try:
         yield
     except _USAGE_ERROR as error:
@@ -96,7 +96,7 @@ _ORDER: Final = (
 
 
 def _forget_output() -> None:
-    """Keep Python from writing again at its end, as the reader of our output has gone."""
+    """Keep Python from flushing at exit, when the reader of our output is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""Progress of long work, shown at a terminal."""
+"""Shows the progress of long work at a terminal."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class _Silent:
 
 
 def is_seen() -> bool:
-    """Whether anybody sees it."""
+    """Whether a person sees the progress."""
     return sys.stderr.isatty()
 
 
 @contextmanager
 def progress(work: str, total: int) -> Iterator[ProgressDisplay]:
-    """A bar on standard error, when that is a terminal and the end is known; gone at the end."""
+    """A bar on standard error, if that is a terminal and the total is known; removed at the end."""
     if not total or not is_seen():
         yield _Silent()
         return

@@ -1,4 +1,5 @@
-"""``penstock publish``: one event, or a file of them; also what ``penstock queue push`` does."""
+"""``penstock publish``: publishes one event, or a file of them; ``penstock queue push`` uses it,
+too."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.columns.events.event import Event
 
 RATED_EVENTS = 1_000
-"""Fewer than these say nothing about a rate."""
+"""Events below which no rate is shown, because it would mean nothing."""
 
 Data = Annotated[
     str | None,
@@ -133,7 +134,7 @@ def parts_of(
     deliver_at: str | None,
     **others: Any,
 ) -> dict[str, Any]:
-    """The parts of an event that were given, as the client takes them."""
+    """The given parts of an event, as the client takes them."""
     parts: dict[str, Any] = {
         "properties": given.properties(properties or []) or None,
         "tag": tag,
@@ -155,7 +156,7 @@ def send(
     message: str | None = None,
     delta: bool = False,
 ) -> None:
-    """Publish what was given on a channel, or push it to a queue."""
+    """Publish the given event or file on a channel, or push it to a queue."""
     if message is not None and delta:
         raise typer.BadParameter(
             "--delta changes properties and a message is data; give one of them"
@@ -183,7 +184,7 @@ def send(
 
 
 class Target(NamedTuple):
-    """The target of published events."""
+    """Where events are published."""
 
     store: Channel | Queue
     one: Callable[..., int]
@@ -209,7 +210,7 @@ def _target(realm: Session, kind: Kind, name: str, *, delta: bool = False) -> Ta
 
 
 def _deltas_to(channel: Channel) -> Target:
-    """Publish deltas to a channel or queue."""
+    """A target that publishes deltas to a channel."""
     from penstock.columns.events.event import Event
 
     def one(data: bytes, **parts: Any) -> int:
@@ -269,8 +270,8 @@ def _publish_file(
 
 
 def _publish_pieces(target: Target, opened: OpenedFile) -> tuple[int, int, int, bool]:
-    """Each piece in one step; gives the first and last id, how many there were, and whether
-    they wait for their time."""
+    """Publish each piece in one step; gives the first and last id, their number, and whether they
+    are scheduled."""
     first = last = -1
     published, waits = 0, False
     with closing(opened.pieces), progress("publishing", opened.total) as seen:
@@ -300,7 +301,8 @@ def _publish_piece(target: Target, piece: FileEvents) -> range:
 
 
 def _waits(piece: FileEvents) -> bool:
-    """Whether the events of a piece are scheduled; the realm takes all of them so, or none."""
+    """Whether the events of a piece are scheduled; the realm accepts all or none of a piece as
+    such."""
     if isinstance(piece.events, list):
         return piece.events[0].deliver_at is not None
     columns = piece.events.schema.names

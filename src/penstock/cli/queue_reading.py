@@ -1,4 +1,4 @@
-"""``penstock queue pop``, ``peek`` and ``read``: what is on a queue, taken or looked at."""
+"""``penstock queue pop``, ``peek`` and ``read``: take events off a queue, or look at them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.columns.events.batch import EventBatch
 
 WINDOW = 10
-"""Events a transactional reader holds at most, unless it says otherwise (SEM Q2)."""
+"""Most events a transactional reader holds, unless the command says otherwise (SEM Q2)."""
 
 Timeout = Annotated[
     float | None,
@@ -32,7 +32,7 @@ Timeout = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """To the commands of queues."""
+    """Add these commands to those of queues."""
     for command in (pop, peek, read):
         queues.commands.command()(command)
 
@@ -178,5 +178,6 @@ def _committed(
         yield batches
         try:
             reader.commit()
-        except ConnectionLost as error:  # a new one is there already: what went back comes again
+        # a new connection exists already; what went back comes again
+        except ConnectionLost as error:
             note(str(error))

@@ -1,4 +1,4 @@
-"""``penstock queue``: make, look at, change, empty and remove queues, and put events on them."""
+"""``penstock queue``: create, show, edit, purge and delete queues, and push events."""
 
 from __future__ import annotations
 

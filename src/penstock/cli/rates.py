@@ -1,4 +1,5 @@
-"""Activity of a realm per second: the difference between two samples taken through the client."""
+"""The activity of a realm per second: the difference between two samples taken through the
+client."""
 
 from __future__ import annotations
 
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
     from penstock.core.vocabulary.ports import Clock
 
 STORES_MAX: Final = 200
-"""Channels and queues looked at each time: each is a request or two."""
+"""Most channels and queues in a sample: each costs a request or two."""
 
 
 class Sample(Struct, frozen=True):
-    """A realm at one moment."""
+    """The state of a realm at one moment."""
 
     at_us: int
     realm: RealmInfo
     stores: Mapping[str, ChannelInfo]
     durables: Mapping[tuple[str, str], DurableInfo]
     left_out: int
-    """Channels and queues that were not looked at."""
+    """Channels and queues that are not in the sample."""
 
 
 class StoreLine(Struct, frozen=True, kw_only=True):
@@ -42,7 +43,7 @@ class StoreLine(Struct, frozen=True, kw_only=True):
     durables: int
     published_per_s: float
     left_per_s: float
-    """Consumed, expired, moved: whatever is not there any more."""
+    """Events per second that were consumed, expired, moved, or left in any other way."""
 
 
 class DurableLine(Struct, frozen=True, kw_only=True):
@@ -52,13 +53,13 @@ class DurableLine(Struct, frozen=True, kw_only=True):
     clients: int
     outstanding: int
     in_flight: int
-    """Sent to a client and not acknowledged."""
+    """Delivered and not acknowledged."""
     oldest_ms: int | None
     offered_per_s: float
 
 
 class RealmRates(Struct, frozen=True, kw_only=True):
-    """The figures that ``penstock top`` shows."""
+    """What ``penstock top`` shows."""
 
     realm: str
     version: str
@@ -76,7 +77,7 @@ class RealmRates(Struct, frozen=True, kw_only=True):
 
 
 class Sampler:
-    """Looks at a realm again and again. Opens each channel and queue once."""
+    """Takes samples; it opens each channel and queue only once."""
 
     def __init__(self, session: Session, clock: Clock) -> None:
         self._session = session
@@ -84,8 +85,8 @@ class Sampler:
         self._opened: dict[str, Channel | Queue] = {}
 
     def look(self) -> Sample:
-        """Take a sample; it leaves out what the user may not see and what has gone meanwhile.
-        Raises ``CannotConnect``."""
+        """Take a sample, without what the user may not see and what was deleted meanwhile. Raises
+        ``CannotConnect``."""
         session = self._session
         channels, queues = session.channels.list(), session.queues.list()
         named = [*((name, True) for name in channels), *((name, False) for name in queues)]
@@ -120,7 +121,7 @@ class Sampler:
 
 
 def between(before: Sample, now: Sample) -> RealmRates:
-    """The change from one sample to the next, per second; new stores count from their start."""
+    """The change between two samples, per second; new stores count from zero."""
     seconds = max(now.at_us - before.at_us, 1) / 1_000_000
     stores = tuple(_stores(before, now, seconds))
     said = now.realm

@@ -1,4 +1,4 @@
-"""``penstock subscribe`` and ``penstock browse``: see what is on a channel."""
+"""``penstock subscribe`` and ``penstock browse``: print the events of a channel."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from penstock.columns.events.batch import EventBatch
 
 FETCH_EVENTS = 1_000
-"""Most events of a durable in our hands at once: what a crash would have redelivered."""
+"""Most events of a durable held at a time, which a crash would have delivered again."""
 WAIT_S = 0.1
-"""Waits are cut into pieces: Ctrl-C, arriving as a wait begins, is noticed after it."""
+"""Seconds of a single wait: Ctrl-C that arrives as a wait begins is noticed only after it."""
 
 Name = Annotated[
     str,
@@ -125,13 +125,13 @@ def subscribe(
 
 
 def say_waiting(name: str, timeout: float | None) -> None:
-    """To a person who might wonder."""
+    """Tell a person at the terminal that the command waits."""
     if timeout is None and sys.stderr.isatty():
         note(f"waiting for events on {name}; Ctrl-C ends")
 
 
 def _live(reading: Subscription, timeout: float | None) -> Iterator[EventBatch]:
-    """Batches until nothing comes for ``timeout`` seconds."""
+    """Yield batches until nothing comes for ``timeout`` seconds."""
     idle_s = 0.0
     while timeout is None or idle_s <= timeout:
         batch = reading.next_batch(WAIT_S)
@@ -143,7 +143,8 @@ def _live(reading: Subscription, timeout: float | None) -> Iterator[EventBatch]:
 
 
 def _consume(durable: Durable, out: Printer, limit: int | None, timeout: float | None) -> int:
-    """Print and then acknowledge: a crash between the two delivers again, never loses."""
+    """Print events, then acknowledge them: after a crash between the two they are delivered
+    again."""
     printed, idle_s = 0, 0.0
     with closing(durable), closing(out):
         while printed != limit and (timeout is None or idle_s <= timeout):

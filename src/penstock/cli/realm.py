@@ -1,4 +1,4 @@
-"""The realm that a command talks to."""
+"""Opens the session of a command."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Url = Annotated[
 @contextmanager
 def session(url: str) -> Iterator[Session]:
     """A session for one command. Raises ``CannotConnect``, ``InvalidArgument``."""
-    from penstock.client.sync.sync import connect  # brings Arrow: not before a command needs it
+    from penstock.client.sync.sync import connect  # imports Arrow, so only when a command needs it
 
     with connect(url) as opened:
-        opened.on_error(lambda error: None)  # a command hears of its errors from its own calls
+        opened.on_error(lambda error: None)  # the command's own calls raise its errors
         yield opened

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_S = 0.2
-"""Seconds between two questions for the progress."""
+"""Seconds between two queries for the progress."""
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +69,7 @@ def redrive(
 
 
 def redriven(realm: Session, store: str, to: str, selector: str, *, dry_run: bool) -> Redriven:
-    """Redrive; at a terminal one sees how far it has come."""
+    """Redrive, with the progress shown at a terminal."""
 
     def work() -> Redriven:
         return realm.redrive(store, to, selector=selector, dry_run=dry_run)
@@ -85,7 +85,7 @@ def redriven(realm: Session, store: str, to: str, selector: str, *, dry_run: boo
 
 
 def watched(work: Callable[[], T], done: Callable[[], int], seen: ProgressDisplay) -> T:
-    """Do work, and say meanwhile how much of it is done."""
+    """Run ``work``, and show meanwhile how much of it is done."""
     with ThreadPoolExecutor(1) as worker:
         result: Future[T] = worker.submit(work)
         while wait([result], timeout=LOOK_S).not_done:

@@ -1,4 +1,4 @@
-"""Looking things up: the settings of a server, what an error means."""
+"""``penstock settings`` and ``penstock error``: explain settings and error codes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def settings(
 
 
 def _aligned(rows: list[tuple[str, str, str, str]]) -> None:
-    """A table in which nothing is cut: half a path is no path."""
+    """Print a table in which nothing is cut, because half a path is useless."""
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
     for row in rows:
         write(
@@ -101,14 +101,14 @@ def _explain() -> None:
 
 
 def _said(value: Any) -> str:
-    """Numbers by digits, as settings files have them."""
+    """A value as settings files write it."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _origin(each: InForce, file: Path | None) -> str:
-    """Where to change it."""
+    """Where a setting was made, and so can be changed."""
     match each.origin:
         case "environment":
             return f"environment {each.variable}"

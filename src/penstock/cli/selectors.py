@@ -1,4 +1,4 @@
-"""``penstock selector``: what a selector means, and what it would choose (SEM F)."""
+"""``penstock selector``: explains a selector, and shows what it would choose (SEM F)."""
 
 from __future__ import annotations
 

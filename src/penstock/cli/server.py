@@ -1,4 +1,4 @@
-"""``penstock serve``: run a realm."""
+"""``penstock serve``: runs a realm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.settings import Settings
 
 FAILED = 1
-"""Exit status of a realm that would not start, or could not go on."""
+"""Exit status of a realm that could not start or continue."""
 
 
 def register(app: typer.Typer) -> None:
@@ -88,13 +88,14 @@ def _run(data: Path, wanted: Settings) -> None:
     from penstock import logs
 
     logs.configure(wanted.log.level, wanted.log.format)
-    from penstock.serving import serve as run  # Arrow and the server: once the flags are right
+    # imports Arrow and the server, so only when the flags are right
+    from penstock.serving import serve as run
 
     run(data, wanted)
 
 
 def _format_wanted(flags: dict[str, Any]) -> Any:
-    """How the log is to be written where the settings as a whole do not do."""
+    """The log format to use when the settings as a whole are invalid."""
     from penstock.logs import Format
 
     wanted = flags["log.format"] or os.environ.get("PENSTOCK_LOG_FORMAT", "auto")

@@ -1,4 +1,4 @@
-"""``penstock store``: looking after a data directory; backups of one that is in use."""
+"""``penstock store``: verify and repair data directories; back up and copy those in use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Directory = Annotated[Path, typer.Argument(help="Data directory.", metavar="DIR")]
 
 FOUND = 1
-"""Exit status of ``verify`` when something is wrong."""
+"""Exit status of ``verify`` when something is damaged."""
 
 commands = typer.Typer(
     cls=CommandGroup,
@@ -51,7 +51,7 @@ def verify(directory: Directory, format: ListFormat = "table") -> None:
     """
     import asyncio
 
-    from penstock import bootstrap  # brings Arrow: not before a command needs it
+    from penstock import bootstrap  # imports Arrow, so only when a command needs it
 
     with _quietly():
         report = asyncio.run(bootstrap.verify_store(directory))
@@ -181,8 +181,8 @@ def copy(
 
 
 def _copy(realm: Session, to: str, *, prune: bool, format: ListFormat, is_told: bool) -> None:
-    """``is_told``: also when nothing was done."""
-    from penstock.bootstrap.copies import copy_files  # brings the clients of all stores
+    """Copy once, and print the result; with ``is_told`` even if nothing had to be copied."""
+    from penstock.bootstrap.copies import copy_files  # imports the clients of all object stores
 
     done = copy_files(realm, to, prune=prune)
     if not (is_told or done.files_copied or done.files_removed):
@@ -194,7 +194,7 @@ def _copy(realm: Session, to: str, *, prune: bool, format: ListFormat, is_told: 
     copied = f"{count(done.files_copied, 'file')} of {size(done.bytes_copied)} copied"
     removed = f", {count(done.files_removed, 'file')} removed" if done.files_removed else ""
     write(f"{count(done.files, 'file')}, {size(done.bytes)}; {copied}{removed}")
-    sys.stdout.flush()  # whoever follows reads it now
+    sys.stdout.flush()  # for a program that reads this line by line
     if done.files_left:
         note(f"{count(done.files_left, 'file')} of no more events: --prune removes them")
 
@@ -241,7 +241,7 @@ def _write_findings(findings: list[Finding]) -> None:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """What is logged meanwhile is in the report, too."""
+    """Keep log lines from standard output; what they say is in the report, too."""
     from structlog.testing import capture_logs
 
     with capture_logs():

@@ -1,4 +1,4 @@
-"""``penstock top``: what happens in a realm, live in the terminal."""
+"""``penstock top``: shows the activity of a realm, live in the terminal."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _STORE_ORDERS: Final[dict[str, Callable[[StoreLine], Any]]] = {
     "size": lambda line: (-line.bytes, line.name),
     "name": lambda line: line.name,
 }
-"""Orders of the upper table, by the word of its key."""
+"""Sort keys of the upper table, by name."""
 KEYS: Final = {"p": "published", "l": "left", "e": "events", "b": "size", "n": "name"}
-"""Keys that sort; q ends, space holds the picture."""
+"""Keyboard keys that choose the order; q ends, space freezes the screen."""
 
 _NAME_MIN: Final = 8
-"""Columns a name has at least."""
+"""Fewest columns of a name."""
 _ROWS_ASIDE: Final = 8
-"""Lines of the terminal that are no rows of a table."""
+"""Lines of the terminal that are not rows of a table."""
 
 
 class View:
-    """The content of the screen, as keys have changed it."""
+    """What the screen shows, as chosen by keys."""
 
     def __init__(self) -> None:
         self.order = "published"
@@ -48,7 +48,7 @@ class View:
         self.is_ended = False
 
     def press(self, key: str) -> None:
-        """A key: q ends, space holds, the rest are :data:`KEYS`; others do nothing."""
+        """Handle a key: q ends, space freezes, the rest are :data:`KEYS`; others are ignored."""
         if key in ("q", "\x03"):
             self.is_ended = True
         elif key == " ":
@@ -57,7 +57,7 @@ class View:
             self.order = KEYS.get(key, self.order)
 
     def drawn(self, rates: RealmRates, rows: int) -> Group:
-        """The picture, with as many rows as fit, the busiest first."""
+        """The screen, with as many rows as fit, the busiest first."""
         from rich.console import Group
         from rich.text import Text
 
@@ -121,7 +121,7 @@ def top(
 
 
 After = Callable[[Callable[[float], None]], "RealmRates"]
-"""Waits for the interval in the way it is given, and looks again."""
+"""Waits with the function it is given, and takes the next sample."""
 
 
 def _pause(seconds: float) -> None:
@@ -140,13 +140,13 @@ def _write(after: After, *, once: bool) -> None:
 def _print(rates: RealmRates) -> None:
     from rich.console import Console
 
-    # A file takes what does not fit on a screen.
+    # A file gets all rows, also those that a screen has no room for.
     console = Console() if sys.stdout.isatty() else Console(width=160, color_system=None)
     console.print(View().drawn(rates, rows=10_000))
 
 
 def _live(after: After) -> None:
-    """Until q or Ctrl-C."""
+    """Redraw until q or Ctrl-C."""
     from rich.live import Live
 
     view = View()
@@ -169,7 +169,7 @@ def _live(after: After) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """Reads single keys; the terminal is as it was at the end."""
+    """Read single keys; the terminal is restored at the end."""
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 
@@ -251,14 +251,15 @@ def _table(names: Sequence[str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold reverse", expand=True)
     for at, name in enumerate(names):
         is_text = at == 0 or name == "type"
-        # Only names give way where the terminal is narrow: a number that is cut is another number.
+        # Only names are shortened on a narrow terminal: a number that is cut would be another
+        # number.
         table.add_column(name, justify="left" if is_text else "right", no_wrap=at > 0)
     return table
 
 
 def _shortened(name: str, style: str = "") -> Any:
-    """A name on one line, as wide as there is room: it loses its middle, for its end tells as much
-    as its beginning."""
+    """A name on one line, as wide as there is room. It is cut in the middle, because its end tells
+    as much as its beginning."""
     from rich.cells import cell_len, set_cell_size
     from rich.measure import Measurement
     from rich.text import Text

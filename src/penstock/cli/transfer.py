@@ -1,4 +1,4 @@
-"""``export`` and ``import``: a whole channel or queue as a folder, and back (SEM C7)."""
+"""``export`` and ``import``: copy a whole channel or queue to a folder, and back (SEM C7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NewName = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """To the commands of channels; those of queues take :func:`add_to` themselves."""
+    """Add these commands to those of channels; queues use :func:`add_to`."""
     add_to(channels.commands, "channel")
 
 
