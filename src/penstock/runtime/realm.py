@@ -129,7 +129,7 @@ class RunningRealm:
         self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock)
         self.shard.on_scheduled = self._alarm.changed.set
-        self.shard.on_deposed = self._tell_deposed
+        self.shard.on_deposed = self.cut
         self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
             self.shard.quarantine(channel_id, command)
@@ -206,7 +206,8 @@ class RunningRealm:
         clients ask the next owner instead of being told what is not true any more."""
         self._on_deposed.append(cut)
 
-    def _tell_deposed(self) -> None:
+    def cut(self) -> None:
+        """Another owner has taken over: nothing that is said from now on may reach a client."""
         for cut in self._on_deposed:
             cut()
 

@@ -1,0 +1,1 @@
+"""A node of a cluster: what it owns of the shared engine, it serves."""

@@ -1,0 +1,301 @@
+"""One node: looks at the register, claims shards, takes them over, serves them and gives them up.
+
+Who may own what is decided by :class:`~penstock.core.owning.claims.Claims`; this is the shell that
+reads, writes and waits. A shard is taken over in a fixed order: its journal is opened for the new
+epoch, which fences every owner before, and only then anything is recovered, written or removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Final, Protocol
+
+import structlog
+from msgspec import Struct
+
+from penstock.core.owning.claims import (
+    MEMBERS,
+    SHARDS,
+    Claims,
+    Lease,
+    MemberRecord,
+    RegisterLook,
+    RegisterWrite,
+)
+from penstock.core.vocabulary.errors import (
+    Conflict,
+    Deposed,
+    NameDoesNotExist,
+    PenstockError,
+    Trimmed,
+    Unknown,
+)
+from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Record, Registry, StorageEngine
+from penstock.runtime.delivery.owner_lease import OwnerLease
+from penstock.runtime.realm import RunningRealm
+
+OPENINGS_MAX: Final = 5
+"""How often a recovery is begun anew because an owner before was still removing what it needs."""
+PROBE_S: Final = 1.0
+"""How long an owner that is late may take to accept a connection."""
+
+_log = structlog.get_logger("penstock.cluster")
+
+
+class ShardServer(Protocol):
+    """Makes realms of shards, and serves them to clients."""
+
+    async def open(
+        self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
+    ) -> RunningRealm:
+        """Recover a shard whose journal has been opened for this owner."""
+        ...
+
+    async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
+        """Let clients come until ``stopping`` is set, and close the realm then. Raises what has
+        ended the realm."""
+        ...
+
+
+class _Tenure(Struct):
+    """A shard this node has claimed, as long as it looks after it."""
+
+    epoch: int
+    stopping: asyncio.Event
+    task: asyncio.Task[None] | None = None
+    realm: RunningRealm | None = None
+
+
+class ShardLease:
+    """The lease of one shard, as its writer asks for it."""
+
+    def __init__(self, node: ClusterNode, shard: int, epoch: int) -> None:
+        self._node = node
+        self._shard = shard
+        self._epoch = epoch
+
+    def holds(self) -> bool:
+        """Whether nobody else can be the owner at this moment."""
+        return self._node.holds(self._shard)
+
+    async def held(self) -> None:
+        """Come back once it holds. Raises ``Deposed`` when it never will again."""
+        while not self.holds():
+            owned = self._node.claims.owned.get(self._shard)
+            if owned is None or owned.epoch != self._epoch:
+                raise Deposed(f"shard {self._shard} is owned by another node, or another epoch")
+            await self._node.changed()
+
+
+class ClusterNode:
+    """Run by :meth:`run`; ended by :meth:`leave`, or by being cancelled."""
+
+    def __init__(
+        self,
+        engine: StorageEngine,
+        me: MemberRecord,
+        server: ShardServer,
+        clock: Clock,
+        *,
+        shards: int = 1,
+        lease_s: float = 6.0,
+    ) -> None:
+        self.claims = Claims(me, range(shards), Lease(lease_s))
+        self._engine = engine
+        self._server = server
+        self._clock = clock
+        self._shards = shards
+        self._turn_s = lease_s / 12
+        self._tenures: dict[int, _Tenure] = {}
+        self._changed = asyncio.Event()
+        """Set, and exchanged for another, with every change of what is owned."""
+        self._wakes = asyncio.Event()
+        self._tasks: asyncio.TaskGroup
+        self._left = asyncio.Event()
+
+    def holds(self, shard: int) -> bool:
+        return self.claims.holds(shard, self._clock.steady_us())
+
+    async def changed(self) -> None:
+        """Wait for something that may change who owns what, or for how long."""
+        await self._changed.wait()
+
+    async def run(self) -> None:
+        """Be a member, and serve what is owned, until :meth:`leave` has done its work.
+
+        Raises ``Deposed`` when another process has taken this node's name.
+        """
+        registry = await self._engine.registry()
+        door = await self._open_door()
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                looking = self._tasks.create_task(self._look_forever(registry))
+                writing = self._tasks.create_task(self._write_forever(registry))
+                await self._left.wait()
+                looking.cancel()
+                writing.cancel()
+        finally:
+            door.close()  # the last of all: whoever finds it closed takes this process for dead
+
+    async def leave(self) -> None:
+        """Close what is served, and let others have it at once."""
+        self.claims.leave()
+        for tenure in self._tenures.values():
+            tenure.stopping.set()
+        while self._tenures or self.claims.owned:
+            await self.changed()
+        self._left.set()
+
+    def hand_over(self, shard: int) -> None:
+        """Close a shard in order, and let another node have it."""
+        if tenure := self._tenures.get(shard):
+            tenure.stopping.set()
+
+    # --- the register --------------------------------------------------------------------
+
+    async def _look_forever(self, registry: Registry) -> None:
+        while True:
+            await self._look(registry)
+            self._follow()
+            await self._probe()
+            await asyncio.sleep(self._turn_s)
+
+    async def _look(self, registry: Registry) -> None:
+        """Read all claims, and then all members: who claims relies on this order."""
+        began_us = self._clock.steady_us()
+        claims: dict[int, Record] = {}
+        for shard in range(self._shards):
+            if (record := await registry.get(f"{SHARDS}{shard}")) is not None:
+                claims[shard] = record
+        members: dict[str, Record] = {}
+        for key in await registry.list(MEMBERS):
+            if (record := await registry.get(key)) is not None:
+                members[key.removeprefix(MEMBERS)] = record
+        ended_us = self._clock.steady_us()
+        self.claims.looked(RegisterLook(claims, members, began_us, ended_us))
+
+    async def _write_forever(self, registry: Registry) -> None:
+        while True:
+            for write in self.claims.due(self._clock.steady_us()):
+                self._tasks.create_task(self._write(registry, write))
+            self._wakes.clear()
+            try:
+                async with asyncio.timeout(self._turn_s):
+                    await self._wakes.wait()
+            except TimeoutError:
+                continue
+
+    async def _write(self, registry: Registry, write: RegisterWrite) -> None:
+        try:
+            version = await registry.cas(write.key, write.expected, write.value)
+        except Conflict:
+            await self._look(registry)  # somebody was faster: maybe this node itself
+        else:
+            self.claims.wrote(write, version, self._clock.steady_us())
+        self._follow()
+
+    async def _probe(self) -> None:
+        """Ask for owners that are late: a process that is gone has no lease to wait for."""
+        for member in list(self.claims.doubted()):
+            if await is_refused(member.address):
+                self.claims.refused(member.node, member.nonce, self._clock.steady_us())
+                self._wakes.set()
+
+    async def _open_door(self) -> asyncio.AbstractServer:
+        """Be there as long as the process is, whatever else listens."""
+        host, _, port = self.claims.me.address.rpartition(":")
+        return await asyncio.get_running_loop().create_server(_Doorstep, host, int(port))
+
+    # --- what is owned -------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Take over what is owned by now, and let go of what is not."""
+        if self.claims.is_replaced:
+            raise Deposed(f"another process is node {self.claims.me.node} now; give each its name")
+        for shard, tenure in self._tenures.items():
+            owned = self.claims.owned.get(shard)
+            if (owned is None or owned.epoch != tenure.epoch) and tenure.task is not None:
+                self._cut(shard, tenure)
+        for shard in self.claims.owned:
+            if shard not in self._tenures and self.holds(shard):
+                self._begin(shard)
+        self._tell()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        self._wakes.set()
+
+    def _begin(self, shard: int) -> None:
+        tenure = _Tenure(self.claims.owned[shard].epoch, asyncio.Event())
+        self._tenures[shard] = tenure
+        _log.info("shard.claimed", shard=shard, epoch=tenure.epoch)
+        tenure.task = self._tasks.create_task(self._own(shard, tenure))
+
+    def _cut(self, shard: int, tenure: _Tenure) -> None:
+        """Another node owns a shard: say nothing any more."""
+        _log.warning("shard.lost", shard=shard, epoch=tenure.epoch)
+        task, tenure.task = tenure.task, None
+        if tenure.realm is not None:
+            tenure.realm.cut()
+        assert task is not None, "it is cut once"
+        task.cancel()
+
+    async def _own(self, shard: int, tenure: _Tenure) -> None:
+        """Take a shard over, serve it, and give it up."""
+        try:
+            await self._serve(shard, tenure)
+        except (Deposed, Unknown) as end:
+            _log.warning("shard.lost", shard=shard, epoch=tenure.epoch, reason=str(end))
+        except PenstockError as failure:
+            _log.error("shard.not_served", shard=shard, epoch=tenure.epoch, reason=str(failure))
+        finally:
+            del self._tenures[shard]
+            self.claims.give_up(shard)
+            self._tell()
+        _log.info("shard.given_up", shard=shard, epoch=tenure.epoch)
+
+    async def _serve(self, shard: int, tenure: _Tenure) -> None:
+        tenure.realm = realm = await self._taken_over(shard, tenure.epoch)
+        try:
+            await self._server.serve(realm, tenure.stopping)
+        finally:
+            await realm.release()
+
+    async def _taken_over(self, shard: int, epoch: int) -> RunningRealm:
+        """Fence, and recover then. An owner before may still be removing what its own snapshot has
+        made superfluous: what is gone in the middle of a recovery is in that snapshot."""
+        lease = ShardLease(self, shard, epoch)
+        for attempt in count(1):
+            journal = await self._engine.journal(shard, epoch)
+            try:
+                blobs = await self._engine.blobs(shard)
+                return await self._server.open(shard, journal, blobs, lease)
+            except BaseException as failure:
+                await journal.close()
+                if not isinstance(failure, Trimmed | NameDoesNotExist) or attempt == OPENINGS_MAX:
+                    raise
+        raise AssertionError("it counts on")
+
+
+class _Doorstep(asyncio.Protocol):
+    """Whoever comes learns that somebody is there, and no more."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
+
+
+async def is_refused(address: str) -> bool:
+    """Whether a machine says that nobody listens there; one that says nothing may be frozen."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(PROBE_S):
+            connect = asyncio.get_running_loop().create_connection
+            transport, _ = await connect(asyncio.Protocol, host, int(port))
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    transport.abort()
+    return False

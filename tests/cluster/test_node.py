@@ -1,0 +1,286 @@
+"""Nodes over one engine: they claim, fence, recover, serve, and hand over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+
+import pytest
+
+from penstock import aio
+from penstock.bootstrap import rules
+from penstock.cluster.node import ClusterNode, is_refused
+from penstock.core.owning.claims import MemberRecord
+from penstock.core.vocabulary.errors import Damaged, Deposed, NameDoesNotExist
+from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
+from penstock.frontends.native.listener import NativeLimits, NativeListener
+from penstock.runtime.delivery.owner_lease import OwnerLease
+from penstock.runtime.realm import RunningRealm
+from penstock.storage.memory import MemoryPages
+from penstock.testing.engine import EngineServers, MemoryEngine
+from penstock.testing.loop import SimLoop, pass_time, simulated
+from penstock.testing.network import MACHINE
+
+URL = "penstock://somebody@127.0.0.1:9001,127.0.0.1:9002,127.0.0.1:9003"
+
+
+def the_loop() -> SimLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return loop
+
+
+class NativeServer:
+    """Serves realms on one port of a machine."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.opened: list[int] = []
+        self.before: Callable[[], None] = lambda: None
+
+    async def open(
+        self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
+    ) -> RunningRealm:
+        self.opened.append(shard)
+        self.before()
+        return await RunningRealm.open(
+            journal, blobs, MemoryPages(), rules(), the_loop(), inline, identity="i", lease=lease
+        )
+
+    async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
+        listener, ready = NativeListener(realm, "1", NativeLimits()), asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(realm.run())
+                listening = tasks.create_task(listener.run(ready))
+                await ready.wait()
+                await listener.listen("127.0.0.1", self.port)
+                await stopping.wait()
+                await listener.close()
+                await realm.close()
+                listening.cancel()
+        except BaseExceptionGroup as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
+        finally:
+            listener.cut()
+
+
+class Machine:
+    """A node on a machine of its own."""
+
+    def __init__(
+        self, servers: EngineServers, n: int, name: str = "", call: Offload = inline
+    ) -> None:
+        self.name = name or f"n{n}"
+        self.machine = f"machine {n}"
+        self.server = NativeServer(9_000 + n)
+        me = MemberRecord(self.name, f"start {n}", address=f"127.0.0.1:{9_100 + n}")
+        self.node = ClusterNode(
+            MemoryEngine(servers, call=call), me, self.server, the_loop(), lease_s=6.0
+        )
+        context = copy_context()
+        context.run(MACHINE.set, self.machine)
+        self.task = the_loop().create_task(self.node.run(), context=context)
+
+    @property
+    def owns(self) -> bool:
+        return self.node.holds(0)
+
+    def kill(self) -> None:
+        the_loop().network.kill(self.machine)
+        the_loop().kill(self.machine)
+
+
+async def until(is_so: Callable[[], bool]) -> float:
+    """How long it took."""
+    began_s = the_loop().time()
+    while not is_so():
+        await pass_time(0.05)
+        assert the_loop().time() - began_s < 120, "it never comes to this"
+    return the_loop().time() - began_s
+
+
+async def end(*machines: Machine) -> None:
+    for machine in machines:
+        machine.task.cancel()
+    await asyncio.wait([machine.task for machine in machines])
+
+
+async def three() -> tuple[EngineServers, Machine, list[Machine]]:
+    """An engine, the owner, and the others."""
+    servers = EngineServers()
+    machines = [Machine(servers, n) for n in (1, 2, 3)]
+    await until(lambda: any(each.server.opened for each in machines))
+    await pass_time(3)
+    (owner,) = [each for each in machines if each.owns]
+    return servers, owner, [each for each in machines if each is not owner]
+
+
+@simulated
+async def test_one_node_serves_and_the_others_stand_by() -> None:
+    _, owner, others = await three()
+    session = await aio.connect(URL)
+    channel = await session.channels.create("orders", type="persistent")
+
+    assert await channel.publish(b"a") == 0
+
+    assert [each.server.opened for each in others] == [[], []]
+    await session.close()
+    await end(owner, *others)
+
+
+@simulated
+async def test_a_node_that_is_handed_a_shard_serves_what_was_acknowledged() -> None:
+    _, owner, others = await three()
+    session = await aio.connect(URL)
+    channel = await session.channels.create("orders", type="persistent")
+    await channel.publish(b"a")
+
+    leaving = the_loop().create_task(owner.node.leave())
+    took_s = await until(lambda: any(each.owns for each in others))
+
+    assert took_s < 6.0, "nobody waits for a lease"
+    await leaving
+    await asyncio.wait([owner.task])
+    assert await channel.publish(b"b") == 1
+    assert [event.data async for event in channel.browse()] == [b"a", b"b"]
+    await session.close()
+    await end(*others)
+
+
+@simulated
+async def test_a_shard_moves_while_its_node_stays() -> None:
+    _, owner, others = await three()
+
+    owner.node.hand_over(0)
+    await until(lambda: any(each.owns for each in others))
+    await pass_time(30)
+
+    assert not owner.owns
+    assert not owner.task.done()
+    await end(owner, *others)
+
+
+@simulated
+async def test_a_killed_owner_is_followed_before_its_lease_is_over() -> None:
+    _, owner, others = await three()
+
+    owner.kill()
+    took_s = await until(lambda: any(each.owns for each in others))
+
+    assert took_s < 6.0, "its address refuses connections"
+    await end(*others)
+
+
+class Valve:
+    """What a machine asks of the engine waits while this is shut."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def __call__(self, call: Callable[[], object]) -> object:
+        await self.open.wait()
+        answer = call()
+        await self.open.wait()
+        return answer
+
+
+@simulated
+async def test_an_owner_that_is_cut_off_says_nothing_and_ends_when_it_comes_back() -> None:
+    servers, valve = EngineServers(), Valve()
+    owner = Machine(servers, 1, call=valve)  # type: ignore[arg-type]  # it gives what it was given
+    await until(lambda: owner.owns)
+    other = Machine(servers, 2)
+    session = await aio.connect(URL)
+    await session.channels.create("orders", type="persistent")
+    valve.open.clear()
+    assert await session.channels.list() == ["orders"], "its lease holds still"
+
+    silent_s = await until(lambda: not owner.owns)
+    looking = the_loop().create_task(session.channels.list())
+    took_s = silent_s + await until(lambda: other.owns)
+    assert took_s >= 6.0, "it may be there still"
+    await pass_time(5)
+    assert not looking.done()
+    valve.open.set()
+
+    assert await looking == ["orders"], "the next owner says so"
+    assert owner.node.claims.owned == {}
+    await session.close()
+    await end(owner, other)
+
+
+@simulated
+async def test_nothing_is_recovered_before_the_fence() -> None:
+    servers = EngineServers()
+    machine = Machine(servers, 1)
+    seen: list[str] = []
+    machine.server.before = lambda: seen.extend(frame.kind for frame in servers.log(0).frames)
+
+    await until(lambda: bool(machine.server.opened))
+
+    assert seen == ["epoch"]
+    await end(machine)
+
+
+@simulated
+async def test_a_recovery_under_which_files_are_removed_begins_anew() -> None:
+    machine = Machine(EngineServers(), 1)
+
+    def gone() -> None:
+        if len(machine.server.opened) < 3:
+            raise NameDoesNotExist("there is no blob snapshots/1.snap")
+
+    machine.server.before = gone
+    await until(lambda: len(machine.server.opened) == 3)
+
+    await pass_time(1)
+    assert machine.owns
+    await end(machine)
+
+
+@simulated
+async def test_a_node_that_cannot_recover_a_shard_lets_others_try() -> None:
+    servers, owner, others = await three()
+
+    def broken() -> None:
+        raise Damaged("no whole copy is left")
+
+    for each in others:
+        each.server.before = broken
+    owner.node.hand_over(0)
+    await until(lambda: all(each.server.opened for each in others))
+
+    await until(lambda: owner.owns and len(owner.server.opened) == 2)
+    assert servers.log(0).frames
+    await end(owner, *others)
+
+
+@simulated
+async def test_of_two_processes_with_one_name_the_older_ends() -> None:
+    servers = EngineServers()
+    first = Machine(servers, 1, "same")
+    await until(lambda: first.owns)
+
+    second = Machine(servers, 2, "same")
+    await asyncio.wait([first.task])
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        first.task.result()
+    assert raised.group_contains(Deposed, match="give each its name")
+    await until(lambda: second.owns)
+    await end(second)
+
+
+@simulated
+async def test_a_machine_that_says_nothing_does_not_refuse() -> None:
+    the_loop().network.power_off("elsewhere")
+
+    assert not await is_refused("127.0.0.1:9999")
+    the_loop().network.power_on("elsewhere")
+    assert await is_refused("127.0.0.1:9999")
