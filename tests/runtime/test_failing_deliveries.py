@@ -17,6 +17,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.deliveries import Subscription
+from penstock.runtime.delivery import selection
 from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.realm import RunningRealm
@@ -262,7 +263,8 @@ async def test_a_seat_whose_selector_takes_too_long_gives_back_what_it_held(
             raise LimitReached("too long")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Choosing, "chosen", takes_too_long)
+            patch.setattr(selection, "BESIDE_ABOVE", -1)
+            patch.setattr(Choosing, "beside", takes_too_long)
             await publish(realm, ChannelId(number), body([b"a"], n=1))
             await pass_time(0.1)
         assert isinstance(slow.reason, LimitReached)

@@ -20,6 +20,7 @@ from penstock.core.vocabulary.messages import (
     DeleteDurable,
     Demand,
     Detach,
+    EndChoosing,
     Purge,
     RollBack,
     Subscribe,
@@ -353,6 +354,38 @@ def test_what_a_client_has_no_room_for_is_granted_again_uncounted(kind: str) -> 
     assert play.channel.state.durables["d"].delivered == 6
     assert not delivered(play.do(Credit(7, 0, has_room=True)))  # nobody
     assert not delivered(play.do(Withhold(7, (span(2),), is_full=True)))
+
+
+@pytest.mark.spec("D9", "F5")
+@pytest.mark.parametrize("kind", ["exclusive", "priority"])
+def test_what_a_clients_selector_takes_long_for_is_granted_again_uncounted(kind: str) -> None:
+    play = durable_play(kind, None)
+    assert delivered(play.do(publish(5))) == {1: [0, 1, 2, 3, 4]}
+    assert not delivered(play.do(Withhold(1, (span(2, 4),), is_full=False, is_choosing=True)))
+    assert not delivered(play.do(publish(1, transient=(span(0),))))
+    assert not delivered(play.do(Credit(1, 0, has_room=True)))
+
+    effects = play.do(EndChoosing(1))
+
+    assert delivered(effects) == {1: [2, 3, 4, 5]}, "also what is not stored"
+    assert not redelivered(effects)
+
+
+@pytest.mark.spec("D9", "F5")
+def test_a_demand_is_as_large_as_before_and_ends_once_its_events_are_chosen() -> None:
+    play = durable_play("exclusive", None)
+    play.do(Detach(1))
+    play.do(publish(3))
+    play.do(Attach("d", 2, "s2", None, pull=True))
+    assert delivered(play.do(Demand(2, 2))) == {2: [0, 1]}
+    play.do(Demand(2, 2))
+    play.do(Withhold(2, (span(2),), is_full=False, is_choosing=True))
+    assert not finished(play.do(Demand(2, 0))), "what is there goes out first"
+
+    effects = play.do(EndChoosing(2))
+
+    assert delivered(effects) == {2: [2]}
+    assert finished(effects)
 
 
 @pytest.mark.spec("D8", "D9")

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Credit, Detach, Purge, Skip, Subscribe, Withhold
+from penstock.core.vocabulary.messages import (
+    Credit,
+    Detach,
+    EndChoosing,
+    EndRelay,
+    Purge,
+    Skip,
+    Subscribe,
+    Withhold,
+)
 from penstock.testing.play import delivered, finished, publish, span
 from tests.core.plays import play_of
 
@@ -109,6 +118,42 @@ def test_what_a_client_has_no_room_for_comes_when_it_has() -> None:
     assert not delivered(play.do(Credit(1, 9)))
     assert delivered(play.do(Credit(1, 0, has_room=True))) == {1: [7]}
     assert not delivered(play.do(Withhold(7, (span(2, 4),), is_full=True)))  # nobody
+
+
+@pytest.mark.spec("F5")
+def test_what_its_selector_takes_long_for_comes_once_it_is_chosen_whatever_room_there_is() -> None:
+    play = play_of(events=6)
+    assert delivered(play.do(Subscribe(1, "s", 0, credit=5))) == {1: [0, 1, 2, 3, 4]}
+    assert not delivered(play.do(Withhold(1, (span(2, 4),), is_full=True, is_choosing=True)))
+    assert not delivered(play.do(publish(1)))
+    assert not delivered(play.do(Credit(1, 2, has_room=True)))
+
+    assert delivered(play.do(EndChoosing(1))) == {1: [2, 3, 4, 5, 6]}
+    assert not delivered(play.do(Withhold(1, (span(6),), is_full=True, is_choosing=True)))
+    assert not delivered(play.do(EndChoosing(1))), "there is no room"
+    assert delivered(play.do(Credit(1, 0, has_room=True))) == {1: [6]}
+    assert not play.do(EndChoosing(7))  # nobody
+
+
+@pytest.mark.spec("E8", "F5")
+def test_transient_events_wait_for_a_selector_that_takes_long_while_there_is_memory() -> None:
+    play = play_of(events=2)
+    play.do(Subscribe(1, "slow", 0, credit=9))
+    play.do(Withhold(1, (span(1),), is_full=False, is_choosing=True))
+    play.do(Subscribe(2, "there", 2, credit=9))
+    passing = publish(1, transient=(span(0),))
+    assert delivered(play.do(passing)) == {2: [2]}
+    assert list(play.channel.state.relayed) == [2]
+
+    assert delivered(play.do(EndChoosing(1))) == {1: [1, 2]}
+    assert not play.channel.state.relayed
+    assert play.channel.state.counters.relayed == 1
+
+    play.do(Withhold(1, (), is_full=False, is_choosing=True))
+    play.do(passing)
+    play.do(EndRelay(spares=False))
+    assert not delivered(play.do(EndChoosing(1)))
+    assert play.channel.state.counters.relayed == 2
 
 
 @pytest.mark.spec("E6")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.channel.dead import buried, lowest, moved_at_once, unconsumed
 from penstock.core.channel.holding import Bury, Hold, check_sole, decide_holding
-from penstock.core.channel.interest import unwanted
+from penstock.core.channel.interest import not_chosen_yet, unwanted
 from penstock.core.channel.publish import decide_publish
 from penstock.core.channel.recall import not_recalled, refuse_recalled
 from penstock.core.channel.release import Release, decide_release
@@ -39,6 +39,7 @@ from penstock.core.vocabulary.messages import (
     DurableDeleted,
     Edit,
     Edited,
+    EndChoosing,
     EndRelay,
     Lose,
     Publish,
@@ -130,7 +131,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
-        case Skip() | Withhold() | ConfirmRecall() | Lose():
+        case Skip() | Withhold() | EndChoosing() | ConfirmRecall() | Lose():
             pass
         case _:
             raise AssertionError(f"a channel does not know {type(command).__name__}")
@@ -392,6 +393,8 @@ def _taken_out(state: ChannelState, command: Purge | Redrive | Quarantine | EndR
         passed = _let_go(state, state.fresh.overlap(state.passing))
         going = state.relayed.copy()
         going.add_all(state.leaving)
+        if going and command.spares:
+            going.discard_all(not_chosen_yet(state.subscribers.values(), state.seats.values()))
         relayed = (Removed(going.spans, Cause.RELAYED),) if going else ()
         return Decided((*relayed, *passed), len(state.relayed))
     gone, cause = state.stored_part(command.spans), _CAUSES[type(command)]

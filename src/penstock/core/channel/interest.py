@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from msgspec import Struct
 
 from penstock.core.durable.durable import Durable
+from penstock.core.durable.seat import Seat
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Spans
@@ -38,6 +39,21 @@ def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subs
     for subscriber in subscribers:
         left.discard_all(subscriber.waits_for(left))
     return left
+
+
+def not_chosen_yet(
+    subscribers: Iterable[Subscriber], seats: Iterable[tuple[Durable, Seat]]
+) -> IdSet:
+    """The events that come, for some of these, once a selector has been put to what is before
+    them, or to them: it takes long."""
+    found = IdSet()
+    for subscriber in subscribers:
+        if subscriber.is_choosing and subscriber.lost_us is None:
+            found.add(Span(subscriber.cursor, _BEYOND))
+    for durable, seat in seats:
+        if seat.is_choosing:
+            found.add_all(durable.ready)
+    return found
 
 
 def awaited(subscribers: Collection[Subscriber], span: Span, matched: Mapping[str, Spans]) -> IdSet:

@@ -24,6 +24,7 @@ from penstock.core.vocabulary.messages import (
     Demand,
     Detach,
     Digest,
+    EndChoosing,
     Lose,
     Publish,
     RollBack,
@@ -57,7 +58,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _confirm_recall(state, subscription)
         case AssignLanes():
             _assign(state, command)
-        case Skip() | Withhold():
+        case Skip() | Withhold() | EndChoosing():
             _not_sent(state, command)
         case Release():
             release(state, command)
@@ -216,11 +217,14 @@ def recalls(state: ChannelState) -> list[Recall]:
     return found
 
 
-def _not_sent(state: ChannelState, command: Skip | Withhold) -> None:
-    if isinstance(command, Skip):
-        _skip(state, command.subscription, command.spans)
-    else:
-        _withhold(state, command)
+def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing) -> None:
+    match command:
+        case Skip(subscription, spans):
+            _skip(state, subscription, spans)
+        case Withhold():
+            _withhold(state, command)
+        case EndChoosing(subscription):
+            _chosen(state, subscription)
 
 
 def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
@@ -242,9 +246,25 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
         state.delivered -= subscriber.counted(command.spans)
         subscriber.withheld(command.spans)
         subscriber.is_full = command.is_full
+        subscriber.is_choosing = command.is_choosing
     elif (held := state.seats.get(command.subscription)) is not None:
-        held[0].withheld(IdSet(Span(*span) for span in command.spans))
-        held[1].is_full = command.is_full
+        durable, seat = held
+        ids = IdSet(Span(*span) for span in command.spans)
+        durable.withheld(ids)
+        if command.is_choosing:  # what is not stored waits with the others
+            for going_by in (state.relayed, state.leaving):
+                durable.ready.add_all(going_by.overlap(ids))
+        if seat.demand is not None:
+            seat.demand += len(ids)
+        seat.is_full, seat.is_choosing = command.is_full, command.is_choosing
+    state.dirty = True
+
+
+def _chosen(state: ChannelState, subscription: int) -> None:
+    if (subscriber := state.subscribers.get(subscription)) is not None:
+        subscriber.is_choosing = False
+    elif (held := state.seats.get(subscription)) is not None:
+        held[1].is_choosing = False
     state.dirty = True
 
 
@@ -339,9 +359,13 @@ def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
     cancelled, state.cancelled = state.cancelled, []
     for subscription in cancelled:
         held = state.seats.get(subscription)
-        if held is not None and held[1].demand:
-            held[1].demand = 0
-            yield Finished(subscription)
+        if held is None or not held[1].demand:
+            continue
+        if held[1].is_choosing:  # what is there already goes out first
+            state.cancelled.append(subscription)
+            continue
+        held[1].demand = 0
+        yield Finished(subscription)
 
 
 def _assign(state: ChannelState, command: AssignLanes) -> None:

@@ -20,6 +20,7 @@ class Seat:
         "auto_ack",
         "demand",
         "in_flight",
+        "is_choosing",
         "is_full",
         "reach",
         "recalls",
@@ -61,6 +62,8 @@ class Seat:
         """The session's connection cannot take more right now."""
         self.is_full = False
         """Its client has no room for more bytes right now."""
+        self.is_choosing = False
+        """Its own selector is being put to what it is to get next."""
         self.recalls: list[IdSet] = []
         """Sent and taken back since (SEM D11); the client has not said yet that it knows."""
         self.refused = IdSet()
@@ -72,7 +75,8 @@ class Seat:
 
     @property
     def credit(self) -> int:
-        if self.stalled or self.is_full or self.recalls or self.sole:
+        can_take = not (self.stalled or self.is_full or self.is_choosing)
+        if not can_take or self.recalls or self.sole:
             return 0
         if self.demand is not None:
             return self.demand  # SEM D9: synchronous fetches are not limited by the window

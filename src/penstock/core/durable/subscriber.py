@@ -13,6 +13,7 @@ class Subscriber:
         "credit",
         "cursor",
         "durable",
+        "is_choosing",
         "is_full",
         "lost_us",
         "missed",
@@ -55,6 +56,8 @@ class Subscriber:
         self.stalled = False
         self.is_full = False
         """Its client has no room for more bytes, whatever its credit."""
+        self.is_choosing = False
+        """Its selector is being put to what it is to get next."""
         self.asks = False
         """Whether it is to be told once it has all there is, or no credit left."""
         self.pulls = False
@@ -127,8 +130,8 @@ class Subscriber:
 
     @property
     def hungry(self) -> bool:
-        can_take = not self.stalled and not self.is_full and self.lost_us is None
-        return self.credit > 0 and can_take
+        can_take = not (self.stalled or self.is_full or self.is_choosing)
+        return self.credit > 0 and can_take and self.lost_us is None
 
     def advance(self, stored: IdSet, end: int, chunk: int) -> Spans:
         """The next events below ``end`` to send, at most its credit and ``chunk``; moves the

@@ -300,12 +300,21 @@ class Skip(Command, frozen=True):
 
 class Withhold(Command, frozen=True):
     """The shell did not send these of what was granted, nor anything behind them: the client has
-    no room for as many bytes. They come again, those of a durable perhaps to another one."""
+    no room for as many bytes, or its selector takes long. They come again, those of a durable
+    perhaps to another one."""
 
     subscription: int
     spans: Spans
     is_full: bool
     """Nothing is granted until there is room (:class:`Credit`)."""
+    is_choosing: bool = False
+    """Nothing is granted until its selector has been put to these (:class:`EndChoosing`)."""
+
+
+class EndChoosing(Command, frozen=True):
+    """The selector of a subscription has been put to what was withheld for it."""
+
+    subscription: int
 
 
 class Detach(Command, frozen=True):
@@ -347,6 +356,9 @@ class Redrive(Command, frozen=True):
 class EndRelay(Command, frozen=True):
     """Events that are relayed, or were evicted, have been offered to all who are attached (SEM E8,
     T3); those that are never stored leave once they have reached them all (SEM J4)."""
+
+    spares: bool = True
+    """Whether there is memory for events that wait for a selector that takes long."""
 
 
 # --- facts --------------------------------------------------------------------------------

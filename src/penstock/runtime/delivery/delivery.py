@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import pyarrow as pa
 import structlog
 
+from penstock.columns.events.batch import within
 from penstock.columns.keys.lane_values import lanes_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel.channel import Channel
 from penstock.core.durable.lanes import AssignLanes
-from penstock.core.ids.ids import Span
+from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Finished
 from penstock.core.vocabulary.errors import (
     Deposed,
-    LimitReached,
     NameDoesNotExist,
     PenstockError,
     StorageFailed,
@@ -25,6 +26,7 @@ from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.delivery.byte_credit import Room, parted
+from penstock.runtime.delivery.choosers import Choosers, SelectorUse
 from penstock.runtime.delivery.merged_delivery import (
     KnownKeys,
     Made,
@@ -34,12 +36,12 @@ from penstock.runtime.delivery.merged_delivery import (
 )
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock.runtime.delivery.prefetch import ReadAhead
-from penstock.runtime.delivery.selection import Choosing, while_wanted
+from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
-from penstock.runtime.store.outgoing_batch import Rows, others
+from penstock.runtime.store.outgoing_batch import Rows, others, spans_in
 from penstock.runtime.store.sealed_file import Damage
 
 _log = structlog.get_logger("penstock.delivery")
@@ -115,6 +117,8 @@ class Dispatch:
         self.lease = lease
         """Nothing is delivered unless it holds at that moment."""
         self.choosing = Choosing(offload, clock)
+        self.choosers = Choosers(self.choosing, clock, self._is_open, self._chooser_failed)
+        """Subscriptions whose own selectors take long wait there."""
         self.files = OpenFiles(blobs, cache_bytes_max)
         self.ahead = ReadAhead()
         self._clock = clock
@@ -156,6 +160,7 @@ class Dispatch:
         self._outlets.pop(subscription, None)
         self._known.pop(subscription, None)
         self._rooms.pop(subscription, None)
+        self.choosers.forget(subscription)
 
     def taken(self, subscription: int, size: int) -> bool:
         """A client's application has taken so many bytes; whether any event has room now."""
@@ -276,7 +281,7 @@ class Dispatch:
             await self.rely()
             outlet.finished()
             return True
-        sent = await self._delivered(round_, effect, outlet)
+        sent = await self._deliver(round_, effect, outlet)
         if not outlet.writable:
             channel.stall(outlet.session, stalled=True)
         return sent or effect.subscription in channel.state.subscribers
@@ -307,19 +312,15 @@ class Dispatch:
         command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
         round_.channel.attend(command, self._clock.now_us())
 
-    def _is_open(self, effect: Deliver) -> bool:
-        return effect.subscription in self._outlets
+    def _is_open(self, subscription: int) -> bool:
+        return subscription in self._outlets
 
-    async def _delivered(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
-        """As :meth:`_deliver`; ends the subscription where its selector takes too long."""
-        try:
-            return await self._deliver(round_, effect, outlet)
-        except LimitReached as error:
-            if self._is_open(effect):
-                self.ended([effect.subscription], error)
-            self._give_back(round_.channel, effect)
-            self.on_failed(effect.subscription)
-            return False
+    def _chooser_failed(self, subscription: int, failure: Exception) -> None:
+        """The selector of a subscription takes too long, or cannot be put to its events."""
+        if not isinstance(failure, PenstockError):
+            failure = as_internal_error(self._note(self._outlets[subscription][0], failure))
+        self.ended([subscription], failure)
+        self.on_failed(subscription)
 
     def _give_back(self, channel: Channel, effect: Deliver | Finished) -> None:
         """Nobody is there any more: what was not sent was not delivered."""
@@ -351,6 +352,8 @@ class Dispatch:
         if unsent:
             round_.channel.attend(Skip(effect.subscription, tuple(unsent)), now_us)
         self._withhold(round_, effect, held_from)
+        if held_from is None and selector is not None:
+            self.choosers.passed(effect.subscription, effect.spans[-1].end)
         return sent
 
     async def _deliver_read(
@@ -358,17 +361,11 @@ class Dispatch:
     ) -> tuple[bool, int | None]:
         """Send what the outlet's selector chooses of ``spans``; adds what it does not choose to
         ``unsent``. Whether any of it went, and the first id for which there was no room."""
-        selector, now_us = outlet.selector, self._clock.now_us()
-        messages = messages_of(round_.channel)
         sent = False
         rows, damage = await self._rows(round_, spans)
         unsent += damage.ids.spans
-        for part in rows:
-            chosen: Rows | None = part
-            if selector is not None:
-                chosen = await self.choosing.chosen(
-                    part, selector, now_us, messages, lambda: self._is_open(effect)
-                )
+        use = self._use(round_.channel, outlet)
+        for part, chosen in self.choosers.chosen(effect.subscription, outlet.session, use, rows):
             if chosen is not part:
                 unsent += others(part.spans, chosen.spans if chosen is not None else ())
             if chosen is not None:
@@ -377,7 +374,12 @@ class Dispatch:
                 sent |= was_sent
                 if held_from is not None:
                     return sent, held_from
-        return sent, None
+        return sent, self.choosers.waits_from(effect.subscription)
+
+    def _use(self, channel: Channel, outlet: Outlet) -> SelectorUse | None:
+        if outlet.selector is None:
+            return None
+        return SelectorUse(outlet.selector, self._clock.now_us(), messages_of(channel))
 
     def _send(self, rows: Rows, effect: Deliver, outlet: Outlet) -> tuple[bool, int | None]:
         """Whether any of them went; and the first id for which there was no room any more."""
@@ -395,33 +397,29 @@ class Dispatch:
         return sent, None
 
     def _withhold(self, round_: _Round, effect: Deliver, held_from: int | None) -> None:
-        """Tell the core what its client has no room for, and that it has no more at all."""
+        """Tell the core what its client has no room for, and that it has no more at all; and what
+        its selector takes long for."""
         room = self._rooms.get(effect.subscription)
-        if room is None or (held_from is None and not room.is_full):
+        if held_from is None and (room is None or not room.is_full):
             return
         spans: Spans = ()
         if held_from is not None:
             spans = parted(effect.spans, held_from)[1]
             round_.held.add(effect.subscription)
-        is_full = not room.is_half_free
-        round_.channel.attend(Withhold(effect.subscription, spans, is_full), self._clock.now_us())
+        command = Withhold(
+            effect.subscription,
+            spans,
+            is_full=room is not None and not room.is_half_free,
+            is_choosing=self.choosers.has(effect.subscription),
+        )
+        round_.channel.attend(command, self._clock.now_us())
 
     async def _deliver_merged(
         self, round_: _Round, store: MergeStore, known: KnownKeys, effect: Deliver, outlet: Outlet
     ) -> bool:
         channel, now_us = round_.channel, self._clock.now_us()
-        selector = outlet.selector
-        chosen = None
-        if selector is not None and (whole := store.whole(effect.spans)) is not None:
-            mask = await self.choosing.mask(
-                whole.batch,
-                selector,
-                now_us,
-                messages_of(channel),
-                while_wanted(lambda: self._is_open(effect)),
-            )
-            chosen = SelectedRows(whole, mask)
-        rows, skipped = outgoing(store, known, effect.spans, chosen, round_.made)
+        spans, chosen, held_from = self._chosen_merged(channel, store, effect, outlet)
+        rows, skipped = outgoing(store, known, spans, chosen, round_.made) if spans else ([], ())
         if skipped:
             channel.attend(Skip(effect.subscription, skipped), now_us)
         if rows:
@@ -431,10 +429,36 @@ class Dispatch:
                 outlet.deliver(frame, ())
                 if effect.subscription in self._rooms:
                     self._rooms[effect.subscription].sent(len(frame.body))
+        self._withhold(round_, effect, held_from)
         if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
             kept_up(known, subscriber.cursor, channel.state.next_id)
-        self._withhold(round_, effect, None)
         return bool(rows)
+
+    def _chosen_merged(
+        self, channel: Channel, store: MergeStore, effect: Deliver, outlet: Outlet
+    ) -> tuple[Spans, SelectedRows | None, int | None]:
+        """What may go out of a grant, what of it the outlet's selector chooses, if it has one, and
+        the first id for which the selector takes long."""
+        spans, use = effect.spans, self._use(channel, outlet)
+        whole = None if use is None else store.whole(spans)
+        if use is None or whole is None:
+            return spans, None, None
+        subscription = effect.subscription
+        if (mask := self.choosers.mask_now(subscription, use, whole.batch)) is not None:
+            return spans, SelectedRows(whole, mask), None
+        found = IdSet()
+        rows = [Rows(spans_in(whole.batch), batch=whole.batch)]
+        for _, part in self.choosers.chosen(subscription, outlet.session, use, rows):
+            found.add_all(IdSet(() if part is None else part.spans))
+        held_from = self.choosers.waits_from(subscription)
+        if held_from is not None:
+            spans = parted(spans, held_from)[0]
+            whole = store.whole(spans) if spans else None
+        else:
+            self.choosers.passed(subscription, spans[-1].end)
+        if whole is None:
+            return spans, None, held_from
+        return spans, SelectedRows(whole, pa.array(within(whole.ids, found.spans))), held_from
 
     async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[Rows], Damage]:
         found = round_.read.get(spans)

@@ -1,31 +1,36 @@
-"""Selectors applied to the events read for a subscription: in a thread where that takes long, for
-a limited time, and only while somebody is there to get the events."""
+"""Selectors put to stored events: in a thread where that takes long, for a limited time, and only
+while somebody is there who wants to know."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from penstock.columns.events.batch import ids_of, runs_of
 from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import Messages
 from penstock.columns.selectors.patterns import Check
+from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.core.vocabulary.ports import Clock, Offload
-from penstock.runtime.store.outgoing_batch import Rows
 
 BESIDE_ABOVE: Final = 16 << 20
 """Bytes to look at, each as often as the selector does, above which a thread does it: some
 hundredths of a second."""
 BUDGET_S: Final = 5.0
 """A selector may take so long for what is sent at once."""
+_MANY: Final = 64
+"""With more gaps than this a set is made of ids, not of ranges."""
+
+T = TypeVar("T")
 
 
-def patience(clock: Clock, first: int) -> Check:
+def patience(clock: Clock, first: int, spent_us: int = 0) -> Check:
     """A check that raises ``LimitReached`` once a selector has taken too long for the events from
-    ``first`` on."""
-    ends_us = clock.now_us() + int(BUDGET_S * 1_000_000)
+    ``first`` on; it has ``spent_us`` on some of them before."""
+    ends_us = clock.now_us() + int(BUDGET_S * 1_000_000) - spent_us
 
     def check() -> None:
         if clock.now_us() > ends_us:
@@ -38,28 +43,15 @@ def patience(clock: Clock, first: int) -> Check:
 
 
 class Choosing:
-    """Applies selectors to what is on its way out."""
+    """Applies selectors, in a thread where that takes long."""
 
     def __init__(self, offload: Offload, clock: Clock) -> None:
         self._offload = offload
         self._clock = clock
 
-    async def chosen(
-        self,
-        part: Rows,
-        selector: Selector,
-        now_us: int,
-        messages: Messages | None,
-        is_wanted: Callable[[], bool],
-    ) -> Rows | None:
-        """The rows ``selector`` matches: ``part`` itself if all, None if none.
-
-        Raises ``LimitReached`` when it takes too long, or nobody wants it any more.
-        """
-        if selector.work * part.weight <= BESIDE_ABOVE:
-            return part.chosen(selector, now_us, messages)
-        check = self._check(part.spans[0].first, while_wanted(is_wanted))
-        return await self._offload(lambda: part.chosen(selector, now_us, messages, check))
+    async def beside(self, look: Callable[[], T]) -> T:
+        """Do what takes long beside the loop."""
+        return await self._offload(look)
 
     async def mask(
         self,
@@ -88,11 +80,10 @@ class Choosing:
         return check
 
 
-def while_wanted(is_wanted: Callable[[], bool]) -> Check:
-    """A check that raises ``LimitReached`` once a subscription is over."""
-
-    def check() -> None:
-        if not is_wanted():
-            raise LimitReached("the subscription is over")
-
-    return check
+def matching_ids(batch: pa.RecordBatch, mask: pa.BooleanArray) -> IdSet:
+    """The ids of the rows of a stored batch that a mask says match."""
+    ids = ids_of(batch)[mask.to_numpy(zero_copy_only=False)]
+    firsts, ends = runs_of(ids)
+    if len(firsts) - 1 > _MANY:
+        return IdSet.of(ids.tolist())
+    return IdSet.of_runs(firsts.tolist(), ends.tolist())

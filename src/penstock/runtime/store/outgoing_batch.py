@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from penstock.columns.events.batch import ids_of, runs_of
+from penstock.columns.events.batch import ids_of, runs_of, within
 from penstock.columns.files.lean_columns import lean
 from penstock.columns.merge.states import is_packed
 from penstock.columns.schema.ipc import batch_bytes, packed_bytes
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import Messages
-from penstock.columns.selectors.patterns import Check, unlimited
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store.sealed_file import Publishers
@@ -28,6 +27,26 @@ FRAME_MAX = 16 << 20
 """Larger batches are sent in parts."""
 
 
+class Looked:
+    """Which of the first rows of a batch a selector matches, as far as it was put to them."""
+
+    __slots__ = ("_masks", "rows")
+
+    def __init__(self) -> None:
+        self._masks: list[pa.BooleanArray] = []
+        self.rows = 0
+        """How many it was put to."""
+
+    def add(self, mask: pa.BooleanArray) -> None:
+        """Which of the next rows match."""
+        self._masks.append(mask)
+        self.rows += len(mask)
+
+    @property
+    def mask(self) -> pa.BooleanArray:
+        return pa.concat_arrays(self._masks)
+
+
 class Rows:
     """Some events, ready to be sent: a batch as it came, or one made for the occasion."""
 
@@ -37,6 +56,7 @@ class Rows:
         "_chosen",
         "_frame",
         "_frames",
+        "_looked",
         "_wanted",
         "at_us",
         "count",
@@ -68,6 +88,7 @@ class Rows:
         self._chosen: dict[str, Rows | None] = {}
         self._wanted: set[str] = set()
         self._frame: EventFrame | None = None
+        self._looked: dict[str, Looked] = {}
         self.first_id = -1 if piece is None else piece.first
         self.at_us = 0 if piece is None else piece.at_us
 
@@ -107,28 +128,43 @@ class Rows:
         selector: Selector,
         now_us: int,
         messages: Messages | None = None,
-        check: Check = unlimited,
     ) -> Rows | None:
         """The rows ``selector`` matches: itself if all, None if none.
 
-        Worked out once however many receivers have this selector. Raises what ``check`` does,
-        which is asked from time to time.
+        Worked out once however many receivers have this selector.
         """
-        text = selector.text
-        if text not in self._chosen:
-            found = self._matching(selector, now_us, messages, check)
-            if found is self:
-                self._wanted.add(text)  # rows that hold themselves would stay in memory
-            self._chosen[text] = None if found is self else found
+        if not self.was_chosen(selector.text):
+            if self._frame is None or self._frame.now_us != now_us:
+                self._frame = EventFrame(self.batch, now_us, messages)
+            self._choose(selector.text, selector.mask_in(self._frame))
+        return self._chosen_before(selector.text)
+
+    def chosen_as(self, text: str, matched: IdSet) -> Rows | None:
+        """The rows that the selector ``text`` matches, which are those of ``matched``: itself if
+        all, None if none."""
+        if not self.was_chosen(text):
+            mask = within(ids_of(self.batch), matched.overlap(IdSet(self.spans)).spans)
+            self._choose(text, pa.array(mask))
+        return self._chosen_before(text)
+
+    def was_chosen(self, text: str) -> bool:
+        """Whether it is known what a selector matches."""
+        return text in self._chosen
+
+    def looked_for(self, text: str) -> Looked:
+        """As far as a selector was put to these, slice by slice, whoever has it."""
+        return self._looked.setdefault(text, Looked())
+
+    def _chosen_before(self, text: str) -> Rows | None:
         return self if text in self._wanted else self._chosen[text]
 
-    def _matching(
-        self, selector: Selector, now_us: int, messages: Messages | None, check: Check
-    ) -> Rows | None:
-        if self._frame is None or self._frame.now_us != now_us:
-            self._frame = EventFrame(self.batch, now_us, messages)
-        self._frame.check = check
-        mask = selector.mask_in(self._frame)
+    def _choose(self, text: str, mask: pa.BooleanArray) -> None:
+        found = self._matching(mask)
+        if found is self:
+            self._wanted.add(text)  # rows that hold themselves would stay in memory
+        self._chosen[text] = None if found is self else found
+
+    def _matching(self, mask: pa.BooleanArray) -> Rows | None:
         if mask.true_count == 0:
             return None
         if mask.true_count == self.count:

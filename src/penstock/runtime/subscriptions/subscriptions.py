@@ -32,6 +32,7 @@ from penstock.core.vocabulary.messages import (
     DeleteDurable,
     Demand,
     Detach,
+    EndChoosing,
     Lose,
     Purge,
     PurgeDurable,
@@ -81,6 +82,7 @@ class Subscriptions:
         """Channel of each open subscription."""
         self._places = ResumePlaces()
         dispatch.on_failed = self.detach
+        dispatch.choosers.on_chosen = self._chosen
         self.holding = Holding(shard, self._numbers.get)
 
     # --- plain subscriptions -------------------------------------------------------------
@@ -424,6 +426,11 @@ class Subscriptions:
         else:
             command = (RollBack if roll_back else Ack)(subscription, spans)
         self._shard.submit(Do(channel_id, command, reply))
+
+    def _chosen(self, subscription: int) -> None:
+        """A selector that takes long was put to what comes next: it may be granted now."""
+        if channel_id := self._numbers.get(subscription):
+            self._shard.submit(Do(channel_id, EndChoosing(subscription)))
 
     # --- ends ----------------------------------------------------------------------------
 

@@ -38,6 +38,11 @@ class MemoryLimits(Struct, frozen=True):
             return self.paged_bytes_max - meter.paged_bytes
         return self.heap_bytes_max - meter.memory_bytes
 
+    def are_half_free(self, meter: Meter) -> bool:
+        """Whether events that are not stored may stay in memory a little longer."""
+        heap_is = meter.memory_bytes * 2 <= self.heap_bytes_max
+        return heap_is and meter.off_heap_bytes * 2 <= self.off_heap_bytes_max
+
 
 class Placing:
     """Pages and off-heap memory, as a group uses them."""

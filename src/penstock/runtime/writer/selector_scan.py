@@ -6,16 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import pyarrow as pa
 from msgspec import Struct
 
-from penstock.columns.events.batch import ids_of, runs_of
 from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import Messages
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.runtime.access.askers import Asker, asker
-from penstock.runtime.delivery.selection import BESIDE_ABOVE, Choosing
+from penstock.runtime.delivery.selection import BESIDE_ABOVE, Choosing, matching_ids
 from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.open_files import OpenFiles
 from penstock.runtime.store.outgoing_batch import Rows
@@ -28,8 +26,6 @@ SCAN_EVENTS = 65_536
 """Stored events that are read at once."""
 CATCHING_UP_MAX: Final = 20
 """So often a look goes on to what has come meanwhile, where that is much."""
-_MANY = 64
-"""With more gaps than this a set is made of ids, not of ranges."""
 _BEHIND: Final = object()
 
 Among = Callable[[Group], IdSet]
@@ -129,7 +125,7 @@ class Matching:
             left.discard_all(IdSet(step.ids))
             for rows in step.rows:
                 frame = EventFrame(rows.batch, step.now_us, step.messages)
-                self._found.add_all(_chosen(rows.batch, self._selector.mask_in(frame)))
+                self._found.add_all(matching_ids(rows.batch, self._selector.mask_in(frame)))
             self._looked.add_all(IdSet(step.ids))
         return self._found.overlap(there)
 
@@ -159,13 +155,5 @@ class Matching:
             mask = await self._choosing.mask(
                 rows.batch, self._selector, step.now_us, step.messages, wanted_by.check
             )
-            self._found.add_all(_chosen(rows.batch, mask))
+            self._found.add_all(matching_ids(rows.batch, mask))
         self._looked.add_all(IdSet(step.ids))
-
-
-def _chosen(batch: pa.RecordBatch, mask: pa.BooleanArray) -> IdSet:
-    ids = ids_of(batch)[mask.to_numpy(zero_copy_only=False)]
-    firsts, ends = runs_of(ids)
-    if len(firsts) - 1 > _MANY:
-        return IdSet.of(ids.tolist())
-    return IdSet.of_runs(firsts.tolist(), ends.tolist())

@@ -234,6 +234,7 @@ class Shard:
     def _refuse_waiting(self, failure: PenstockError) -> None:
         waiting = self._serving + self._ahead + self._waiting + self.looking.drained()
         self._serving, self._ahead, self._waiting = [], [], []
+        self._dispatch.choosers.close()
         for work in waiting:
             _reply(work.reply, None, failure)
         between, self._between = self._between, []
@@ -268,6 +269,7 @@ class Shard:
         group.may_move = self._resting is None
         group.touched |= self._woken
         self._woken = {}
+        self._dispatch.choosers.begin_turn()
         answers = self._decide(waiting, group)
         if self.state.to_open:
             await self._open_files()
@@ -519,7 +521,8 @@ class Shard:
                 break
         if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
             return
-        for fact in channel.decide(EndRelay(), self._clock.now_us()).facts:
+        command = EndRelay(spares=self._limits.are_half_free(self.state.meter))
+        for fact in channel.decide(command, self._clock.now_us()).facts:
             self.state.apply(number, fact)
 
     async def _perform(self, number: int, below: int | None = None) -> bool:
