@@ -17,6 +17,7 @@ def many() -> list[penstock.Event]:
     return [penstock.Event(properties={"sku": f"a{n % 9}", "price": n / 2}) for n in range(COUNT)]
 
 
+@pytest.mark.slow
 def test_a_table_has_every_column_and_is_not_larger_for_it(orders: Channel) -> None:
     orders.publish_many(many())
     before = orders.read().get_total_buffer_size()

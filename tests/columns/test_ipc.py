@@ -105,6 +105,7 @@ def test_the_ends_of_the_first_column_are_read_without_the_others() -> None:
     assert edges_of(packed, 9) is None
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_large_once_it_is_uncompressed_is_refused() -> None:
     words = random.Random(1).randbytes(2 << 20)
     batch = body_of_columns([words * 40])

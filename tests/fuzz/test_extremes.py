@@ -14,6 +14,7 @@ from tests.fuzz.bounding import in_time
 from tests.fuzz.extremes import ROUNDS, conversation, kinds, messages, serve, served
 
 
+@pytest.mark.slow
 def test_every_request_there_is_is_tried() -> None:
     asked = {kind.__name__ for kind in TAGS.values()}
 

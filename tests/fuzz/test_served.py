@@ -50,6 +50,7 @@ def test_a_process_that_ends_is_noticed() -> None:
             realm.check()
 
 
+@pytest.mark.slow
 def test_a_seed_asks_the_same_again_in_every_protocol() -> None:
     first = [(one.what, one.protocol) for one in islice(drawn(5), 150)]
 

@@ -114,6 +114,7 @@ def backup(tmp_path: Path) -> Path:
     return tmp_path / "backup"
 
 
+@pytest.mark.slow
 def test_what_is_in_the_backup_already_is_not_read_again(tmp_path: Path) -> None:
     quick = {"storage__seal_interval_ms": 1}
     with penstock.Realm(tmp_path / "data", **quick) as realm, realm.connect() as session:

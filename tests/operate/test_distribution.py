@@ -7,6 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 import penstock
@@ -53,6 +54,7 @@ def foreign_in(text: str) -> list[str]:
     return [match[0] for pattern in FOREIGN for match in pattern.finditer(text)]
 
 
+@pytest.mark.slow
 def test_no_text_installs_the_package_of_somebody_else() -> None:
     found = {path.relative_to(ROOT).as_posix(): foreign_in(path.read_text()) for path in texts()}
 

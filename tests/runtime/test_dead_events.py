@@ -320,7 +320,8 @@ async def test_an_expired_event_is_not_seen_before_it_is_moved() -> None:
 
 
 @pytest.mark.spec("T7")
-@pytest.mark.parametrize("sealing", [None, pytest.param(EAGER, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sealing", [None, EAGER])
 def test_the_power_may_fail_at_any_write_and_each_event_is_in_one_of_both(
     sealing: SealingLimits | None,
 ) -> None:

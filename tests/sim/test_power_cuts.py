@@ -47,7 +47,7 @@ def test_the_seeds_that_are_run_soon_play_every_scene() -> None:
 @pytest.mark.parametrize(
     "scenes",
     [
-        pytest.param((), id="drawn"),
+        pytest.param((), id="drawn", marks=pytest.mark.slow),
         pytest.param(("wired", "jms"), id="wired", marks=pytest.mark.slow),
     ],
 )

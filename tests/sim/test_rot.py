@@ -8,7 +8,7 @@ import pytest
 
 from tests.sim.rot import rot_of
 
-SOON = [range(4)]
+SOON = [range(1), pytest.param(range(4), marks=pytest.mark.slow)]
 LATER = [
     pytest.param(range(n, n + 20), marks=pytest.mark.slow, id=f"{n}-{n + 19}")
     for n in range(0, 60, 20)

@@ -67,6 +67,7 @@ def test_a_failure_shows_the_line_of_the_story() -> None:
     assert (last.name, last.line) == ("failing", 'raise ValueError("of the story")')
 
 
+@pytest.mark.slow
 def test_the_report_of_a_failure_begins_in_the_story(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """

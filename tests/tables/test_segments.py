@@ -39,6 +39,7 @@ def write(data: Path, name: str, *parts: Properties, number: int = 7, at: int = 
     return data / "segments" / folder
 
 
+@pytest.mark.slow
 def test_a_table_has_the_columns_of_all_files(tmp_path: Path) -> None:
     folder = write(tmp_path, "eu/orders", ORDERS, [*ORDERS, {"sku": "w", **WIDE}], [{"qty": 1}])
 

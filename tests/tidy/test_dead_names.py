@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from scripts.weight.source import statements
+from tests.tidy.parsing import tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 USERS = ("src", "bench", "examples", "docs", "scripts")
 KIT = ROOT / "src" / "penstock" / "testing"
@@ -38,7 +41,7 @@ def _used() -> frozenset[str]:
 
 def _defined(tree: ast.AST) -> Iterator[str]:
     """Names of functions, classes, constants and fields; a decorator is a use."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 if all(_is_of_python(each) for each in node.decorator_list):
@@ -67,7 +70,7 @@ def _is_of_python(decorator: ast.expr) -> bool:
 
 
 def _unused(source: str) -> list[str]:
-    names = {name for name in _defined(ast.parse(source)) if not name.startswith("__")}
+    names = {name for name in _defined(tree_of(source)) if not name.startswith("__")}
     return sorted(names - CALLED_FROM_OUTSIDE.keys() - _used())
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from scripts.weight.source import statements
+from tests.tidy.parsing import tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 INSIDE = re.compile(r"\bSEM [A-Z]|Expected `|\$\.")
 """Rule numbers, and the words of msgspec."""
@@ -16,7 +19,7 @@ INSIDE = re.compile(r"\bSEM [A-Z]|Expected `|\$\.")
 
 def raised(source: str) -> Iterator[str]:
     """The texts that stand in a ``raise``."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(tree_of(source)) if "raise" in source else ():
         if isinstance(node, ast.Raise):
             yield from (
                 part.value

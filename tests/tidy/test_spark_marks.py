@@ -36,10 +36,13 @@ def test_of_a_process():
 """
 
 
-def test_whoever_uses_spark_however_far_away_is_marked(pytester: pytest.Pytester) -> None:
+def test_whoever_uses_spark_however_far_away_is_marked(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # the tests here need none
     pytester.makepyfile(STORIES)
     pytester.makeini("[pytest]\nmarkers = spark: starts Spark")
-    plain = ["-p", "no:cacheprovider", "-p", "no:xdist", "-q", "--collect-only"]
+    plain = ["-p", "no:cacheprovider", "-q", "--collect-only"]
 
     with_spark = pytester.runpytest_inprocess(*plain, "-p", "tests.java", "-m", "spark")
     without = pytester.runpytest_inprocess(*plain, "-p", "tests.java", "-m", "not spark")

@@ -62,9 +62,13 @@ def docstrings_in(tree: ast.AST) -> Iterator[str]:
                 pass
 
 
+def spelled(name: str) -> str:
+    """A name as words between underlines."""
+    return f"_{_PARTS.sub('_', name).lower().strip('_')}_"
+
+
 def has_word(name: str, word: str) -> bool:
-    spelled = f"_{_PARTS.sub('_', name).lower().strip('_')}_"
-    return f"_{word}_" in spelled
+    return f"_{word}_" in spelled(name)
 
 
 def misnamed(words: set[str]) -> dict[str, list[str]]:
@@ -72,8 +76,9 @@ def misnamed(words: set[str]) -> dict[str, list[str]]:
     for path in SOURCE.rglob("*.py"):
         where = path.relative_to(SOURCE / path.relative_to(SOURCE).parts[0]).as_posix()
         for name in {path.stem, *names_in(parsed(path))}:
+            parts = spelled(name)
             for word in words:
-                if has_word(name, word) and not where.startswith(ALLOWED.get(word, ())):
+                if f"_{word}_" in parts and not where.startswith(ALLOWED.get(word, ())):
                     found.setdefault(word, []).append(f"{where}: {name}")
     return found
 

@@ -118,6 +118,7 @@ def test_it_can_be_turned_off() -> None:
     assert len(subject) == 0
 
 
+@pytest.mark.slow
 def test_memory_is_bounded() -> None:
     subject = lockout()
     for number in range(3 * KNOWN_MAX):
@@ -151,6 +152,7 @@ def test_an_ipv6_host_is_its_network() -> None:
     assert network_of("fe80::1%eth0") == "fe80::/64"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("A4")
 def test_a_count_near_its_limit_is_not_pushed_out_by_made_up_names() -> None:
     subject = lockout()
