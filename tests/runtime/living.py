@@ -21,6 +21,7 @@ from penstock.core.vocabulary.messages import Definition, Spans, Storage
 from penstock.core.vocabulary.ports import Blobs, Journal, inline
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
+from penstock.runtime.delivery.owner_lease import ENDLESS
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.store.outgoing_batch import Rows
@@ -46,6 +47,19 @@ def body(datas: Sequence[bytes], **properties: Any) -> Body:
     return Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
 
 
+class Owning:
+    """The lease of an owner that believes it has it, whatever happens."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def holds(self) -> bool:
+        return True
+
+    async def held(self) -> None:
+        """It holds."""
+
+
 @asynccontextmanager
 async def living(
     journal: Journal,
@@ -54,12 +68,21 @@ async def living(
     sealing: SealingLimits = EAGER,
     offload: Callable[..., Any] = inline,
     orderly: bool = True,
+    epoch: int = 0,
 ) -> AsyncIterator[RunningRealm]:
     """A realm that runs; closed at the end, or just stopped."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     realm = await RunningRealm.open(
-        journal, blobs, MemoryPages(), rules(), loop, offload, identity="i", sealing=sealing
+        journal,
+        blobs,
+        MemoryPages(),
+        rules(),
+        loop,
+        offload,
+        identity="i",
+        sealing=sealing,
+        lease=Owning(epoch) if epoch else ENDLESS,
     )
     running = loop.create_task(realm.run())
     try:

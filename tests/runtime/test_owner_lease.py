@@ -25,13 +25,15 @@ from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
 from penstock.testing.engine import EngineServers, MemoryEngine
 from penstock.testing.loop import SimLoop, pass_time, simulated
 from penstock.testing.network import MACHINE
-from tests.runtime.living import EAGER, Reader, body, publish
+from tests.runtime.living import EAGER, Owning, Reader, body, publish
 
 KEPT = Definition(type="persistent", retain_consumed=True, storage=Storage(events_per_spindle=1))
 
 
 class HandLease:
     """Holds when told."""
+
+    epoch = 1
 
     def __init__(self) -> None:
         self._held = asyncio.Event()
@@ -65,7 +67,7 @@ async def owning(
     assert isinstance(loop, SimLoop)
     realm = await RunningRealm.open(
         journal or MemoryJournal(),
-        blobs or MemoryBlobs(),
+        blobs or MemoryBlobs(grows=not lease.epoch),
         MemoryPages(),
         rules(),
         loop,
@@ -145,7 +147,7 @@ async def test_events_are_delivered_while_the_lease_holds_and_wait_else() -> Non
 
 @simulated
 async def test_a_lease_that_runs_out_while_a_file_is_read_stops_its_events() -> None:
-    lease, blobs = HandLease(), SlowBlobs()
+    lease, blobs = HandLease(), SlowBlobs(grows=False)
     async with owning(lease, blobs=blobs) as (realm, _):
         channel = (await realm.create_channel("orders", KEPT)).channel
         for data in (b"a", b"b"):
@@ -246,7 +248,14 @@ class OwnerNode:
         assert isinstance(loop, SimLoop)
         journal, blobs = await self.engine.journal(0, epoch), await self.engine.blobs(0)
         self.realm = await RunningRealm.open(
-            journal, blobs, MemoryPages(), rules(), loop, inline, identity="i"
+            journal,
+            blobs,
+            MemoryPages(),
+            rules(),
+            loop,
+            inline,
+            identity="i",
+            lease=Owning(epoch),
         )
         listener = NativeListener(self.realm, "simulated", NativeLimits())
         ready = asyncio.Event()

@@ -73,7 +73,7 @@ class ShardLease:
     def __init__(self, node: ClusterNode, shard: int, epoch: int) -> None:
         self._node = node
         self._shard = shard
-        self._epoch = epoch
+        self.epoch = epoch
 
     def holds(self) -> bool:
         """Whether nobody else can be the owner at this moment."""
@@ -83,7 +83,7 @@ class ShardLease:
         """Come back once it holds. Raises ``Deposed`` when it never will again."""
         while not self.holds():
             owned = self._node.claims.owned.get(self._shard)
-            if owned is None or owned.epoch != self._epoch:
+            if owned is None or owned.epoch != self.epoch:
                 raise Deposed(f"shard {self._shard} is owned by another node, or another epoch")
             await self._node.changed()
 

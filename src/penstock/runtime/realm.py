@@ -15,7 +15,7 @@ from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
 from penstock.core.channel.state import Rules
 from penstock.core.realm.directory import Directory, PublishingPaused
-from penstock.core.vocabulary.errors import StorageFailed
+from penstock.core.vocabulary.errors import IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Digest, Edit
 from penstock.core.vocabulary.names import destination_name
@@ -159,9 +159,15 @@ class RunningRealm:
         """Recover what is stored and make ready to serve.
 
         ``journal`` has been opened for this owner alone; ``lease`` says for how long what is known
-        may leave without an append.
+        may leave without an append, and in which epoch its files are written. Raises
+        ``IllegalState`` if there is one and the blobs can grow.
         """
-        recovered = await recover(journal, blobs, pages, rules)
+        if lease.epoch and blobs.grows:
+            raise IllegalState(
+                "a realm on a storage engine needs blobs that do not grow: a deposed owner would "
+                "write into a file of its successor"
+            )
+        recovered = await recover(journal, blobs, pages, rules, epoch=lease.epoch)
         check_all(recovered.state.directory)
         if recovered.has_gaps:
             _keep_unknown(recovered)
@@ -247,7 +253,7 @@ class RunningRealm:
         on channels that asked for ``sync = "none"``: that is synced here."""
         try:
             await self.shard.act(_store_closing)
-            await self._sealer.snapshot_above(self._journal_bytes_max // 16)
+            await self._sealer.snapshot_at_the_end(self._journal_bytes_max // 16)
         except StorageFailed as failure:
             _log.warning("snapshot.skipped", reason=str(failure))
         finally:
@@ -504,10 +510,11 @@ def _keep_unknown(recovered: Recovered) -> None:
 async def _remove_strays(recovered: Recovered, blobs: Blobs) -> None:
     """Segments that were written and never recorded: a crash came between.
 
-    Their events are in the journal still. Where something is damaged, nothing is removed.
+    Their events are in the journal still. Where something is damaged, nothing is removed, and
+    nothing that a later owner may have written: whoever starts may have been frozen since.
     """
     known = {file.name for store in recovered.state.stores.values() for file in store.files}
     for info in await blobs.list("segments/"):
-        if info.name not in known:
+        if info.name not in known and recovered.state.file_names.may_remove(info.name):
             _log.info("segment.stray_removed", name=info.name)
             await blobs.delete(info.name)

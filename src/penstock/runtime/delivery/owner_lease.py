@@ -10,6 +10,12 @@ from typing import Final, Protocol
 
 
 class OwnerLease(Protocol):
+    @property
+    def epoch(self) -> int:
+        """How often the shard has been claimed, this time included; 0: nobody claims it, for the
+        realm has its stores for itself. Names of its files end in it."""
+        ...
+
     def holds(self) -> bool:
         """Whether nobody else can be the owner at this moment."""
         ...
@@ -21,6 +27,8 @@ class OwnerLease(Protocol):
 
 class EndlessLease:
     """The lease of a realm that has its stores for itself."""
+
+    epoch: Final = 0
 
     def holds(self) -> bool:
         return True

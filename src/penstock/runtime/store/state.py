@@ -44,6 +44,7 @@ from penstock.core.vocabulary.messages import (
 from penstock.core.vocabulary.ports import Buffer, Pages, Place
 from penstock.core.vocabulary.stored_ids import unpacked
 from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import kept_states, take_in_kept
 from penstock.runtime.store.records import (
@@ -105,6 +106,8 @@ class RealmState:
         self.unreadable: list[tuple[int, Place]] = []
         """Bodies in pages that are not there."""
         self._joined: dict[tuple[int, int], Copied] = {}
+        self.file_names = FileNames()
+        """How the files of this realm are called."""
         self.run = ""
         """Soft: another one each time the realm starts."""
 

@@ -307,7 +307,8 @@ class Imports:
             )
             _refuse_beyond(self._limits, self._shard.state.meter, under_way, self._rules)
         else:
-            blob = f"{under_way.folder}/{file.name.rpartition('/')[2]}"
+            plain = f"{under_way.folder}/{file.name.rpartition('/')[2]}"
+            blob = self._shard.state.file_names.segment(plain)
             under_way.blobs.append(blob)
             await self._blobs.put(blob, [whole])
             index = msgspec.msgpack.encode(facts.index)

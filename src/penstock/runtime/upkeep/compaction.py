@@ -27,8 +27,15 @@ from penstock.columns.files.growing_segment import (
     number_in,
     started,
 )
-from penstock.columns.files.lean_columns import Needs, fitted_in
-from penstock.columns.files.segments import SegmentIndex, SegmentReader, rows_of
+from penstock.columns.files.lean_columns import Needs, fitted_in, lean
+from penstock.columns.files.segments import (
+    SegmentImage,
+    SegmentIndex,
+    SegmentReader,
+    encode_segment,
+    rows_of,
+    segment_name,
+)
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.shapes import NO_SLOTS, StructShape
 from penstock.core.ids.ids import IdSet
@@ -42,15 +49,20 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Offload
 from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.open_files import OpenFiles
 from penstock.runtime.store.records import Rewritten
-from penstock.runtime.store.sealed_file import SealedFile, publishers_within
+from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
 from penstock.runtime.upkeep.backoff import Backoff
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 
+SPINDLE_ROWS = 50_000
+"""Events in a file of a channel that wants a single one, where files do not grow."""
 COPY_BYTES = 16 << 20
 """About as much is read, and written, at a time."""
+JOINED_BYTES_MAX = 64 << 20
+"""Bytes of live events in a file that takes the place of several, where files do not grow."""
 ROUNDS_MAX = 4
 """How often to go after what was sealed meanwhile; what is sealed then stays a file of its own."""
 
@@ -163,7 +175,8 @@ class Maintainer:
             raise IllegalState(f"{state.name} is already being maintained")
         self._busy.add(channel_id)
         try:
-            return await _Rewriting(self, channel_id, store, state.name, also).run(before)
+            kind = _Rewriting if self._blobs.grows else _Joining
+            return await kind(self, channel_id, store, state.name, also).run(before)
         finally:
             self._busy.discard(channel_id)
             for file in store.files:
@@ -186,6 +199,7 @@ class _Rewriting:
         self._files = owner._files
         self._offload = owner._offload
         self._channel_id = channel_id
+        self._name = name
         self._store = store
         self._columns = store.columns
         self._needs = Needs(store.columns)
@@ -283,6 +297,16 @@ class _Rewriting:
         live.remove_all(self._store.late)
         return live
 
+    def _publishers(self, files: Sequence[SealedFile]) -> Publishers:
+        """Who has published what is left of these files."""
+        ids = self._shard.state.channels[self._channel_id].state.stored
+        parts = [
+            part
+            for file in files
+            for part in publishers_within(file.publishers, ids.within(file.span))
+        ]
+        return _joined(parts)
+
     def _switch(self, group: Group) -> bool:
         """The copy takes the place of what it was made from."""
         if group.state.stores.get(self._channel_id) is not self._store:
@@ -290,16 +314,102 @@ class _Rewriting:
         names = tuple(file.name for file in self._copied)
         fact = Rewritten(names)
         if index := self._copy.index:
-            ids = group.state.channels[self._channel_id].state.stored
-            parts = [
-                part
-                for file in self._copied
-                for part in publishers_within(file.publishers, ids.within(file.span))
-            ]
             encoded = msgspec.msgpack.encode(index)
-            fact = Rewritten(names, self._copy.name, encoded, _joined(parts))
+            fact = Rewritten(names, self._copy.name, encoded, self._publishers(self._copied))
         group.realm_fact(self._channel_id, fact)
         return True
+
+
+class _Joining(_Rewriting):
+    """Maintenance where files do not grow: neighbouring files that are sparse become one new file,
+    as large as a spindle at most."""
+
+    async def run(self, before: int) -> Maintained:
+        channel = self._shard.state.channels[self._channel_id]
+        self._store.recount(channel.state.stored)
+        for files in _neighbours(self._store.files):
+            for file in files:
+                file.is_frozen = True
+            await self._join(files)
+        events = sum(file.live for file in self._store.files)
+        _log.info("channel.maintained", channel=self._channel_id, before=before, events=events)
+        return Maintained(before, self._store.sealed_bytes, events)
+
+    async def _join(self, files: Sequence[SealedFile]) -> None:
+        found: list[pa.RecordBatch] = []
+        names, image = tuple(file.name for file in files), None
+
+        async def take(batches: list[pa.RecordBatch]) -> None:
+            found.extend(batches)
+
+        for file in files:
+            await self._each(file, take)
+        name = ""
+        if found:
+            image = await self._offload(partial(_lean_image, found, self._store.columns))
+            folder = self._store.folder(self._name, self._channel_id)
+            file_names = self._shard.state.file_names
+            name = await put_segment(self._blobs, file_names, folder, image)
+        if not await self._shard.act(partial(self._replace, files, names, name, image)):
+            if name:
+                await self._blobs.delete(name)
+            raise NameDoesNotExist(f"channel number {self._channel_id} was deleted in the meantime")
+        for file in files:
+            self._files.close(file)
+            await self._blobs.delete(file.name)
+
+    def _replace(
+        self,
+        files: Sequence[SealedFile],
+        names: tuple[str, ...],
+        name: str,
+        image: SegmentImage | None,
+        group: Group,
+    ) -> bool:
+        if group.state.stores.get(self._channel_id) is not self._store:
+            return False
+        fact = Rewritten(names, grows=False)
+        if image is not None:
+            encoded, publishers = msgspec.msgpack.encode(image.index), self._publishers(files)
+            fact = Rewritten(names, name, encoded, publishers, grows=False)
+        group.realm_fact(self._channel_id, fact)
+        return True
+
+
+def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
+    """The files to be joined, those for one new file together: it is not too large, and it has less
+    in it than they have."""
+    found: list[list[SealedFile]] = []
+    rows = size = 0
+    for file in files:
+        bytes_left = file.index.size - file.dead_bytes
+        if not found or rows + file.live > SPINDLE_ROWS or size + bytes_left > JOINED_BYTES_MAX:
+            found.append([])
+            rows = size = 0
+        found[-1].append(file)
+        rows, size = rows + file.live, size + bytes_left
+    return [
+        own for own in found if len(own) > 1 or any(file.live < file.index.rows for file in own)
+    ]
+
+
+def _lean_image(batches: list[pa.RecordBatch], columns: ChannelSchema) -> SegmentImage:
+    kept = lean(batches, columns)
+    return encode_segment(kept, note=columns.note(kept[0].schema))
+
+
+async def put_segment(blobs: Blobs, file_names: FileNames, folder: str, image: SegmentImage) -> str:
+    """Store a segment, and give its name; where a file of an unfinished sealing is in the way,
+    beside it."""
+    plain = segment_name(folder, image.index.first_id, image.index.end_id)
+    name = file_names.segment(plain)
+    try:
+        await blobs.put(name, image.chunks)
+    except Conflict:
+        plain = f"{plain.removesuffix('.arrow')}.{image.index.checksum:016x}.arrow"
+        name = file_names.segment(plain)
+        await blobs.put(name, image.chunks)
+    return name
 
 
 class FileCopy:

@@ -8,17 +8,24 @@ from msgspec import Struct
 from penstock.columns.events.batch import ids_of
 from penstock.core.channel.state import Rules
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.errors import Damaged, NewerFormat
+from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist, NewerFormat, Trimmed
 from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Block, Journal, Pages, Place
 from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.store.file_names import (
+    SNAPSHOTS,
+    FileNames,
+    block_of_snapshot,
+    snapshot_age,
+)
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import read_files
 from penstock.runtime.store.records import decode_block
 from penstock.runtime.store.state import RealmState
 
-SNAPSHOTS = "snapshots/"
 READ_BLOCKS = 256
+ATTEMPTS_MAX = 10
+"""How often to begin again when something was removed that was about to be read."""
 INDEX_EVENTS = 65_536
 """Events read at once to find the newest of each publish key."""
 
@@ -48,25 +55,30 @@ class Recovered(Struct):
         return lost + sum(len(IdSet(command.spans)) for _, command in self.unreadable)
 
 
-def snapshot_names(sequence: int) -> tuple[str, str]:
-    """Where the snapshot after a block is, and its copy: all that is known of the channels is in
-    it, so one bad sector must not be the end of them. The first one is read first."""
-    stem = snapshot_stem(sequence)
-    return f"{stem}.snap", f"{stem}.copy"
-
-
-def snapshot_stem(sequence: int) -> str:
-    """The beginning of this snapshot's names; names of older snapshots sort before it."""
-    return f"{SNAPSHOTS}{sequence:020d}"
-
-
-async def recover(journal: Journal, blobs: Blobs, pages: Pages, rules: Rules) -> Recovered:
-    """Read everything that is stored. Damage is reported and left where it is (SEM S1).
+async def recover(
+    journal: Journal, blobs: Blobs, pages: Pages, rules: Rules, *, epoch: int = 0
+) -> Recovered:
+    """Read everything that is stored, for an owner with this epoch (0: the realm is alone). Damage
+    is reported and left where it is (SEM S1).
 
     Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it.
     """
+    for _ in range(ATTEMPTS_MAX - 1 if epoch else 0):
+        try:
+            return await _recover(journal, blobs, pages, rules, epoch)
+        except (Trimmed, NameDoesNotExist) as gone:
+            # A deposed owner does not know of it yet: it has taken a last snapshot of its own, and
+            # removed what that one made needless. It is there to be read.
+            _log.info("recovery.repeated", reason=str(gone))
+    return await _recover(journal, blobs, pages, rules, epoch)
+
+
+async def _recover(
+    journal: Journal, blobs: Blobs, pages: Pages, rules: Rules, epoch: int
+) -> Recovered:
     damage: list[str] = []
     state, sequence = await _from_snapshot(blobs, pages, rules, damage)
+    state.file_names = FileNames(epoch)
     info = journal.info()
     if info.cut:
         damage.append(
@@ -172,7 +184,7 @@ async def _from_snapshot(
 ) -> tuple[RealmState, int]:
     """The state of the newest snapshot that can be read, and the block it stands for."""
     names = [info.name for info in await blobs.list(SNAPSHOTS)]
-    for name in reversed(names):
+    for name in sorted(names, key=snapshot_age, reverse=True):
         state = RealmState(rules)
         try:
             header, bodies = decode_block(checked(await blobs.get(name), name))
@@ -183,7 +195,7 @@ async def _from_snapshot(
             continue
         except NewerFormat as error:
             raise _newer(f"the snapshot {name}", error) from error
-        return state, int(name.removeprefix(SNAPSHOTS).partition(".")[0])
+        return state, block_of_snapshot(name)
     return RealmState(rules), 0
 
 

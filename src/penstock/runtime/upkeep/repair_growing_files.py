@@ -43,7 +43,7 @@ async def _is_mended(file: SealedFile, blobs: Blobs, *, is_damaged: bool) -> boo
         return False
     at = end_of_batches(file.index.batches)
     tail = mended_tail(data, file.index) if len(data) >= at else b""
-    if is_damaged or xxh3_64_intdigest(tail) != file.index.checksum:
+    if is_damaged or not blobs.grows or xxh3_64_intdigest(tail) != file.index.checksum:
         file.is_frozen = True
         return False
     try:

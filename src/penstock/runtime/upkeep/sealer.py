@@ -31,7 +31,6 @@ from penstock.columns.files.segments import (
     SegmentIndex,
     SegmentReader,
     encode_segment,
-    segment_name,
 )
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.shapes import NO_SLOTS, StructShape
@@ -49,6 +48,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
 from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.file_names import SNAPSHOTS, snapshot_stem
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.store.outgoing_batch import MERGE_BELOW
@@ -56,8 +56,14 @@ from penstock.runtime.store.records import Extended, Sealed, SegmentDropped, enc
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
 from penstock.runtime.store.tail_batch import Piece, stored_together
 from penstock.runtime.upkeep.backoff import Backoff
-from penstock.runtime.upkeep.compaction import RETRY_MAX_S, Maintainer, MaintenanceLimits, new_file
-from penstock.runtime.upkeep.recovery import SNAPSHOTS, snapshot_names, snapshot_stem
+from penstock.runtime.upkeep.compaction import (
+    RETRY_MAX_S,
+    SPINDLE_ROWS,
+    Maintainer,
+    MaintenanceLimits,
+    new_file,
+    put_segment,
+)
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 
@@ -73,6 +79,11 @@ class SealingLimits(Struct, frozen=True):
     """A segment is closed above this, however few events it has."""
     journal_bytes_max: int = 256 << 20
     """A snapshot is taken, and the journal cut, above this."""
+    snapshot_blocks_max: int = 10_000
+    """On a storage engine a snapshot is taken after this many blocks, too, because a start asks for
+    each block behind it ..."""
+    snapshot_interval_s: float = 60.0
+    """... and after this time, if anything has happened."""
     snapshot_tail_bytes_max: int = 1 << 20
     """A channel with more than this unsealed is sealed before a snapshot, not copied into it."""
     interval_s: float = 0.25
@@ -113,6 +124,9 @@ class Sealer:
         self._keeps_journal = keeps_journal
         """Whether there are gaps in what is known: no snapshot hides them, and no block is cut,
         before somebody has looked at it (SEM S1)."""
+        self._names = shard.state.file_names
+        self._snapshot_s = 0.0
+        """When the newest snapshot of this run was taken, or the run began, by the loop's clock."""
         self._covered_bytes = 0
         self._image_bytes = 0
         """Bytes of the newest snapshot of this run: the cost of freeing some of the journal."""
@@ -143,6 +157,7 @@ class Sealer:
             _log.exception("maintenance.ended")
 
     async def _run(self) -> None:
+        self._snapshot_s = asyncio.get_running_loop().time()
         try:
             while True:
                 await asyncio.sleep(self._limits.interval_s)
@@ -169,6 +184,8 @@ class Sealer:
             raise
         self._shard.changed.update(each for each in numbers if self._waits(ChannelId(each)))
         await self.snapshot_above(self._limits.journal_bytes_max)
+        if self._names.epoch and self._is_long_ago():
+            await self._snapshot_unless_gaps()
         if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
             await self.snapshot_above(FREED_BYTES_MIN)
             self._shard.state.freed_bytes = 0
@@ -177,6 +194,27 @@ class Sealer:
         """Take a snapshot if the journal has more bytes that none covers."""
         if self._journal.info().size - self._covered_bytes > size and not self._keeps_journal:
             await self.snapshot()
+
+    async def snapshot_at_the_end(self, size: int) -> None:
+        """Take the last snapshot of this run: where another owner is to go on, of all that is new,
+        else if there is more than so many bytes of it."""
+        if self._names.epoch:
+            await self._snapshot_unless_gaps()
+        else:
+            await self.snapshot_above(size)
+
+    async def _snapshot_unless_gaps(self) -> None:
+        if not self._keeps_journal:
+            await self.snapshot()
+
+    def _is_long_ago(self) -> bool:
+        """Whether too many blocks, or too much time, came after the newest snapshot."""
+        blocks = self._shard.tail - self._snapshot
+        passed_s = asyncio.get_running_loop().time() - self._snapshot_s
+        return blocks > 0 and (
+            blocks >= self._limits.snapshot_blocks_max
+            or passed_s >= self._limits.snapshot_interval_s
+        )
 
     async def free_journal(self) -> None:
         """Cut what is not needed any more, where that is worth a snapshot."""
@@ -209,6 +247,8 @@ class Sealer:
             return False
         store = self._shard.state.stores[channel_id]
         rows_max = channel.state.definition.storage.events_per_spindle
+        if not self._blobs.grows:
+            rows_max = rows_max or SPINDLE_ROWS
         due = store.unsealed(rows_max or 1 << 40, self._limits.segment_bytes_max)
         if due is None and everything and (rest := store.all_unsealed()):
             due = rest[-1].end, rest
@@ -242,8 +282,7 @@ class Sealer:
     ) -> Sealed:
         columns = store.columns
         image: SegmentImage = await self._offload(lambda: _image(pieces, wanted, columns))
-        name = segment_name(folder, image.index.first_id, image.index.end_id)
-        name = await self._put(name, image)
+        name = await put_segment(self._blobs, self._names, folder, image)
         index = msgspec.msgpack.encode(image.index)
         return Sealed(end, name, index, _publishers(pieces, wanted))
 
@@ -289,15 +328,6 @@ class Sealer:
         except (Damaged, IllegalState):
             return False
         return not store.files or added.fits(store.files[-1])
-
-    async def _put(self, name: str, image: SegmentImage) -> str:
-        """Store a segment; where a file of an unfinished sealing is in the way, beside it."""
-        try:
-            await self._blobs.put(name, image.chunks)
-        except Conflict:
-            name = f"{name.removesuffix('.arrow')}.{image.index.checksum:016x}.arrow"
-            await self._blobs.put(name, image.chunks)
-        return name
 
     async def _drop_empty(self, numbers: Iterable[int]) -> None:
         state = self._shard.state
@@ -345,6 +375,7 @@ class Sealer:
             for channel_id, store in self._shard.state.stores.items()
             if isinstance(store, MergeStore) and store.files
         }
+        self._snapshot_s = asyncio.get_running_loop().time()
         if sequence == self._snapshot:
             return  # nothing has happened since
         # What it stands for has to be on disk first: block numbers after it must never come again.
@@ -352,23 +383,25 @@ class Sealer:
         image = await self._offload(lambda: _summed(chunks()))
         self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
         try:
-            for name in snapshot_names(sequence):
+            for name in self._names.snapshots(sequence):
                 await self._blobs.put(name, image)
         except Conflict:
             # An attempt the disk broke off has left its own image of this very block. Which one
             # is on disk for good nobody can tell: leave both it and the journal as they are.
             _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")
             return
-        await self._shard.exclusively(lambda: self._cut(sequence))
-        await self._forget_before(sequence)
+        # On an engine, two snapshots stay: somebody may just be reading the one before.
+        needed = self._snapshot if self._names.epoch else sequence
+        await self._shard.exclusively(lambda: self._cut(sequence, needed))
+        await self._forget_before(needed)
         for number, names in merge_stores.items():
             if isinstance(store := self._shard.state.stores.get(number), MergeStore):
                 store.covered.update(names)
                 self._shard.changed.add(number)
         _log.info("realm.snapshot_taken", block=sequence)
 
-    async def _cut(self, sequence: int) -> None:
-        await self._journal.trim(sequence)
+    async def _cut(self, sequence: int, through: int) -> None:
+        await self._journal.trim(through)
         self._snapshot = sequence
         self._covered_bytes = self._journal.info().size
 
@@ -389,7 +422,7 @@ class Sealer:
 
     async def _forget_before(self, sequence: int) -> None:
         for info in await self._blobs.list(SNAPSHOTS):
-            if info.name < snapshot_stem(sequence):
+            if info.name < snapshot_stem(sequence) and self._names.may_remove(info.name):
                 await self._blobs.delete(info.name)
 
 

@@ -18,9 +18,10 @@ from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.ports import Blobs, Block, Journal
+from penstock.runtime.store.file_names import SNAPSHOTS
 from penstock.runtime.store.records import decode_block
 from penstock.runtime.store.sealed_file import SealedFile
-from penstock.runtime.upkeep.recovery import READ_BLOCKS, SNAPSHOTS, Recovered, checked
+from penstock.runtime.upkeep.recovery import READ_BLOCKS, Recovered, checked
 
 _PLACE = re.compile(r"(?P<file>.*) bytes (?P<first>\d+)-(?P<end>\d+)$")
 _ARROW_START = b"ARROW1\0\0"
