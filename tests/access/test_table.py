@@ -24,13 +24,15 @@ from penstock.api.operations import (
     OnRealm,
     OwnPassword,
 )
+from penstock.api.reading import WatchEvents
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Settle, Subscribe, Unsubscribe
-from penstock.api.transfers import PutImport
+from penstock.api.transfers import ImportTar, PutImport
 from penstock.core.access.rights import Principal
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
+from penstock.frontends.http.routes import TABLE
 from penstock.runtime.access.access import Access
 from penstock.runtime.access.permits import Permits
 from penstock.runtime.clock import SystemClock
@@ -39,7 +41,15 @@ from penstock.runtime.operations.handlers import HANDLERS
 from penstock.wire.native.tags import TAGS
 from tests.access.native_adapter import Native
 
-CONNECTIONS_OWN = {Subscribe, Attach, BrowseDurable, Unsubscribe, PutImport}
+CONNECTIONS_OWN = {
+    Subscribe,
+    Attach,
+    BrowseDurable,
+    WatchEvents,
+    Unsubscribe,
+    PutImport,
+    ImportTar,
+}
 """What is done where its events, its seat or its bytes are."""
 
 
@@ -56,6 +66,14 @@ def test_every_request_is_in_the_table_and_is_done_in_exactly_one_way(
 def test_the_tables_hold_nothing_else() -> None:
     assert {*HANDLERS, *BEGINNERS, *CONNECTIONS_OWN} == {*REQUESTS}
     assert {*TAGS.values()} <= {*REQUESTS}
+
+
+def test_every_route_asks_a_request_of_the_table() -> None:
+    silent = [route.name for route in TABLE.routes if route.asks is None]
+
+    assert silent == ["getOpenApi"]
+    assert {route.asks for route in TABLE.routes if route.asks is not None} <= {*REQUESTS}
+    assert {route.operation for route in TABLE.routes} <= {*OPERATIONS}
 
 
 def named_by_tables() -> Iterator[str]:

@@ -13,7 +13,6 @@ REACHES: Final = re.compile(r"\.(?:shard|directory)\b|\b(?:channel|group|store)\
 LEFT: Final = {
     "amqp/consumers.py": 3,  # settles, and grants inside the group that is being written
     "amqp/transactions.py": 1,  # one step for all that a transaction has done
-    "http/states.py": 1,  # the state of a key
     "native/listener.py": 2,  # answers of a group leave together
 }
 """How often a front end still does so."""

@@ -21,6 +21,7 @@ from penstock.api import (
     durables,
     joins,
     publishing,
+    reading,
     realm,
     subscriptions,
     transactions,
@@ -104,6 +105,8 @@ READ: Final[Pair] = ("channel.subscribe", "queue.peek")
 PUBLISH: Final[Pair] = ("channel.publish", "queue.push")
 OPEN: Final[Pair] = ("channel.open", "queue.open")
 PURGE: Final[Pair] = ("channel.purge", "queue.purge")
+TAKE: Final[Pair] = ("durable.attach", "queue.pop")
+BROWSE: Final[Pair] = ("durable.browse", "queue.peek")
 REDRIVE: Final[Pair] = ("channel.redrive", "queue.redrive")
 
 READING: Final[Mapping[str, str]] = MappingProxyType({"channel": READ[0], "queue": READ[1]})
@@ -303,10 +306,25 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         ),
         transactions.AbortTransaction: _TRANSACTION,
         transactions.DescribeTransaction: _TRANSACTION,
+        # What is read for one answer
+        reading.BrowseEvents: _numbered(READ),
+        reading.ReadEvent: _numbered(READ),
+        reading.ReadKeyState: _numbered(READ),
+        reading.SummarizeDead: _numbered(READ),
+        reading.WatchEvents: _numbered(READ),
+        reading.BrowseOutstanding: _numbered(BROWSE),
+        reading.PopEvents: _numbered(TAKE),
+        reading.ExplainSelector: Operation(
+            (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel or None))
+        ),
+        reading.ListScheduled: Operation(
+            (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel))
+        ),
+        reading.CancelScheduled: _numbered(PURGE),
         # Subscriptions
         subscriptions.Subscribe: _numbered(READ),
-        subscriptions.Attach: _numbered(("durable.attach", "queue.pop")),
-        subscriptions.BrowseDurable: _numbered(("durable.browse", "queue.peek")),
+        subscriptions.Attach: _numbered(TAKE),
+        subscriptions.BrowseDurable: _numbered(BROWSE),
         subscriptions.Unsubscribe: _OWN,
         subscriptions.Settle: _OWN,
         subscriptions.Hold: _OWN,
@@ -314,7 +332,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         # Durables. A queue has none; a user who may open the queue is told so.
         durables.ListDurables: _numbered(("durable.list", "queue.open")),
         durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),
-        durables.DescribeOutstanding: _numbered(("durable.browse", "queue.peek")),
+        durables.DescribeOutstanding: _numbered(BROWSE),
         durables.CreateDurable: _chosen(("durable.create", "queue.open")),
         durables.DeleteDurable: _numbered(("durable.delete", "queue.open")),
         durables.PurgeDurable: _chosen(("durable.purge", "queue.open")),
@@ -330,6 +348,8 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         transfers.PutImport: _OWN,
         transfers.CommitImport: _OWN,
         transfers.AbortImport: _OWN,
+        transfers.ExportTar: _named("export"),
+        transfers.ImportTar: _on_realm("channel.import", _its_name),  # and what its manifest asks
         transfers.BeginBackup: _on_realm("realm.backup"),
         transfers.ReadBackup: _OWN,
         transfers.EndBackup: _OWN,

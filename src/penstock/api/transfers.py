@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
+
 from msgspec import Struct
 
 from penstock.api.channels import ChannelOpened
@@ -108,6 +110,31 @@ class CommitImport(Request[ChannelOpened], frozen=True):
 
 class AbortImport(Request[None], frozen=True):
     import_: Name
+
+
+class ExportedTar(Struct, frozen=True):
+    """An export as one file, which is made while it is read."""
+
+    name: str
+    size: int
+    parts: AsyncGenerator[bytes, None]
+    close: Callable[[], None]
+    """Gives back what it holds, whether it was read or not."""
+
+
+class ExportTar(Request[ExportedTar], frozen=True):
+    """All there is of a channel or queue, as it stands now, as a tar (SEM C7)."""
+
+    name: GivenName
+    kind: Kind = "channel"
+
+
+class ImportTar(Request[ChannelOpened], frozen=True):
+    """Make a channel or queue out of an export, whole or not at all (SEM C7). The tar that an
+    export is comes beside the request, part by part."""
+
+    name: GivenName = ""
+    """What it will be called here; empty: as before."""
 
 
 class BeginBackup(Request[BackupBegun], frozen=True):

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.frontends.http.collecting import Collected
 from penstock.runtime.access.askers import asker
 from penstock.runtime.delivery.selection import Choosing
+from penstock.runtime.reading.collecting import Collected
 from penstock.runtime.transfer.exports import Exports
 from tests.frontends.http.asking import Web
 

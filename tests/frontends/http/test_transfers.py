@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.frontends.http.routing import TAR
-from penstock.frontends.http.transfers import MANIFEST_BYTES_MAX
+from penstock.runtime.transfer.tar import MANIFEST_BYTES_MAX
 from tests.frontends.http.asking import Reply, Web, part
 
 

@@ -262,7 +262,7 @@ class Request:
             pass
 
     async def _answered(self, call: Call[Any, Any], found: Found) -> None:
-        answer = await self._while_asked(self._done(call, found), found)
+        answer = await self._while_asked(found.route.endpoint(call), found)
         if isinstance(answer, Events):
             await self._stream(answer, call, found.route)
             return
@@ -307,17 +307,6 @@ class Request:
             raise
         finally:
             stay()
-
-    async def _done(self, call: Call[Any, Any], found: Found) -> Any:
-        """Check the right, then call the endpoint. Administrative operations are written to the
-        audit log."""
-        route, access = found.route, call.guard.access
-        if route.is_open:
-            return await route.endpoint(call)
-        if not isinstance(route.asks, str):
-            return await route.endpoint(call)  # which checks the right itself
-        async with access.act(call.principal, route.operation, _store_in(found), call.target):
-            return await route.endpoint(call)
 
     def _query(self, found: Found) -> Any:
         if len(self.query_string) > QUERY_BYTES_MAX:

@@ -1,4 +1,5 @@
-"""Routes for channels and queues: list, create, show, edit, delete, maintain, purge."""
+"""Routes for channels and queues: list, create, show, edit, delete, maintain, purge, export,
+import."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from penstock.api.channels import (
+    ChannelInfo,
     CountPurge,
     CreateChannel,
     DeleteChannel,
@@ -21,14 +23,14 @@ from penstock.api.channels import (
     PurgeChannel,
 )
 from penstock.api.requests import Kind
+from penstock.api.transfers import ExportTar, ImportTar
 from penstock.columns.schema.ipc import schema_from
 from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
-from penstock.frontends.http.documents import channel_answer
-from penstock.frontends.http.finding import found, may_write_at
-from penstock.frontends.http.realm_shapes import NameAnswer, NamesQuery
-from penstock.frontends.http.routing import Call, Route, named
+from penstock.frontends.http.finding import found
+from penstock.frontends.http.realm_shapes import ImportQuery, NameAnswer, NamesQuery
+from penstock.frontends.http.routing import Call, Download, Route, Upload, named
 from penstock.frontends.http.shapes import (
     After,
     ChannelAnswer,
@@ -48,8 +50,17 @@ from penstock.frontends.http.shapes import (
     SegmentAnswer,
     StoragePlace,
 )
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.subscriptions.documents import channel_document
 
 SEGMENTS_MAX = 1_000
+
+
+def channel_answer(realm: RunningRealm, info: ChannelInfo) -> ChannelAnswer:
+    """The document of a channel or queue, with the age of its oldest stored event."""
+    store = realm.view.named(info.name)
+    oldest = None if store is None else store.oldest_ms(realm.clock.now_us())
+    return msgspec.convert({**channel_document(info), "oldest_event_ms": oldest}, ChannelAnswer)
 
 
 async def list_channels(call: Call[After, None]) -> Page[ChannelAnswer]:
@@ -92,7 +103,7 @@ def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str,
     store = call.realm.view.named(name)
     if not call.query.durables or kind == "queue" or store is None:
         return ()
-    if not call.allows("durable.list", name):
+    if not call.caller.allows("durable.list", name):
         return ()
     return tuple(sorted(each for each, _ in store.durables))
 
@@ -133,13 +144,6 @@ async def _edit(call: Call[Any, Any], given: Struct) -> ChannelAnswer:
         EditChannel, lambda now: EditChannel(now.name, _definition(given, now.definition))
     )
     return channel_answer(call.realm, await call.answer(DescribeChannel(*named(call))))
-
-
-def may_bury(call: Call[Any, Any], dead: str) -> None:
-    """Check the right to name ``dead`` as a dead event store: events of the channel will be
-    published there, so publishing there must be allowed."""
-    if dead:
-        may_write_at(call, dead)
 
 
 def _definition(given: Struct, current: Definition) -> Definition:
@@ -184,10 +188,10 @@ async def columns(call: Call[NoQuery, None]) -> Page[ColumnAnswer]:
 
 async def storage(call: Call[NoQuery, None]) -> StoragePlace:
     """Show where the stored events are: in segment files, and how many in none yet."""
-    store = await found(call)
-    info = await call.answer(DescribeChannel(store.name, store.kind))
+    info = await call.ask(DescribeChannel(*named(call)))
     first = 0 if info.first_event_id is None else info.first_event_id
-    location = await call.answer(Locate(store.number, first, max(first, info.last_event_id + 1)))
+    end = max(first, info.last_event_id + 1)
+    location = await call.ask_here(Locate, lambda now: Locate(now.channel, first, end))
     segments = [
         SegmentAnswer(
             path=part.path,
@@ -208,15 +212,16 @@ async def storage(call: Call[NoQuery, None]) -> StoragePlace:
 
 async def missing(call: Call[MissingQuery, None]) -> Page[MissingAnswer]:
     """List ids without an event, by the cause of their removal (SEM T8)."""
-    store, query = await found(call), call.query
-    last = query.end
+    await found(call, DescribeMissing)
+    query, last = call.query, call.query.end
     if last is None:
-        last = (await call.answer(DescribeChannel(store.name, store.kind))).last_event_id
+        last = (await call.ask(DescribeChannel(*named(call)))).last_event_id
     elif last < query.start:
         raise InvalidArgument(f"the range from {query.start} to {last} contains no ids")
     if last < query.start:
         return Page(items=[])
-    told = await call.answer(DescribeMissing(store.number, query.start, last + 1))
+    span = query.start, last + 1
+    told = await call.ask_here(DescribeMissing, lambda now: DescribeMissing(now.channel, *span))
     return Page(
         items=[
             MissingAnswer(
@@ -240,6 +245,26 @@ async def purge(call: Call[NoQuery, Purge]) -> Purged:
     return Purged(count=count, dry_run=wanted.dry_run)
 
 
+async def export(call: Call[NoQuery, None]) -> Download:
+    """Export a channel or queue, as it is now, as a tar (SEM C7).
+
+    Unpacked it is the folder that ``penstock channel export`` writes: Arrow files with the events,
+    and a manifest with checksums. The answer begins after all files have been read once.
+    """
+    tar = await call.ask(ExportTar(*named(call)))
+    return Download(tar.parts, name=tar.name, size=tar.size, close=tar.close)
+
+
+async def import_(call: Call[ImportQuery, Upload]) -> ChannelAnswer:
+    """Create a channel or queue from an export, completely or not at all (SEM C7).
+
+    The body is the tar of an export; ``name`` overrides the exported name.
+    """
+    opened = await call.ask_with(ImportTar(call.query.name), call.body.parts)
+    kind: Kind = "queue" if opened.definition.kind == "queue" else "channel"
+    return channel_answer(call.realm, await call.answer(DescribeChannel(opened.name, kind)))
+
+
 ROUTES = (
     Route("listNames", "GET", "names", ListChannels, list_names),
     Route("listChannels", "GET", "channels", ListChannels, list_channels),
@@ -249,10 +274,8 @@ ROUTES = (
     Route("deleteChannel", "DELETE", "channels/{channel}", DeleteChannel, delete),
     Route("maintainChannel", "POST", "channels/{channel}/maintain", MaintainChannel, maintain),
     Route("listChannelColumns", "GET", "channels/{channel}/columns", DescribeColumns, columns),
-    Route("getChannelStorage", "GET", "channels/{channel}/storage", "channel.subscribe", storage),
-    Route(
-        "listChannelMissingIds", "GET", "channels/{channel}/missing", "channel.subscribe", missing
-    ),
+    Route("getChannelStorage", "GET", "channels/{channel}/storage", Locate, storage),
+    Route("listChannelMissingIds", "GET", "channels/{channel}/missing", DescribeMissing, missing),
     Route("purgeChannel", "POST", "channels/{channel}/purge", PurgeChannel, purge),
     Route("listQueues", "GET", "queues", ListChannels, list_queues),
     Route("createQueue", "POST", "queues", CreateChannel, create_queue, 201),
@@ -261,7 +284,10 @@ ROUTES = (
     Route("deleteQueue", "DELETE", "queues/{queue}", DeleteChannel, delete),
     Route("maintainQueue", "POST", "queues/{queue}/maintain", MaintainChannel, maintain),
     Route("listQueueColumns", "GET", "queues/{queue}/columns", DescribeColumns, columns),
-    Route("getQueueStorage", "GET", "queues/{queue}/storage", "queue.peek", storage),
-    Route("listQueueMissingIds", "GET", "queues/{queue}/missing", "queue.peek", missing),
+    Route("getQueueStorage", "GET", "queues/{queue}/storage", Locate, storage),
+    Route("listQueueMissingIds", "GET", "queues/{queue}/missing", DescribeMissing, missing),
     Route("purgeQueue", "POST", "queues/{queue}/purge", PurgeChannel, purge),
+    Route("exportChannel", "GET", "channels/{channel}/export", ExportTar, export),
+    Route("exportQueue", "GET", "queues/{queue}/export", ExportTar, export),
+    Route("importStore", "POST", "imports", ImportTar, import_, 201),
 )

@@ -15,6 +15,7 @@ from penstock.api.durables import (
     PurgeDurable,
     UnbindDurable,
 )
+from penstock.api.reading import BrowseOutstanding
 from penstock.frontends.http import events
 from penstock.frontends.http.finding import start_of
 from penstock.frontends.http.routing import Call, Route
@@ -104,7 +105,7 @@ ROUTES = (
     Route("createDurable", "POST", "channels/{channel}/durables", CreateDurable, create, 201),
     Route("getDurable", "GET", _DURABLE, DescribeDurable, show),
     Route("deleteDurable", "DELETE", _DURABLE, DeleteDurable, delete),
-    Route("browseDurable", "GET", f"{_DURABLE}/events", "durable.browse", browse),
+    Route("browseDurable", "GET", f"{_DURABLE}/events", BrowseOutstanding, browse),
     Route("purgeDurable", "POST", f"{_DURABLE}/purge", PurgeDurable, purge),
     Route("unbindDurable", "POST", f"{_DURABLE}/unbind", UnbindDurable, unbind),
 )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
 
-from penstock.api.operations import READING, WRITING
-from penstock.api.requests import Kind
+from penstock.api.channels import ChannelOpened
+from penstock.api.requests import AnswerT, Kind, Request
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
-from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,
@@ -21,7 +21,7 @@ from penstock.core.vocabulary.start_positions import (
     FromTime,
 )
 from penstock.frontends.http.routing import Call, named
-from penstock.runtime.realm import RunningRealm
+from penstock.runtime.operations.door import find
 
 _MICROSECONDS = 1_000_000
 
@@ -35,35 +35,31 @@ class Store(Struct, frozen=True):
     definition: Definition
 
 
-async def found(call: Call[Any, Any]) -> Store:
-    """The channel or queue that the path names. Raises ``NameDoesNotExist``, ``InvalidName``."""
-    return await store_of(call.realm, *named(call))
+async def found(call: Call[Any, Any], asked: type[Request[Any]]) -> Store:
+    """The channel or queue that a path names, for whoever may ask ``asked`` of it. Raises
+    ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``."""
+    name, kind = named(call)
+    return store_of(await find(call.caller, kind, name, asked), kind)
 
 
-async def store_of(realm: RunningRealm, name: str, kind: Kind) -> Store:
-    """The channel or queue of a name. Raises ``NameDoesNotExist``, ``InvalidName``."""
-    opened = await realm.open_channel(name, kind)
+async def asked_of(
+    call: Call[Any, Any],
+    asked: type[Request[AnswerT]],
+    request_of: Callable[[ChannelOpened], Request[AnswerT]],
+) -> tuple[Store, AnswerT]:
+    """The channel or queue that a path names, and what it is answered to a request about it."""
+    opened: list[ChannelOpened] = []
+
+    def request(now: ChannelOpened) -> Request[AnswerT]:
+        opened.append(now)
+        return request_of(now)
+
+    answer = await call.ask_here(asked, request)
+    return store_of(opened[0], named(call)[1]), answer
+
+
+def store_of(opened: ChannelOpened, kind: Kind) -> Store:
     return Store(opened.channel, opened.name, kind, opened.definition)
-
-
-def may_read(call: Call[Any, Any], store: Store) -> None:
-    """Check the right to read a store. Selecting and counting events reveals something about them,
-    so this is asked for besides the operation's own right. Raises ``AccessDenied``."""
-    call.may(READING[store.kind], store.name)
-
-
-def may_read_at(call: Call[Any, Any], name: str) -> None:
-    """Check the right to read the channel or queue of a name that a client gave. Raises
-    ``AccessDenied``, ``InvalidName``."""
-    known = destination_name(name)
-    call.may(READING[call.seen_as(known)], known)
-
-
-def may_write_at(call: Call[Any, Any], name: str) -> None:
-    """Check the right to publish to the channel or queue of a name that a client gave. Raises
-    ``AccessDenied``, ``InvalidName``."""
-    known = destination_name(name)
-    call.may(WRITING[call.seen_as(known)], known)
 
 
 def start_of(text: str) -> AnyStart:

@@ -13,6 +13,7 @@ from typing import Any, Final
 _REF: Final = "#/components/schemas/"
 _GENERIC: Final = re.compile(r"(\w+?)_(\w+)_")
 ANSWERS: Final = {
+    "DeadSummary": "DeadAnswer",
     "PipelineInfo": "PipelineAnswer",
 }
 """What answers of the realm's API are called here, which are documents as they stand."""

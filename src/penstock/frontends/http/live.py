@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import asdict
 
+from penstock.api.reading import WatchEvents
 from penstock.api.realm import RatesNow, ReadRates
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.protobuf import Messages
@@ -28,7 +29,8 @@ from penstock.frontends.http.finding import Store, start_of
 from penstock.frontends.http.realm_shapes import ChannelRate, DurableRate, Rates, RatesQuery
 from penstock.frontends.http.routing import Call, Events
 from penstock.frontends.http.shapes import CounterAnswer, ErrorDetail, LiveQuery, Lost, moment
-from penstock.runtime.realm import RunningRealm
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import open_subscription
 from penstock.runtime.store.outgoing_batch import Rows
 
 WINDOW: Final = 100
@@ -105,16 +107,16 @@ class Viewer:
 class Snoop:
     """A live view of one channel or queue."""
 
-    def __init__(self, realm: RunningRealm, store: Store, viewer: Viewer) -> None:
-        self._realm = realm
+    def __init__(self, caller: Caller, store: Store, viewer: Viewer) -> None:
+        self._caller = caller
+        self._realm = caller.realm
         self._store = store
         self._viewer = viewer
         self._subscription = 0
 
     async def open(self, start: AnyStart) -> None:
-        opened = await self._realm.subscriptions.subscribe(
-            self._store.number, start, self._viewer, credit=WINDOW, browse=True, endless=True
-        )
+        asked = WatchEvents(self._store.number, start, WINDOW)
+        opened = await open_subscription(self._caller, asked, self._viewer)
         self._subscription = opened.number
 
     def close(self) -> None:
@@ -160,7 +162,7 @@ async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
     """Open a live view. Raises ``InvalidSelector``, ``InvalidArgument``."""
     query = call.query
     viewer = Viewer(query.selector, messages_of(store), query.data_bytes)
-    view = Snoop(call.realm, store, viewer)
+    view = Snoop(call.caller, store, viewer)
     await view.open(start_of(query.start))
     return Events(view.lines(), close=view.close, stop=viewer.closed)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
+from penstock.api.publishing import Published, PublishEvents
 from penstock.columns.documents import event_of
 from penstock.columns.events.body import body_of
 from penstock.columns.events.check import check_body
@@ -16,7 +17,6 @@ from penstock.columns.events.event import Event
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.protobuf import Messages
 from penstock.columns.schema.ipc import table_from_stream
-from penstock.core.access.name_owners import owned
 from penstock.core.vocabulary.argument_errors import ABSENT, explain
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.identities import ChannelId
@@ -24,6 +24,7 @@ from penstock.frontends.http.event_documents import messages_of
 from penstock.frontends.http.finding import Store
 from penstock.frontends.http.routing import Call, Content
 from penstock.frontends.http.shapes import NewEvent, NewEvents, PublishedAnswer, PublishQuery
+from penstock.runtime.operations.door import begin
 from penstock.runtime.store.bodies import Body, body_from
 
 EVENTS_MAX: Final = 100_000
@@ -66,33 +67,35 @@ async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedA
         offered = _read(content, messages)
     producer = call.query.producer or offered.producer
     sequence = call.query.sequence or offered.sequence
-    first, end = await _stored(call, store.number, offered.bodies, producer, sequence)
+    stored = await _stored(call, store.number, offered.bodies, producer, sequence)
     return PublishedAnswer(
-        first_id=first, last_id=end - 1, count=end - first, scheduled=offered.waits
+        first_id=stored.first_id,
+        last_id=stored.first_id + stored.count - 1,
+        count=stored.count,
+        scheduled=offered.waits,
     )
 
 
 async def _stored(
     call: Call[Any, Any], number: ChannelId, bodies: Sequence[Body], producer: str, sequence: int
-) -> tuple[int, int]:
-    stored: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
+) -> Published:
+    stored: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
     size = sum(body.weight for body in bodies)
     server = call.server
 
-    def reply(span: Any, error: BaseException | None) -> None:
+    def reply(answer: Any, error: BaseException | None) -> None:
         server.waiting_bytes(-size)
         if stored.done():
             return
         if error is None:
-            stored.set_result((span[0], span[1]))
+            stored.set_result(answer)
         else:
             stored.set_exception(error)
 
     server.waiting_bytes(size)
     try:
-        own = owned(producer, "" if call.realm.access.is_open else call.principal.user)
-        who = call.principal.name
-        call.realm.publish(number, bodies, own, sequence, reply, publisher=who)
+        asked = PublishEvents(number, producer, sequence, 0, ())
+        begin(call.caller, asked, reply, [bodies])
     except BaseException:
         server.waiting_bytes(-size)
         raise

@@ -3,15 +3,19 @@ pipelines."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from penstock.api.channels import ListChannels, OpenSchedule, PurgeChannel
 from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
 from penstock.api.joins import Redrive as RedriveDead
-from penstock.api.operations import READING
+from penstock.api.reading import (
+    CancelScheduled,
+    DeadSummary,
+    ListScheduled,
+    SummarizeDead,
+    WaitingEvents,
+)
 from penstock.api.realm import (
     ConnectionInfo,
     DescribePipeline,
@@ -24,24 +28,13 @@ from penstock.api.realm import (
     ReadRates,
     RealmInfo,
 )
-from penstock.api.requests import Kind
-from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
-from penstock.core.vocabulary.names import destination_name
-from penstock.core.vocabulary.start_positions import FromId
-from penstock.frontends.http.collecting import Collected, collect
-from penstock.frontends.http.dead import DeadEvents
+from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.frontends.http.event_documents import document_of, messages_of
-from penstock.frontends.http.finding import (
-    cursor_of,
-    found,
-    may_read_at,
-    store_of,
-)
+from penstock.frontends.http.finding import cursor_of, store_of
 from penstock.frontends.http.joining import join_id, join_of
 from penstock.frontends.http.live import rates
 from penstock.frontends.http.realm_shapes import (
     ConnectionAnswer,
-    DeadAnswer,
     DeadQuery,
     JoinAnswer,
     NewJoin,
@@ -53,8 +46,6 @@ from penstock.frontends.http.realm_shapes import (
 )
 from penstock.frontends.http.routing import Call, Events, Route
 from penstock.frontends.http.shapes import After, Done, NoQuery, Page, Pause, RealmAnswer, moment
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def show(call: Call[NoQuery, None]) -> RealmAnswer:
@@ -118,19 +109,10 @@ async def delete_join(call: Call[NoQuery, None]) -> Done:
 # --- dead events --------------------------------------------------------------------------
 
 
-async def dead(call: Call[DeadQuery, None]) -> DeadAnswer:
+async def dead(call: Call[DeadQuery, None]) -> DeadSummary:
     """Count the dead events in a store by where they came from and why they died (SEM T6)."""
-    store, realm = await found(call), call.realm
-    outlet = DeadEvents(call.query.limit)
-    next_id = await collect(
-        realm,
-        store.number,
-        outlet,
-        lambda: realm.subscriptions.subscribe(
-            store.number, FromId(0), outlet, credit=outlet.count_max, browse=True
-        ),
-    )
-    return outlet.summary(is_complete=next_id is None)
+    limit = call.query.limit
+    return await call.ask_here(SummarizeDead, lambda now: SummarizeDead(now.channel, limit))
 
 
 async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
@@ -146,26 +128,10 @@ async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
 async def schedule(call: Call[ScheduleQuery, None]) -> Page[ScheduledAnswer]:
     """List events that wait to be published (SEM X4), by destination and number."""
     query = call.query
-    wanted = None if query.channel is None else destination_name(query.channel)
-    if wanted is not None:
-        may_read_at(call, wanted)
-        call.kind_of(wanted)
-    first_number, first_name = _scheduled_place(query.after)
-    kinds: tuple[Kind, ...] = ("channel", "queue")
-    names = [(name, kind) for kind in kinds for name in await call.answer(ListChannels(kind))]
-    items: list[ScheduledAnswer] = []
-    for name, kind in sorted(names):
-        is_meant = wanted in (None, name) and name >= first_name
-        if not is_meant or not call.allows(READING[kind], name):
-            continue
-        if len(items) >= query.limit:
-            return Page(items=items, next=f"0 {name}")
-        first = first_number if name == first_name else 0
-        more, next_number = await _waiting(call, name, kind, first, query.limit - len(items))
-        items += more
-        if next_number is not None:
-            return Page(items=items, next=f"{next_number} {name}")
-    return Page(items=items)
+    number, name = _scheduled_place(query.after)
+    told = await call.ask(ListScheduled(query.limit, query.channel, number, name))
+    items = [item for each in told.waiting for item in _waiting(each)]
+    return Page(items=items, next=told.next and f"{told.next[0]} {told.next[1]}")
 
 
 def _scheduled_place(after: str) -> tuple[int, str]:
@@ -174,50 +140,26 @@ def _scheduled_place(after: str) -> tuple[int, str]:
     return cursor_of(number) or 0, name
 
 
-async def _waiting(
-    call: Call[ScheduleQuery, None], name: str, kind: Kind, first: int, limit: int
-) -> tuple[list[ScheduledAnswer], int | None]:
-    """Events that wait for one store, from number ``first`` on, and the number of the next page."""
-    realm = call.realm
-    store = await store_of(realm, name, kind)
-    hidden = await call.answer(OpenSchedule(store.number))
-    if hidden is None:
-        return [], None
-    outlet = Collected("", limit)
-    next_number = await collect(
-        realm,
-        hidden.channel,
-        outlet,
-        lambda: realm.subscriptions.subscribe(
-            hidden.channel, FromId(first), outlet, credit=limit, browse=True
-        ),
-    )
-    messages = messages_of(store)
-    waiting = [
+def _waiting(found: WaitingEvents) -> list[ScheduledAnswer]:
+    messages = messages_of(store_of(found.store, found.kind))
+    return [
         ScheduledAnswer(
-            destination=name,
-            kind=kind,
+            destination=found.store.name,
+            kind=found.kind,
             number=event.event_id or 0,
-            deliver_at=event.deliver_at or _EPOCH,
+            deliver_at=event.deliver_at or moment(0),
             event=document_of(event, messages),
         )
-        for event in outlet.events()
+        for event in found.events
     ]
-    return waiting, next_number
 
 
 async def cancel(call: Call[NoQuery, None]) -> Done:
     """Cancel a scheduled event of a channel or queue."""
-    store = await found(call)
-    number = cursor_of(call.params["number"]) or 0
-    hidden = await call.answer(OpenSchedule(store.number))
-    gone = 0
-    if hidden is not None:
-        gone = await call.answer(PurgeChannel(hidden.channel, number, number))
-    if not gone:
-        raise IllegalState(
-            f"number {number} does not wait on {store.name}: it was published or cancelled before"
-        )
+    text = call.params["number"]
+    await call.ask_here(
+        CancelScheduled, lambda now: CancelScheduled(now.channel, cursor_of(text) or 0)
+    )
     return Done()
 
 
@@ -273,24 +215,22 @@ ROUTES = (
     Route("listJoins", "GET", "joins", ListJoins, list_joins),
     Route("createJoin", "POST", "joins", CreateJoin, create_join, 201),
     Route("deleteJoin", "DELETE", "joins/{id}", DeleteJoin, delete_join),
-    Route(
-        "summarizeChannelDeadEvents", "GET", "channels/{channel}/dead", "channel.subscribe", dead
-    ),
-    Route("summarizeQueueDeadEvents", "GET", "queues/{queue}/dead", "queue.peek", dead),
+    Route("summarizeChannelDeadEvents", "GET", "channels/{channel}/dead", SummarizeDead, dead),
+    Route("summarizeQueueDeadEvents", "GET", "queues/{queue}/dead", SummarizeDead, dead),
     Route("redriveDeadEvents", "POST", "redrive", RedriveDead, redrive),
-    Route("listScheduledEvents", "GET", "schedule", "realm.describe", schedule),
+    Route("listScheduledEvents", "GET", "schedule", ListScheduled, schedule),
     Route(
         "cancelChannelScheduledEvent",
         "DELETE",
         "channels/{channel}/schedule/{number}",
-        "channel.purge",
+        CancelScheduled,
         cancel,
     ),
     Route(
         "cancelQueueScheduledEvent",
         "DELETE",
         "queues/{queue}/schedule/{number}",
-        "queue.purge",
+        CancelScheduled,
         cancel,
     ),
     Route("listConnections", "GET", "connections", ListConnections, connections),

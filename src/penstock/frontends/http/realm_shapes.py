@@ -67,28 +67,6 @@ class DeadQuery(Query, frozen=True):
     """Most dead events to count; the newest ones beyond are left out."""
 
 
-class DeadGroup(Answer, frozen=True):
-    store: str
-    """Where these events came from."""
-    cause: str
-    """Why they died: ``expired``, ``evicted``, ``redelivery_limit``, ``buried``, …"""
-    reason: str
-    """The reason that the client gave for burying them; empty for other causes."""
-    events: int
-    first_id: int
-    last_id: int
-    oldest: Moment
-    newest: Moment
-    """When the newest of them died."""
-
-
-class DeadAnswer(Answer, frozen=True):
-    events: int
-    """How many were counted."""
-    is_complete: bool
-    groups: list[DeadGroup]
-
-
 class Redrive(Body, frozen=True):
     source: Name
     destination: GivenName = ""

@@ -9,9 +9,7 @@ from penstock.frontends.http import (
     people,
     queues,
     realm,
-    selecting,
     states,
-    transfers,
 )
 from penstock.frontends.http.openapi import document
 from penstock.frontends.http.routing import Call, Route, Table
@@ -30,10 +28,8 @@ TABLE = Table(
         *events.ROUTES,
         *durables.ROUTES,
         *queues.ROUTES,
-        *transfers.ROUTES,
         *people.ROUTES,
         *states.ROUTES,
-        *selecting.ROUTES,
         Route("getOpenApi", "GET", "openapi.json", None, describe),
     )
 )

@@ -7,8 +7,7 @@ A path is split before it is decoded, so that a name with slashes is one part:
 from __future__ import annotations
 
 import typing
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -17,7 +16,6 @@ from penstock.api.operations import REQUESTS, operation_on
 from penstock.api.requests import AnswerT, Kind, Request
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
-from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http.joining import join_of
 from penstock.frontends.http.people_shapes import AclChange
 from penstock.frontends.http.realm_shapes import NewJoin
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 QueryT = TypeVar("QueryT")
 BodyT = TypeVar("BodyT")
 
+SESSION: Final = "http"
+"""What readers of a queue hear of one that pops by HTTP."""
 BASE: Final = "/api/v1"
 
 TAR: Final = "application/x-tar"
@@ -120,7 +120,7 @@ class Call(Generic[QueryT, BodyT]):
         self.guard = guard
         self.principal = principal
         self.caller = Caller(
-            server.realm, principal, version=server.version, is_secure=guard.is_secure
+            server.realm, principal, SESSION, server.version, is_secure=guard.is_secure
         )
         self.host = host
         self.headers = headers
@@ -144,6 +144,12 @@ class Call(Generic[QueryT, BodyT]):
         raises."""
         return await execute(self.caller, request, target=self.target, **detail)
 
+    async def ask_with(
+        self, request: Request[AnswerT], parts: AsyncGenerator[bytes, None]
+    ) -> AnswerT:
+        """As :meth:`ask`, with a body that comes part by part."""
+        return await execute(self.caller, request, parts, target=self.target)
+
     async def answer(self, request: Request[AnswerT]) -> AnswerT:
         """Execute an operation for which the route's own right suffices."""
         answer: AnswerT = await answer_to(self.caller, request)
@@ -160,29 +166,8 @@ class Call(Generic[QueryT, BodyT]):
         """Check a right besides the route's own. Raises ``AccessDenied``."""
         self.guard.access.require(self.principal, operation, name)
 
-    def allows(self, operation: str, name: str = "") -> bool:
-        return self.guard.access.allows(self.principal, operation, name)
 
-    def act(
-        self, operation: str, name: str = "", target: str = "", **detail: Any
-    ) -> AbstractAsyncContextManager[object]:
-        """Do something that is written to the audit log, if it is allowed."""
-        return self.guard.access.act(self.principal, operation, name, target, **detail)
-
-    def seen_as(self, name: str) -> str:
-        """The kind to check rights on ``name`` with. A name that is not visible, or does not exist,
-        counts as a channel, so that a refusal does not tell which it is."""
-        store, access = self.realm.view.named(destination_name(name)), self.guard.access
-        kind = "" if store is None else store.kind
-        is_queue = kind == "queue" and access.visible(self.principal, kind, [name])
-        return "queue" if is_queue else "channel"
-
-    def kind_of(self, name: str) -> str:
-        """Whether a name is a channel's or a queue's. Raises ``NameDoesNotExist``."""
-        return self.realm.view.required(name).kind
-
-
-Endpoint = Callable[[Any], Awaitable[Any]]
+Endpoint = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
 class Route(NamedTuple):
@@ -191,9 +176,9 @@ class Route(NamedTuple):
     method: str
     path: str
     """Path below :data:`BASE`; ``{name}`` stands for one percent-encoded part."""
-    asks: type[Request[Any]] | str | None
-    """The request that the endpoint executes. If it executes several or none, the right that it
-    needs: a key of ``OPERATIONS``."""
+    asks: type[Request[Any]] | None
+    """The request that it asks at the realm's door, or, where it asks several, the one whose right
+    they all need; None: it asks nothing of the realm."""
     endpoint: Endpoint
     status: int = 200
     only_asks: bool = False
@@ -207,13 +192,11 @@ class Route(NamedTuple):
     @property
     def is_open(self) -> bool:
         """Whether it is answered without asking who asks."""
-        return not isinstance(self.asks, str) and (self.asks is None or REQUESTS[self.asks].is_open)
+        return self.asks is None or REQUESTS[self.asks].is_open
 
     @property
     def operation(self) -> str:
         """The right it needs: a key of ``OPERATIONS``."""
-        if isinstance(self.asks, str):
-            return self.asks
         if self.asks is None:
             return "session.open"
         return operation_on(self.asks, "queue" if self.path.startswith("queues") else "channel")

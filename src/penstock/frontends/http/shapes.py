@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX
+from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, GivenName
 from penstock.core.vocabulary.messages import Definition, Storage
 
 T = TypeVar("T")
@@ -409,6 +409,12 @@ class OutstandingQuery(Query, frozen=True):
     limit: Limit = LIMIT_DEFAULT
     after: Annotated[str, Meta(max_length=1_024)] = ""
     data_bytes: DataBytes = PREVIEW_BYTES
+
+
+class CheckSelector(Body, frozen=True):
+    selector: Annotated[str, Meta(max_length=65_536)]
+    channel: GivenName = ""
+    """A channel or queue: also show what it would choose there."""
 
 
 class NewEvent(Body, frozen=True):

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
-from penstock.frontends.http.finding import found
+from penstock.api.reading import ReadKeyState
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.frontends.http.finding import asked_of
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import Answer, Id, Moment, Query
-from penstock.runtime.subscriptions.key_state import state_of
 
 KeyType = Literal["string", "int", "float", "bool", "time"]
 
@@ -42,17 +42,17 @@ async def state(call: Call[StateQuery, None]) -> StateAnswer:
     States that later events have changed are only in an archive, which ``penstock channel state``
     reads.
     """
-    store, query = await found(call), call.query
-    key = _key(query.key, query.type)
-    event = await state_of(call.realm.shard, store.number, key)
-    if event is None:
-        raise NameDoesNotExist(f"channel {store.name} has no state of the key {key!r}")
+    query = call.query
+    store, event = await asked_of(
+        call, ReadKeyState, lambda now: ReadKeyState(now.channel, _key(query.key, query.type))
+    )
     assert event.event_id is not None, "it is stored"
     assert event.published is not None, "it is stored"
     if query.as_of is not None and query.as_of < event.event_id:
         raise InvalidArgument(
-            f"the state of {key!r} as of event {query.as_of} is gone: {store.name} has its state "
-            f"as of event {event.event_id}; penstock channel state --archive looks into an archive"
+            f"the state of {_key(query.key, query.type)!r} as of event {query.as_of} is gone: "
+            f"{store.name} has its state as of event {event.event_id}; "
+            f"penstock channel state --archive looks into an archive"
         )
     return StateAnswer(
         event_id=event.event_id,
@@ -97,4 +97,4 @@ _TYPES: Final[dict[str, Callable[[str], Any]]] = {
     "time": _time,
 }
 
-ROUTES = (Route("getKeyState", "GET", "channels/{channel}/state", "channel.subscribe", state),)
+ROUTES = (Route("getKeyState", "GET", "channels/{channel}/state", ReadKeyState, state),)

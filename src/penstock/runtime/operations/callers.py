@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from penstock.api.requests import Request
 from penstock.core.access.name_owners import owned
 from penstock.core.access.rights import Principal
 from penstock.runtime.access.permits import Permits
@@ -44,6 +45,23 @@ class Caller:
         self.subscriptions = {} if subscriptions is None else subscriptions
         self.password_nonce = b""
         """Nonce of a password change that has begun; empty: none has."""
+
+    def check(self, request: Request[Any]) -> None:
+        """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
+        if self.permits is not None:
+            self.permits.check(request)
+
+    def allows(self, operation: str, name: str = "") -> bool:
+        """Whether it may, without a word about what it may not."""
+        return self.realm.access.allows(self.principal, operation, name)
+
+    def sees_queue(self, name: str) -> bool:
+        """Whether ``name`` is one of a queue. One that it may not see is taken for a channel, as
+        is what there is not: a refusal does not tell which of them it is."""
+        store = self.realm.view.named(name) if name else None
+        if store is None or store.kind != "queue":
+            return False
+        return bool(self.realm.access.visible(self.principal, "queue", [name]))
 
     def owned(self, name: str) -> str:
         """A name that it has chosen, apart from those that others choose."""

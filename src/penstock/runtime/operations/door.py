@@ -10,14 +10,15 @@ instead, which does not wait.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from penstock.api.channels import ChannelOpened
 from penstock.api.operations import REQUESTS, operation_on
+from penstock.api.reading import WatchEvents
 from penstock.api.requests import AnswerT, Kind, Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
-from penstock.api.transfers import PutImport
+from penstock.api.transfers import ImportTar, PutImport
 from penstock.core.vocabulary.names import destination_name
 from penstock.runtime.access.permits import Opening
 from penstock.runtime.delivery.byte_credit import Room
@@ -25,14 +26,18 @@ from penstock.runtime.delivery.delivery import Outlet
 from penstock.runtime.operations.beginners import BEGINNERS, Batches
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.handlers import HANDLERS, put_import
+from penstock.runtime.operations.tar_handlers import import_tar
 from penstock.runtime.subscriptions.subscriptions import Opened
 from penstock.runtime.writer.requests import Reply
+
+Content = memoryview | AsyncGenerator[bytes, None] | None
+"""Bytes beside a request: those there are, or those that come."""
 
 
 async def execute(
     caller: Caller,
     request: Request[AnswerT],
-    content: memoryview | None = None,
+    content: Content = None,
     *,
     target: str | None = None,
     **detail: Any,
@@ -79,19 +84,31 @@ async def execute_on(
         return await work()
 
 
-def answer_to(
-    caller: Caller, request: Request[Any], content: memoryview | None = None
-) -> Awaitable[Any]:
+def answer_to(caller: Caller, request: Request[Any], content: Content = None) -> Awaitable[Any]:
     """Do what ``request`` asks; whether ``caller`` may was asked before."""
     if isinstance(request, PutImport):
+        assert content is None or isinstance(content, memoryview), "bytes of one frame"
         return put_import(caller, request, content)
+    if isinstance(request, ImportTar):
+        assert isinstance(content, AsyncGenerator), "a body that comes part by part"
+        return import_tar(caller, request, content)
     return HANDLERS[type(request)](caller, request)
 
 
 def check(caller: Caller, request: Request[Any]) -> None:
     """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
-    if caller.permits is not None:
-        caller.permits.check(request)
+    caller.check(request)
+
+
+async def find(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -> ChannelOpened:
+    """The channel or queue ``name``, for a ``caller`` that may ask ``asked`` of it: what is done
+    where its events come or go is begun with what was found here.
+
+    Raises ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``.
+    """
+    operation = operation_on(asked, kind)
+    caller.realm.access.require(caller.principal, operation, destination_name(name))
+    return await caller.realm.open_channel(name, kind)
 
 
 def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:
@@ -104,7 +121,7 @@ def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches 
 
 
 def open_subscription(
-    caller: Caller, request: Opening, outlet: Outlet, place: str = ""
+    caller: Caller, request: Opening | WatchEvents, outlet: Outlet, place: str = ""
 ) -> Awaitable[Opened]:
     """Open a subscription, whose right :func:`check` was asked for; ``outlet`` gets the events.
     ``place``: what it is known by to the next connection of its session (SEM J5)."""
@@ -133,6 +150,15 @@ def open_subscription(
                 auto_ack=request.auto_ack,
                 sole=request.sole,
                 room=_room(request.bytes_max),
+            )
+        case WatchEvents():
+            return subscriptions.subscribe(
+                request.channel,
+                request.start,
+                outlet,
+                credit=request.credit,
+                browse=True,
+                endless=True,
             )
         case BrowseDurable():
             return subscriptions.browse_durable(

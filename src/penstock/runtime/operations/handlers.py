@@ -14,6 +14,7 @@ from penstock.api import (
     channels,
     durables,
     joins,
+    reading,
     subscriptions,
     transactions,
     transfers,
@@ -23,7 +24,12 @@ from penstock.api.requests import Request
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Spans
-from penstock.runtime.operations import access_handlers, realm_handlers
+from penstock.runtime.operations import (
+    access_handlers,
+    reading_handlers,
+    realm_handlers,
+    tar_handlers,
+)
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.subscriptions.locations import missing
 
@@ -114,6 +120,16 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 lambda by, it: missing(by.realm.shard, it.channel, Span(it.first_id, it.end_id)),
             ),
             _on(channels.OpenSchedule, lambda by, it: by.realm.schedule_of(it.channel)),
+            # What is read for one answer
+            _on(reading.BrowseEvents, reading_handlers.browse_events),
+            _on(reading.BrowseOutstanding, reading_handlers.browse_outstanding),
+            _on(reading.ReadEvent, reading_handlers.read_event),
+            _on(reading.PopEvents, reading_handlers.pop_events),
+            _on(reading.ReadKeyState, reading_handlers.read_key_state),
+            _on(reading.SummarizeDead, reading_handlers.summarize_dead),
+            _on(reading.ExplainSelector, reading_handlers.explain_selector),
+            _on(reading.ListScheduled, reading_handlers.list_scheduled),
+            _on(reading.CancelScheduled, reading_handlers.cancel_scheduled),
             # Durables
             _on(durables.CreateDurable, _create_durable),
             _on(
@@ -194,6 +210,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 transfers.AbortImport,
                 lambda by, it: by.realm.imports.abort(by.session, it.import_),
             ),
+            _on(transfers.ExportTar, tar_handlers.export_tar),
             _on(
                 transfers.BeginBackup,
                 lambda by, it: by.realm.backups.begin(by.session, by.version),

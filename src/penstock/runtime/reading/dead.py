@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.api.reading import DeadGroup, DeadSummary
 from penstock.columns.schema.layout import UTC_MICROSECONDS, cause_and_reason
 from penstock.core.vocabulary.messages import Spans
-from penstock.frontends.http.collecting import Collected
-from penstock.frontends.http.realm_shapes import DeadAnswer, DeadGroup
+from penstock.runtime.reading.collecting import Collected
 from penstock.runtime.store.outgoing_batch import Rows
 
 GROUPS_MAX = 1_000
@@ -29,8 +29,8 @@ _SUMS = [
 class DeadEvents(Collected):
     """An outlet that counts events instead of keeping them."""
 
-    def __init__(self, count_max: int) -> None:
-        super().__init__("", count_max)
+    def __init__(self, session: str, count_max: int) -> None:
+        super().__init__(session, "", count_max)
         self._groups: dict[tuple[str, str], list[Any]] = {}
 
     def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
@@ -66,11 +66,11 @@ class DeadEvents(Collected):
                 continue
             self._groups[key] = new
 
-    def summary(self, *, is_complete: bool) -> DeadAnswer:
+    def summary(self, *, is_complete: bool) -> DeadSummary:
         """The groups, largest first."""
         groups = [_group(store, cause, *sums) for (store, cause), sums in self._groups.items()]
         groups.sort(key=lambda group: (-group.events, group.store, group.cause, group.reason))
-        return DeadAnswer(events=self.count, is_complete=is_complete, groups=groups)
+        return DeadSummary(events=self.count, is_complete=is_complete, groups=groups)
 
 
 def _wider(old: list[Any], new: list[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from penstock.core.vocabulary.errors import Unavailable
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import AnyStart, FromEarliest, FromId
-from penstock.frontends.http.collecting import (
+from penstock.runtime.reading.collecting import (
     PAGE_BYTES_MAX,
     READING_S,
     Collected,
@@ -50,8 +50,10 @@ class Found(NamedTuple):
 class Newest(Collected):
     """An outlet that keeps the last events that come, within a number of events and bytes."""
 
-    def __init__(self, selector: str, count_max: int, bytes_max: int, part: int) -> None:
-        super().__init__(selector, part)
+    def __init__(
+        self, session: str, selector: str, count_max: int, bytes_max: int, part: int
+    ) -> None:
+        super().__init__(session, selector, part)
         self._kept_max = count_max
         self._bytes_max = bytes_max
         self._sizes: list[int] = []
@@ -87,6 +89,7 @@ class Newest(Collected):
 
 async def newest(
     realm: RunningRealm,
+    session: str,
     number: ChannelId,
     selector: str,
     limit: int,
@@ -99,21 +102,21 @@ async def newest(
     Raises ``InvalidSelector``, ``NameDoesNotExist``, and ``Unavailable`` when the realm is too busy
     to read anything.
     """
-    lowest = await _lowest(realm, number, start)
+    lowest = await _lowest(realm, session, number, start)
     store = realm.view.store(number)
     high = 0 if store is None else store.next_id
     high = max(lowest, high if end is None else min(end, high))
-    search = _Search(realm, number, selector, limit, Span(lowest, high))
+    search = _Search(realm, session, number, selector, limit, Span(lowest, high))
     return await search.run()
 
 
-async def _lowest(realm: RunningRealm, number: ChannelId, start: AnyStart) -> int:
+async def _lowest(realm: RunningRealm, session: str, number: ChannelId, start: AnyStart) -> int:
     """The id at which ``start`` lies now."""
     if isinstance(start, FromEarliest):
         return 0
     if isinstance(start, FromId):
         return start.event_id
-    outlet = Collected("", 1)
+    outlet = Collected(session, "", 1)
     opened = await realm.subscriptions.subscribe(number, start, outlet, credit=0, browse=True)
     realm.subscriptions.detach(opened.number)
     return opened.first_id
@@ -121,9 +124,16 @@ async def _lowest(realm: RunningRealm, number: ChannelId, start: AnyStart) -> in
 
 class _Search:
     def __init__(
-        self, realm: RunningRealm, number: ChannelId, selector: str, limit: int, span: Span
+        self,
+        realm: RunningRealm,
+        session: str,
+        number: ChannelId,
+        selector: str,
+        limit: int,
+        span: Span,
     ) -> None:
         self._realm = realm
+        self._session = session
         self._number = number
         self._selector = selector
         self._limit = limit
@@ -166,7 +176,7 @@ class _Search:
         count = int(max(1, min(count, PART_BYTES_MAX / store.event_bytes)))
         first = lowest_of(store.stored, Span(self._span.first, self._low), count)
         wanted = self._limit - len(self._events)
-        outlet = Newest(self._selector, wanted, PAGE_BYTES_MAX - self._size, count)
+        outlet = Newest(self._session, self._selector, wanted, PAGE_BYTES_MAX - self._size, count)
         number, last = self._number, self._low - 1
         await collect(
             self._realm,

@@ -22,14 +22,14 @@ READING_S: Final = 10.0
 """Seconds that one page may take: a selector that matches little among millions needs several."""
 PAGE_BYTES_MAX: Final = 32 << 20
 """Bytes after which a page ends."""
-SESSION: Final = "http"
 
 
 class Collected:
     """An outlet that keeps events, up to a number of events and bytes."""
 
-    def __init__(self, selector: str, count_max: int, *, first_id: int = 0) -> None:
-        self.session = SESSION
+    def __init__(self, session: str, selector: str, count_max: int, *, first_id: int = 0) -> None:
+        """``session``: whose it is."""
+        self.session = session
         self.selector = Selector(selector) if selector else None
         self.count_max = count_max
         self.batches: list[EventBatch] = []
