@@ -1,0 +1,272 @@
+"""Three NATS servers as the engine below a cluster's nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.core.vocabulary.errors import Conflict, Deposed, InvalidArgument, Unavailable
+from penstock.core.vocabulary.ports import Clock, EngineHealth, Offload
+from penstock.storage.jetstream.blobs import StreamBlobs
+from penstock.storage.jetstream.connection import NatsConnection, together
+from penstock.storage.jetstream.frames import HEAD_BYTES
+from penstock.storage.jetstream.guard import (
+    ServerState,
+    check_majority,
+    check_servers,
+    monitors_of,
+    read_server,
+    version_of,
+)
+from penstock.storage.jetstream.journal import JetStreamJournal, Mark
+from penstock.storage.jetstream.registry import BucketRegistry
+from penstock.storage.jetstream.stream import NatsStream, pauses
+from penstock.tasks import start_task
+
+FRAME_BYTES_MAX: Final = 1 << 20
+_PAYLOAD_KEPT: Final = 4 << 10
+"""Bytes of a message that are left for its headers."""
+_LOOKS_MAX: Final = 40
+"""Looks at servers that are starting, until they count as gone."""
+_ROOM_READ_EVERY_US: Final = 10_000_000
+
+Connect = Callable[[Sequence[str], Callable[[], Awaitable[None]]], Awaitable[NatsConnection]]
+"""Connects to one of some servers, and says when it had to do so again."""
+
+
+class JetStreamEngine:
+    """The :class:`~penstock.core.vocabulary.ports.StorageEngine` on a NATS cluster."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        name: str = "penstock",
+        monitors: Sequence[str] = (),
+        clock: Clock,
+        offload: Offload,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        connect: Connect = NatsConnection.open,
+    ) -> None:
+        """``name`` begins the names of all streams, so that several clusters can share the servers.
+        ``monitors``: where each server serves its monitoring, unless on the usual port."""
+        self._connect = connect
+        self._servers = list(servers)
+        self._name = name
+        self._monitors = list(monitors) or monitors_of(servers)
+        self._clock = clock
+        self._offload = offload
+        self._frame_bytes_max = frame_bytes_max
+        self._journals: list[JetStreamJournal] = []
+        self._registries: list[BucketRegistry] = []
+        self._blobs: list[StreamBlobs] = []
+        self._connection: NatsConnection | None = None
+        self._room: int | None = None
+        self._read_us = 0
+        self._checking: asyncio.Task[None] | None = None
+        self._refused: Unavailable | None = None
+
+    async def open(self) -> JetStreamEngine:
+        """Connect, and check the servers. Raises ``Unavailable``, naming the line to change, when
+        one of them would not keep what it acknowledges."""
+        self._connection = await self._connect(self._servers, self._reconnected)
+        try:
+            servers = await self._settled_servers()
+            check_servers(servers)
+            check_majority(servers)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def registry(self) -> BucketRegistry:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.registry`."""
+        registry = BucketRegistry(self._connected(), self._name)
+        self._registries.append(registry)
+        return await registry.open()
+
+    async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> JetStreamJournal:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.journal`."""
+        if epoch < 1 or begins < 0:
+            raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
+        connection = self._connected()
+        marks = await BucketRegistry(connection, self._name, "marks").open(watches=False)
+        journal = JetStreamJournal(
+            NatsStream(connection, f"{self._name}-shard-{shard}"),
+            RegistryMarks(marks, f"{shard}"),
+            epoch,
+            clock=self._clock,
+            frame_bytes=self._frame_bytes(),
+            room=self._known_room,
+        )
+        self._registries.append(marks)
+        self._journals = [each for each in self._journals if not each.stream.is_closed]
+        self._journals.append(journal)
+        try:
+            return await journal.open(begins)
+        except BaseException:
+            await journal.close()
+            raise
+
+    async def blobs(self, shard: int) -> StreamBlobs:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.blobs`."""
+        blobs = StreamBlobs(self._connected(), f"{self._name}-blobs-{shard}", self._clock)
+        self._blobs.append(blobs)
+        return await blobs.open()
+
+    async def health(self) -> EngineHealth:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.health`. Settings that changed
+        since the start stop the journals, as after a reconnection."""
+        servers = await self._read_servers()
+        await self._compare(servers)
+        read = [server for server in servers if not server.failure]
+        size = max((server.cluster_size for server in read), default=len(servers))
+        infos = [await journal.stream.info() for journal in self._open_journals()]
+        lags = [replica.lag for info in infos for replica in info.cluster.replicas]
+        damage = [told for stream in self._streams() for told in stream.damage]
+        if self._refused is not None:
+            damage.append(f"{self._refused}")
+        return EngineHealth(
+            kind="jetstream",
+            version=min((server.version for server in read), key=version_of, default=""),
+            has_quorum=2 * len(read) > size and any(server.leader for server in read),
+            servers=size,
+            present=len(read),
+            leader=next((info.cluster.leader for info in infos), _leader(read)),
+            sync="always" if all(server.syncs_always for server in read) else "interval",
+            lag=max(lags, default=0),
+            damage=tuple(damage),
+        )
+
+    async def close(self) -> None:
+        """Let go of the servers; journals are closed."""
+        for stream in self._streams():
+            stream.close()
+        if self._checking is not None:
+            self._checking.cancel()
+        if self._connection is not None:
+            await self._connection.close()
+
+    def _connected(self) -> NatsConnection:
+        if self._refused is not None:
+            raise Unavailable(f"{self._refused}") from self._refused
+        assert self._connection is not None, "the engine is opened before it is used"
+        return self._connection
+
+    def _streams(self) -> list[NatsStream]:
+        return [
+            *(journal.stream for journal in self._journals),
+            *(registry.stream for registry in self._registries),
+            *(blobs.stream for blobs in self._blobs),
+        ]
+
+    def _open_journals(self) -> list[JetStreamJournal]:
+        return [journal for journal in self._journals if not journal.stream.is_closed]
+
+    def _frame_bytes(self) -> int:
+        room = self._connected().payload_max - _PAYLOAD_KEPT
+        if room <= HEAD_BYTES:
+            raise Unavailable(
+                f"the engine takes messages of {room + _PAYLOAD_KEPT} bytes only. To change: "
+                f"max_payload: 8MB in nats-server.conf of each server"
+            )
+        return min(self._frame_bytes_max, room)
+
+    async def _settled_servers(self) -> list[ServerState]:
+        """What the servers say, of which some may have been started just now and need some seconds
+        to know how they are."""
+        for looks, pause in enumerate(pauses()):
+            servers = await self._read_servers()
+            is_starting = any(server.name and server.failure for server in servers)
+            is_settled = not is_starting and _passes(check_majority, servers)
+            if is_settled or looks >= _LOOKS_MAX or not _passes(check_servers, servers):
+                return servers
+            await asyncio.sleep(pause)
+        raise AssertionError("pauses never end")
+
+    async def _read_servers(self) -> list[ServerState]:
+        servers = await together(self._read_server(monitor) for monitor in self._monitors)
+        self._read_us = self._clock.steady_us()
+        rooms = [server.room for server in servers if not server.failure]
+        self._room = min(rooms, default=self._room)
+        return servers
+
+    async def _read_server(self, monitor: str) -> ServerState:
+        return await self._offload(lambda: read_server(monitor))
+
+    async def _reconnected(self) -> None:
+        """Whoever answers now may have been restarted with other settings."""
+        self._start_check()
+
+    def _start_check(self) -> None:
+        if self._checking is None or self._checking.done():
+            self._checking = start_task(self._check(), name="engine-check")
+
+    async def _check(self) -> None:
+        await self._compare(await self._settled_servers())
+
+    async def _compare(self, servers: Sequence[ServerState]) -> None:
+        """Stop all journals when a server says that it does not keep what it acknowledges, and a
+        journal whose stream has changed. A server that does not answer has changed nothing."""
+        try:
+            check_servers(servers)
+        except Unavailable as error:
+            self._refused = error
+            for journal in self._open_journals():
+                journal.end(error)
+        else:
+            if not any(server.failure for server in servers):
+                self._refused = None
+        for journal in self._open_journals():
+            await journal.check()
+
+    def _known_room(self) -> int | None:
+        """Bytes that the fullest server may still store, as it said some seconds ago. Who appends
+        does not wait for a server that may not answer."""
+        if self._clock.steady_us() - self._read_us > _ROOM_READ_EVERY_US:
+            self._start_check()
+        return self._room
+
+
+class RegistryMarks:
+    """The mark of one journal in the engine's registry, under a prefix that no key has."""
+
+    def __init__(self, registry: BucketRegistry, key: str) -> None:
+        self._registry = registry
+        self._key = key
+
+    async def read(self) -> Mark | None:
+        record = await self._registry.get(self._key)
+        return None if record is None else msgspec.json.decode(record.value, type=Mark)
+
+    async def write(self, mark: Mark) -> None:
+        """See :class:`penstock.storage.jetstream.journal.Marks`."""
+        while True:
+            record = await self._registry.get(self._key)
+            version = 0
+            if record is not None:
+                held = msgspec.json.decode(record.value, type=Mark)
+                version = record.version
+                if held.epoch > mark.epoch:
+                    raise Deposed(f"epoch {held.epoch} has begun; this is {mark.epoch}")
+                mark = msgspec.structs.replace(mark, kept=max(mark.kept, held.kept))
+            try:
+                await self._registry.cas(self._key, version, msgspec.json.encode(mark))
+            except Conflict:
+                continue
+            return
+
+
+def _leader(servers: Sequence[ServerState]) -> str:
+    return next((server.leader for server in servers if server.leader), "")
+
+
+def _passes(check: Callable[[Sequence[ServerState]], None], servers: Sequence[ServerState]) -> bool:
+    try:
+        check(servers)
+    except Unavailable:
+        return False
+    return True

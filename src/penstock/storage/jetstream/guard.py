@@ -1,0 +1,176 @@
+"""Whether the servers of the engine keep what they acknowledge: read from each server's monitoring.
+
+Each refusal names the server and the line of its configuration to change.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterable, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct, field
+
+from penstock.core.vocabulary.errors import Unavailable
+
+OLDEST: Final = (2, 14)
+"""Older servers lose messages they had acknowledged, as an analysis by Jepsen has found."""
+MONITORING_PORT: Final = 8222
+_JETSTREAM: Final = "jetstream { store_dir: DIRECTORY, sync_interval: always }"
+_TIMEOUT_S: Final = 2.0
+_SERVERS: Final = 3
+
+
+class _Peer(Struct):
+    name: str
+
+
+class _MetaCluster(Struct):
+    leader: str = ""
+    replicas: list[_Peer] = field(default_factory=list)
+    cluster_size: int = 0
+
+
+class _Config(Struct):
+    max_storage: int = 0
+    sync_always: bool = False
+    sync_interval: int = 0
+
+
+class _Jsz(Struct):
+    disabled: bool = False
+    config: _Config = field(default_factory=_Config)
+    storage: int = 0
+    meta_cluster: _MetaCluster | None = None
+
+
+class _Cluster(Struct):
+    name: str = ""
+
+
+class _Varz(Struct):
+    server_name: str = ""
+    version: str = ""
+    cluster: _Cluster = field(default_factory=_Cluster)
+
+
+class ServerState(Struct, frozen=True):
+    """What one server says about itself."""
+
+    monitor: str
+    """Where it was asked."""
+    name: str = ""
+    version: str = ""
+    is_clustered: bool = False
+    """Whether it is configured to be one of several."""
+    syncs_always: bool = False
+    sync_interval_s: float = 0.0
+    room: int = 0
+    """Bytes that it may still store."""
+    leader: str = ""
+    """The server that leads the cluster; empty while there is none."""
+    peers: frozenset[str] = frozenset()
+    """All servers of the cluster that it knows by name."""
+    cluster_size: int = 0
+    failure: str = ""
+    """Why it could not be asked, or does not know how it is."""
+
+
+def monitors_of(servers: Iterable[str]) -> list[str]:
+    """Where servers serve their monitoring unless it was said otherwise."""
+    hosts = dict.fromkeys(urlsplit(url).hostname or "localhost" for url in servers)
+    return [f"http://{f'[{host}]' if ':' in host else host}:{MONITORING_PORT}" for host in hosts]
+
+
+def read_server(monitor: str) -> ServerState:
+    """Ask one server, through its monitoring. It takes a while where the server is gone."""
+    try:
+        varz = msgspec.json.decode(_fetch(f"{monitor}/varz"), type=_Varz)
+        jsz = msgspec.json.decode(_fetch(f"{monitor}/jsz?config=true"), type=_Jsz)
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        return ServerState(monitor, failure=f"{error}")
+    meta = jsz.meta_cluster or _MetaCluster()
+    failure = ""
+    if jsz.disabled:
+        failure = f"server {varz.server_name} has no JetStream, or starts it now: {_JETSTREAM}"
+    elif varz.cluster.name and jsz.meta_cluster is None:
+        failure = f"server {varz.server_name} looks for the others of its cluster"
+    return ServerState(
+        monitor,
+        name=varz.server_name,
+        version=varz.version,
+        is_clustered=bool(varz.cluster.name),
+        failure=failure,
+        syncs_always=jsz.config.sync_always,
+        sync_interval_s=jsz.config.sync_interval / 1e9,
+        room=max(0, jsz.config.max_storage - jsz.storage),
+        leader=meta.leader,
+        peers=frozenset({varz.server_name, *(peer.name for peer in meta.replicas)}),
+        cluster_size=meta.cluster_size,
+    )
+
+
+def check_servers(servers: Sequence[ServerState]) -> None:
+    """Raise ``Unavailable`` when one of the servers that could be read is misconfigured."""
+    for server in servers:
+        if not server.failure:
+            _check_server(server)
+
+
+def check_majority(servers: Sequence[ServerState]) -> None:
+    """Raise ``Unavailable`` unless a majority of the cluster could be read: the others may be down,
+    and are looked at when they are back."""
+    read = [server for server in servers if not server.failure]
+    size = max((server.cluster_size for server in read), default=_SERVERS)
+    if 2 * len({server.name for server in read}) > size:
+        return
+    failed = "; ".join(f"{s.monitor}: {s.failure}" for s in servers if s.failure)
+    known = frozenset[str]().union(*(server.peers for server in read))
+    unread = sorted(known - {server.name for server in read})
+    raise Unavailable(
+        f"the settings of only {len(read)} of the engine's {size} servers can be read, and a "
+        f"majority has to be. To change: http_port: {MONITORING_PORT} in nats-server.conf of "
+        f"{', '.join(unread) or 'each server'}" + (f" ({failed})" if failed else "")
+    )
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The numbers of a version, to compare."""
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def _check_server(server: ServerState) -> None:
+    where = f"server {server.name} ({server.monitor})"
+    if version_of(server.version) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise Unavailable(
+            f"{where} is NATS {server.version}, and {oldest} or newer is needed. To change: "
+            f"install nats-server {oldest} or newer there"
+        )
+    if not server.syncs_always:
+        raise Unavailable(
+            f"{where} acknowledges what is not on its disk yet: it syncs every "
+            f"{server.sync_interval_s:g} s. To change: sync_interval: always within "
+            f"jetstream {{ ... }} of its nats-server.conf"
+        )
+    # While there is no leader they may not have found each other yet.
+    is_known = bool(server.leader) or not server.is_clustered
+    if is_known and server.cluster_size < _SERVERS:
+        raise Unavailable(
+            f"{where} is one of {max(1, server.cluster_size)} servers, and {_SERVERS} have to keep "
+            f"each stream. To change: cluster {{ name: NAME, listen: HOST:PORT, "
+            f"routes: [nats://OTHER:PORT, ...] }} in nats-server.conf of {_SERVERS} servers"
+        )
+
+
+def _fetch(url: str) -> bytes:
+    if urlsplit(url).scheme not in ("http", "https"):
+        raise ValueError("monitoring is read over http:// or https://")
+    # Monitoring is inside the cluster's own network, whatever proxy the environment names.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(url, timeout=_TIMEOUT_S) as answer:
+        read: bytes = answer.read()
+        return read

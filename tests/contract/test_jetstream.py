@@ -1,0 +1,222 @@
+"""The engine on NATS JetStream keeps the contracts, over three servers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from abc import ABC
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from itertools import count
+from typing import Final
+
+import pytest
+
+from penstock.core.vocabulary.errors import Unknown
+from penstock.core.vocabulary.ports import Blobs, Journal, Registry
+from penstock.runtime.clock import SystemClock
+from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
+from penstock.storage.jetstream.engine import JetStreamEngine
+from penstock.testing.contracts import (
+    BlobsContract,
+    JournalContract,
+    RegistryContract,
+    checks,
+    raises,
+    run,
+)
+from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
+from tests.contract.nats_servers import NatsServers
+
+pytestmark = pytest.mark.process
+
+FRAMES: Final = {"frames of 4 KiB": 4 << 10, "frames of 1 MiB": 1 << 20}
+_numbers: Final = count(1)
+
+
+class FatefulConnection(NatsConnection):
+    """Loses requests that change something, or their answers, as a check has decided it."""
+
+    fates: Fates | None = None
+
+    def begin(self, fates: Fates | None) -> None:
+        self.fates = fates
+        self.stored = asyncio.Event()
+        """Set when something was stored."""
+        self._late: list[tuple[str, bytes, Mapping[str, str] | None]] = []
+
+    async def ask(
+        self, subject: str, request: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        changes = not subject.startswith("$JS.API.") or ".PURGE." in subject
+        if self.fates is None or not changes:
+            return await super().ask(subject, request, headers)
+        match self.fates.next():
+            case "lost":
+                pass
+            case "late":
+                self._late.append((subject, request, headers))
+            case "answer lost":
+                await self._do(subject, request, headers)
+            case "done":
+                try:
+                    return await super().ask(subject, request, headers)
+                finally:
+                    self.stored.set()
+                    late, self._late = self._late, []
+                    for each in late:
+                        await self._do(*each)
+        raise Unanswered("as a check has decided it")
+
+    async def _do(self, subject: str, request: bytes, headers: Mapping[str, str] | None) -> None:
+        """Nobody hears the answer."""
+        try:
+            await super().ask(subject, request, headers)
+        except JetStreamRefusal:
+            return
+
+
+class Nodes:
+    """Nodes that share an engine: new and empty for the first of them."""
+
+    def __init__(self, servers: NatsServers, stack: AsyncExitStack, frame_bytes: int) -> None:
+        self._servers = servers
+        self._stack = stack
+        self._frame_bytes = frame_bytes
+        self._name = f"test{next(_numbers)}"
+        self.connection: FatefulConnection | None = None
+
+    async def engine(self, fates: Fates | None = None) -> JetStreamEngine:
+        async def connect(
+            servers: Sequence[str], on_reconnect: Callable[[], Awaitable[None]]
+        ) -> NatsConnection:
+            connection = await FatefulConnection.open(servers, on_reconnect)
+            assert isinstance(connection, FatefulConnection)
+            connection.begin(fates)
+            self.connection = connection
+            return connection
+
+        engine = JetStreamEngine(
+            self._servers.urls,
+            name=self._name,
+            monitors=self._servers.monitors,
+            clock=SystemClock(),
+            offload=asyncio.to_thread,
+            frame_bytes_max=self._frame_bytes,
+            connect=connect,
+        )
+        await engine.open()
+        self._stack.push_async_callback(engine.close)
+        return engine
+
+
+class JournalKit(JournalContract):
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def open(self) -> Journal:
+        return await (await self._nodes.engine()).journal(0, 1)
+
+
+class ReopenedKit(ReopenedJournalContract):
+    torn_bytes = 3 << 20
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._journal: Journal | None = None
+        self._fates = Fates()
+
+    async def open(self, epoch: int) -> Journal:
+        self._fates = Fates()
+        self._journal = await (await self._nodes.engine(self._fates)).journal(0, epoch)
+        return self._journal
+
+    async def tear(self, data: bytes) -> None:
+        journal, connection = self._journal, self._nodes.connection
+        assert journal is not None, "somebody owns the journal"
+        assert connection is not None, "and is connected"
+        connection.stored.clear()
+        self._fates.draw(["done"], then="lost")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(raises(Unknown, journal.append(journal.info().tail, [data])))
+            await connection.stored.wait()
+            await journal.close()
+
+
+class BlobsKit(BlobsContract):
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def open(self) -> Blobs:
+        return await (await self._nodes.engine()).blobs(0)
+
+
+class RegistryKit(RegistryContract):
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def open(self) -> Registry:
+        return await (await self._nodes.engine()).registry()
+
+
+class EngineKit(EngineContract):
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def engine(self, fates: Fates | None = None) -> JetStreamEngine:
+        return await self._nodes.engine(fates)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
+    with NatsServers(tmp_path_factory.mktemp("nats")) as running:
+        yield running
+
+
+def keeps(kit: Callable[[Nodes], ABC], servers: NatsServers, check: str, frame_bytes: int) -> None:
+    async def keep() -> None:
+        async with AsyncExitStack() as stack:
+            await run(kit(Nodes(servers, stack, frame_bytes)), check)
+
+    asyncio.run(keep())
+
+
+@pytest.mark.parametrize("frame_bytes", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize("check", checks(JournalContract))
+def test_journal(servers: NatsServers, frame_bytes: int, check: str) -> None:
+    keeps(JournalKit, servers, check, frame_bytes)
+
+
+@pytest.mark.parametrize("frame_bytes", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize("check", checks(ReopenedJournalContract))
+def test_journal_opened_again(servers: NatsServers, frame_bytes: int, check: str) -> None:
+    keeps(ReopenedKit, servers, check, frame_bytes)
+
+
+@pytest.mark.parametrize("check", checks(EngineContract))
+def test_engine(servers: NatsServers, check: str) -> None:
+    """Its blocks are small, and so are the frames: most blocks have several."""
+    keeps(EngineKit, servers, check, frame_bytes=160)
+
+
+@pytest.mark.parametrize("check", checks(BlobsContract))
+def test_blobs(servers: NatsServers, check: str) -> None:
+    keeps(BlobsKit, servers, check, FRAMES["frames of 1 MiB"])
+
+
+@pytest.mark.parametrize("check", checks(RegistryContract))
+def test_registry(servers: NatsServers, check: str) -> None:
+    keeps(RegistryKit, servers, check, FRAMES["frames of 1 MiB"])
+
+
+def test_a_realm_on_one_machine_loads_nothing_of_an_engine() -> None:
+    code = (
+        "import sys, penstock.serving, penstock.bootstrap, penstock.cli; "
+        "print([name for name in sys.modules if name.split('.')[0] in ('nats', 'asyncpg') "
+        "or name.startswith('penstock.storage.jetstream')])"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout == "[]\n"

@@ -1,0 +1,436 @@
+"""The engine on NATS JetStream when its servers fail, lie, or are changed behind its back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pytest
+
+from penstock.core.vocabulary.errors import (
+    Damaged,
+    Deposed,
+    StorageFailed,
+    Trimmed,
+    Unavailable,
+    Unknown,
+)
+from penstock.core.vocabulary.ports import Block, DamagedBlock
+from penstock.runtime.clock import SystemClock
+from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
+from penstock.storage.jetstream.engine import FRAME_BYTES_MAX, JetStreamEngine
+from penstock.storage.jetstream.guard import read_server
+from penstock.storage.jetstream.journal import JetStreamJournal
+from penstock.storage.jetstream.stream import NatsStream, StoredMessage
+from penstock.testing.contracts import blocks_of
+from tests.contract.nats_servers import SERVERS, NatsServers
+
+pytestmark = pytest.mark.process
+
+_numbers: Final = count(1)
+BLOCKS: Final = 100
+LARGE: Final = 100_000
+SMALL_FRAMES: Final = 4 << 10
+"""With these a server keeps the blocks in two files, and does not mend the older one by itself."""
+ALREADY_LEADS: Final = 10005
+UNANSWERED_US: Final = 2_500_000
+"""After so long an append has been sent a second time."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
+    """All of them run when a test begins, and when it ends."""
+    with NatsServers(tmp_path_factory.mktemp("nats")) as running:
+        yield running
+
+
+class Story:
+    """An engine of its own name, and a connection to look behind its back."""
+
+    def __init__(self, engine: JetStreamEngine, name: str, connection: NatsConnection) -> None:
+        self.engine = engine
+        self.stream = NatsStream(connection, f"{name}-shard-0")
+        self._connection = connection
+
+    async def ask(self, what: str, request: object = None) -> None:
+        """Ask JetStream something about the stream of shard 0."""
+        subject = f"$JS.API.STREAM.{what}.{self.stream.name}"
+        while True:
+            try:
+                await self._connection.ask(subject, msgspec.json.encode(request or {}))
+            except Unanswered:
+                continue
+            except JetStreamRefusal as refusal:
+                if refusal.number != ALREADY_LEADS:
+                    raise
+            return
+
+    async def led_by(self, number: int) -> None:
+        """Wait until a server has everything, and leads."""
+        while True:
+            peers = (await self.stream.info()).cluster
+            if peers.leader == f"n{number}":
+                return
+            if any(peer.name == f"n{number}" and peer.current for peer in peers.replicas):
+                await self.ask("LEADER.STEPDOWN", {"placement": {"preferred": f"n{number}"}})
+
+    async def leader(self) -> int:
+        while True:
+            if leader := (await self.stream.info()).cluster.leader:
+                return int(leader.removeprefix("n"))
+
+
+async def ignore_reconnections() -> None:
+    pass
+
+
+@asynccontextmanager
+async def story(servers: NatsServers, frame_bytes: int = FRAME_BYTES_MAX) -> AsyncIterator[Story]:
+    name = f"test{next(_numbers)}"
+    connection = await NatsConnection.open(servers.urls, ignore_reconnections)
+    engine = JetStreamEngine(
+        servers.urls,
+        name=name,
+        monitors=servers.monitors,
+        clock=SystemClock(),
+        offload=asyncio.to_thread,
+        frame_bytes_max=frame_bytes,
+    )
+    try:
+        await engine.open()
+        yield Story(engine, name, connection)
+    finally:
+        await engine.close()
+        await connection.close()
+
+
+def tell(
+    servers: NatsServers,
+    what: Callable[[Story], Awaitable[None]],
+    frame_bytes: int = FRAME_BYTES_MAX,
+) -> None:
+    async def told() -> None:
+        async with story(servers, frame_bytes) as told_in:
+            await what(told_in)
+
+    asyncio.run(told())
+
+
+async def filled(engine: JetStreamEngine, blocks: int, size: int = 100) -> JetStreamJournal:
+    journal = await engine.journal(0, 1)
+    for number in range(blocks):
+        await journal.append(number, [content(number + 1, size)])
+    return journal
+
+
+def content(block: int, size: int = 100) -> bytes:
+    return block.to_bytes(4, "big") * (size // 4)
+
+
+def damage(path: Path, at: tuple[float, ...] = (0.3, 0.5, 0.7)) -> None:
+    """Change a bit at some places of a file."""
+    raw = bytearray(path.read_bytes())
+    for part in at:
+        raw[int(len(raw) * part)] ^= 4
+    path.write_bytes(raw)
+
+
+# What is refused
+
+
+def refusal(servers: NatsServers) -> str:
+    async def refused() -> None:
+        async with story(servers):
+            pass
+
+    with pytest.raises(Unavailable) as caught:
+        asyncio.run(refused())
+    return str(caught.value)
+
+
+def test_servers_that_sync_now_and_then_are_refused(tmp_path: Path) -> None:
+    """A majority is enough to start; so that each has one of them, two are wrong."""
+    with NatsServers(tmp_path, sync={1: "2m", 2: "2m"}) as running:
+        text = refusal(running)
+
+    assert "server n1" in text or "server n2" in text
+    assert "sync_interval: always within jetstream { ... } of its nats-server.conf" in text
+
+
+def test_a_single_server_is_refused(tmp_path: Path) -> None:
+    with NatsServers(tmp_path, servers=1) as running:
+        text = refusal(running)
+
+    assert "cluster { name: NAME" in text
+
+
+def test_servers_that_are_not_there_are_named() -> None:
+    async def nobody() -> None:
+        await NatsConnection.open(["nats://127.0.0.1:1"], ignore_reconnections, timeout_s=0.2)
+
+    with pytest.raises(Unavailable, match=r"nats://127\.0\.0\.1:1: .*Connect call failed"):
+        asyncio.run(nobody())
+
+
+def test_a_stream_on_one_server_is_refused(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        name = told_in.stream.name
+        alone = {"name": name, "subjects": [f"{name}.frames"], "num_replicas": 1}
+        await told_in.ask("CREATE", {**alone, "storage": "file"})
+
+        with pytest.raises(Unavailable) as refused:
+            await told_in.engine.journal(0, 1)
+
+        assert "num_replicas is 1, not 3" in str(refused.value)
+        assert f"nats stream edit {name} --discard=new --replicas=3" in str(refused.value)
+
+    tell(servers, told)
+
+
+def test_a_stream_that_is_gone_or_was_made_anew_is_refused(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, 2)
+        await journal.close()
+        config = (await told_in.stream.info()).config
+        await told_in.ask("DELETE")
+
+        with pytest.raises(Unavailable, match="is gone"):
+            await told_in.engine.journal(0, 2)
+
+        config["metadata"] = {}
+        await told_in.ask("CREATE", config)
+        with pytest.raises(Unavailable, match="was made anew"):
+            await told_in.engine.journal(0, 2)
+
+    tell(servers, told)
+
+
+def test_an_older_copy_of_a_stream_is_refused(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, 3)
+        config = (await told_in.stream.info()).config
+        early = [await told_in.stream.message(sequence) for sequence in (1, 2)]
+        await journal.trim(1)
+        await journal.close()
+        await told_in.ask("DELETE")
+        await told_in.ask("CREATE", config)
+        for message in early:
+            assert message is not None
+            await told_in.stream.publish(message.subject, message.data, {})
+
+        with pytest.raises(Unavailable, match="is an older copy: it ends at sequence 2"):
+            await told_in.engine.journal(0, 2)
+
+    tell(servers, told)
+
+
+def test_settings_that_are_changed_under_an_owner_stop_it(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, 2)
+        config = (await told_in.stream.info()).config
+        await told_in.ask("UPDATE", {**config, "max_age": 3_600_000_000_000})
+        await told_in.engine.health()
+
+        with pytest.raises(Unavailable, match="--max-age=0"):
+            await journal.append(2, [b"expires"])
+
+    tell(servers, told)
+
+
+def test_no_room_is_told_before_anything_is_decided(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, 1)
+
+        with pytest.raises(StorageFailed, match="max_file_store"):
+            await journal.reserve(1 << 50)
+        await journal.reserve(1 << 20)
+
+    tell(servers, told)
+
+
+# Owners that meet
+
+
+def test_a_deposed_owner_does_not_trim(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        old = await filled(told_in.engine, 4)
+        new = await told_in.engine.journal(0, 2)
+
+        with pytest.raises(Deposed):
+            await old.trim(3)
+
+        assert len(await blocks_of(new, 1)) == 4
+
+    tell(servers, told)
+
+
+def test_an_owner_that_trims_while_the_next_one_reads_is_no_damage(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        old = await filled(told_in.engine, 50)
+        asked = NatsStream.message
+
+        async def message(stream: NatsStream, sequence: int) -> StoredMessage | None:
+            if sequence == 20:
+                NatsStream.message = asked  # type: ignore[method-assign]  # once
+                await old.trim(30)
+            return await asked(stream, sequence)
+
+        NatsStream.message = message  # type: ignore[assignment, method-assign]
+        try:
+            new = await told_in.engine.journal(0, 2)
+        finally:
+            NatsStream.message = asked  # type: ignore[method-assign]
+
+        assert (new.info().floor, new.info().tail) == (30, 50)
+        assert (await told_in.engine.health()).damage == ()
+
+    tell(servers, told)
+
+
+def test_what_somebody_else_trimmed_is_trimmed_and_not_damaged(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        old = await filled(told_in.engine, 6)
+        new = await told_in.engine.journal(0, 2)
+        await new.trim(4)
+
+        with pytest.raises(Trimmed):
+            await old.read(2, 1)
+
+        assert old.info().floor == 4
+        assert await blocks_of(old, 5) == [(5, content(5)), (6, content(6))]
+
+    tell(servers, told)
+
+
+# Servers that fail
+
+
+def test_a_damaged_copy_that_leads_steps_down_and_another_is_read(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, BLOCKS, LARGE)
+        await journal.close()
+        victim = (await told_in.leader() + 1) % SERVERS
+        servers.kill(victim)
+        damage(servers.files(victim, told_in.stream.name)[0])
+        servers.start(victim)
+        await told_in.led_by(victim)
+
+        reopened = await told_in.engine.journal(0, 2)
+
+        assert await blocks_of(reopened, 1) == [
+            (n, content(n, LARGE)) for n in range(1, BLOCKS + 1)
+        ]
+        assert await reopened.append(BLOCKS, [b"goes on"]) == BLOCKS + 1
+        (told_of,) = (await told_in.engine.health()).damage
+        assert f"on server n{victim}" in told_of
+
+    tell(servers, told, SMALL_FRAMES)
+
+
+def test_a_copy_damaged_under_its_owner_is_read_around(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, BLOCKS, LARGE)
+        victim = (await told_in.leader() + 1) % SERVERS
+        servers.kill(victim)
+        damage(servers.files(victim, told_in.stream.name)[0])
+        servers.start(victim)
+        await told_in.led_by(victim)
+
+        found = await journal.read(1, BLOCKS)
+
+        assert [(each.seq, bytes(each.data)) for each in found if isinstance(each, Block)] == [
+            (n, content(n, LARGE)) for n in range(1, BLOCKS + 1)
+        ]
+        assert any(f"on server n{victim}" in told for told in journal.stream.damage)
+
+    tell(servers, told, SMALL_FRAMES)
+
+
+def test_without_a_whole_copy_nothing_is_served(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, BLOCKS, LARGE)
+        # A frame that was overwritten on every server, as far as JetStream can tell.
+        for number in range(SERVERS):
+            servers.kill(number)
+        for number in range(SERVERS):
+            damage(servers.files(number, told_in.stream.name)[0], (0.5,))
+        for number in range(SERVERS):
+            servers.start(number)
+
+        with pytest.raises(Damaged) as refused:
+            await told_in.engine.journal(0, 2)
+
+        assert all(f"server n{number}: " in str(refused.value) for number in range(SERVERS))
+        found = await journal.read(1, BLOCKS)
+        assert len(found) == BLOCKS
+        assert 1 <= sum(isinstance(each, DamagedBlock) for each in found) < BLOCKS
+
+    tell(servers, told, SMALL_FRAMES)
+
+
+def test_without_a_majority_an_append_waits_and_is_stored_once(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, 2)
+        for number in (0, 1):
+            servers.freeze(number)
+        async with asyncio.TaskGroup() as group:
+            append = group.create_task(journal.append(2, [b"x" * (3 << 20)]))
+            while journal.info().waiting_us < UNANSWERED_US:
+                await asyncio.to_thread(read_server, servers.monitors[2])
+            assert not append.done()
+            for number in (0, 1):
+                servers.thaw(number)
+
+        assert append.result() == 3
+        assert journal.info().waiting_us == 0
+        reopened = await told_in.engine.journal(0, 2)
+        assert (await blocks_of(reopened, 3)) == [(3, b"x" * (3 << 20))]
+
+    tell(servers, told)
+
+
+def test_appends_go_on_when_the_leader_is_killed(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, 5)
+        leader = await told_in.leader()
+        servers.kill(leader)
+        try:
+            for number in range(5, 10):
+                assert await journal.append(number, [content(number + 1)]) == number + 1
+            health = await told_in.engine.health()
+            assert (health.servers, health.present, health.has_quorum) == (3, 2, True)
+        finally:
+            servers.start(leader)
+        reopened = await told_in.engine.journal(0, 2)
+        assert await blocks_of(reopened, 1) == [(n, content(n)) for n in range(1, 11)]
+
+    tell(servers, told)
+
+
+def test_a_server_restarted_with_another_setting_stops_its_owners(tmp_path: Path) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, 1)
+        for number in range(SERVERS):
+            running.kill(number)
+            running.configure(number, "2m")
+        for number in range(SERVERS):
+            running.start(number)
+
+        async def append_until_refused() -> None:
+            while True:
+                await journal.append(journal.info().tail, [b"more"])
+
+        with pytest.raises((Unavailable, Unknown)):
+            await append_until_refused()
+        with pytest.raises(Unavailable, match="sync_interval: always"):
+            await journal.append(journal.info().tail, [b"more"])
+        with pytest.raises(Unavailable, match="sync_interval: always"):
+            await told_in.engine.journal(0, 2)
+
+    with NatsServers(tmp_path) as running:
+        tell(running, told)

@@ -1,0 +1,248 @@
+"""An engine that would lose what it acknowledges is refused, with the line to change."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from penstock.core.vocabulary.errors import Unavailable
+from penstock.storage.jetstream.guard import (
+    ServerState,
+    check_majority,
+    check_servers,
+    monitors_of,
+    read_server,
+    version_of,
+)
+from penstock.storage.jetstream.stream import (
+    REPLICATED,
+    StreamInfo,
+    StreamState,
+    check_settings,
+)
+
+NAMES = ("n0", "n1", "n2")
+FINE = [
+    ServerState(
+        f"http://{name}:8222",
+        name=name,
+        version="2.15.1",
+        syncs_always=True,
+        is_clustered=True,
+        sync_interval_s=120.0,
+        leader="n1",
+        peers=frozenset(NAMES),
+        cluster_size=3,
+    )
+    for name in NAMES
+]
+
+
+def absent(server: ServerState) -> ServerState:
+    return ServerState(server.monitor, failure="connection refused")
+
+
+def test_three_servers_that_keep_everything_are_fine() -> None:
+    check_servers(FINE)
+    check_majority(FINE)
+
+
+def test_one_server_may_be_down() -> None:
+    servers = [*FINE[:2], absent(FINE[2])]
+
+    check_servers(servers)
+    check_majority(servers)
+
+
+def test_a_majority_has_to_say_how_it_is_configured() -> None:
+    with pytest.raises(Unavailable) as refused:
+        check_majority([FINE[0], absent(FINE[1]), absent(FINE[2])])
+
+    assert "only 1 of the engine's 3 servers can be read" in str(refused.value)
+    assert "http_port: 8222 in nats-server.conf of n1, n2" in str(refused.value)
+    assert "http://n2:8222: connection refused" in str(refused.value)
+
+
+def test_nobody_can_be_read() -> None:
+    with pytest.raises(Unavailable, match=r"only 0 of .* nats-server\.conf of each server"):
+        check_majority([absent(server) for server in FINE])
+
+
+def test_one_monitor_read_three_times_is_no_majority() -> None:
+    with pytest.raises(Unavailable, match="can be read"):
+        check_majority([FINE[0]] * 3)
+
+
+@pytest.mark.parametrize("version", ["2.9.10", "2.13.99", "1.20.0"])
+def test_an_old_server_is_refused(version: str) -> None:
+    servers = [FINE[0], structs.replace(FINE[1], version=version), FINE[2]]
+
+    with pytest.raises(
+        Unavailable, match=rf"server n1 .* is NATS {version}, .*install nats-server 2\.14 or newer"
+    ):
+        check_servers(servers)
+
+
+@pytest.mark.parametrize("version", ["2.14.0", "2.14.0-RC.1", "2.15.1", "3.0"])
+def test_a_new_server_is_taken(version: str) -> None:
+    check_servers([structs.replace(server, version=version) for server in FINE])
+
+
+def test_a_server_that_syncs_now_and_then_is_refused() -> None:
+    servers = [*FINE[:2], structs.replace(FINE[2], syncs_always=False)]
+
+    with pytest.raises(Unavailable) as refused:
+        check_servers(servers)
+
+    assert "server n2 (http://n2:8222)" in str(refused.value)
+    assert "every 120 s" in str(refused.value)
+    assert "sync_interval: always within jetstream { ... } of its nats-server.conf" in str(
+        refused.value
+    )
+
+
+def test_a_single_server_is_no_engine() -> None:
+    alone = structs.replace(
+        FINE[0], cluster_size=0, peers=frozenset({"n0"}), is_clustered=False, leader=""
+    )
+
+    with pytest.raises(Unavailable, match=r"is one of 1 servers, and 3 have .*cluster \{ name"):
+        check_servers([alone])
+
+
+def test_two_servers_are_no_engine() -> None:
+    two = [structs.replace(server, cluster_size=2) for server in FINE[:2]]
+
+    with pytest.raises(Unavailable, match="is one of 2 servers, and 3 have"):
+        check_servers(two)
+
+
+def test_versions_are_compared_by_their_numbers() -> None:
+    assert version_of("2.9.10") < version_of("2.14.0") < version_of("2.15.1-beta.2")
+
+
+def test_monitoring_is_asked_on_its_usual_port_once_a_host() -> None:
+    servers = ["nats://a:4222", "tls://b", "nats://[::1]:4222", "nats://a:4223"]
+
+    assert monitors_of(servers) == ["http://a:8222", "http://b:8222", "http://[::1]:8222"]
+
+
+@pytest.mark.parametrize("monitor", ["file:///etc", "http://127.0.0.1:1"])
+def test_what_cannot_be_read_says_why(monitor: str) -> None:
+    state = read_server(monitor)
+
+    assert state.failure
+    assert state.monitor == monitor
+
+
+class Monitoring(BaseHTTPRequestHandler):
+    """What a server says, by path."""
+
+    said: ClassVar[dict[str, dict[str, object]]] = {}
+
+    def do_GET(self) -> None:
+        body = msgspec.json.encode(self.said[self.path])
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def read_as(varz: dict[str, object], jsz: dict[str, object]) -> ServerState:
+    said = {"/varz": varz, "/jsz?config=true": jsz}
+    kind = type("Saying", (Monitoring,), {"said": said})
+    with HTTPServer(("127.0.0.1", 0), kind) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            return read_server(f"http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+VARZ: dict[str, object] = {"server_name": "n0", "version": "2.15.1", "cluster": {"name": "c"}}
+JSZ: dict[str, object] = {
+    "storage": 100,
+    "config": {"max_storage": 1_000, "sync_interval": 120_000_000_000, "sync_always": True},
+    "meta_cluster": {
+        "leader": "n1",
+        "cluster_size": 3,
+        "replicas": [{"name": "n1"}, {"name": "n2"}],
+    },
+}
+
+
+def test_a_server_is_what_its_monitoring_says() -> None:
+    state = read_as(VARZ, JSZ)
+
+    assert structs.replace(state, monitor=FINE[0].monitor) == structs.replace(FINE[0], room=900)
+
+
+def test_a_server_that_is_starting_says_nothing_yet() -> None:
+    """It answers before it has found the others, and before it has read its streams."""
+    assert "has no JetStream, or starts it now" in read_as(VARZ, {"disabled": True}).failure
+    assert "looks for the others" in read_as(VARZ, {**JSZ, "meta_cluster": None}).failure
+    assert read_as({**VARZ, "cluster": {}}, {**JSZ, "meta_cluster": None}).failure == ""
+
+
+def test_what_is_no_monitoring_is_no_server() -> None:
+    assert read_as(VARZ, {"config": "of something else"}).failure
+
+
+WANTED = {**REPLICATED, "subjects": ["s.frames"]}
+
+
+def made(**other: object) -> StreamInfo:
+    """A stream as the server describes it: what is not set is left out."""
+    config = {name: value for name, value in WANTED.items() if value is not None}
+    return StreamInfo(
+        {"name": "s", **config, "metadata": {"_nats.ver": "2.15.1"}, **other}, StreamState()
+    )
+
+
+def test_a_stream_as_it_was_made_is_fine() -> None:
+    check_settings(made(), WANTED)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        (
+            {"num_replicas": 1},
+            "num_replicas is 1, not 3. To change: nats stream edit s --replicas=3",
+        ),
+        ({"max_age": 10}, "max_age is 10, not 0. To change: nats stream edit s --max-age=0"),
+        ({"max_bytes": 9}, "To change: nats stream edit s --max-bytes=-1"),
+        (
+            {"discard": "old"},
+            "discard is old, not new. To change: nats stream edit s --discard=new",
+        ),
+        (
+            {"storage": "memory"},
+            "storage is memory, not file. To change: storage in the configuration",
+        ),
+        ({"deny_delete": False}, "deny_delete is False, not True"),
+        ({"allow_direct": True}, "allow_direct is True, not False"),
+        ({"subjects": ["s.frames", "x"]}, "To change: nats stream edit s --subjects=s.frames"),
+        ({"mirror": {"name": "other"}}, "mirror is {'name': 'other'}, not None"),
+        (
+            {"num_replicas": 1, "max_age": 10, "sealed": True},
+            "edit s --replicas=3 --max-age=0; sealed in the configuration of the stream",
+        ),
+    ],
+)
+def test_a_stream_with_other_settings_is_refused(other: dict[str, object], text: str) -> None:
+    with pytest.raises(Unavailable) as refused:
+        check_settings(made(**other), WANTED)
+
+    assert "stream s has other settings" in str(refused.value)
+    assert text in str(refused.value)
