@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from penstock.runtime.clock import SystemClock
 from penstock.storage import audit_file
 from penstock.storage.audit_file import FileAudit
 from penstock.storage.disk import RealDisk
+from tests.loops import on_a_loop
 
 
 async def inline(call: Callable[[], Any]) -> Any:
@@ -28,88 +28,85 @@ def opened(folder: Path) -> tuple[Audit, FileAudit]:
     return Audit(SystemClock(), {"acts": file}), file
 
 
-def test_records_are_read_back_the_newest_first(tmp_path: Path) -> None:
-    async def live() -> None:
-        audit, file = opened(tmp_path)
-        await audit.load()
-        for number in range(5):
-            await audit.note("alice@h", "channel.create", f"c{number}", ttl=number)
-        file.close()
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.name.startswith("audit")]
 
-        again, file = opened(tmp_path)
-        await again.load()
-        await again.note("bob@h", "channel.delete", "c0")
-        newest = await again.read(limit=2)
-        older = await again.read(before=newest[-1].number, limit=2)
-        file.close()
 
-        assert [(each.number, each.target) for each in newest] == [(6, "c0"), (5, "c4")]
-        assert [(each.number, each.detail) for each in older] == [(4, {"ttl": 3}), (3, {"ttl": 2})]
+@on_a_loop
+async def test_records_are_read_back_the_newest_first(tmp_path: Path) -> None:
+    audit, file = opened(tmp_path)
+    await audit.load()
+    for number in range(5):
+        await audit.note("alice@h", "channel.create", f"c{number}", ttl=number)
+    file.close()
 
-    asyncio.run(live())
+    again, file = opened(tmp_path)
+    await again.load()
+    await again.note("bob@h", "channel.delete", "c0")
+    newest = await again.read(limit=2)
+    older = await again.read(before=newest[-1].number, limit=2)
+    file.close()
+
+    assert [(each.number, each.target) for each in newest] == [(6, "c0"), (5, "c4")]
+    assert [(each.number, each.detail) for each in older] == [(4, {"ttl": 3}), (3, {"ttl": 2})]
+
     lines = (tmp_path / "audit.ndjson").read_text().splitlines()
     assert [msgspec.json.decode(line)["number"] for line in lines] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
-    async def live() -> None:
-        audit, file = opened(tmp_path)
-        await audit.note("alice@h", "channel.create", "a")
-        file.close()
-        with (tmp_path / "audit.ndjson").open("ab") as torn:
-            torn.write(b'{"number":2,"at')
+@on_a_loop
+async def test_a_line_torn_by_a_crash_is_passed_over(tmp_path: Path) -> None:
+    audit, file = opened(tmp_path)
+    await audit.note("alice@h", "channel.create", "a")
+    file.close()
+    with (tmp_path / "audit.ndjson").open("ab") as torn:
+        torn.write(b'{"number":2,"at')
 
-        again, file = opened(tmp_path)
-        await again.load()
-        await again.note("alice@h", "channel.create", "b")
-        file.close()
-        last, file = opened(tmp_path)
-        await last.load()
-        assert [each.target for each in await last.read()] == ["b", "a"]
-        file.close()
-
-    asyncio.run(live())
+    again, file = opened(tmp_path)
+    await again.load()
+    await again.note("alice@h", "channel.create", "b")
+    file.close()
+    last, file = opened(tmp_path)
+    await last.load()
+    assert [each.target for each in await last.read()] == ["b", "a"]
+    file.close()
 
 
-def test_a_large_file_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@on_a_loop
+async def test_a_large_file_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_file, "FILE_BYTES_MAX", 400)
 
-    async def live() -> None:
-        audit, file = opened(tmp_path)
-        for number in range(9):
-            await audit.note("alice@h", "channel.create", f"c{number}")
-        file.close()
+    audit, file = opened(tmp_path)
+    for number in range(9):
+        await audit.note("alice@h", "channel.create", f"c{number}")
+    file.close()
 
-    asyncio.run(live())
-    names = sorted(path.name for path in tmp_path.iterdir())
-    lines = b"".join((tmp_path / name).read_bytes() for name in names).count(b"\n")
+    files = files_in(tmp_path)
+    names = sorted(path.name for path in files)
+    lines = b"".join(path.read_bytes() for path in files).count(b"\n")
     assert names == ["audit-1.ndjson", "audit-2.ndjson", "audit.ndjson"]
     assert lines == 9
 
 
-def test_a_disk_that_takes_nothing_is_said(tmp_path: Path) -> None:
-    async def live() -> None:
-        audit, _ = opened(tmp_path / "missing")
-        with pytest.raises(StorageFailed, match=r"audit\.ndjson") as failure:
-            await audit.note("alice@h", "channel.create", "a")
-        assert failure.value.__notes__ == ["channel.create of alice@h ended as done"]
-
-    asyncio.run(live())
+@on_a_loop
+async def test_a_disk_that_takes_nothing_is_said(tmp_path: Path) -> None:
+    audit, _ = opened(tmp_path / "missing")
+    with pytest.raises(StorageFailed, match=r"audit\.ndjson") as failure:
+        await audit.note("alice@h", "channel.create", "a")
+    assert failure.value.__notes__ == ["channel.create of alice@h ended as done"]
 
 
-def test_a_record_is_short_whatever_somebody_asks_for(tmp_path: Path) -> None:
-    async def noted() -> list[AuditRecord]:
-        audit, file = opened(tmp_path)
-        await audit.note("someone@h", "channel.create", "x" * 100_000, granted=["y" * 100_000] * 99)
-        file.close()
-        return await audit.read()
-
-    [record] = asyncio.run(noted())
+@on_a_loop
+async def test_a_record_is_short_whatever_somebody_asks_for(tmp_path: Path) -> None:
+    audit, file = opened(tmp_path)
+    await audit.note("someone@h", "channel.create", "x" * 100_000, granted=["y" * 100_000] * 99)
+    file.close()
+    [record] = await audit.read()
 
     assert record.target.startswith("xxx")
     assert len(record.target) <= 513
     assert len(str(record.detail)) <= 1_000
-    assert sum(path.stat().st_size for path in tmp_path.rglob("audit*")) < 4_000
+    assert sum(path.stat().st_size for path in files_in(tmp_path)) < 4_000
 
 
 def record(number: int, target: str = "orders") -> AuditRecord:
@@ -168,21 +165,19 @@ def test_lines_of_before_there_were_checksums_are_read_up_to_the_first_that_has_
         reader.record(old)
 
 
-def test_the_number_of_a_damaged_line_is_missing(tmp_path: Path) -> None:
-    async def live() -> None:
-        audit, file = opened(tmp_path)
-        for name in "abc":
-            await audit.note("alice@h", "channel.create", name)
-        file.close()
-        path = tmp_path / "audit.ndjson"
-        path.write_bytes(path.read_bytes().replace(b'"target":"c"', b'"target":"d"'))
+@on_a_loop
+async def test_the_number_of_a_damaged_line_is_missing(tmp_path: Path) -> None:
+    audit, file = opened(tmp_path)
+    for name in "abc":
+        await audit.note("alice@h", "channel.create", name)
+    file.close()
+    path = tmp_path / "audit.ndjson"
+    path.write_bytes(path.read_bytes().replace(b'"target":"c"', b'"target":"d"'))
 
-        again, file = opened(tmp_path)
-        await again.load()
-        await again.note("alice@h", "channel.create", "e")
-        file.close()
+    again, file = opened(tmp_path)
+    await again.load()
+    await again.note("alice@h", "channel.create", "e")
+    file.close()
 
-        found = [(each.number, each.target) for each in await again.read()]
-        assert found == [(4, "e"), (2, "b"), (1, "a")]
-
-    asyncio.run(live())
+    found = [(each.number, each.target) for each in await again.read()]
+    assert found == [(4, "e"), (2, "b"), (1, "a")]

@@ -23,6 +23,7 @@ from penstock.storage import audit_file
 from penstock.storage.audit_file import NAMES, FileAudit, files_of
 from penstock.storage.disk import RealDisk
 from tests.access.realms import QUICK
+from tests.loops import on_a_loop
 
 MINUTE_US = 60_000_000
 
@@ -56,20 +57,19 @@ def lines_of(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def test_refusals_push_no_act_out_and_are_counted_where_there_are_many(tmp_path: Path) -> None:
-    async def life() -> tuple[list[Any], list[Any]]:
-        clock = Clock()
-        audit = opened(tmp_path, clock)
-        await audit.note("admin@h", "user.change", "alice")
-        for _ in range(20_000):
-            await audit.note("mallory@h", "user.change", "x", "access-denied")
-        clock.us += MINUTE_US
-        await audit.note("mallory@h", "realm.pause", "", "access-denied")
-        found = await audit.read(), await audit.read(kind="refusals")
-        audit.close()
-        return found
-
-    acts, refusals = asyncio.run(life())
+@on_a_loop
+async def test_refusals_push_no_act_out_and_are_counted_where_there_are_many(
+    tmp_path: Path,
+) -> None:
+    clock = Clock()
+    audit = opened(tmp_path, clock)
+    await audit.note("admin@h", "user.change", "alice")
+    for _ in range(20_000):
+        await audit.note("mallory@h", "user.change", "x", "access-denied")
+    clock.us += MINUTE_US
+    await audit.note("mallory@h", "realm.pause", "", "access-denied")
+    acts, refusals = await audit.read(), await audit.read(kind="refusals")
+    audit.close()
 
     assert [each.target for each in acts] == ["alice"]
     assert [(each.operation, each.detail) for each in refusals[:2]] == [
@@ -80,15 +80,14 @@ def test_refusals_push_no_act_out_and_are_counted_where_there_are_many(tmp_path:
     assert len(lines_of(tmp_path, "audit-refusals.ndjson")) == len(refusals)
 
 
-def test_who_makes_up_names_is_counted_as_one(tmp_path: Path) -> None:
-    async def life() -> None:
-        audit = opened(tmp_path, Clock())
-        for number in range(5_000):
-            audit.aside(f"user{number}@h", "sign_in", "authentication-failed")
-        await audit.read()
-        audit.close()
+@on_a_loop
+async def test_who_makes_up_names_is_counted_as_one(tmp_path: Path) -> None:
+    audit = opened(tmp_path, Clock())
+    for number in range(5_000):
+        audit.aside(f"user{number}@h", "sign_in", "authentication-failed")
+    await audit.read()
+    audit.close()
 
-    asyncio.run(life())
     lines = lines_of(tmp_path, "audit-refusals.ndjson")
 
     assert len(lines) == SUMS_MAX + 1
@@ -132,18 +131,16 @@ def test_a_sign_in_that_cannot_be_written_as_nobody_foresaw_is_logged_and_the_ne
     assert [json.loads(line)["principal"] for line in file.lines] == ["bob@h"]
 
 
-def test_a_clock_that_is_set_back_does_not_stop_the_counting(tmp_path: Path) -> None:
-    async def life() -> list[Any]:
-        clock = Clock()
-        audit = opened(tmp_path, clock)
-        for _ in range(REFUSALS_FIRST + 3):
-            await audit.note("m@h", "user.change", "x", "access-denied")
-        clock.us -= 10 * MINUTE_US
-        await audit.note("m@h", "user.change", "y", "access-denied")
-        audit.close()
-        return await audit.read(kind="refusals")
-
-    newest, sums, *_ = asyncio.run(life())
+@on_a_loop
+async def test_a_clock_that_is_set_back_does_not_stop_the_counting(tmp_path: Path) -> None:
+    clock = Clock()
+    audit = opened(tmp_path, clock)
+    for _ in range(REFUSALS_FIRST + 3):
+        await audit.note("m@h", "user.change", "x", "access-denied")
+    clock.us -= 10 * MINUTE_US
+    await audit.note("m@h", "user.change", "y", "access-denied")
+    audit.close()
+    newest, sums, *_ = await audit.read(kind="refusals")
 
     assert (newest.target, sums.detail["more"]) == ("y", 3)
 

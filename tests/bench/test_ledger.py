@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from bench.ledger import NO_FLAW, Ledger
+from tests.loops import on_a_loop
 
 
 def test_it_is_complete_once_all_that_is_wanted_is_acknowledged() -> None:
@@ -57,15 +58,13 @@ def test_what_grows_is_in_order() -> None:
     ledger.came([7])
 
 
-def test_whoever_waits_for_a_count_goes_on_when_it_is_reached() -> None:
-    async def wait_for_three() -> int:
-        ledger = Ledger(10, flaw=NO_FLAW)
-        async with asyncio.TaskGroup() as group:
-            waiting = group.create_task(ledger.reached(3))
-            ledger.add(2, 1.0)
-            await asyncio.sleep(0)
-            assert not waiting.done()
-            ledger.add(1, 1.0)
-        return ledger.acked
-
-    assert asyncio.run(wait_for_three()) == 3
+@on_a_loop
+async def test_whoever_waits_for_a_count_goes_on_when_it_is_reached() -> None:
+    ledger = Ledger(10, flaw=NO_FLAW)
+    async with asyncio.TaskGroup() as group:
+        waiting = group.create_task(ledger.reached(3))
+        ledger.add(2, 1.0)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        ledger.add(1, 1.0)
+    assert ledger.acked == 3

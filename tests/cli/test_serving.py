@@ -25,6 +25,7 @@ from penstock.serving import run
 from penstock.settings import load
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import StillClock, open_store
+from tests.loops import on_a_loop
 
 SETTINGS = load(overrides={"listen.port": 0})
 
@@ -54,26 +55,23 @@ async def failure_of(work: Coroutine[Any, Any, None]) -> StorageFailed:
     return failed.value
 
 
-def test_a_journal_that_cannot_be_synced_ends_the_server() -> None:
-    async def life() -> tuple[StorageFailed, StorageFailed]:
-        disk = FaultyDisk()
-        realm = await opened(disk)
-        listener = native_listener(realm, SETTINGS, "test")
-        async with asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(failure_of(run(realm, listener, SETTINGS, asyncio.Event())))
-            session = await connected(listener)
-            channel = await session.channels.create("orders", type="persistent")
-            disk.fail_syncs()
-            with pytest.raises(StorageFailed) as refused:
-                await channel.publish(b"x")
-            await session.close()
-        await realm.release()
-        return serving.result(), refused.value
+@on_a_loop
+async def test_a_journal_that_cannot_be_synced_ends_the_server() -> None:
+    disk = FaultyDisk()
+    realm = await opened(disk)
+    listener = native_listener(realm, SETTINGS, "test")
+    async with asyncio.TaskGroup() as tasks:
+        serving = tasks.create_task(failure_of(run(realm, listener, SETTINGS, asyncio.Event())))
+        session = await connected(listener)
+        channel = await session.channels.create("orders", type="persistent")
+        disk.fail_syncs()
+        with pytest.raises(StorageFailed) as refused:
+            await channel.publish(b"x")
+        await session.close()
+    await realm.release()
 
-    ended, refused = asyncio.run(life())
-
-    assert "sync" in str(ended)
-    assert str(ended) in str(refused)
+    assert "sync" in str(serving.result())
+    assert str(serving.result()) in str(refused.value)
 
 
 def test_stopping_ends_it_without_an_error_and_a_successor_finds_everything() -> None:

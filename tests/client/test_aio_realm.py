@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -11,59 +10,52 @@ import pytest
 
 import penstock
 from penstock import aio
+from tests.loops import on_a_loop
 
 
-def test_async_with_opens_a_realm_and_its_sessions(tmp_path: Path) -> None:
-    async def live() -> list[bytes]:
-        async with aio.Realm(tmp_path / "data") as realm, realm.connect() as session:
-            orders = await session.channels.create("orders", type="persistent")
-            await orders.publish(b"kept")
-        async with aio.Realm(tmp_path / "data") as realm:
-            session = await realm.connect()
-            orders = await session.channels.get("orders")
-            found = [event.data async for event in orders.browse()]
-        assert not session.is_connected  # the realm has closed it
-        return found
-
-    assert asyncio.run(live()) == [b"kept"]
+@on_a_loop
+async def test_async_with_opens_a_realm_and_its_sessions(tmp_path: Path) -> None:
+    async with aio.Realm(tmp_path / "data") as realm, realm.connect() as session:
+        orders = await session.channels.create("orders", type="persistent")
+        await orders.publish(b"kept")
+    async with aio.Realm(tmp_path / "data") as realm:
+        session = await realm.connect()
+        orders = await session.channels.get("orders")
+        found = [event.data async for event in orders.browse()]
+    assert not session.is_connected  # the realm has closed it
+    assert found == [b"kept"]
 
 
-def test_it_serves_others_and_the_loop_may_be_blocked() -> None:
-    async def live() -> int:
-        async with aio.Realm() as realm:
-            url = await realm.listen()
-            with penstock.connect(url) as blocking:  # on this very loop
-                return blocking.channels.create("orders").publish(b"0")
-
-    assert asyncio.run(live()) == 0
+@on_a_loop
+async def test_it_serves_others_and_the_loop_may_be_blocked() -> None:
+    async with aio.Realm() as realm:
+        url = await realm.listen()
+        with penstock.connect(url) as blocking:  # on this very loop
+            assert blocking.channels.create("orders").publish(b"0") == 0
 
 
-def test_settings_and_users_are_as_of_the_blocking_realm() -> None:
-    async def live() -> None:
-        async with aio.Realm(limits__max_event_bytes=1_024, access__mode="mandatory") as realm:
-            async with realm.connect() as session:
-                orders = await session.channels.create("orders")
-                with pytest.raises(penstock.EventTooLarge):
-                    await orders.publish(b"x" * 10_000)
-            async with realm.connect("guest") as guest:
-                with pytest.raises(penstock.AccessDenied):
-                    await guest.channels.create("more")
-
-    asyncio.run(live())
+@on_a_loop
+async def test_settings_and_users_are_as_of_the_blocking_realm() -> None:
+    async with aio.Realm(limits__max_event_bytes=1_024, access__mode="mandatory") as realm:
+        async with realm.connect() as session:
+            orders = await session.channels.create("orders")
+            with pytest.raises(penstock.EventTooLarge):
+                await orders.publish(b"x" * 10_000)
+        async with realm.connect("guest") as guest:
+            with pytest.raises(penstock.AccessDenied):
+                await guest.channels.create("more")
 
 
-def test_one_that_is_not_open_says_so() -> None:
-    async def live() -> None:
-        realm = aio.Realm()
-        with pytest.raises(penstock.IllegalState, match="not open"):
-            await realm.connect()
-        await realm.open()
-        await realm.close()
-        await realm.close()
-        with pytest.raises(penstock.IllegalState, match="not open"):
-            await realm.listen()
-
-    asyncio.run(live())
+@on_a_loop
+async def test_one_that_is_not_open_says_so() -> None:
+    realm = aio.Realm()
+    with pytest.raises(penstock.IllegalState, match="not open"):
+        await realm.connect()
+    await realm.open()
+    await realm.close()
+    await realm.close()
+    with pytest.raises(penstock.IllegalState, match="not open"):
+        await realm.listen()
 
 
 def test_a_client_does_not_load_the_server() -> None:

@@ -8,51 +8,44 @@ import pytest
 
 import penstock
 from penstock import aio
+from tests.loops import on_a_loop
 
 
-def test_async_with_opens_a_session_and_closes_it(realm: penstock.Realm) -> None:
-    async def live() -> aio.Session:
-        async with aio.connect(url) as session:
-            assert (await session.info()).connections == 1
-        return session
-
+@on_a_loop
+async def test_async_with_opens_a_session_and_closes_it(realm: penstock.Realm) -> None:
     url = realm.listen()
-    session = asyncio.run(live())
+
+    async with aio.connect(url) as session:
+        assert (await session.info()).connections == 1
 
     assert not session.is_connected
 
 
-def test_it_may_be_awaited_and_closed_by_whoever_opened_it(realm: penstock.Realm) -> None:
-    async def live() -> None:
-        session = await aio.connect(url)
-        assert (await session.info()).connections == 1
-        await session.close()
-        async with await aio.connect(url) as session:
-            assert session.is_connected
-
+@on_a_loop
+async def test_it_may_be_awaited_and_closed_by_whoever_opened_it(realm: penstock.Realm) -> None:
     url = realm.listen()
 
-    asyncio.run(live())
+    session = await aio.connect(url)
+    assert (await session.info()).connections == 1
+    await session.close()
+    async with await aio.connect(url) as session:
+        assert session.is_connected
 
 
-def test_it_may_become_a_task(realm: penstock.Realm) -> None:
-    async def live() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            opening = tasks.create_task(aio.connect(url))
-        assert opening.result().is_connected
-        await opening.result().close()
-
+@on_a_loop
+async def test_it_may_become_a_task(realm: penstock.Realm) -> None:
     url = realm.listen()
 
-    asyncio.run(live())
+    async with asyncio.TaskGroup() as tasks:
+        opening = tasks.create_task(aio.connect(url))
+    assert opening.result().is_connected
+    await opening.result().close()
 
 
-def test_what_cannot_be_opened_says_so_when_it_is_waited_for() -> None:
-    async def live() -> None:
-        with pytest.raises(penstock.InvalidArgument, match="kafka"):
-            async with aio.connect("kafka://localhost"):
-                raise AssertionError("it was opened")
-        with pytest.raises(penstock.CannotConnect):
-            await aio.connect("penstock://127.0.0.1:1", reconnect_timeout=0)
-
-    asyncio.run(live())
+@on_a_loop
+async def test_what_cannot_be_opened_says_so_when_it_is_waited_for() -> None:
+    with pytest.raises(penstock.InvalidArgument, match="kafka"):
+        async with aio.connect("kafka://localhost"):
+            raise AssertionError("it was opened")
+    with pytest.raises(penstock.CannotConnect):
+        await aio.connect("penstock://127.0.0.1:1", reconnect_timeout=0)

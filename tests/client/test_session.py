@@ -14,6 +14,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.client.sync.sync import Channel, Session
+from tests.loops import on_a_loop
 
 
 def test_a_session_says_what_the_realm_says_of_itself(session: Session) -> None:
@@ -73,11 +74,9 @@ def test_several_threads_share_a_session(orders: Channel) -> None:
     assert all(own == sorted(own) for own in ids)
 
 
-def test_a_blocking_call_inside_an_event_loop_blocks_that_loop_alone(orders: Channel) -> None:
-    async def block() -> int:
-        return orders.publish(b"")
-
-    assert asyncio.run(block()) == 0
+@on_a_loop
+async def test_a_blocking_call_inside_an_event_loop_blocks_that_loop_alone(orders: Channel) -> None:
+    assert orders.publish(b"") == 0
 
 
 def test_a_blocking_call_from_an_error_listener_is_refused_and_not_a_deadlock(
@@ -140,82 +139,76 @@ def test_a_list_of_addresses_means_fail_over(realm: penstock.Realm) -> None:
         assert session.info().connections == 1
 
 
-def test_the_asyncio_client_does_the_same(realm: penstock.Realm) -> None:
-    async def live() -> list[bytes]:
-        async with aio.connect(url) as session:
-            orders = await session.channels.create("orders")
-            await orders.publish(b"one")
-            async with orders.producer() as producer:
-                await producer.send(b"two")
-            durable = await orders.durables.create("d")
-            async with durable.subscribe(timeout=5) as subscription:
-                found = []
-                async for event in subscription:
-                    found.append(event.data)
-                    await event.ack()
-                    if len(found) == 2:
-                        break
-                await subscription.flush()
-            assert (await durable.info()).outstanding == 0
-            return found
-
+@on_a_loop
+async def test_the_asyncio_client_does_the_same(realm: penstock.Realm) -> None:
     url = realm.listen()
 
-    assert asyncio.run(live()) == [b"one", b"two"]
+    async with aio.connect(url) as session:
+        orders = await session.channels.create("orders")
+        await orders.publish(b"one")
+        async with orders.producer() as producer:
+            await producer.send(b"two")
+        durable = await orders.durables.create("d")
+        async with durable.subscribe(timeout=5) as subscription:
+            found = []
+            async for event in subscription:
+                found.append(event.data)
+                await event.ack()
+                if len(found) == 2:
+                    break
+            await subscription.flush()
+        assert (await durable.info()).outstanding == 0
+        assert found == [b"one", b"two"]
 
 
-def test_so_it_does_with_queues_transactions_and_schedules(realm: penstock.Realm) -> None:
+@on_a_loop
+async def test_so_it_does_with_queues_transactions_and_schedules(realm: penstock.Realm) -> None:
     later = datetime.now(UTC) + timedelta(days=1)
 
-    async def live() -> None:
-        async with aio.connect(url) as session:
-            work = await session.queues.create("work")
-            orders = await session.channels.create("orders")
-            await session.joins.create("orders", "work")
-            async with session.transaction() as tx:
-                await tx.publish(orders, b"0")
-                await tx.publish_many(work, [penstock.Event(b"1"), penstock.Event(b"2")])
-            assert tx.ids == {"orders": range(1), "work": range(1, 3)}
-            async with work.transaction() as single:
-                await single.publish(b"3")
-            assert await session.is_committed(single.id)
-            async with work.reader(transactional=True, window=2, timeout=5.0) as reader:
-                async for event in reader:
-                    assert event.data == b"0"
-                    break
-                await reader.commit()
-                assert [event.data for event in await reader.fetch(2)] == [b"1", b"2"]
-            popped = await work.pop(5.0)
-            assert popped is not None
-            assert (popped.data, popped.redelivered) == (b"1", True)
-            rest = [event.data async for event in work.reader(timeout=0.0)]
-            assert rest == [b"2", b"3"]
-            number = await work.push(b"later", deliver_at=later)
-            assert [s.number for s in await work.scheduled.list()] == [number]
-            assert await work.scheduled.cancel(number)
-            assert (await work.info()).events == 0
-
     url = realm.listen()
 
-    asyncio.run(live())
+    async with aio.connect(url) as session:
+        work = await session.queues.create("work")
+        orders = await session.channels.create("orders")
+        await session.joins.create("orders", "work")
+        async with session.transaction() as tx:
+            await tx.publish(orders, b"0")
+            await tx.publish_many(work, [penstock.Event(b"1"), penstock.Event(b"2")])
+        assert tx.ids == {"orders": range(1), "work": range(1, 3)}
+        async with work.transaction() as single:
+            await single.publish(b"3")
+        assert await session.is_committed(single.id)
+        async with work.reader(transactional=True, window=2, timeout=5.0) as reader:
+            async for event in reader:
+                assert event.data == b"0"
+                break
+            await reader.commit()
+            assert [event.data for event in await reader.fetch(2)] == [b"1", b"2"]
+        popped = await work.pop(5.0)
+        assert popped is not None
+        assert (popped.data, popped.redelivered) == (b"1", True)
+        rest = [event.data async for event in work.reader(timeout=0.0)]
+        assert rest == [b"2", b"3"]
+        number = await work.push(b"later", deliver_at=later)
+        assert [s.number for s in await work.scheduled.list()] == [number]
+        assert await work.scheduled.cancel(number)
+        assert (await work.info()).events == 0
 
 
-def test_a_pop_that_is_cancelled_loses_nothing(realm: penstock.Realm) -> None:
-    async def live() -> None:
-        async with aio.connect(url) as session:
-            work = await session.queues.create("work")
-            for n in range(20):
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.0 if n % 2 else 0.003):
-                        await work.pop()
-                        raise AssertionError("there was nothing")
-                await work.push(b"%d" % n)
-                event = await work.pop(10.0)
-                assert event is not None
-                assert event.data == b"%d" % n
-            await work.close()
-            assert (await work.info()).readers == ()
-
+@on_a_loop
+async def test_a_pop_that_is_cancelled_loses_nothing(realm: penstock.Realm) -> None:
     url = realm.listen()
 
-    asyncio.run(live())
+    async with aio.connect(url) as session:
+        work = await session.queues.create("work")
+        for n in range(20):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.0 if n % 2 else 0.003):
+                    await work.pop()
+                    raise AssertionError("there was nothing")
+            await work.push(b"%d" % n)
+            event = await work.pop(10.0)
+            assert event is not None
+            assert event.data == b"%d" % n
+        await work.close()
+        assert (await work.info()).readers == ()

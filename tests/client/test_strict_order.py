@@ -3,7 +3,6 @@ in id order, whatever it rolls back."""
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from random import Random
 
@@ -16,6 +15,7 @@ from penstock.client.sync.sync_delivered import DeliveredEvent
 from penstock.client.sync.sync_durables import Durable
 from penstock.core.vocabulary.errors import IllegalState
 from tests.client.test_durables import ids
+from tests.loops import on_a_loop
 
 EVENTS = 120
 ALL = list(range(EVENTS))
@@ -174,28 +174,26 @@ def test_what_waits_to_be_handed_out_is_dropped(orders: Channel) -> None:
 
 
 @pytest.mark.spec("D11")
-def test_the_asyncio_client_keeps_the_order_too(realm: penstock.Realm) -> None:
+@on_a_loop
+async def test_the_asyncio_client_keeps_the_order_too(realm: penstock.Realm) -> None:
     url = realm.listen()
 
-    async def live() -> list[int | None]:
-        random, acked = Random(11), list[int | None]()
-        async with aio.connect(url) as session:
-            orders = await session.channels.create("orders")
-            await orders.publish_many([penstock.Event(properties={"n": n}) for n in ALL])
-            durable = await orders.durables.create("d", type="serial", strict_order=True)
-            async with durable.subscribe(window=10, timeout=30) as subscription:
-                async for event in subscription:
-                    if random.random() < 0.25:
-                        await event.rollback()
-                        continue
-                    await event.ack()
-                    acked.append(event.event_id)
-                    if event.event_id == LAST:
-                        break
-                await subscription.flush()
-        return acked
-
-    assert asyncio.run(live()) == ALL
+    random, acked = Random(11), list[int | None]()
+    async with aio.connect(url) as session:
+        orders = await session.channels.create("orders")
+        await orders.publish_many([penstock.Event(properties={"n": n}) for n in ALL])
+        durable = await orders.durables.create("d", type="serial", strict_order=True)
+        async with durable.subscribe(window=10, timeout=30) as subscription:
+            async for event in subscription:
+                if random.random() < 0.25:
+                    await event.rollback()
+                    continue
+                await event.ack()
+                acked.append(event.event_id)
+                if event.event_id == LAST:
+                    break
+            await subscription.flush()
+    assert acked == ALL
 
 
 def test_a_durable_says_that_it_orders_strictly(orders: Channel) -> None:

@@ -23,6 +23,7 @@ from tests.access.certificates import Authority
 from tests.access.realms import authority_in
 from tests.client.patience import eventually
 from tests.frontends.http.asking import Web
+from tests.loops import on_a_loop
 
 HALF = b"\x16\x03\x01\x02\x00\x01"
 """A handshake that has begun."""
@@ -229,16 +230,14 @@ def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and_the_n
     assert "has failed" in told[0]["message"]
 
 
-def test_a_port_that_is_taken_is_said_and_nothing_is_left_open(folder: Path) -> None:
+@on_a_loop
+async def test_a_port_that_is_taken_is_said_and_nothing_is_left_open(folder: Path) -> None:
     context = Tls(str(folder / "realm.pem"), str(folder / "realm.key")).context
 
-    async def life() -> None:
-        first = TlsServer(context, PATIENT_S, Greeter, lambda _: True, lambda _: None)
-        await first.listen("127.0.0.1", 0)
-        second = TlsServer(context, PATIENT_S, Greeter, lambda _: True, lambda _: None)
-        with pytest.raises(OSError, match="in use"):
-            await second.listen("127.0.0.1", first.sockets[0].getsockname()[1])
-        assert second.sockets == []
-        first.close()
-
-    asyncio.run(life())
+    first = TlsServer(context, PATIENT_S, Greeter, lambda _: True, lambda _: None)
+    await first.listen("127.0.0.1", 0)
+    second = TlsServer(context, PATIENT_S, Greeter, lambda _: True, lambda _: None)
+    with pytest.raises(OSError, match="in use"):
+        await second.listen("127.0.0.1", first.sockets[0].getsockname()[1])
+    assert second.sockets == []
+    first.close()

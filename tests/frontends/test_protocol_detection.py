@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from penstock.frontends.shared.protocol_detection import Either
+from tests.loops import on_a_loop
 
 
 class Native(asyncio.BufferedProtocol):
@@ -46,39 +47,35 @@ class Wire(asyncio.Transport):
     ("data", "kind"), [(b"AMQP\x00\x01\x00\x00", Amqp), (b"PENSTK\x00\x01more", Native)]
 )
 @pytest.mark.parametrize("step", [1, 4, 100])
-def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, step: int) -> None:
-    async def life() -> None:
-        wire = Wire()
-        either = Either(Native, Amqp, 9.0)
-        either.connection_made(wire)
-        for at in range(0, len(data), step):
-            part = data[at : at + step]
-            taker = getattr(wire, "protocol", None)
-            if isinstance(taker, Native):
-                for byte in part:
-                    taker.get_buffer(1)[0] = byte
-                    taker.buffer_updated(1)
-            else:
-                (taker or either).data_received(part)
+@on_a_loop
+async def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, step: int) -> None:
+    wire = Wire()
+    either = Either(Native, Amqp, 9.0)
+    either.connection_made(wire)
+    for at in range(0, len(data), step):
+        part = data[at : at + step]
+        taker = getattr(wire, "protocol", None)
+        if isinstance(taker, Native):
+            for byte in part:
+                taker.get_buffer(1)[0] = byte
+                taker.buffer_updated(1)
+        else:
+            (taker or either).data_received(part)
 
-        assert type(wire.protocol) is kind
-        assert isinstance(wire.protocol, Native | Amqp)
-        assert wire.protocol.said == data
-
-    asyncio.run(life())
+    assert type(wire.protocol) is kind
+    assert isinstance(wire.protocol, Native | Amqp)
+    assert wire.protocol.said == data
 
 
-def test_whoever_says_too_little_is_dropped() -> None:
-    async def life() -> None:
-        wire = Wire()
-        either = Either(Native, Amqp, 0.0)
-        either.connection_made(wire)
-        either.data_received(b"AM")
-        async with asyncio.timeout(9):
-            await wire.aborted.wait()
-        either.connection_lost(None)
-
-    asyncio.run(life())
+@on_a_loop
+async def test_whoever_says_too_little_is_dropped() -> None:
+    wire = Wire()
+    either = Either(Native, Amqp, 0.0)
+    either.connection_made(wire)
+    either.data_received(b"AM")
+    async with asyncio.timeout(9):
+        await wire.aborted.wait()
+    either.connection_lost(None)
 
 
 def test_who_finds_no_place_to_wait_is_dropped() -> None:

@@ -20,6 +20,7 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.ports import Block, Record
 from penstock.storage.disk import RealDisk
 from penstock.testing.stores import open_store
+from tests.loops import on_a_loop
 
 GOLDEN = Path(__file__).parent / "format-1"
 BLOCKS = [b"", b"first", bytes(range(256)), b"p\xc3\xa9n stock" * 5, b"last"]
@@ -65,25 +66,23 @@ async def write(root: str) -> SegmentIndex:
     return image.index
 
 
-def test_todays_code_reads_the_first_format(tmp_path: Path) -> None:
+@on_a_loop
+async def test_todays_code_reads_the_first_format(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN / "realm", tmp_path / "realm")
 
-    async def read() -> None:
-        journal, blobs, registry, _ = open_store(f"{tmp_path}/realm", RealDisk())
-        info = journal.info()
-        assert (info.floor, info.tail, info.cut) == (1, 5, 0)
-        found = await journal.read(2, 99)
-        assert [b.data for b in found if isinstance(b, Block)] == BLOCKS[1:]
-        assert await registry.get("manifest/orders") == Record(2, b'{"segments": 1}')
-        stored = (GOLDEN / "segment-index.msgpack").read_bytes()
-        index = msgspec.msgpack.decode(stored, type=SegmentIndex)
-        reader = SegmentReader(await blobs.get(SEGMENT), index)
-        segment = pa.Table.from_batches(list(reader.read(Span(0, 100))))
-        assert segment.equals(pa.Table.from_batches([events()]))
-        assert await journal.append(5, [b"next"]) == 6
-        await journal.close()
-
-    asyncio.run(read())
+    journal, blobs, registry, _ = open_store(f"{tmp_path}/realm", RealDisk())
+    info = journal.info()
+    assert (info.floor, info.tail, info.cut) == (1, 5, 0)
+    found = await journal.read(2, 99)
+    assert [b.data for b in found if isinstance(b, Block)] == BLOCKS[1:]
+    assert await registry.get("manifest/orders") == Record(2, b'{"segments": 1}')
+    stored = (GOLDEN / "segment-index.msgpack").read_bytes()
+    index = msgspec.msgpack.decode(stored, type=SegmentIndex)
+    reader = SegmentReader(await blobs.get(SEGMENT), index)
+    segment = pa.Table.from_batches(list(reader.read(Span(0, 100))))
+    assert segment.equals(pa.Table.from_batches([events()]))
+    assert await journal.append(5, [b"next"]) == 6
+    await journal.close()
 
 
 def test_todays_code_writes_the_first_format(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -14,6 +13,7 @@ from penstock.storage.embedded.frames import FILE_HEADER_SIZE
 from penstock.storage.embedded.recovery import JournalFile
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store
+from tests.loops import on_a_loop
 
 ROOM = 1 << 30
 
@@ -63,22 +63,20 @@ class Recording(FaultyDisk):
         super().pwrite(file, chunks, offset)
 
 
-def test_the_journal_writes_them_where_it_syncs_small_blocks() -> None:
+@on_a_loop
+async def test_the_journal_writes_them_where_it_syncs_small_blocks() -> None:
     disk = Recording()
     journal = open_store("/realm", disk, allocation_bytes=1 << 19).journal
 
-    async def sizes() -> list[int]:
-        disk.written.clear()
-        tail = await journal.append(0, [b"not synced"], sync=False)
-        for block in (b"small", b"small", bytes(BLOCK_BYTES_MAX)):
-            tail = await journal.append(tail, [block])
-        disk.fail_writes()
-        with pytest.raises(StorageFailed):
-            await journal.append(tail, [b"small"])
-        await journal.append(tail, [b"small"])  # behind it the file was cut off
-        return [size // 1_024 for size in disk.written]
-
-    found = asyncio.run(sizes())
+    disk.written.clear()
+    tail = await journal.append(0, [b"not synced"], sync=False)
+    for block in (b"small", b"small", bytes(BLOCK_BYTES_MAX)):
+        tail = await journal.append(tail, [block])
+    disk.fail_writes()
+    with pytest.raises(StorageFailed):
+        await journal.append(tail, [b"small"])
+    await journal.append(tail, [b"small"])  # behind it the file was cut off
+    found = [size // 1_024 for size in disk.written]
 
     assert found == [0, 256, 0, BLOCK_BYTES_MAX // 1_024, 0, 256]
     disk.kill()

@@ -13,6 +13,7 @@ from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import blobs as embedded_blobs
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store
+from tests.loops import on_a_loop
 
 NAME = "segments/orders/eu/1.arrow"
 
@@ -151,16 +152,12 @@ async def test_a_full_disk_puts_back_what_a_blob_ended_with(disk: FaultyDisk) ->
     assert [blob.size for blob in await blobs.list()] == [7]
 
 
-def test_two_writers_of_one_name_get_one_blob(tmp_path: Path) -> None:
-    async def race() -> None:
-        store = open_store(f"{tmp_path}", RealDisk())
-        threaded = embedded_blobs.FileBlobs(
-            f"{tmp_path}", disk=RealDisk(), offload=asyncio.to_thread
-        )
-        async with asyncio.TaskGroup() as group:
-            for _ in range(8):
-                group.create_task(threaded.put(NAME, [b"same"]))
-        assert [blob.name for blob in await threaded.list()] == [NAME]
-        await store.journal.close()
-
-    asyncio.run(race())
+@on_a_loop
+async def test_two_writers_of_one_name_get_one_blob(tmp_path: Path) -> None:
+    store = open_store(f"{tmp_path}", RealDisk())
+    threaded = embedded_blobs.FileBlobs(f"{tmp_path}", disk=RealDisk(), offload=asyncio.to_thread)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(8):
+            group.create_task(threaded.put(NAME, [b"same"]))
+    assert [blob.name for blob in await threaded.list()] == [NAME]
+    await store.journal.close()

@@ -18,6 +18,7 @@ from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import FilePages, page_files
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import StillClock, open_store
+from tests.loops import on_a_loop
 from tests.storage.paging import files, opened, put
 
 T = TypeVar("T")
@@ -135,24 +136,24 @@ async def test_views_are_mapped_and_outlive_their_files(
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_a_file_that_is_gone_stays_mapped_only_for_its_views(tmp_path: Path, drops: bool) -> None:
+@on_a_loop
+async def test_a_file_that_is_gone_stays_mapped_only_for_its_views(
+    tmp_path: Path, drops: bool
+) -> None:
     def mapped() -> int:
         return Path("/proc/self/maps").read_text().count(f"{tmp_path}/pages/")
 
-    async def life() -> None:
-        pages = await opened(RealDisk(), root=f"{tmp_path}")
-        places = await put(pages, [b"x" * 1_000] * 3)
-        view = pages.view(1, places[0])
-        pages.view(1, places[1])
-        assert mapped() == 2
-        await (pages.drop(1) if drops else pages.release(1, places))
-        assert mapped() == 1
-        assert bytes(view) == b"x" * 1_000
-        del view
-        assert mapped() == 0
-        await pages.close()
-
-    asyncio.run(life())
+    pages = await opened(RealDisk(), root=f"{tmp_path}")
+    places = await put(pages, [b"x" * 1_000] * 3)
+    view = pages.view(1, places[0])
+    pages.view(1, places[1])
+    assert mapped() == 2
+    await (pages.drop(1) if drops else pages.release(1, places))
+    assert mapped() == 1
+    assert bytes(view) == b"x" * 1_000
+    del view
+    assert mapped() == 0
+    await pages.close()
 
 
 async def test_large_bodies_are_written_elsewhere_and_small_ones_here(tmp_path: Path) -> None:

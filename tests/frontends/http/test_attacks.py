@@ -16,6 +16,7 @@ from penstock.core.vocabulary.errors import AuthenticationFailed, InvalidArgumen
 from penstock.frontends.http.access import Guard
 from tests.frontends.http.asking import Reply, Web
 from tests.frontends.http.known import ANN, Known
+from tests.loops import on_a_loop
 
 
 @pytest.fixture
@@ -256,14 +257,14 @@ def test_a_stranger_may_not_send_much(web: Web) -> None:
     assert reply.status == 413
 
 
-def test_rights_of_a_host_do_not_travel_with_a_cookie(realm: penstock.Realm) -> None:
-    async def identified() -> Principal:
-        guard = Guard(realm.access)
-        login = guard.access.logins.open(Principal("ann", "10.0.0.5", proof="password"))
-        headers = {"cookie": f"penstock_session={login.id}"}
-        return await guard.identify(headers, "10.0.0.6", None, changes=False)
+@on_a_loop
+async def test_rights_of_a_host_do_not_travel_with_a_cookie(realm: penstock.Realm) -> None:
+    guard = Guard(realm.access)
+    login = guard.access.logins.open(Principal("ann", "10.0.0.5", proof="password"))
+    headers = {"cookie": f"penstock_session={login.id}"}
+    principal = await guard.identify(headers, "10.0.0.6", None, changes=False)
 
-    assert asyncio.run(identified()).name == "ann@10.0.0.6"
+    assert principal.name == "ann@10.0.0.6"
 
 
 @pytest.mark.spec("A3")
