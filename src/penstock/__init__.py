@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # what is loaded when first used; a test holds both to each other
+if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
     from penstock import aio
     from penstock.bootstrap import Realm
     from penstock.client.handles.attributes import (
@@ -258,7 +258,7 @@ __all__ = [
     "segments",
 ]
 
-if not TYPE_CHECKING:  # type checkers would take any name for one of the package's
+if not TYPE_CHECKING:  # otherwise type checkers would accept any name
 
     def __getattr__(name: str) -> Any:
         if name == "aio":
@@ -268,7 +268,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
         homes = [module for module, names in _HOMES.items() if name in names]
         module = importlib.import_module(homes[0] if homes else "penstock.core.vocabulary.errors")
         found = getattr(module, name)
-        globals()[name] = found  # the next look finds it without asking here
+        globals()[name] = found  # later uses find it directly
         return found
 
 

@@ -581,7 +581,7 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    by_rest = {each.removeprefix(PREFIX): each for each in known}  # which all of them share
+    by_rest = {each.removeprefix(PREFIX): each for each in known}  # without the common prefix
     near = difflib.get_close_matches(name.removeprefix(PREFIX), by_rest, n=1)
     if not near:
         return "; `penstock settings --list` has them all"

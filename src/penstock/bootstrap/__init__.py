@@ -1,4 +1,4 @@
-"""The composition root: only what is here knows which adapters exist."""
+"""The composition root: the only module that knows which adapters exist."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
 
 
 def _apart(wanted: AccessSettings) -> frozenset[str]:
-    """Proofs whose users are told apart from those with a password."""
+    """Ways of signing in whose users are distinct from users with a password."""
     given = {"token": wanted.token_users, "certificate": wanted.certificate_users}
     return frozenset(proof for proof, users in given.items() if users == "apart")
 
 
 def access(registry: Registry, directory: Path | None, settings: Settings, clock: Clock) -> Access:
-    """Who may do what, as the settings want it. Raises ``InvalidArgument``."""
+    """Access control as the settings configure it. Raises ``InvalidArgument``."""
     wanted = settings.access
     rules = TokenRules(
         keys=wanted.token_keys,
@@ -184,7 +184,7 @@ def with_certificate(directory: Path | None, settings: Settings) -> Settings:
 
 
 class Stores(Protocol):
-    """What a realm keeps its things in."""
+    """The stores of a realm."""
 
     @property
     def journal(self) -> Journal: ...
@@ -263,7 +263,7 @@ def native_listener(realm: RunningRealm, settings: Settings, version: str) -> Na
 
 
 def http_server(realm: RunningRealm, listener: NativeListener, settings: Settings) -> HttpServer:
-    """What serves HTTP. Nothing of it is imported where nobody asks for it."""
+    """The HTTP server. It is imported only here, so that a realm without HTTP does not load it."""
     own = settings.http
     from penstock.frontends.http.server import HttpLimits, HttpServer
 
@@ -289,7 +289,7 @@ def http_server(realm: RunningRealm, listener: NativeListener, settings: Setting
 
 
 def embedded_url(user: str) -> RealmUrl:
-    """What a session within this process says where it is connected to."""
+    """The URL of a session within this process."""
     return RealmUrl((Address("embedded", 0),), user)
 
 
@@ -314,7 +314,7 @@ class Realm:
         self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
         self._http: HttpServer | None = None
         self._failures: list[BaseException] = []
-        """What its parts failed with, the first one first; ``close`` raises that."""
+        """Failures of the realm's parts, oldest first; ``close`` raises the first one."""
         self._closed = False
         try:
             self._loop.call(self._start())
@@ -336,8 +336,8 @@ class Realm:
         return start_task(work, name=name, on_failure=self._failures.append)
 
     def connect(self, user: str = "") -> Session:
-        """A session with this realm, in this process: it may do everything, unless it is for a
-        ``user``, who needs no password here and may do what was granted to ``user@localhost``."""
+        """Open a session with this realm, in this process. It may do everything; for a ``user``,
+        who needs no password here, it may do what is granted to ``user@localhost``."""
         url = embedded_url(user)
         connection = RealmConnection(url, connector=lambda make: self._connect(make, user))
         self._loop.call(connection.open())
@@ -350,7 +350,7 @@ class Realm:
         return link
 
     def admit(self, user: str = "") -> socket.socket:
-        """One end of a connection of this process, for a session on a loop of somebody else's."""
+        """One end of a connection within this process, for a session on another event loop."""
         return self._loop.call(self._admitted(user))
 
     async def _admitted(self, user: str) -> socket.socket:
@@ -374,7 +374,7 @@ class Realm:
 
     @property
     def access(self) -> Access:
-        """Who may do what here."""
+        """Users, groups and rights of this realm."""
         assert self._running is not None, "it was started"
         return self._running.access
 
@@ -409,7 +409,8 @@ class Realm:
         realm = self._running
         assert realm is not None, "it was started"
         for connection in list(self._connections):
-            with contextlib.suppress(ConnectionLost):  # it was reported; the realm has to stop
+            # the error was reported; the realm still has to stop
+            with contextlib.suppress(ConnectionLost):
                 await connection.close()
         if self._http is not None:
             await self._http.close()
@@ -422,7 +423,7 @@ class Realm:
             self._listening.cancel()
             await asyncio.wait([self._listening, self._serving])
             await realm.release()
-        for failure in self._failures:  # of the journal most of all: say so, once
+        for failure in self._failures:  # above all of the journal: raised once
             raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
 
     def __enter__(self) -> Realm:

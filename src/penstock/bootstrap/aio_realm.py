@@ -1,4 +1,4 @@
-"""An embedded realm for asyncio: it lives on a thread of its own, its sessions on the caller's
+"""An embedded realm for asyncio: it runs on a thread of its own, its sessions on the caller's
 loop."""
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Realm:
             try:
                 self._realm = await asyncio.shield(opening)
             except asyncio.CancelledError:
-                opening.add_done_callback(_closed_again)  # the directory is not to stay in use
+                # otherwise the directory would stay in use
+                opening.add_done_callback(_closed_again)
                 raise
         return self
 
@@ -90,7 +91,7 @@ class Realm:
 
     @property
     def access(self) -> Access:
-        """Who may do what here."""
+        """Users, groups and rights of this realm."""
         return self._open.access
 
     async def close(self) -> None:

@@ -34,7 +34,7 @@ def copy_files(session: Session, uri: str, *, prune: bool = False) -> CopyResult
 
 
 def _check_no_realm(found: Place, what: str) -> None:
-    """What is written or removed there would be the realm's own."""
+    """Refuse a realm's own data directory: a copy would overwrite or remove its files."""
     try:
         infos = found.files.get_file_info([found.path(name) for name in _OF_A_REALM])
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Data directories, opened as they lie on a disk."""
+"""Opens data directories on a disk."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from penstock.storage.embedded import Embedded, open_embedded
 
 
 def absolute(directory: Path) -> str:
-    """The path that a data directory has whatever the working directory becomes."""
+    """The absolute path of a data directory, which a change of the working directory does not
+    affect."""
     return str(directory.expanduser().absolute())
 
 
 def opened(
     root: str, disk: Disk, *, offload: Offload = inline, clock: Clock | None = None
 ) -> Embedded:
-    """The stores in a data directory, made where there is none.
+    """Open the stores in a data directory; a missing one is created.
 
-    What takes long is done by ``offload``. Raises ``DataDirectoryInUse``, ``NewerFormat``,
-    ``Damaged``.
+    ``offload`` runs what takes long. Raises ``DataDirectoryInUse``, ``NewerFormat``, ``Damaged``.
     """
     return open_embedded(
         root,
@@ -36,5 +36,5 @@ def opened(
 
 
 def holder() -> str:
-    """Who has a data directory open that this process has."""
+    """A description of this process, for errors about a data directory that it has open."""
     return f"the process {os.getpid()}"

@@ -1,7 +1,6 @@
-"""Telling systemd how far a realm is: `sd_notify` in its few lines, without a library.
+"""Tells systemd the state of the realm, by the ``sd_notify`` protocol.
 
-The protocol is a datagram to the socket that ``NOTIFY_SOCKET`` names; where nothing names one,
-nobody waits to be told.
+It is a datagram to the socket in ``NOTIFY_SOCKET``; without that variable nothing is sent.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ VARIABLE = "NOTIFY_SOCKET"
 
 
 def ready(status: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Clients may come: what is ordered after the unit may start."""
+    """The realm is ready for clients, so units that are ordered after it may start."""
     _tell(f"READY=1\nSTATUS={status}", environment)
 
 
 def reloading(environment: Mapping[str, str] = os.environ) -> None:
-    """Files are read again; :func:`ready` follows."""
+    """Configuration files are being reloaded; :func:`ready` follows."""
     _tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1_000}", environment)
 
 
 def stopping(environment: Mapping[str, str] = os.environ) -> None:
-    """An orderly end has begun."""
+    """An orderly shutdown has begun."""
     _tell("STOPPING=1\nSTATUS=stopping", environment)
 
 
@@ -36,6 +35,6 @@ def _tell(message: str, environment: Mapping[str, str]) -> None:
         return
     if address.startswith("@"):  # an abstract socket
         address = f"\0{address[1:]}"
-    # Whoever asked to be told has gone: the realm is none the worse for it.
+    # Nobody listens on the socket any more, which does not concern the realm.
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.sendto(message.encode(), address)

@@ -1,4 +1,4 @@
-"""What a realm is made of, found by where it lies: channel types, engines, durable types."""
+"""The registries of channel types, engines and durable types, read from their folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.settings import Settings
 
 @cache
 def registered(package: ModuleType, export: str) -> Mapping[str, Any]:
-    """Every ``export`` of the modules in ``package``: the folder is the registry."""
+    """The ``export`` of each module in ``package``, by name: the folder is the registry."""
     found: dict[str, Any] = {}
     for module in sorted(m.name for m in pkgutil.iter_modules(package.__path__)):
         thing = getattr(importlib.import_module(f"{package.__name__}.{module}"), export)

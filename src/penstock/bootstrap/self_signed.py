@@ -1,7 +1,7 @@
-"""A certificate that a realm makes for itself, where nobody has given it one.
+"""A certificate that the realm makes for itself if none is configured.
 
-It keeps who listens on the way from reading passwords. Clients believe it by its file
-(``?ca=…/tls/realm.pem``), which is to be taken from the data directory, not from the wire.
+It keeps others on the network from reading passwords. Clients trust it by its file
+(``?ca=…/tls/realm.pem``), which has to be copied from the data directory, not over the network.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from penstock.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
 FOLDER: Final = "tls"
 DAYS: Final = 825
 RENEWED: Final = datetime.timedelta(days=30)
-"""A start that finds less left makes another one."""
+"""A start with less validity left makes a new certificate."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 _log = structlog.get_logger("penstock.realm")
 
 
 def own_certificate(directory: Path, names: str, now_us: int) -> tuple[str, str]:
-    """Files of a certificate for ``names``, with commas between them, and of its key; made where
-    there is none that will do. Raises ``InvalidArgument``."""
+    """Paths of a certificate for ``names``, separated by commas, and of its key; created unless a
+    suitable one exists. Raises ``InvalidArgument``."""
     wanted = [name.strip() for name in names.split(",") if name.strip()]
     if not wanted:
         raise InvalidArgument(f"listen.tls_self_signed is {names!r}: name at least one host")
@@ -99,7 +99,7 @@ def _make(
         .not_valid_before(now - datetime.timedelta(days=1))  # clients' clocks may be behind
         .not_valid_after(now + datetime.timedelta(days=DAYS))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        # Whoever believes it believes it as an authority, of itself alone.
+        # Clients trust it as an authority, but only for itself.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -117,7 +117,7 @@ def _make(
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    """Beside it first: what is found under its name is whole."""
+    """Write a file under another name and rename it, so that it is never visible in part."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:

@@ -1,4 +1,4 @@
-"""Data directories that nobody has open: verified, and repaired."""
+"""Verifies and repairs data directories that are not open."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.storage.overlay import OverlayDisk
 
 
 async def verify_store(directory: Path) -> StoreReport:
-    """Read everything in a data directory nobody has open, and change nothing (SEM S1).
+    """Read everything in a data directory that is not open, without changing anything (SEM S1).
 
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``.
     """
@@ -47,7 +47,7 @@ async def verify_store(directory: Path) -> StoreReport:
         store = opened(root, OverlayDisk(RealDisk()))
     except Damaged as error:
         report.findings.append(Finding("registry", str(error)))
-        return report  # nothing says how to read the rest
+        return report  # the rest cannot be read without it
     try:
         recovered = await recover(store.journal, store.blobs, store.pages, rules())
         await check_all(recovered, store.journal, store.blobs, report)
@@ -58,8 +58,8 @@ async def verify_store(directory: Path) -> StoreReport:
 
 
 def _check_audit(root: str, report: StoreReport) -> None:
-    """Read every line of the audit logs: none may be torn or changed, and none missing between two
-    of them. Where a log begins, files may have been moved away."""
+    """Check every line of the audit logs: none may be torn or changed, and none missing between two
+    others. Older files of a log may have been moved away."""
     disk = RealDisk()
     for log in files_of(disk, root):
         lines = LogReader()
@@ -71,10 +71,11 @@ def _check_audit(root: str, report: StoreReport) -> None:
 
 
 async def repair_store(directory: Path) -> Repaired:
-    """Set aside what is damaged in a data directory nobody has open (SEM S1).
+    """Set aside what is damaged in a data directory that is not open (SEM S1).
 
-    Copies go to ``quarantine/``, with a report. Raises ``Damaged`` when nothing says how to read
-    the directory, ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
+    Copies go to ``quarantine/``, with a report. Raises ``Damaged`` if the format of the directory
+    cannot be determined, ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``,
+    ``StorageFailed``.
     """
     root, disk = absolute(directory), RealDisk()
     check_exists(disk, root)

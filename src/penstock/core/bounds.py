@@ -1,8 +1,7 @@
-"""How large may be what comes from outside: one table, read by every front end.
+"""Bounds of values that come from outside: one table for all front ends.
 
-The types are for messages: msgspec holds a value to its bounds as it decodes it, so nothing
-behind a decoder ever sees a number that no event, count or size could have. What is stored is
-not held to them again.
+The types are for messages: msgspec checks the bounds while it decodes, so the code behind never
+sees a number that no event, count or size could have. Stored values are not checked again.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ NAME_CHARACTERS_MAX: Final = 255
 """Characters of a name or id: of channels, durables, users, sessions, producers, stages,
 transactions."""
 GIVEN_NAME_CHARACTERS_MAX: Final = 16 * NAME_CHARACTERS_MAX
-"""Characters of the name of a channel, queue or durable as it is given: its canonical form may be
-shorter, and the rule of names says what is wrong with it (SEM C2)."""
+"""Most characters of the name of a channel, queue or durable as a client writes it. The canonical
+form may be shorter, and the rule for names reports what is wrong with it (SEM C2)."""
 SELECTOR_CHARACTERS_MAX: Final = 65_536
 """Characters of a selector."""
 SELECTORS_WORK_MAX: Final = 10_000
 """Comparisons, calculations and wildcards in the selectors that are put to what is published on
 one channel: those of durables, readers and joins."""
 MERGED_SELECTORS_WORK_MAX: Final = 256
-"""So many they may be on a channel that merges: what its events come to is known only in the turn
-that stores them, and nobody is served meanwhile."""
+"""This limit for channels that merge. It is lower, because their events are known only in the turn
+that stores them, while nobody else is served."""
 TEXT_CHARACTERS_MAX: Final = 65_536
-"""Characters of a text that is no name: a reason, a token."""
+"""Most characters of a text that is not a name: a reason, a token."""
 HEADER_BYTES_MAX: Final = 1 << 20
 """Bytes of a request's header, apart from its body."""
 SPANS_MAX: Final = 50_000
@@ -49,7 +48,7 @@ SCHEMAS_BYTES_MAX: Final = 64 << 20
 
 EventId = Annotated[int, Meta(ge=0, le=EVENT_ID_MAX)]
 EndId = Annotated[int, Meta(ge=0, le=EVENT_ID_MAX + 1)]
-"""Where a range of ids ends: the id after its last."""
+"""The end of a range of ids: its last id plus one."""
 Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
 Count = Number
 TimeUs = Annotated[int, Meta(ge=-TIME_US_MAX, le=TIME_US_MAX)]

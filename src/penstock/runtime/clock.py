@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux has a clock that goes on while the machine is suspended."""
+"""A clock that cannot be set; on Linux it also runs while the machine is suspended."""
 
 
 class SystemClock:
@@ -21,8 +21,8 @@ class SystemClock:
         now_ns: Callable[[], int] = time.time_ns,
         steady_ns: Callable[[], int] = lambda: time.clock_gettime_ns(_STEADY),
     ) -> None:
-        """``now_ns``: what the machine shows, in nanoseconds since 1970; it may jump.
-        ``steady_ns``: what it counts since it was started, and nobody sets."""
+        """``now_ns`` is the machine's time in nanoseconds since 1970, which may jump. ``steady_ns``
+        counts nanoseconds since the machine started, and cannot be set."""
         self._now_ns = now_ns
         self._steady_ns = steady_ns
         self._latest_us = 0

@@ -51,18 +51,18 @@ _log = structlog.get_logger("penstock.realm")
 
 
 class Limits(Struct, frozen=True):
-    """What a realm allows itself."""
+    """Limits and intervals of a realm."""
 
     event_bytes_max: int = 20 << 20
     memory: MemoryLimits = MemoryLimits()
-    """For events of each kind of memory (SEM C6)."""
+    """Limits for each kind of memory (SEM C6)."""
     stage_bytes_max: int = 2 << 30
     backlog_bytes_max: int = 64 << 20
     """Bytes of publishes waiting; above it connections are not read until it shrinks."""
     tail_bytes_max: int = 512 << 20
     """Bytes not sealed yet; above it publishers wait for the sealing."""
     sweep_interval_s: float = 1.0
-    """How often to look for expired events (SEM T1)."""
+    """Seconds between two searches for expired events (SEM T1)."""
 
 
 class RunningRealm:
@@ -134,10 +134,10 @@ class RunningRealm:
         for channel_id, command in recovered.unreadable:
             self.shard.quarantine(channel_id, command)
         self.access = Access.off(clock)
-        """Who may do what; exchanged for another one before anybody comes in."""
+        """Users and rights; replaced before the first client connects."""
         self.connections = OpenConnections()
         self.pipeline_folders: tuple[str, ...] = ()
-        """Where pipelines keep their checkpoints, as far as the realm was told."""
+        """Folders with the checkpoints of pipelines, from the settings."""
         self._serving: asyncio.Task[None] | None = None
 
     @classmethod
@@ -202,7 +202,7 @@ class RunningRealm:
 
     @property
     def journal_info(self) -> JournalInfo:
-        """What the journal holds, and how long it takes to put it on disk."""
+        """The size of the journal, and how long its syncs take."""
         return self._journal.info()
 
     # --- running -------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class RunningRealm:
         """Serve until :meth:`close`. Raises ``StorageFailed`` when the journal failed, ``Deposed``
         when another owner has taken over, and ``Unknown`` when it was closed meanwhile."""
         self.access.on_changed(lambda: self.joins.check_owners(self.access))
-        self.joins.check_owners(self.access)  # rights may have changed while nobody ran
+        self.joins.check_owners(self.access)  # rights may have changed while the realm was stopped
         async with asyncio.TaskGroup() as group:
             sealing = group.create_task(self._sealer.run())
             sweeping = group.create_task(self._sweep_forever())
@@ -364,7 +364,8 @@ class RunningRealm:
                 paged_bytes=self.placing.pages.info(channel_id).size,
             )
 
-        channel_id = self.directory.find(name)  # one that is made meanwhile has nothing due
+        # a channel that is created meanwhile has nothing due
+        channel_id = self.directory.find(name)
         sweeps = None if channel_id is None else (channel_id,)
         info: ChannelInfo = await self.shard.act(look, sweeps=sweeps)
         return info
@@ -494,10 +495,8 @@ def _store_closing(group: Group) -> None:
 
 
 def _keep_unknown(recovered: Recovered) -> None:
-    """Segments none of whose events are known: what is damaged may be their publish (SEM S1).
-
-    A tail that a crash has torn is none of that: it came after the record of every segment.
-    """
+    """Keep segments none of whose events are known, because the fact about them may be damaged (SEM
+    S1). A tail torn by a crash is no reason: it comes after the facts about all segments."""
     for store in recovered.state.stores.values():
         for file in store.empty_files():
             store.keep_damaged(

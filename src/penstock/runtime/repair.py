@@ -39,7 +39,7 @@ COPY_BATCHES = 16
 """Batches that are copied at a time."""
 
 Keep = Callable[[str, Buffer], str]
-"""Puts bytes into quarantine under a name; says where they are."""
+"""Copies bytes to quarantine under a name; gives the path."""
 
 
 class Repaired(Struct):
@@ -56,14 +56,14 @@ class Repaired(Struct):
 
 
 async def repair(realm: RunningRealm, journal: Journal, keep: Keep, repaired: Repaired) -> None:
-    """Repair a realm that was opened and does not serve anybody."""
+    """Repair a realm that was opened and does not serve clients."""
     failure: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(realm.shard.run())
             await _Repair(realm, journal, keep, repaired).run()
             realm.shard.stop()
-    except BaseExceptionGroup as failed:  # one has failed, and the other was cancelled
+    except BaseExceptionGroup as failed:  # one task has failed, and the other was cancelled
         failure = failed.exceptions[0]
     if failure is not None:
         raise failure
@@ -138,7 +138,7 @@ class _Repair:
         await self._realm.shard.act(lambda group: group.do(channel_id, command))
 
     async def _keep_unplaced(self) -> None:
-        """Copy blocks that say something of channels whose creation is lost."""
+        """Copy blocks with facts about channels whose creation is lost."""
         info, state = self._journal.info(), self._realm.shard.state
         known = set(state.channels)
         at = info.floor + 1
@@ -149,7 +149,7 @@ class _Repair:
                     self._keep(f"journal-{block.seq:020d}.skipped", bytes(block.data))
 
     async def _keep_strays(self) -> None:
-        """Files nobody knows may be of channels whose records are lost."""
+        """Copy files that no fact names: they may belong to channels whose facts are lost."""
         stores = self._realm.shard.state.stores.values()
         known = {file.name for store in stores for file in store.files}
         for info in await self._realm.blobs.list("segments/"):
@@ -161,12 +161,12 @@ class _Repair:
                 await self._realm.blobs.delete(info.name)
 
     async def _start_afresh(self, snapshots: list[Finding]) -> None:
-        """A snapshot of what is known, and no block before it."""
+        """Write a snapshot of what is known, and drop all blocks before it."""
 
         def note(group: Group) -> None:
             group.realm_fact(0, RealmFacts(self._realm.directory.next_number))
 
-        await self._realm.shard.act(note)  # a block of its own: no snapshot stands for it yet
+        await self._realm.shard.act(note)  # a block of its own, which no snapshot includes yet
         await self._realm.snapshot()
         for finding in snapshots:
             await self._realm.blobs.delete(finding.file)

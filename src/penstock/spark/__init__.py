@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession, url: str | None = None) -> None:
-    """Make the format ``penstock`` known to a Spark session.
+    """Register the format ``penstock`` in a Spark session.
 
-    ``url`` is the realm to use where the option ``url`` is not given; without it, what the
-    environment variable ``PENSTOCK_URL`` says now. Where this package is installed, Spark finds
-    the format without a call; it is for the default URL, and for notebooks that want to be sure.
+    ``url`` is the realm for reads and writes without the option ``url``; by default it is the
+    present value of the environment variable ``PENSTOCK_URL``. Where this package is installed,
+    Spark finds the format without this call, which sets the default URL, and helps in notebooks.
 
-    Raises ``Unavailable`` when PySpark is missing, ``InvalidArgument`` for what is no URL.
+    Raises ``Unavailable`` if PySpark is missing, ``InvalidArgument`` for an invalid URL.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise Unavailable('PySpark is not installed: pip install "penstock-realm[spark]"')
@@ -37,8 +37,8 @@ def register(spark: SparkSession, url: str | None = None) -> None:
 
 @contextlib.contextmanager
 def _this_python(spark: SparkSession) -> Iterator[None]:
-    """On a local master, what is registered inside is run by this Python, whatever
-    ``PYSPARK_PYTHON`` said when Spark started: it has this package."""
+    """On a local master, run the format with this Python, which has this package, whatever
+    ``PYSPARK_PYTHON`` said when Spark started."""
     from pyspark.sql.utils import is_remote
 
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
@@ -64,7 +64,7 @@ def _settled_environment(spark: SparkSession) -> Iterator[None]:
     from pyspark.sql.utils import is_remote
 
     if is_remote():
-        # The map is the server's there, one for each client's request.
+        # With Spark Connect the map is on the server, a new one for each request.
         yield
         return
     environment = spark.sparkContext.environment

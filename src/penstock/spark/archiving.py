@@ -1,9 +1,9 @@
-"""From channels to archives: tasks write the files, the driver commits them.
+"""From channels to archives: tasks write files, and the driver commits them.
 
-What comes out of this source is no event but one row for each file that a task has written: the
-events go from the channel to Parquet in columns and never through the JVM, so that all about
-them is kept, also properties that turned up after the query had begun. Positions, triggers and
-checkpoints are those of the format ``penstock``.
+The rows of this source are not events but the files that tasks have written. The events go from the
+channel to Parquet in columns, and never through the JVM, so that everything about them is kept,
+even properties that appeared after the query began. Positions, triggers and checkpoints are those
+of the format ``penstock``.
 """
 
 from __future__ import annotations
@@ -80,10 +80,8 @@ class Written(Struct, frozen=True):
 
 
 def archived(spark: SparkSession, lake: Lake, options: dict[str, str]) -> DataFrame:
-    """A stream of what tasks have written, to be given to :func:`commit` batch by batch.
-
-    ``options`` are those of the format ``penstock`` that say what is read.
-    """
+    """A stream of the files that tasks have written, to be given to :func:`commit` batch by batch.
+    ``options`` are those of the format ``penstock`` that say what is read."""
     spark.dataSource.register(ArchiveSource)
     text = msgspec.json.encode(lake).decode()
     return spark.readStream.format(FORMAT).options(**options, **{OPTION: text}).load()
@@ -171,7 +169,7 @@ class ArchiveSource(PenstockSource):
 
     def _source(self) -> SourceOptions:
         given = {name: text for name, text in self.options.items() if name != OPTION}
-        # With the headers come the publishers, which an archive keeps.
+        # The headers include the publishers, which an archive keeps.
         return replace(source_options(given, self.default_url), include_headers=True)
 
     def _lake(self) -> Lake:
@@ -211,7 +209,7 @@ class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._inner.stop()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, EventRange):  # else Spark's stand-in where there is none
+        if isinstance(partition, EventRange):  # otherwise Spark's placeholder for no partition
             yield from written_by(self._options, self._lake, partition)
 
 

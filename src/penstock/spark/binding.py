@@ -1,12 +1,11 @@
-"""A query bound to a durable: the realm keeps its events until it has committed them.
+"""A query bound to a durable: the realm keeps its events until the query has committed them.
 
-The durable is held as a whole by the process that plans the query's micro-batches, for as long
-as the query runs; tasks only read. A micro-batch is what the durable owes of a range of ids. It is
-in the query's hands from when it is planned until a later call proves that it is in the
-checkpoint; then it is acknowledged. When the query ends before that, in whatever way, its process
-is gone, and the realm takes everything back as from any client (SEM D13).
-
-Spark never says that a query has ended, and commits late or not at all: nothing here counts on it.
+The process that plans the query's micro-batches holds the durable alone while the query runs; tasks
+only read. A micro-batch is what the durable owes of a range of ids. The query holds these events
+from their planning until a later call proves that the micro-batch is in the checkpoint; then they
+are acknowledged. If the query ends before that, in whatever way, its process is gone, and the realm
+takes everything back as from any client (SEM D13). Spark never says that a query has ended, and
+commits late or not at all, so nothing here relies on it.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from penstock.spark.options import SourceOptions
 from penstock.spark.plan import EventRange
 
 KEEP_NO_SELECTOR: Final = ("exclusive", "priority")
-"""Types of durables whose selector is that of whoever reads them."""
+"""Types of durables without a selector of their own: their readers bring one."""
 PATIENCE_TRIES: Final = 50
 PATIENCE_PAUSE_S: Final = 0.1
 """A query that was just killed may hold its durable for another moment: its process finds out
 when it next tells Spark something."""
 
 Owed = Mapping[str, IdSet]
-"""By channel: the events a durable still has to see."""
+"""The ids that a durable still has to see, by channel."""
 
 
 class Binding(Protocol):
@@ -60,7 +59,7 @@ class Binding(Protocol):
         ...
 
     def acknowledge(self, session: Session, links: Links, committed: Positions) -> None:
-        """Everything before these positions is in the checkpoint."""
+        """Acknowledge everything before these positions, which are in the checkpoint."""
         ...
 
     def take(self, session: Session, links: Links, spans: Mapping[str, Span]) -> Owed | None:
@@ -68,7 +67,7 @@ class Binding(Protocol):
         ...
 
     def commit(self, committed: Positions) -> None:
-        """As :meth:`acknowledge`; never raises, for that would end the query."""
+        """Acknowledge as :meth:`acknowledge` does, without raising, which would end the query."""
         ...
 
 
@@ -102,7 +101,7 @@ class _Held(Struct):
     epoch: str
     hold: DurableHold
     acknowledged: int = 0
-    """Everything before this id."""
+    """Everything before this id is acknowledged."""
 
 
 class Bound:
@@ -124,8 +123,9 @@ class Bound:
         return {**self.__dict__, "_held": {}}
 
     def first(self, session: Session, link: ChannelLink) -> int:
-        self._hold(session, link)  # so that nobody else takes events from now on
-        end = link.end  # asked first: what is published meanwhile is outstanding, or comes after
+        self._hold(session, link)  # from now on nobody else takes events
+        # read first, so that events published meanwhile are outstanding, or come after
+        end = link.end
         lowest = durable_of(self._options, link).outstanding().id_set.lowest
         return end if lowest is None else lowest
 
@@ -133,7 +133,7 @@ class Bound:
         for name, position in committed.items():
             link = links.get(name)
             if link is None or link.epoch != position.epoch:
-                continue  # whoever plans says so
+                continue  # the planner reports it
             mine = self._hold(session, link)
             if mine.acknowledged < position.event_id:
                 mine.hold.ack(position.event_id - 1)
@@ -151,7 +151,7 @@ class Bound:
         def acknowledge(session: Session) -> None:
             self.acknowledge(session, links_of(session, self._options), committed)
 
-        with suppress(PenstockError):  # the next call for a position acknowledges the same
+        with suppress(PenstockError):  # the next call acknowledges the same position
             ask_realm(self._options.realm, acknowledge)
 
     def _hold(self, session: Session, link: ChannelLink) -> _Held:

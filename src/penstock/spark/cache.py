@@ -66,10 +66,10 @@ def write_once(path: Path, text: str, *, mode: int = 0o600) -> Path:
 
 
 def link_once(path: Path, targets: dict[str, Path]) -> Path:
-    """The folder with exactly these links. Safe when many processes do it at the same time.
+    """A folder with exactly these links. Safe when many processes make it at the same time.
 
-    The caller puts whatever the targets depend on into the folder's name, so that a folder
-    that is there is right unless what it points to has gone.
+    Put whatever the targets depend on into the folder's name, so that an existing folder is right
+    unless its targets are gone.
     """
     if path.is_dir() and all((path / name).exists() for name in targets):
         return path
@@ -77,7 +77,7 @@ def link_once(path: Path, targets: dict[str, Path]) -> Path:
     for name, target in targets.items():
         (draft / name).symlink_to(target)
     if path.is_dir():
-        # Left incomplete by something that cleans caches: out of the way first, under a new name.
+        # Left incomplete by something that cleans caches: move it away first.
         with contextlib.suppress(OSError):
             path.rename(f"{draft}.old")
         shutil.rmtree(f"{draft}.old", ignore_errors=True)

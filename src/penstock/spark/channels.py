@@ -12,7 +12,7 @@ from penstock.spark.offsets import Position, Positions
 from penstock.spark.options import SourceOptions
 
 Links = dict[str, ChannelLink]
-"""By name, in order."""
+"""Channels by name, in order."""
 
 
 def links_of(session: Session, options: SourceOptions) -> Links:
@@ -26,7 +26,7 @@ def links_of(session: Session, options: SourceOptions) -> Links:
             found[name] = link(session, options.where_is(name))
         except NameDoesNotExist:
             if name in options.choice.names:
-                raise  # else it was deleted a moment ago
+                raise  # otherwise it was deleted a moment ago
     return found
 
 
@@ -45,7 +45,7 @@ def first_wanted(options: SourceOptions, link: ChannelLink, default: str) -> int
 
 
 def end_wanted(options: SourceOptions, link: ChannelLink) -> int:
-    """One more than the last event id a batch reads."""
+    """The id after the last event that a batch reads."""
     ending, end = options.ending.of(link.name), link.end
     if ending is None or isinstance(ending, str):
         return end
@@ -55,11 +55,11 @@ def end_wanted(options: SourceOptions, link: ChannelLink) -> int:
 def placed(
     options: SourceOptions, positions: Positions, links: Mapping[str, ChannelLink]
 ) -> dict[str, Position]:
-    """The positions of a checkpoint for the channels there are: those that came later begin
-    with their first event. So does, where data may be lost, one that was created again.
+    """The positions of a checkpoint for the present channels. New channels begin with their first
+    event, and so does, where data may be lost, one that was created again.
 
-    Raises ``IllegalState`` for a name that means another channel now, or none any more,
-    ``InvalidArgument`` for positions of what the query does not read.
+    Raises ``IllegalState`` for a name that now means another channel or none, and
+    ``InvalidArgument`` for positions of channels that the query does not read.
     """
     same = still_there(options, positions, links)
     return {

@@ -64,7 +64,7 @@ def choice_of(text: str, *, queues: bool = False) -> Choice:
     patterns = {part.removeprefix("/") for part in parts if is_pattern(part)}
     for pattern in patterns:
         bare = re.sub(r"[*?]+", "x", pattern)
-        destination_name(unescaped(bare))  # what is not wild has to be what names are made of
+        destination_name(unescaped(bare))  # the parts without wildcards must be valid in names
     if not parts:
         raise InvalidArgument("no channel is given")
     return Choice(tuple(sorted(names)), tuple(sorted(patterns)), queues)

@@ -91,7 +91,8 @@ class ClassArchive:
         return True
 
     def _is_writer_running(self) -> bool:
-        """Whether the process that claimed the draft lives; a claim that is none is nobody's."""
+        """Whether the process that claimed the draft is alive; an unreadable claim belongs to
+        nobody."""
         try:
             claim = self._claim.read_text()
             return claim == _life_of(int(claim.partition(" ")[0]))

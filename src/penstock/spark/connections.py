@@ -29,10 +29,10 @@ from penstock.spark.settling import settle_down
 T = TypeVar("T")
 
 _sessions: dict[tuple[int, RealmAt], Session] = {}
-"""By process, as a forked child cannot use its parent's, and realm."""
+"""Sessions by process and realm, since a forked child cannot use its parent's."""
 
 _there: set[tuple[int, Where]] = set()
-"""By process: what was found there once."""
+"""What was found to exist once, by process."""
 
 
 class ChannelLink:
@@ -55,7 +55,7 @@ class ChannelLink:
 
     @property
     def end(self) -> int:
-        """One more than the newest event id."""
+        """The newest event id plus one."""
         return self.store.info().last_event_id + 1
 
     @property
@@ -109,7 +109,7 @@ def ask_realm(
         try:
             return question(known)
         except (SessionClosed, CannotConnect):
-            _sessions.pop(key, None)  # it gave up long ago; a new one may fare better
+            _sessions.pop(key, None)  # it gave up long ago; a new one may succeed
     patient = patient or TaskContext.get() is not None
     session = _sessions[key] = _connected(realm, realm.reconnect_s if patient else 0)
     return question(session)

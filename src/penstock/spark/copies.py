@@ -1,9 +1,9 @@
-"""Reading sealed files where a copy of the realm's data directory is: on an object store, say.
+"""Reads sealed files where a copy of the realm's data directory is, such as an object store.
 
-A file is asked for its length once, with opening it. Then the record batches that a task wants are
-read in ranges of some megabytes, neighbours together, some ranges ahead of the one that is in use.
-Whatever a store does, nobody waits for it longer than :data:`ANSWER_S`; after a failure it is left
-alone for a minute by this process.
+The length of a file is asked for once, when it is opened. Then the record batches that a task wants
+are read in ranges of some megabytes, neighbours together, some ranges ahead of the one in use.
+Nobody waits longer than :data:`ANSWER_S` for a store; after a failure this process leaves it alone
+for a minute.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from penstock.core.vocabulary.errors import InvalidArgument
 
 T = TypeVar("T")
 Found = tuple[pa.RecordBatch, Any, Any]
-"""A batch, which of its rows are wanted, and who has published them."""
+"""A batch, which of its rows are wanted, and their publishers."""
 
 RANGE_BYTES: Final = 8 << 20
 """Record batches that lie together are read together, up to about so many bytes."""
 HOLE_BYTES: Final = 256 << 10
-"""Bytes nobody wants that are read along: a request to a store takes as long."""
+"""Unwanted bytes that are read along, because another request to a store takes as long."""
 AHEAD: Final = 4
 """Ranges on their way: a store that takes 50 ms for each gives 640 MB/s."""
 ANSWER_S: Final = 20.0
-"""A store that has not answered by then is taken for gone."""
+"""Seconds after which a store that has not answered counts as unavailable."""
 PAUSE_S: Final = 60.0
-"""For so long nobody asks it again."""
+"""Seconds for which an unavailable store is not asked again."""
 
 _log = logging.getLogger("penstock.spark")
 
 
 class MissingInCopy(Exception):
-    """The copy does not have a file, or not all of it yet; its text says which and why."""
+    """The copy lacks a file, or a part of it; the text says which and why."""
 
 
 class Range(NamedTuple):
@@ -71,7 +71,7 @@ class Copy:
         return f"Copy({shown(self._uri)!r})"
 
     def is_news(self) -> bool:
-        """Whether nobody has been warned in this process that events had to be asked for."""
+        """Whether this process has not warned yet that events had to be read from the realm."""
         was, self._warned = self._warned, True
         return not was
 
@@ -89,7 +89,7 @@ class Copy:
             file, length = self._asked(lambda: _opened(found, name), name)
         except FileNotFoundError:
             raise MissingInCopy(f"{found.shown} has no {name}") from None
-        if length < size:  # a single file grows, and the copy comes later
+        if length < size:  # a single file grows, and the copy follows later
             raise MissingInCopy(f"{name} at {found.shown} has {length} bytes of {size}")
         return file
 

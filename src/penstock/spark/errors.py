@@ -1,8 +1,8 @@
-"""The errors of Penstock in Spark's types, as whoever writes for Spark catches them.
+"""Penstock's errors in Spark's types, for programs that catch either.
 
-Each is both: ``except penstock.InvalidArgument`` and ``except PySparkValueError`` take the same
-error. Where Spark tells of it from another process, as ``AnalysisException`` when it plans and as
-``StreamingQueryException`` when a stream runs, the message is in it.
+Each is both: ``except penstock.InvalidArgument`` and ``except PySparkValueError`` catch the same
+error. Errors that Spark passes on from another process, as ``AnalysisException`` when it plans and
+as ``StreamingQueryException`` when a stream runs, contain the message.
 """
 
 from __future__ import annotations

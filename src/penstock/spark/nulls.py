@@ -1,8 +1,8 @@
 """The column ``nulls``: the names of the columns that an event sets to null.
 
-Spark has one kind of null, events have two: a property can be null, or not be there at all (SEM
-E2). For what is merged the difference counts: the first changes a property, the second leaves it as
-it was (SEM K2). The column ``nulls`` tells them apart.
+Spark has one kind of null, events have two: a property can be null or absent (SEM E2). For merging,
+the difference counts: a null changes a property, an absent one leaves it as it was (SEM K2). The
+column ``nulls`` tells them apart.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ NULLS_TYPE: Final = pa.list_(pa.string())
 
 
 def nulls_of(batch: pa.RecordBatch, columns: Mapping[str, tuple[str, pa.Array]]) -> pa.Array:
-    """For each event of a stored batch the columns it sets to null; null where there are none.
+    """The columns that each event of a stored batch sets to null; null if there are none.
 
-    ``columns`` has the columns of properties that are read: name to the property and the values.
-    A property that came in another type, or in one that fits no column, sets its other columns
-    to null.
+    ``columns`` has the columns that are read: name to property and values. A property that came
+    with another type, or with one that fits no column, sets its other columns to null.
     """
     says = _Says(batch)
     names, found = list(columns), []
@@ -87,7 +86,7 @@ def _dense(batch: pa.RecordBatch, struct: Any) -> Bools:
 
 
 def _listed(batch: pa.RecordBatch) -> dict[str, npt.NDArray[np.int64]]:
-    """By path: the events that list it as null."""
+    """The events that list a path as null, by path."""
     if "nulls" not in batch.schema.names:
         return {}
     column = batch.column("nulls")

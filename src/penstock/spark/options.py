@@ -1,4 +1,4 @@
-"""The options of the format ``penstock``: their names, what they may say, what is refused."""
+"""The options of the format ``penstock``: their names, values, and errors."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class SourceOptions(Struct, frozen=True):
     """The channels or queues."""
     starting: StartPositions = StartPositions()
     ending: StartPositions = StartPositions()
-    """An id is the first one that is not read any more."""
+    """End positions; an id is the first one that is not read any more."""
     events_per_trigger: int = READ_LIMIT_EVENTS
     bytes_per_trigger: int | None = None
     """About; None: whatever its events are."""
@@ -113,15 +113,15 @@ class SourceOptions(Struct, frozen=True):
     """Chosen columns; none: all."""
     include_headers: bool = False
     include_channel: bool = False
-    """Whether there is a column that says which channel an event is of."""
+    """Whether there is a column with the name of each event's channel."""
     include_origin: bool = False
     fail_on_data_loss: bool | None = None
     """Whether events that left before they were read end the query; None: those of streams do."""
     access: str = "auto"
     durable: str = ""
-    """On each channel: what it has not seen is read."""
+    """Name of a durable: on each channel, what it has not seen is read."""
     include_nulls: bool = False
-    """The column that tells null from absent."""
+    """Whether there is a column that tells null from absent."""
     files: str = ""
     """URI of a copy of the realm's data directory; empty: files are where the realm has them."""
     reconnect_s: float = RECONNECT_TIMEOUT_S
@@ -144,12 +144,12 @@ class SourceOptions(Struct, frozen=True):
         return self.where_is(self.choice.names[0])
 
     def either(self, *, fails_on_loss: bool) -> SourceOptions:
-        """With the default of the kind of read where it was not said."""
+        """These options, with the default for ``fails_on_loss`` if it was not given."""
         said = self.fail_on_data_loss
         return replace(self, fail_on_data_loss=fails_on_loss if said is None else said)
 
     def where_is(self, name: str) -> Where:
-        """One of the channels."""
+        """The location of one of the channels."""
         return Where(self.url, name, "queue" if self.choice.queues else "either", self.reconnect_s)
 
 
@@ -165,9 +165,9 @@ class SinkOptions(Struct, frozen=True):
     channel_column: str = ""
     """The column that names the channel of a row; empty: all go to one."""
     delta: bool = False
-    """All rows change events of a merge channel (SEM K2)."""
+    """Whether all rows are changes to events of a merge channel (SEM K2)."""
     delta_column: str = ""
-    """The column that says which rows do."""
+    """The column that says which rows are changes."""
     nulls_are_absent: bool = False
     """Whether a null in a column is a property the event does not have."""
     value: Literal["", "data", "property"] = ""
@@ -178,7 +178,8 @@ class SinkOptions(Struct, frozen=True):
 
 
 def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOptions:
-    """Raises ``InvalidArgument`` naming the option and what it may be."""
+    """Parse the options of a read. Raises ``InvalidArgument``, which names the option and its
+    possible values."""
     texts = _known(given, _SOURCE, _SINK)
     url = _url(texts, default_url)
     choice = _choice_of(given, texts)
@@ -210,7 +211,8 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
 
 
 def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions:
-    """Raises ``InvalidArgument`` naming the option and what it may be."""
+    """Parse the options of a write. Raises ``InvalidArgument``, which names the option and its
+    possible values."""
     texts = _known(given, _SINK, _SOURCE)
     version = texts.get("txnVersion")
     if version is not None and not version.isdecimal():
@@ -235,8 +237,8 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
 def with_routes(
     options: SinkOptions, names: Sequence[str], texts: Mapping[str, str]
 ) -> SinkOptions:
-    """The options for rows with these columns: a column ``channel`` says where they go if nothing
-    else does. Raises ``InvalidArgument`` where that cannot be told."""
+    """The options for rows with these columns: a column ``channel`` says where rows go if nothing
+    else does. Raises ``InvalidArgument`` if that remains unknown."""
     said = any(key.lower() == "channelcolumn" for key in texts)
     if "channel" not in names or said:
         if not options.where.channel and not options.channel_column:

@@ -23,7 +23,7 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Ids
 
 PARTITION_EVENTS_MIN: Final = 50_000
-"""Fewer are not worth a task of their own, unless ``minPartitions`` says so."""
+"""Fewest events of a task, unless ``minPartitions`` says otherwise."""
 PARTITION_BYTES_MAX: Final = 512 << 20
 """A task costs about 20 ms of processor time, and half a second for so many bytes."""
 WIRE_EVENTS_MAX: Final = 16_384
@@ -43,13 +43,13 @@ class FileRows(Struct, frozen=True):
     spans: Spans
     """The events wanted; others in these batches are removed, or another task's."""
     publishers: Publishers | None = ()
-    """The publishers of the events; None: the realm has to be asked."""
+    """The publishers of the events; None: they have to be read from the realm."""
     name: str = ""
     """Name of the file in copies of the data directory."""
 
 
 class WireRows(Struct, frozen=True):
-    """Events to be asked for: all that are stored in a range."""
+    """Events to be read from the realm: all that are stored in a range."""
 
     span: Span
 
@@ -158,7 +158,7 @@ def _units(location: Location, access: str, passes: Callable[[bytes], bool]) -> 
     over_the_wire: list[Span] = list(location.tail)
     for part in location.sealed:
         around = Span(part.spans[0].first, part.spans[-1].end)
-        # Events kept in memory among those of the file: the realm puts them in order.
+        # Events in memory between those of the file: the realm puts them in order.
         mixed = any(span.clipped(around).size for span in location.tail)
         if access == "remote" or not part.path or mixed:
             over_the_wire += part.spans

@@ -1,10 +1,10 @@
-"""Events that make a micro-batch fail: found by halving, buried, and the query goes on.
+"""Finds events that make a micro-batch fail, by halving it, and buries them, so that the query goes
+on.
 
-For a stream that is bound to a durable. Its failed micro-batch is still owed by the durable, so
-any part of it can be read again, as a batch, until it is known which events fail by themselves.
-Each of these goes to the dead event store with the error as its reason. What fails for another
-reason than an event buries nothing: a realm that is away, memory that has run out, a
-transformation that fails whatever it is given.
+It is for streams that are bound to a durable. The durable still owes the failed micro-batch, so any
+part of it can be read again, as a batch, until it is known which events fail by themselves. Each of
+these goes to the dead event store with the error as its reason. A failure for another reason buries
+nothing: an unavailable realm, exhausted memory, a transformation that fails on any input.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POISON_MAX: Final = 10
-"""More events than so many in one micro-batch are no poison: the transformation is wrong."""
+"""Most events of a micro-batch that are buried; with more, the transformation is wrong."""
 
 _ELSEWHERE: Final = (
     "OutOfMemoryError",
@@ -82,7 +82,7 @@ class Verdict(Struct, frozen=True):
     """The result of a search for poison events."""
 
     buried: tuple[Poison, ...] = ()
-    """If there are some, start the query again: it goes on without them."""
+    """The buried events; if there are some, start the query again, which continues without them."""
     why_none: str = ""
     """Why nothing was buried; the query's own error stands."""
     runs: int = 0
@@ -90,7 +90,7 @@ class Verdict(Struct, frozen=True):
 
 
 class NotPoison(Exception):
-    """Something else than an event is to blame; the text says what."""
+    """No event is to blame for the failure; the text says what is."""
 
 
 def bury_poison(
@@ -141,7 +141,7 @@ def isolated(
     if not (error := fails(keys)):
         raise NotPoison("the micro-batch does not fail when it is run again")
     found: dict[EventKey, str] = {}
-    # Parts that fail, the first one on top; with the error where it was seen, not concluded.
+    # Parts that fail, the first one on top, with the error if it occurred and was not inferred.
     parts = [(keys, error)]
     while parts:
         part, error = parts.pop()
@@ -282,7 +282,7 @@ def _positions(text: str, options: SourceOptions) -> Positions | None:
             given: Any = json.loads(line)
             found = decode(given)
         except (ValueError, LookupError, TypeError, AttributeError, InvalidArgument):
-            continue  # another format's
+            continue  # an offset of another format
         if found and all(options.choice.takes(name) for name in found):
             return found
     return None

@@ -44,8 +44,8 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, Lag]:
 
 
 def later_columns(progress: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    """By channel, the properties that came after the query had begun, and that it leaves out
-    until it is started again."""
+    """Properties, by channel, that appeared after the query began, and that it leaves out until it
+    is started again."""
     sources: Sequence[Mapping[str, Any]] = progress["sources"] if progress else ()
     found: dict[str, list[str]] = {}
     for source in sources:
@@ -60,7 +60,7 @@ class PropertyGrowth:
         self._wanted = wanted
         self._first: dict[str, bytes] = {}
         self.later: dict[str, list[str]] = {}
-        """By channel, those that are not ``wanted``."""
+        """Properties, by channel, that are not ``wanted``."""
 
     def saw(self, channel: str, stored: bytes) -> None:
         """Note the properties that a channel stores now."""
@@ -75,8 +75,8 @@ class PropertyGrowth:
 def reported(
     newest: Offset, reached: Positions, ages_ms: Mapping[str, int], later: Mapping[str, list[str]]
 ) -> Offset:
-    """The newest positions with the lag beside them, for a query that has reached ``reached``, and
-    with the properties that came later, if there are any."""
+    """The newest positions with the lag, for a query that has reached ``reached``, and the
+    properties that appeared later, if any."""
     behind = {}
     for name, position in newest["c"].items():
         at = reached.get(name)

@@ -1,7 +1,7 @@
-"""From the columns a channel stores to the columns Spark has asked for.
+"""Projects the columns that a channel stores onto the columns that Spark has asked for.
 
-Spark takes record batches of exactly the schema it derives from its own, so everything ends in
-a cast that loses nothing or says which column does not fit.
+Spark accepts only record batches of exactly the schema it derives from its own, so each column is
+cast, without loss, or with an error that says which column does not fit.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PROPERTIES: Final = "properties"
 
 
 class Extras(Struct, frozen=True):
-    """The optional columns of a read, beside those of every read."""
+    """The optional columns of a read."""
 
     headers: bool = False
     channel: bool = False
@@ -76,7 +76,7 @@ class Extras(Struct, frozen=True):
 
 
 def extras_of(options: SourceOptions) -> Extras:
-    """The columns that were asked for besides those every read has."""
+    """The optional columns that were asked for."""
     return Extras(
         options.include_headers,
         options.include_channel,
@@ -156,7 +156,7 @@ class _ColumnSource(Struct, frozen=True):
 
     index: int
     child: int | None = None
-    """Its place in the struct of properties."""
+    """Index in the struct of properties; None: another column."""
     source: Shape | None = None
     target: Shape | None = None
     """Set where the stored shape may be a narrower one."""
@@ -178,7 +178,7 @@ class Projection:
         channel: str = "",
         by_type: bool = False,
     ) -> None:
-        """``channel`` is what the column of that name says. ``by_type`` is for one of several
+        """``channel`` is the value of the column of that name. ``by_type`` is for one of several
         channels: what is ``price::string`` among all of them may be ``price`` in this one."""
         self._wanted = wanted
         self._extras = extras.kinds
@@ -270,7 +270,7 @@ class Projection:
         return _ColumnSource(index)
 
     def _source(self, slot: Slot, shape: StructShape) -> int | None:
-        """The property of a batch that goes into ``slot`` of the channel."""
+        """The property of a batch for the ``slot`` of the channel."""
         for index, source in enumerate(shape.slots):
             place = place_of(source, self._shape)
             if place is not None and place.name == slot.name:
@@ -279,8 +279,8 @@ class Projection:
 
 
 def _by_type(shape: StructShape, wanted: pa.Schema, taken: set[str]) -> dict[str, Slot]:
-    """For each wanted column the property it is of this channel: one that fits its type, else
-    the one of its name, which no other column has a better place for."""
+    """The channel's property for each wanted column: one that fits its type, otherwise the one of
+    its name if no other column fits that better."""
     columns: dict[str, list[tuple[str, Shape | None]]] = {}
     for field in wanted:
         if field.name not in taken:
@@ -313,7 +313,7 @@ def _column(batch: pa.RecordBatch, step: _ColumnSource | None, field: pa.Field) 
         return pa.nulls(batch.num_rows, field.type)
     array: Any = batch.column(step.index)
     if step.child is not None:
-        # Without nulls of its own the struct hides nothing of its fields.
+        # Without nulls of its own the struct hides no nulls of its fields.
         by_index = [step.child]
         array = pc.struct_field(array, by_index) if array.null_count else array.field(step.child)
     if step.source is not None and step.target is not None:
@@ -322,8 +322,8 @@ def _column(batch: pa.RecordBatch, step: _ColumnSource | None, field: pa.Field) 
 
 
 def _no_data(rows: int) -> pa.Array:
-    # Made of Python values it would import pandas where there is one: half a second in each task's
-    # process, and channels without data are common.
+    # Building it from Python values would import pandas if installed: half a second in each task's
+    # process. Channels without data are common.
     buffers = [None, pa.py_buffer(bytes(4 * (rows + 1))), pa.py_buffer(b"")]
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 

@@ -149,7 +149,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             links = links_of(session, self._options)
             known = decode(start)
             spans = spans_between(self._options, links, known, decode(end))
-            # It was planned before, or it is the first call of a query that is started again.
+            # It was planned before, or this is the first call of a restarted query.
             self._binding.acknowledge(session, links, known)
             owed = self._binding.take(session, links, spans)
             found = planned(self._options, links, spans, owed, known=set(known))
@@ -183,7 +183,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif self._target is not None:
             there = {name: Span(s.first, self._target.get(name, 0)) for name, s in there.items()}
         waiting_spans = {
-            # What was removed at the front costs no micro-batches.
+            # Events removed at the front cost no micro-batches.
             name: Span(max(position.event_id, there[name].first), there[name].end)
             for name, position in at.items()
         }
@@ -195,7 +195,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             {
                 name: msgspec.structs.replace(position, event_id=max(position.event_id, ends[name]))
                 for name, position in at.items()
-                # One without events is not known yet: it joins with its first.
+                # A channel without events is unknown yet: it joins with its first event.
                 if name in known or ends[name] > position.event_id
             }
         )
@@ -258,7 +258,7 @@ def planned(
             location,
             parts_min=shares[name],
             access=options.access,
-            # What is inside messages is in no summary.
+            # Summaries do not cover fields inside messages.
             passes=_passes("" if descriptors else options.selector, now_us),
         )
         for parts in cut:
@@ -274,7 +274,7 @@ def _passes(selector: str, now_us: int) -> Callable[[bytes], bool]:
 
 
 def _compiled(selector: str) -> Selector:
-    # Most reads have none, and the compiler takes a tenth of what a task's process loads.
+    # Most reads have no selector, and the compiler is a tenth of what a task's process loads.
     from penstock.columns.selectors import Selector
 
     return Selector(selector)
@@ -284,7 +284,7 @@ def rows_of(
     options: SourceOptions, wanted: pa.Schema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The events of a partition in the columns that are wanted. Runs in a task."""
-    if not isinstance(partition, EventRange):  # Spark's stand-in where there is none
+    if not isinstance(partition, EventRange):  # Spark's placeholder for no partition
         return
     settle_down()
     selector = _compiled(options.selector) if options.selector else None
@@ -314,8 +314,8 @@ _Found = Iterator[tuple[pa.RecordBatch, pa.BooleanArray | None, Publishers]]
 
 
 def whole_batches(options: SourceOptions, partition: EventRange) -> _Found:
-    """Stored batches with all about their events: which rows are wanted (None: all), and who has
-    published them. Runs in a task."""
+    """Stored batches with everything about their events: which rows are wanted (None: all), and
+    their publishers. Runs in a task."""
     selector = _compiled(options.selector) if options.selector else None
     return _stored(options, partition, selector)
 
@@ -415,8 +415,8 @@ def portion(waiting: Mapping[str, Span], most: int | None) -> dict[str, int]:
 
 
 def fair(wanted: Mapping[str, int], most: int) -> dict[str, int]:
-    """``most`` divided: nobody gets more than is wanted, and nobody less than another who wants
-    more, but for the last unit."""
+    """Divide ``most``: nobody gets more than is wanted, and nobody less than another who wants
+    more, except for the last unit."""
     shares = {}
     left = most
     for number, (name, size) in enumerate(sorted(wanted.items(), key=lambda each: each[1])):

@@ -26,7 +26,7 @@ from penstock.spark.projection import arrow_schema
 SHOWN_COLUMNS_MAX: Final = 12
 """Columns of a wrong row that an error shows."""
 SHOWN_CHARACTERS_MAX: Final = 40
-"""Characters of each of them."""
+"""Characters of each that an error shows."""
 
 _RIGHT: Final = {
     "ttl": "give milliseconds, 0 or more; null or 0 for no own TTL",
@@ -242,7 +242,7 @@ def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:
     for body in bodies:
         count = body.num_rows
         flags = np.zeros(count, np.bool_) if deltas is None else deltas[at : at + count]
-        # Spark has one null: in a delta it says that nothing has changed (SEM K4).
+        # Spark has one kind of null: in a delta it means unchanged (SEM K4).
         sparse = np.ones(count, np.bool_) if options.nulls_are_absent else flags
         body = body.append_column(FIELDS["sparse"], pa.array(sparse))
         if flags.any():
@@ -300,5 +300,5 @@ def shown(row: pa.Table) -> str:
 def _text(value: pa.Scalar) -> str:
     try:
         return repr(value.as_py())
-    except (OverflowError, ValueError):  # a time no Python datetime can be
+    except (OverflowError, ValueError):  # a time outside Python's datetime
         return f"{value.value} µs" if pa.types.is_timestamp(value.type) else f"a {value.type}"

@@ -70,11 +70,9 @@ def opened(part: FileRows, copy: Copy | None) -> CopiedFile | Absent | None:
 def stored_batches(
     part: FileRows, found: CopiedFile | None = None
 ) -> Iterator[tuple[pa.RecordBatch, Mask | None, Span]]:
-    """The record batches of a file as they are stored, which of their rows are wanted (None:
-    all), and the ids those have.
-
-    Raises ``Damaged`` for a batch that fails its checksum, ``OSError`` for a file that is gone.
-    """
+    """The record batches of a file as they are stored, with the wanted rows (None: all) and their
+    ids. Raises ``Damaged`` for a batch that fails its checksum, ``OSError`` for a file that is
+    gone."""
     schema = schema_from(part.schema)
     messages = _mapped(part) if found is None else _copied(part, found)
     at = 0
@@ -105,7 +103,8 @@ def _mapped(part: FileRows) -> Iterator[pa.Buffer]:
 
 
 def _copied(part: FileRows, found: CopiedFile) -> Iterator[pa.Buffer]:
-    """Verified each time, as the bytes have come anew. Raises ``Damaged``."""
+    """Batches from a copy, verified each time, because the bytes are read anew. Raises
+    ``Damaged``."""
     messages = found.copy.messages(found.file, part.name, part.batches)
     for place, message in zip(part.batches, messages, strict=True):
         _verify(message, place, f"{part.name} in {found.copy!r}")
@@ -126,7 +125,7 @@ def _wanted(
     if sum(span.size for span in spans) == place.rows:
         return batch, None
     edges = np.array(spans, dtype=np.int64).reshape(-1)
-    if place.end_id - place.first_id == place.rows:  # ids are positions
+    if place.end_id - place.first_id == place.rows:  # ids follow from positions
         edges -= place.first_id
     else:
         edges = np.searchsorted(ids_of(batch), edges)

@@ -30,8 +30,8 @@ _CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
-"""For each file that it creates on a local disk Hadoop starts ``chmod``, where its library of
-native code is missing, as it is in PySpark. Java's usual way goes through a helper program."""
+"""Hadoop starts ``chmod`` for each file that it creates on a local disk if its native library is
+missing, as it is in PySpark. Java's usual way of starting it needs another process."""
 _SPAWN_UNTIL: Final = 25
 """The last Java known to have this way; one that has not would start no process at all."""
 
@@ -39,17 +39,17 @@ _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Without the compiler that pays off after minutes and takes its time in the first seconds."""
 
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Rows come out of Arrow's memory value by value, and each time it would look whether the buffer
-is still there, the place inside of it, and the value not null: a sixth of what a read costs the
-JVM. Spark asks for nulls itself, and reads as many rows as a batch says it has."""
+"""Reading Arrow's memory value by value checks each time whether the buffer exists, the index is
+inside it, and the value is not null: a sixth of the JVM's work in a read. Spark checks nulls
+itself, and reads as many rows as a batch has."""
 
 EVERYWHERE: Mapping[str, str] = {
-    # Loopback TCP between the JVM and its Python workers stalls about 40 ms a task.
+    # Loopback TCP between the JVM and its Python workers stalls about 40 ms for each task.
     "spark.python.unix.domain.socket.enabled": "true",
     # A source that takes filters fails without it.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # Frozen into a checkpoint at its first run, so it has to be right from the start.
+    # Stored in a checkpoint at its first run, so it has to be right from the start.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -64,7 +64,7 @@ LOCAL: Mapping[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    # Neither are Hadoop's files of checksums written then, see `_without_checksum_files`.
+    # Hadoop then writes no checksum files either, see `_without_checksum_files`.
     _CHECKSUMS: "false",
     "spark.ui.enabled": "false",
 }
@@ -122,9 +122,9 @@ def ways(jvm: Jvm, *, is_short: bool) -> list[str]:
 
 
 def _without_checksum_files(spark: SparkSession) -> None:
-    """Local files get no ``.crc`` file beside them. A micro-batch writes two files to its
-    checkpoint, and twice as many cost it ten milliseconds. What has such a file is checked still,
-    and one that is written anew loses it."""
+    """Write no ``.crc`` files beside local files. A micro-batch writes two files to its checkpoint,
+    and twice as many cost ten milliseconds. Existing ``.crc`` files are still verified, and removed
+    with a new version."""
     jvm, context = spark._jvm, spark._jsc
     assert jvm is not None, "a session on this machine has one"
     files = jvm.org.apache.hadoop.fs.FileSystem.getLocal(context.hadoopConfiguration())
@@ -137,12 +137,13 @@ def _load_ahead() -> None:
     To see whether NumPy is there, PySpark loads the module that its users write tests with, and so
     pandas, which takes half a second.
     """
-    with contextlib.suppress(Exception):  # Whoever needs it finds out, and says so.
+    # A session without the setting still works, and the error would come again.
+    with contextlib.suppress(Exception):
         importlib.import_module("pyspark.testing.utils")
 
 
 def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str]:
-    """Everything `session` sets for this master, ``conf`` laid over it."""
+    """All settings for this master, overridden by ``conf``."""
     chosen = dict(EVERYWHERE)
     cores = cores_of(master)
     if cores is not None:
@@ -152,7 +153,7 @@ def settings(master: str, conf: Mapping[str, str | int | bool]) -> dict[str, str
         for key, value in conf.items()
     }
     logging = f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"'
-    # Theirs comes last: where two options meet, Java takes the last.
+    # The user's options come last: of two contradicting ones Java takes the last.
     chosen[_JAVA_OPTIONS] = f"{logging} {chosen.get(_JAVA_OPTIONS, '')}".strip()
     return chosen
 
@@ -172,15 +173,15 @@ def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterat
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_HOME": str(home),
-        # As Spark does for tasks: where a stream or a plan has a process of its own, NumPy would
-        # start threads in it that wait for work, and take 0.1 s of a core while they do.
+        # As Spark does for tasks: in a process for a stream or a plan NumPy would start threads
+        # that wait for work and take 0.1 s of a core meanwhile.
         "OMP_NUM_THREADS": "1",
         **({"SPARK_LOCAL_IP": _LOOPBACK} if is_local else {}),
     }
     wanted = {name: os.environ.get(name, value) for name, value in defaults.items()}
     if is_local:
-        # Its processes run here, where this very Python has what they need: another one that the
-        # environment names, as images of containers do, would not find the format.
+        # Its processes run here, where this Python has the package. Another one that the
+        # environment names, as container images do, would not find the format.
         wanted |= {name: sys.executable for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
     wanted["JAVA_HOME"] = str(jvm_home)
     before = {name: os.environ.get(name) for name in wanted}

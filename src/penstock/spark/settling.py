@@ -1,7 +1,7 @@
-"""Python processes of Spark's, and the garbage they collect.
+"""Reduces garbage collection in Spark's Python processes.
 
-They collect after each task and each question of the driver, and look at everything they have
-imported each time: ten milliseconds of a processor, of which a small micro-batch has use for a few.
+These collect after each task and each request of the driver, and examine everything they have
+imported each time: ten milliseconds of processor time, compared with a few for a small micro-batch.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _settled: dict[str, int] = {}
 
 
 def settle_down() -> None:
-    """Take what has been imported out of later collections: none of it is garbage. Does nothing
-    outside of Spark's processes.
+    """Exclude what has been imported from later collections, since none of it is garbage.
 
-    They import for some tasks on, so whoever works in one calls this again and again.
+    Does nothing outside of Spark's processes. They go on importing for some tasks, so call it in
+    each task.
     """
     if _WORKER_ONLY in os.environ and _settled.get("modules") != (modules := len(sys.modules)):
         gc.freeze()

@@ -90,7 +90,7 @@ class PenstockSource(DataSource):
         options = sink_options(self.options, self.default_url)
         options = with_routes(options, schema.names, self.options)
         check_writable(schema, options, overwrite=overwrite)
-        if options.where.channel:  # a missing channel is found before the tasks
+        if options.where.channel:  # a missing channel is found before the tasks start
             check_there(options.where)
         return options
 
@@ -118,7 +118,7 @@ def source_with(url: str) -> type[PenstockSource]:
 
     parse_url(url)
 
-    # Made here, it travels to Spark's processes by value, the URL with it.
+    # Made here, it is sent to Spark's processes by value, with the URL.
     class PenstockSourceWithRealm(PenstockSource):
         default_url = url
 

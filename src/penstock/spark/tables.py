@@ -1,8 +1,8 @@
 """Delta and Parquet tables as Spark writes and reads them: each micro-batch once.
 
 Tasks write Parquet files that nobody sees; the driver adds them to the table in one commit, with
-the writer's name and version. The rows of a batch never come to the driver. The folder of the
-table has to be one that all executors reach.
+the writer's name and version. The rows of a batch never come to the driver. All executors must
+reach the folder of the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.tables import Table as ArrowTable
 from penstock.tables.table import check_version
 
 FORMAT: Final = "penstock-table"
-"""Only for :meth:`Table.append`; what it is told are no options for people."""
+"""Used only by :meth:`Table.append`; its options are internal."""
 
 
 class Table(ArrowTable):

@@ -167,7 +167,7 @@ class _Task:
         self._carried_bytes = 0
         self._channels: dict[str, Channel] = {}
         self._keys: dict[str, str | None] = {}
-        """By channel: its publish key; None: it does not merge."""
+        """The publish key of each channel; None: it does not merge."""
         self._stages: dict[str, list[str]] = {}
 
     @property
@@ -308,7 +308,7 @@ def publish(
                     "a restart; nothing was published: start the query again "
                     f"({error})"
                 ) from error
-        # Nothing was published under this number, and the rows are here.
+        # Nothing was published under this number, and the driver has the rows.
         found = _put_again(options, found)
 
 
@@ -337,7 +337,7 @@ def _commit(options: SinkOptions, messages: Sequence[Staged], producer: str, seq
 
 
 def _stages(messages: Sequence[Staged]) -> dict[int, list[str]]:
-    """By number of the channel, in the order of the partitions."""
+    """The stages by number of the channel, in the order of the partitions."""
     stages: dict[int, list[str]] = {}
     for message in messages:
         for part in message.parts:
@@ -350,7 +350,7 @@ def _is_carried(messages: Sequence[Staged]) -> bool:
 
 
 def _put_again(options: SinkOptions, messages: Sequence[Staged]) -> list[Staged]:
-    """The messages as if their tasks had just put aside what they carry."""
+    """The messages as if their tasks had just staged the rows that these carry."""
 
     def put(session: Session, part: StagedPart, group: str) -> StagedPart:
         channel = session.channels.get(part.channel)
@@ -396,8 +396,8 @@ def _commit_to_channel(
 
 
 def forget(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Drop what is put aside. What was published stays: Spark calls this after a commit whose
-    outcome it does not know, too."""
+    """Drop stages. Published events stay: Spark calls this even after a commit whose outcome it
+    does not know."""
     parts = [part for message in _staged(messages) for part in message.parts]
     _drop(options, [stage for part in parts for stage in part.stages])
 
@@ -407,7 +407,7 @@ def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
 
 
 def _drop(options: SinkOptions, stages: Sequence[str]) -> None:
-    # The realm drops them by itself after a while; the error on the way is the one to be seen.
+    # The realm drops stages by itself after a while; the original error is the one to show.
     with suppress(PenstockError):
         if stages:
             ask_realm(options.where.realm, lambda session: session.drop_stages(stages))

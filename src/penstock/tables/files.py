@@ -99,7 +99,7 @@ class RowWriter:
 
 
 class _Abandoned(Exception):
-    """Raised to stop writing a file that is not needed any more."""
+    """Raised to stop writing a file that is no longer needed."""
 
 
 class _Growing:

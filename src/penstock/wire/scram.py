@@ -73,10 +73,8 @@ def is_right(password: str, known: Verifier) -> bool:
 
 
 def proof_of(password: str, salt: bytes, rounds: int, said: bytes) -> bytes:
-    """A proof, for the holder of a password's record, that ``said`` comes from one who knows it.
-
-    Slow. Raises ``InvalidArgument``.
-    """
+    """Prove to a server that has the verifier of a password that the sender of ``said`` knows it.
+    Slow. Raises ``InvalidArgument``."""
     client_key = _hmac(salted(password, salt, rounds), b"Client Key")
     return _xor(client_key, _hmac(_digest(client_key), said))
 

@@ -1,4 +1,4 @@
-"""How long to wait and how many to take, as users write it."""
+"""Checks timeouts and counts that users pass."""
 
 from __future__ import annotations
 

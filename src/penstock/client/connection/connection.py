@@ -1,6 +1,6 @@
-"""The connection of a session to its realm: reconnects, and retries what is safe to retry.
+"""The connection of a session to its realm: it reconnects, and repeats what is safe to repeat.
 
-What users ask of it is in :mod:`penstock.client.handles.session`.
+Users see :mod:`penstock.client.handles.session`, which has a connection.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ Connector = Callable[[Callable[[], Link]], Any]
 
 CONNECT_TIMEOUT_S = 5.0
 RECONNECT_TIMEOUT_S = 60.0
-"""How long a session tries to come back before it gives up, unless told otherwise."""
+"""Seconds for which a session tries to reconnect, by default."""
 CLOSE_TIMEOUT_S = 5.0
-"""How long an orderly end waits for a realm that says nothing any more, with nothing to confirm."""
+"""Seconds that an orderly end waits for a silent realm if nothing is left to be confirmed."""
 PING_AFTER_S = 10.0
 DEAD_AFTER_S = 30.0
 """A connection on which nothing was heard this long, pings notwithstanding, is given up; so is
@@ -77,19 +77,19 @@ _log = logging.getLogger("penstock.client")
 
 
 class Incoming(Struct, frozen=True):
-    """Where what comes for one subscription or seat goes."""
+    """The receiver of what comes for one subscription or seat."""
 
     delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None]
     finished: Callable[[], None]
     """A browse is at its end, or a demand is met."""
     failed: Callable[[PenstockError], None]
     reopen: Callable[[], Awaitable[None]]
-    """There is a new connection: it has to be opened there again."""
+    """Called when there is a new connection, on which it has to be opened again."""
     recalled: Callable[[Spans], None] | None = None
-    """The realm takes back what it has delivered; None: it never does."""
+    """Called with events that the realm recalls after delivery; None: it never does."""
     hurry: Callable[[], None] | None = None
-    """Send what was to be settled soon: nothing is sent any more after this turn. None: nothing
-    is settled."""
+    """Sends pending settlements at once, because nothing is sent after this turn; None: there are
+    none."""
 
 
 class RealmConnection:
@@ -128,7 +128,7 @@ class RealmConnection:
         self._root: asyncio.Task[None] | None = None
         self._closed: PenstockError | None = None
         self._farewell: PenstockError | None = None
-        """Why the realm ended the connection, when it said so."""
+        """Why the realm ended the connection, if it said so."""
         self._listeners: list[ErrorListener] = []
         self.reconnects = 0
 
@@ -188,8 +188,8 @@ class RealmConnection:
             raise lost
 
     async def _part(self) -> None:
-        """Say that nothing more comes, and hear what the realm still has to say, to its end: who
-        closes before it has taken all may destroy what is on its way to the other side."""
+        """Say Bye and read to the end: closing before everything is read could destroy what is on
+        its way to the realm."""
         link, self._link = self._link, None
         self._online.clear()
         assert self._closed is not None, "it is being closed"
@@ -297,8 +297,8 @@ class RealmConnection:
         self.report(error)
 
     def _break(self, error: BaseException) -> None:
-        """End the session when staying connected fails as nobody foresaw, as when the token cannot
-        be had: no call waits for a connection that does not come."""
+        """End the session if reconnecting fails unexpectedly, for example when no token can be had,
+        so that no call waits for a connection that never comes."""
         ended = SessionClosed(f"the session cannot connect again: {error!r}")
         ended.__cause__ = error
         self._end(ended)
@@ -494,8 +494,9 @@ class RealmConnection:
     async def ask_to_open(
         self, message: Request[Any], answer: type[T], afresh: Callable[[], None]
     ) -> T:
-        """Ask for a subscription or seat. It belongs to a connection: when that is lost before
-        the answer, ``afresh`` forgets what has come, and it is asked for on the next one."""
+        """Request a subscription or seat. It belongs to one connection: if that is lost before
+        the answer, ``afresh`` drops what has come, and the request is repeated on the next
+        connection."""
         while True:
             try:
                 return await self.ask(message, answer, resend=False)
@@ -505,8 +506,8 @@ class RealmConnection:
                 afresh()
 
     def hurry(self) -> None:
-        """Send what was asked now, not at the end of this turn of the loop, if it is all that is
-        on its way: nothing will come that it could leave with."""
+        """Send the present request at once instead of at the end of this turn of the loop, if no
+        other request is pending: nothing will come that it could be sent together with."""
         if self._link is not None and len(self._pending) == 1:
             self._link.flush()
 

@@ -1,7 +1,7 @@
-"""Who a client is, and how it proves that: URL, arguments, and the environment.
+"""How a client signs in: from the URL, arguments, and the environment.
 
-What is secret need not be in a command line or a URL: ``PENSTOCK_USER``, ``PENSTOCK_PASSWORD`` and
-``PENSTOCK_TOKEN`` hold where nothing else was given.
+Secrets need not be on a command line or in a URL: ``PENSTOCK_USER``, ``PENSTOCK_PASSWORD`` and
+``PENSTOCK_TOKEN`` are used if nothing else was given.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ Token = str | Callable[[], str]
 
 
 class Credentials:
-    """What is shown to a realm; nothing of it is in its text."""
+    """The credentials for a realm; their text shows none of them."""
 
     __slots__ = ("_token", "password", "user")
 
     def __init__(
         self, url: RealmUrl, token: Token | None = None, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """What was given counts before the environment; one proof is enough."""
+        """Arguments and the URL take precedence over the environment; one kind of proof is
+        enough."""
         given = url.user or environment.get(USER_VARIABLE, "")
         self.user = given or current_user()
         self.password = url.password
@@ -46,7 +47,7 @@ class Credentials:
         return self._token is not None and not self.password
 
     def token(self) -> str:
-        """The token to show now; empty: there is none."""
+        """The token to use now; empty: there is none."""
         found = self._token() if callable(self._token) else self._token
         return found or ""
 
@@ -55,7 +56,8 @@ class Credentials:
 
 
 def check_token_is_safe(url: RealmUrl) -> None:
-    """Raises ``InvalidArgument`` where others could see a token: anybody who has it can use it."""
+    """Raise ``InvalidArgument`` if others could see the token, because whoever has it can use
+    it."""
     if url.tls:
         return
     for address in url.addresses:
@@ -66,7 +68,7 @@ def check_token_is_safe(url: RealmUrl) -> None:
 
 
 def is_here(host: str) -> bool:
-    """Whether an address is this very machine's; an embedded realm's is."""
+    """Whether an address is this machine's; that of an embedded realm is."""
     return host == "embedded" or is_loopback(host)
 
 
@@ -91,7 +93,8 @@ def tls_context(url: RealmUrl) -> ssl.SSLContext | None:
 
 
 def current_user() -> str:
-    """Who runs this process; events say so (SEM E3) unless the realm knows better."""
+    """The user of this process; it is the publisher of events (SEM E3) if the realm has no
+    users."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user without a name

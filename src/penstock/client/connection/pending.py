@@ -1,4 +1,4 @@
-"""Requests on their way, and what becomes of them."""
+"""Requests that wait for their answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Answer(Protocol):
     """What an answer is given to: a future, or an object that acts like one."""
 
     def done(self) -> bool:
-        """Whether it has come, or nobody wants it any more."""
+        """Whether the answer has come, or nobody waits for it any more."""
         ...
 
     def set_result(self, result: Any, /) -> None: ...
@@ -36,7 +36,7 @@ class Pending(Struct):
     """A request without an answer yet."""
 
     number: int
-    """Its answer repeats it."""
+    """Number of the request, which its answer repeats."""
     message: Request[Any]
     bodies: Sequence[Body]
     schemas: tuple[int, ...]
@@ -53,7 +53,7 @@ def reject(answer: Answer, error: PenstockError) -> None:
 
 
 def is_lost(answer: Answer) -> bool:
-    """Whether what has come is the loss of the connection: nobody knows what became of it."""
+    """Whether the answer is the loss of the connection, after which the outcome is unknown."""
     return isinstance(answer.exception(), ConnectionLost)
 
 

@@ -9,7 +9,7 @@ from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 
 ANSWER_BYTES_MAX = 64 << 10
-"""What answers with more is no realm."""
+"""Bytes of an answer above which the other side is not a realm."""
 
 
 class Pong(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Pong(Struct, frozen=True):
 
 
 class Ping:
-    """Send :attr:`request` over a fresh line, then hand in what comes back."""
+    """Send :attr:`request` on a new socket, then pass in what comes back."""
 
     request = PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Asked(1, PingRequest())))))
 
@@ -29,7 +29,7 @@ class Ping:
 
     @property
     def is_too_long(self) -> bool:
-        """Whether more has come than any realm answers."""
+        """Whether more has come than any realm would answer."""
         return self._reader.bytes_in >= ANSWER_BYTES_MAX
 
     def receive(self, received: bytes) -> Pong | None:

@@ -1,4 +1,4 @@
-"""How a client shows a realm who it is, on each of its connections."""
+"""How a client signs in to a realm, on each of its connections."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SigningIn:
         if self._credentials.has_token:
             check_token_is_safe(url)
         self.tls: ssl.SSLContext | None = tls_context(url)
-        """How to speak TLS with the realm, if that is wanted."""
+        """The TLS context for the realm; None: no TLS."""
         # A realm without authentication is on this machine; TLS has shown who another one is.
         self._may_skip_proof = url.tls or all(is_here(each.host) for each in url.addresses)
         self._challenges: list[asyncio.Future[bytes]] = []
@@ -39,8 +39,11 @@ class SigningIn:
     async def say_hello(
         self, link: Link, session: str, greeting: asyncio.Future[wire.Welcome]
     ) -> None:
-        """Up to where ``greeting`` is what is left to wait for. Raises ``AuthenticationFailed``
-        for a realm that cannot prove that it knows the password, ``InvalidArgument``."""
+        """Sign in, up to where only ``greeting`` is awaited.
+
+        Raises ``AuthenticationFailed`` for a realm that cannot prove that it knows the password,
+        and ``InvalidArgument``.
+        """
         shown = self._credentials
         if not shown.password:
             link.send(wire.Hello(_client_name(), session, shown.user, shown.token()))

@@ -52,11 +52,11 @@ class LoopThread:
             self._loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and wait for its result.
+        """Run ``work`` on the loop, and wait for its result.
 
-        Raises ``IllegalState`` on this very loop, and ``SessionClosed`` after a fork, and when
-        closed before or meanwhile. A loop of somebody else's that runs here, as in a notebook,
-        is theirs to block.
+        Raises ``IllegalState`` on the loop's own thread, and ``SessionClosed`` after a fork or when
+        closed. A different event loop that runs in this thread, as in a notebook, is blocked
+        meanwhile.
         """
         refusal = self._refusal()
         if refusal is not None:
@@ -72,12 +72,11 @@ class LoopThread:
             raise
 
     def call_from_finalizer(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Run what ``begin`` makes, where nobody is there to catch an error: in the finalizer of a
-        generator, which may run in any thread and while the interpreter ends.
+        """Run what ``begin`` returns, from where nobody could catch an error: the finalizer of a
+        generator, which may run in any thread and while the interpreter exits.
 
-        Nothing is raised, as Python would print it in the middle of the program's own output. A
-        session that has ended has left every seat, and a connection that was lost has been told to
-        the session's error listeners.
+        Nothing is raised, as Python would print it in the middle of the program's output. A session
+        that has ended has left every seat, and its error listeners were told of a lost connection.
         """
         if os is None or not self.is_usable:  # modules are empty at the interpreter's very end
             return

@@ -1,4 +1,4 @@
-"""One connection to a realm: frames out, messages in. Knows nothing of what they mean."""
+"""One connection to a realm: frames out, messages in. It does not know what they mean."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(part)
 
     def finish(self) -> None:
-        """Send what is queued, and nothing any more; what the peer sends is still heard."""
+        """Send what is queued and nothing after it; what the peer sends is still read."""
         self.flush()
         if self.is_open and self._transport is not None and self._transport.can_write_eof():
             self._transport.write_eof()
@@ -82,7 +82,7 @@ class Link(asyncio.BufferedProtocol):
                 continue  # something may have been heard meanwhile
 
     def abort(self) -> None:
-        """Drop the connection at once: the peer is taken for dead."""
+        """Drop the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 

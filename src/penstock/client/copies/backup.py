@@ -33,7 +33,7 @@ _COPY_BYTES = 4 << 20
 _AT_US_MAX = 253_402_300_800_000_000
 """The year 10,000."""
 TAR = ".tar"
-"""What the name of a backup in one file ends in."""
+"""Suffix of a backup in a single file."""
 
 _SECRET = frozenset(("registry", "quarantine"))
 """Folders of a data directory that are for the realm's own user alone."""
@@ -42,13 +42,13 @@ FolderLike = str | os.PathLike[str]
 
 
 class BackupResult(Struct, frozen=True, kw_only=True):
-    """What a backup holds, and what of it was read this time."""
+    """What a backup holds, and how much of it was read this time."""
 
     folder: str
     realm: str
     """Identity of the realm."""
     at: str
-    """Everything acknowledged before this moment, in UTC, is in it."""
+    """Everything acknowledged before this moment (UTC) is included."""
     files: int
     bytes: int
     files_read: int
@@ -383,7 +383,7 @@ def _understood(content: bytes, folder: Path) -> BackupManifest:
 
 
 def _strange(folder: Path) -> list[str]:
-    """What no backup that was broken off has left."""
+    """Names in a folder that no interrupted backup could have left."""
     if not folder.is_dir():
         return []
     ours = {"kept", f"{MANIFEST}.partial", "lost+found"}

@@ -1,8 +1,7 @@
-"""A copy of a realm's sealed files at another place, kept up to date from the running realm.
+"""A copy of a realm's sealed files elsewhere, brought up to date from the running realm.
 
-It is for readers of events (:mod:`penstock.spark.copies`), and no backup: what is in no file yet,
-durables and users are not in it. A blob of its own says which realm it is of, and knows for each
-file the stamp it had.
+It is for readers of events (:mod:`penstock.spark.copies`) and is not a backup: it has no unsealed
+events, durables or users. A blob of its own names the realm, and the stamp of each file.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class CopyResult(Struct, frozen=True, kw_only=True):
     bytes_copied: int
     files_removed: int
     files_left: int
-    """Files the realm has no events of any more; ``prune`` removes them."""
+    """Files without events of the realm; ``prune`` removes them."""
 
 
 _Read = Callable[[int, IO[bytes]], Awaitable[None]]
@@ -62,13 +61,15 @@ class _Label(Struct):
 async def copy_files(
     connection: RealmConnection, target: Blobs, *, prune: bool = False
 ) -> CopyResult:
-    """Bring a copy of the realm's sealed files up to date while the realm goes on.
+    """Bring a copy of the realm's sealed files up to date, while the realm is in use.
 
-    Each file appears whole, or as it was before. Broken off, it goes on with what is missing. With
-    ``prune`` files are removed that the realm has no more. One writer at a time. Needs ``full`` on
-    the realm. Raises ``InvalidArgument`` for a place that is another realm's or no copy at all,
-    ``StorageFailed`` for one that refuses, ``IllegalState`` for a realm in memory, ``Unavailable``
-    while a backup is under way, ``ConnectionLost``.
+    Each file appears complete, or as it was before. An interrupted copy is continued by the next
+    one. With ``prune``, files that the realm no longer has are removed. Only one writer may run at
+    a time. Needs ``full`` on the realm.
+
+    Raises ``InvalidArgument`` if the place holds another realm's copy or something else,
+    ``StorageFailed`` if it refuses, ``IllegalState`` for a realm in memory, ``Unavailable`` during
+    a backup, ``ConnectionLost``.
     """
     there = {info.name: info for info in await target.list(FILES)}
     known = await _label(target, there)
@@ -162,7 +163,7 @@ async def _is_same(
     stamps: Mapping[str, int],
     read: _Read,
 ) -> bool:
-    """Whether the copy of a file is the file, without reading all of it."""
+    """Whether the copy of a file is up to date, found out without reading all of it."""
     if held.size != file.size:
         return False
     if file.stamp and stamps.get(file.name) == file.stamp:

@@ -1,7 +1,7 @@
-"""Places that are named by a URI: ``s3://bucket/prefix``, ``gs://``, ``hdfs://``, ``file:///mnt``.
+"""Places named by a URI: ``s3://bucket/prefix``, ``gs://``, ``hdfs://``, ``file:///mnt``.
 
-Who may use a store is said by its own environment (``AWS_ACCESS_KEY_ID``, profiles, roles, …) or
-by the URI; what a URI says of that is shown nowhere.
+Credentials come from the store's own environment variables (``AWS_ACCESS_KEY_ID``, profiles, roles,
+…) or from the URI; credentials in a URI are never shown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PUBLIC = frozenset(("scheme", "region", "endpoint_override"))
 class Place(NamedTuple):
     files: fs.FileSystem
     folder: str
-    """Where the place is in the file system, without a ``/`` at the end."""
+    """Path of the place in the file system, without a ``/`` at the end."""
     shown: str
     """The URI, as it may be shown."""
 
@@ -72,7 +72,7 @@ def shown(uri: str) -> str:
 
 
 def without_secrets(text: str, uri: str) -> str:
-    """What somebody says of a URI, without the parts of it that are not shown."""
+    """A message about a URI, without the parts of the URI that are not shown."""
     text = text.replace(uri, shown(uri))
     rest = uri.partition("://")[2]
     whole, _, query = rest.partition("?")
@@ -85,6 +85,6 @@ def without_secrets(text: str, uri: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What a store's client says; the rest are often its own files and lines."""
+    """The first line of an error of a store's client; further lines are often its own stack."""
     text = f"{error}" or type(error).__name__
     return text.splitlines()[0]

@@ -58,11 +58,11 @@ FolderLike = str | os.PathLike[str]
 async def export(
     connection: RealmConnection, name: str, kind: Kind, folder: FolderLike
 ) -> Manifest:
-    """Write a channel or queue into a new or empty folder, as it stands now.
+    """Write a channel or queue, as it is now, to a new or empty folder.
 
-    Traffic goes on meanwhile: what comes after the first moment is not in it. When the export
-    fails, what was written is removed. Raises ``InvalidArgument`` for a folder that cannot be
-    used, ``NameDoesNotExist``, ``Damaged``, ``ConnectionLost``.
+    It may be in use meanwhile; later events are not included. If the export fails, what was written
+    is removed. Raises ``InvalidArgument`` for a folder that cannot be used, ``NameDoesNotExist``,
+    ``Damaged``, ``ConnectionLost``.
     """
     target = Path(folder)
     was_there = await asyncio.to_thread(_make_ready, target)
@@ -93,13 +93,13 @@ async def export(
 async def import_from(
     connection: RealmConnection, folder: FolderLike, kind: Kind, name: str = ""
 ) -> ChannelOpened:
-    """Make a channel or queue out of an exported folder, under its own name or another.
+    """Create a channel or queue from an exported folder, under its own name or another.
 
-    Ids, durables with what is outstanding, producers and counters go on as they were. All of
-    it or nothing: raises ``DamagedExport`` saying what is wrong, ``NameAlreadyBound``,
-    ``NameDoesNotExist`` for a dead event store this realm does not have, ``InvalidArgument``,
-    ``MemoryLimit``, ``StorageFailed``; then nothing has changed. After ``ConnectionLost`` the
-    channel is there whole, or not at all.
+    Ids, durables with what is outstanding, producers and counters continue as they were. It is all
+    or nothing: ``DamagedExport``, which says what is wrong, ``NameAlreadyBound``,
+    ``NameDoesNotExist`` for a missing dead event store, ``InvalidArgument``, ``MemoryLimit`` and
+    ``StorageFailed`` change nothing. After ``ConnectionLost`` the channel exists completely, or not
+    at all.
     """
     source = Path(folder)
     manifest = await asyncio.to_thread(_checked, source)
@@ -202,7 +202,7 @@ def _make_ready(folder: Path) -> bool:
 
 
 def _clear(folder: Path, *, keep: bool) -> None:
-    """Remove what was written of an export that failed."""
+    """Remove what a failed export has written."""
     with suppress(OSError):
         shutil.rmtree(folder / EVENTS)
         for path in folder.iterdir():

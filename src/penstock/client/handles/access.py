@@ -86,8 +86,8 @@ class Access:
         await self._connection.request(DeleteUser(name), resend=False)
 
     async def _verifier(self, password: str) -> Verifier:
-        """What the realm is to keep of a password, made as slowly as its settings want it; the
-        password itself does not leave this process."""
+        """A verifier for a password, computed as slowly as the realm's settings want it; the
+        password does not leave this process."""
         me = await self.me()
         check_length(password, me.password_length_min)
         check_rounds(me.password_rounds)
@@ -113,13 +113,13 @@ class Access:
         return await self._connection.ask(message, GroupInfo)
 
     async def delete_group(self, name: str) -> None:
-        """What the group was granted goes with it. Raises ``NameDoesNotExist``."""
+        """Delete a group with what was granted to it. Raises ``NameDoesNotExist``."""
         await self._connection.request(DeleteGroup(name), resend=False)
 
     # --- rights --------------------------------------------------------------------------
 
     async def entries(self, *, channel: str = "", queue: str = "") -> AclInfo:
-        """What was granted on a channel, a queue, or the realm."""
+        """What is granted on a channel, a queue, or the realm."""
         kind, name = _resource(channel, queue)
         return await self._connection.ask(ListEntries(kind, name), AclInfo)
 
@@ -138,8 +138,8 @@ class Access:
     async def revoke(
         self, subject: str, *rights: str, channel: str = "", queue: str = ""
     ) -> AclInfo:
-        """Take rights away, all of them when none is named. Subscriptions that lose what they
-        need end with ``AccessDenied`` at once."""
+        """Revoke rights, or all of them if none is named. Subscriptions that lose a right they need
+        end at once with ``AccessDenied``."""
         kind, name = _resource(channel, queue)
         message = Revoke(kind, name, subject, rights)
         return await self._connection.ask(message, AclInfo)

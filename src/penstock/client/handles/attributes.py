@@ -1,7 +1,7 @@
-"""Attributes of channels, queues and durables, as type checkers know them.
+"""Types of the attributes of channels, queues and durables, for type checkers.
 
-The realm checks what they say again (:mod:`penstock.client.handles.definitions`); a test holds the
-names here to those of ``Definition``.
+The realm checks the values (:mod:`penstock.client.handles.definitions`); a test compares the names
+here with those of ``Definition``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, Literal, TypeAlias, TypedDict
 ChannelType: TypeAlias = Literal[
     "mixed", "persistent", "reliable", "simple", "transient", "off_heap", "paged"
 ]
-"""Where events are kept, and what they survive (SEM C1)."""
+"""Where events are kept, and whether they survive a restart (SEM C1)."""
 
 Engine: TypeAlias = Literal["default", "jms", "merge"]
-"""How events are kept and delivered (SEM J, K)."""
+"""The rules by which events are kept and delivered (SEM J, K)."""
 
 DurableType: TypeAlias = Literal["shared", "serial", "exclusive", "priority", "shared_queued"]
-"""Who gets which event of a durable (SEM D)."""
+"""Which client of a durable gets which event (SEM D)."""
 
 
 class StorageProperties(TypedDict, total=False):
@@ -51,12 +51,12 @@ class _Changeable(TypedDict, total=False):
 
 
 class EditedAttributes(_Changeable, total=False):
-    """What may be changed in place (SEM C3)."""
+    """Attributes that can be edited (SEM C3)."""
 
     archive: str
     """Channels only: the table that has what left the channel."""
     max_deliveries: int
-    """Queues only: an event rolled back as often is dead."""
+    """Queues only: number of rollbacks after which an event is dead."""
 
 
 class _Fixed(_Changeable, total=False):
@@ -67,12 +67,12 @@ class _Fixed(_Changeable, total=False):
 
 
 class ChannelAttributes(_Fixed, total=False):
-    """What a channel is made with (SEM C3)."""
+    """Attributes of a new channel (SEM C3)."""
 
     archive: str
 
 
 class QueueAttributes(_Fixed, total=False):
-    """What a queue is made with (SEM C3, T10)."""
+    """Attributes of a new queue (SEM C3, T10)."""
 
     max_deliveries: int

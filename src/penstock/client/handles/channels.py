@@ -79,11 +79,11 @@ class Channels:
         await self._connection.request(DeleteChannel(name), resend=False)
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
-        """Write a channel as it stands now into a new or empty folder:
-        events, durables, producers and counters (SEM C7). Traffic goes on.
+        """Write a channel, as it is now, to a new or empty folder: events, durables, producers and
+        counters (SEM C7).
 
-        Raises ``NameDoesNotExist``, ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; then
-        nothing stays of it.
+        The channel may be in use meanwhile. Raises ``NameDoesNotExist``, ``InvalidArgument``,
+        ``Damaged``, ``ConnectionLost``; what was written is then removed.
         """
         from penstock.client.copies.transfer import export
 
@@ -103,7 +103,7 @@ class Channels:
 
 
 class Channel(Destination):
-    """One channel; state lives in the realm, this is a handle."""
+    """A channel. This is a handle; the state is in the realm."""
 
     _kind: ClassVar[Kind] = "channel"
     durables: Durables
@@ -136,19 +136,20 @@ class Channel(Destination):
     async def publish_many(self, events: Many) -> range:
         """Publish events in one step: consecutive ids, all or none.
 
-        They may come from a generator, asynchronous or not, or any other iterable: then some
-        thousands of them are held here at a time, and the realm puts them aside until the last
-        has come (setting ``limits.stage_bytes``). What ends it with an error publishes nothing.
+        They may come from any iterable, such as a generator, asynchronous or not. Then some
+        thousands of them are held here at a time, and the realm stages them until the last one has
+        come (setting ``limits.stage_bytes``). If the iterable raises an error, nothing is
+        published.
         """
         return await self._publish_many(events)
 
     async def publish_table(self, table: Any, *, delta: bool = False) -> range:
         """Publish the rows of an Arrow, pandas or polars table in one step.
 
-        Columns ``data``, ``tag``, ``ttl``, ``priority``, ``persistent`` mean what they say; every
-        other column becomes a property. With ``delta`` the rows change events of a merge channel:
-        the key's column, and those that change. Raises ``InvalidEvent`` naming a column it
-        cannot take.
+        Columns ``data``, ``tag``, ``ttl``, ``priority`` and ``persistent`` are those parts of the
+        event; every other column is a property. With ``delta`` the rows change events of a merge
+        channel: they have the key's column, and those that change. Raises ``InvalidEvent``, which
+        names the column.
         """
         return await self._publish_table(table, delta=delta)
 
@@ -157,14 +158,14 @@ class Channel(Destination):
     async def register(
         self, key: Any, properties: Mapping[str, Any] | None = None, /, **named: Any
     ) -> Registered:
-        """Publish the full event of a value of the publish key; updates of it go through what is
-        returned (SEM K2)::
+        """Publish the full event of a value of the publish key, and get an object that publishes
+        updates of it (SEM K2)::
 
             eur = await rates.register("EUR", bid=1.0, ask=2.0)
             await eur.update(ask=2.5)
 
-        Properties whose names are no Python words go into a dictionary. Raises ``IllegalState``
-        when the channel's engine is not merge.
+        Properties whose names are not Python identifiers go into a dictionary. Raises
+        ``IllegalState`` unless the channel's engine is merge.
         """
         name = key_name_of(self.name, self._opened.definition)
         event = registered_of(name, key, {**(properties or {}), **named})
@@ -181,12 +182,12 @@ class Channel(Destination):
     async def state(
         self, key: Any, *, as_of: int | None = None, archive: str | None = None
     ) -> KeyState:
-        """The state of a key of a merge channel: now, or as event ``as_of`` of this channel left
-        it. What is not on the channel any more is looked for in the channel's archive, or in
-        ``archive``: a table that an archive pipeline writes, or a channel or queue that a join
-        from here feeds (SEM K5).
+        """The state of a key of a merge channel: now, or after event ``as_of`` of this channel.
 
-        Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
+        A state that is no longer on the channel is looked up in the channel's archive, or in
+        ``archive``: a table that an archive pipeline writes, or a channel or queue that a join from
+        here feeds (SEM K5). Raises ``InvalidArgument``, which names what is gone, and
+        ``NameDoesNotExist`` for the archive.
         """
         from penstock.client.reading.key_state import StateQuestion, state_of
 
@@ -197,8 +198,11 @@ class Channel(Destination):
     # --- publishing in two steps ---------------------------------------------------------
 
     async def stage(self, table: Any) -> list[str]:
-        """Put the rows of a table aside on the realm, seen by nobody; gives the names of the
-        stages, in order. What is not committed within an hour, or by a restart, is dropped."""
+        """Stage the rows of a table on the realm, visible to nobody; gives the names of the stages,
+        in order.
+
+        A stage is dropped after an hour without a commit, and by a restart.
+        """
         parts = [
             part
             for body in bodies_of_table(table)
@@ -208,16 +212,16 @@ class Channel(Destination):
         return await stage(self._connection, self.number, parts, buffers)
 
     async def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
-        """Publish what was staged, by any session, in the order given and in one step (SEM X1).
+        """Publish stages of any session, in the given order and in one step (SEM X1).
 
-        The same ``producer`` and ``sequence`` again is answered with the ids of the first time
-        (SEM X3), though the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
+        Repeating it with the same ``producer`` and ``sequence`` gives the ids of the first time
+        (SEM X3), although the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
         """
         message = CommitStages(self.number, producer, sequence, tuple(stages))
         return ids_of_answer(await self._connection.request(message))
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
-        """Forget what was staged; what was committed stays."""
+        """Drop stages that are not to be committed."""
         await self._connection.request(DropStages(tuple(stages)))
 
     async def publish_bodies(
@@ -245,18 +249,18 @@ class Channel(Destination):
     ) -> Subscription:
         """Read stored events from ``start`` on, then live ones (SEM E6).
 
-        Where ``start`` lies in the channel's archive, events come from there first, under their
-        ids, and then without a gap from here. ``archive`` names another table; an empty
-        one means: only what is here. What is wrong with an archive is raised when the
-        subscription opens: ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``,
-        ``IllegalState`` for that of another channel.
+        If ``start`` lies in the channel's archive, events come first from there, under their ids,
+        and then without a gap from the channel. ``archive`` names another table; with an empty one
+        only the channel is read. Errors of an archive are raised when the subscription opens:
+        ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``, and ``IllegalState`` for the
+        archive of another channel.
 
-        On a merge channel the first event of a key is its state, and those that follow may be
-        deltas (``event.is_delta``); with ``merged`` they are merged here, and all you see is full
-        events (SEM K3).
+        On a merge channel the first event of a key is its state, and later ones may be deltas
+        (``event.is_delta``); with ``merged`` they are merged here, and you get full events only
+        (SEM K3).
 
-        While the application does not read, at most ``buffer_bytes`` wait here or are on their
-        way; a single event that is larger comes alone.
+        While the application does not read, at most ``buffer_bytes`` wait here or are on their way;
+        a single event that is larger comes alone.
         """
         merger = Merger(key_name_of(self.name, self._opened.definition)) if merged else None
         return SeamlessSubscription(
@@ -278,10 +282,10 @@ class Channel(Destination):
         selector: str = "",
         archive: str | None = "",
     ) -> Subscription:
-        """Stored events from ``start`` up to and including ``end``, then the end.
+        """Read the stored events from ``start`` up to and including ``end``, then end.
 
-        Only what is on the channel, unless ``archive`` names a table, or is None: the channel's
-        own. Raises ``InvalidArgument`` for a range of no events.
+        Only events on the channel are read, unless ``archive`` names a table, or is None: the
+        channel's own archive. Raises ``InvalidArgument`` for an empty range.
         """
         check_range(start if isinstance(start, int) else None, end)
         return SeamlessSubscription(
@@ -303,12 +307,11 @@ class Channel(Destination):
         selector: str = "",
         archive: str | None = None,
     ) -> pa.Table:
-        """Events from ``start`` up to and including ``end`` as one table: ``event_id``,
-        ``published``, ``tag``, ``data`` and a column for each property ever published here;
-        ``columns`` chooses among them.
+        """Read events from ``start`` up to and including ``end`` as one table.
 
-        Those that have left the channel come from its archive, or from the one that is named, as
-        :meth:`subscribe` says.
+        It has ``event_id``, ``published``, ``tag``, ``data`` and a column for each property that
+        was ever published here; ``columns`` chooses among them. Events that have left the channel
+        come from its archive, or from the one that is named, as in :meth:`subscribe`.
         """
         schema = ChannelSchema.empty().grown(await self.columns())
         reading = self.browse(start=start, end=end, selector=selector, archive=archive)

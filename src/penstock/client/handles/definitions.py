@@ -21,10 +21,8 @@ _NOT_OF: dict[Kind, frozenset[str]] = {
 def definition_of(
     attributes: Mapping[str, Any], kind: Kind = "channel", current: Definition | None = None
 ) -> Definition:
-    """What ``attributes`` make of a new definition, or of the ``current`` one.
-
-    Raises ``InvalidArgument`` naming what is wrong.
-    """
+    """A new definition from ``attributes``, or the ``current`` one with them. Raises
+    ``InvalidArgument``, which says what is wrong."""
     tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
     known = [
         field.name

@@ -53,7 +53,7 @@ class Destination:
     """Whose ids they are: another text after delete and create, in another realm, and when
     they begin again with the realm (SEM C1d)."""
     scheduled: Schedule
-    """What waits for its time to be published."""
+    """Events that wait for their time to be published."""
 
     def __init__(self, connection: RealmConnection, opened: ChannelOpened) -> None:
         self.name = opened.name
@@ -87,9 +87,9 @@ class Destination:
         linger_ms: float = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> Producer:
-        """A pipelined producer: sends without waiting for each event.
+        """A pipelined producer, which sends without waiting for each event.
 
-        What it is refused goes to ``on_error``, or else to the session's error listeners.
+        Refused events are reported to ``on_error``, or otherwise to the session's error listeners.
         """
         return Producer(
             self._connection,
@@ -144,8 +144,8 @@ class Destination:
         return None if batch is None else batch[0].published
 
     async def missing(self, first_id: int, end_id: int) -> tuple[Missing, ...]:
-        """Which ids of a range were given and have no event any more, by the cause they left by
-        (SEM T8). Raises ``InvalidArgument`` for a range of no ids."""
+        """Ids in a range that have no event any more, by the cause of their removal (SEM T8).
+        Raises ``InvalidArgument`` for an empty range."""
         check_range(first_id, end_id - 1)
         message = DescribeMissing(self.number, first_id, end_id)
         return await self._connection.ask(message, tuple[Missing, ...])

@@ -51,16 +51,18 @@ class Durables:
         order_by: str = "",
         **attributes: Never,
     ) -> Durable:
-        """Make a durable (SEM D2, D3); there are no further ``attributes`` yet.
+        """Create a durable (SEM D2, D3); there are no further ``attributes`` yet.
 
-        With ``strict_order``, for type ``serial``, a rolled-back event comes before every later
-        one at any window: later ones sent already are recalled (SEM D11). With ``order_by``, for
-        type ``serial``, the same holds among the events of one value of that property (a lane);
-        different lanes are served to different clients at the same time.
+        With ``strict_order``, for type ``serial``, a rolled-back event comes before every later one
+        at any window: later ones that were sent already are recalled (SEM D11).
 
-        With ``max_deliveries`` an event rolled back as often is dead for this durable and goes to
-        the channel's dead event store, which it has to have (SEM T10). Raises
-        ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
+        With ``order_by``, for type ``serial``, this holds among the events with the same value of
+        that property (a lane); different lanes are served to different clients at the same time.
+
+        With ``max_deliveries`` an event that is rolled back so many times is dead for this durable,
+        and goes to the channel's dead event store, which must exist (SEM T10).
+
+        Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
         if attributes:
             raise InvalidArgument(
@@ -88,7 +90,7 @@ class Durables:
         return Durable(self._connection, self._channel, info.name)
 
     async def list(self) -> list[DurableInfo]:
-        """Every durable of the channel as it stands, by name."""
+        """Descriptions of the channel's durables, by name."""
         return await self._connection.ask(ListDurables(self._channel), _INFOS)
 
     async def delete(self, name: str) -> None:
@@ -114,7 +116,7 @@ def _property(given: object) -> str:
 
 
 class Durable:
-    """One durable; state lives in the realm, this is a name to ask by."""
+    """A durable. This is a handle; the state is in the realm."""
 
     name: str
 
@@ -166,15 +168,15 @@ class Durable:
         )
 
     async def fetch(self, count: int, timeout: float = 0.0) -> list[DeliveredEvent]:
-        """Up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
+        """Take up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
 
-        The seat taken for it stays until :meth:`close` or the end of the session.
+        The seat that it takes stays until :meth:`close` or the end of the session.
         """
         batches = await self.fetch_batches(count, timeout)
         return [event for batch in batches for event in batch]
 
     async def fetch_batches(self, count: int, timeout: float = 0.0) -> list[DeliveredBatch]:
-        """As :meth:`fetch`, in columns."""
+        """Take events as :meth:`fetch` does, in columns."""
         check_count(count, "count")
         check_timeout(timeout)
         async with self._fetching:  # one seat: who fetches meanwhile waits for its turn
@@ -185,12 +187,12 @@ class Durable:
             return await self._puller._fetch(count, timeout)
 
     async def flush(self) -> None:
-        """Wait until what was settled of fetched events is on disk."""
+        """Wait until settlements of fetched events are on disk."""
         if self._puller is not None:
             await self._puller.flush()
 
     def browse(self) -> Subscription:
-        """What is outstanding, in order, then the end; changes nothing (SEM D16)."""
+        """Read what is outstanding, in order, then end; this changes nothing (SEM D16)."""
         return DurableBrowse(self._connection, self._channel, self.name)
 
     async def outstanding(self, start: int = 0, end: int | None = None) -> Outstanding:
@@ -216,10 +218,10 @@ class Durable:
         return await self._connection.ask(message, int, resend=False)
 
     async def unbind(self) -> int:
-        """End all subscriptions of this durable, in any session (SEM D14); gives how many.
+        """End all subscriptions of this durable, in any session (SEM D14); gives their number.
 
-        What they hold goes back as if their clients had gone (SEM D13); these get
-        ``DurableUnbound`` and may subscribe again.
+        The events they hold go back as if their clients had left (SEM D13). The clients get
+        ``DurableUnbound``, and may subscribe again.
         """
         message = UnbindDurable(self._channel, self.name)
         return await self._connection.ask(message, int, resend=False)

@@ -1,4 +1,4 @@
-"""Joins: what is published on one store is copied to another (SEM L)."""
+"""Joins: events published on one store are copied to another (SEM L)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Joins:
     async def create(
         self, source: str, destination: str, *, selector: str = "", archive: bool = False
     ) -> JoinInfo:
-        """Copy what is published on channel ``source`` from now on, and what ``selector``
-        matches of it, to a channel or queue (SEM L1, L4).
+        """Create a join: from now on, events published on channel ``source`` that match
+        ``selector`` are copied to a channel or queue (SEM L1, L4).
 
         An ``archive`` join leads to a queue and keeps duplicates (SEM L3). Raises
         ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
@@ -29,10 +29,10 @@ class Joins:
         return await self._connection.ask(message, JoinInfo, resend=False)
 
     async def list(self) -> list[JoinInfo]:
-        """Every join as it stands, by source and destination."""
+        """Descriptions of all joins, by source and destination."""
         return await self._connection.ask(ListJoins(), _INFOS)
 
     async def delete(self, source: str, destination: str) -> None:
-        """End a join; what it copied stays. Raises ``NameDoesNotExist``."""
+        """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
         message = DeleteJoin(source, destination)
         await self._connection.request(message, resend=False)

@@ -1,4 +1,4 @@
-"""Queues, as a client sees them: each event goes to one reader (SEM Q)."""
+"""Queues as a client sees them: each event goes to one reader (SEM Q)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Queues:
         self._connection = connection
 
     async def create(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
-        """Make a queue (SEM C3). Attributes as of a channel, and ``max_deliveries``: an event
-        rolled back as often goes to the dead event store (SEM T10).
+        """Create a queue (SEM C3). It has the attributes of a channel, and ``max_deliveries``: an
+        event that is rolled back so many times goes to the dead event store (SEM T10).
 
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
@@ -65,11 +65,11 @@ class Queues:
         await self._connection.request(DeleteChannel(name, "queue"), resend=False)
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
-        """Write a queue as it stands now into a new or empty folder:
-        events, redelivery counts, producers and counters (SEM C7). Traffic goes on.
+        """Write a queue, as it is now, to a new or empty folder: events, redelivery counts,
+        producers and counters (SEM C7).
 
-        Raises ``NameDoesNotExist``, ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; then
-        nothing stays of it.
+        The queue may be in use meanwhile. Raises ``NameDoesNotExist``, ``InvalidArgument``,
+        ``Damaged``, ``ConnectionLost``; what was written is then removed.
         """
         from penstock.client.copies.transfer import export
 
@@ -89,16 +89,16 @@ class Queues:
 
 
 class Queue(Destination):
-    """One queue; state lives in the realm, this is a handle."""
+    """A queue. This is a handle; the state is in the realm."""
 
     _kind: ClassVar[Kind] = "queue"
 
     def __init__(self, connection: RealmConnection, opened: ChannelOpened) -> None:
         super().__init__(connection, opened)
         self._relays = opened.definition.type == "transient"
-        """Its events go to who is there, or nowhere (SEM C1e)."""
+        """Whether its events go to connected readers or nowhere (SEM C1e)."""
         self._idle: list[Reader] = []
-        """Seats of :meth:`pop` that nobody uses right now."""
+        """Readers of :meth:`pop` that are not in use."""
 
     # --- events going in -----------------------------------------------------------------
 
@@ -138,11 +138,11 @@ class Queue(Destination):
         selector: str = "",
         timeout: float | None = None,
     ) -> Reader:
-        """Read events, each of which goes to one reader; ``timeout`` ends an iteration when
-        nothing comes for so many seconds.
+        """Read events, each of which goes to one reader; ``timeout`` ends an iteration when nothing
+        comes for so many seconds.
 
         A plain reader's events are gone once handed out, a transactional one's when it commits;
-        it has at most ``window`` uncommitted ones (SEM Q1, Q2).
+        that one has at most ``window`` uncommitted events (SEM Q1, Q2).
         """
         return Reader(
             self._connection,
@@ -155,10 +155,10 @@ class Queue(Destination):
         )
 
     async def pop(self, timeout: float | None = None) -> Event | None:
-        """Take the next event off the queue; None when none comes for ``timeout`` seconds.
+        """Take the next event off the queue; None if none comes for ``timeout`` seconds. Without
+        ``timeout`` it waits for ever.
 
-        Without ``timeout`` it waits for ever. The seat taken for it stays until :meth:`close` or
-        the end of the session.
+        The seat that it takes stays until :meth:`close` or the end of the session.
         """
         check_timeout(timeout)
         reader = self._idle.pop() if self._idle else Reader(self._connection, self.number)

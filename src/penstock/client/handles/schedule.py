@@ -37,7 +37,7 @@ class Schedule:
         self._destination = destination
 
     async def list(self) -> list[Scheduled]:
-        """What waits, in the order it was published."""
+        """The events that wait, in the order in which they were published."""
         store = await self._store()
         if store is None:
             return []
@@ -45,7 +45,7 @@ class Schedule:
         return [_scheduled(event) async for event in waiting]
 
     async def cancel(self, number: int) -> bool:
-        """Take an event off the schedule; False: it is not there (any more)."""
+        """Cancel a scheduled event; gives False if it is not there, or was published already."""
         if type(number) is not int or number < 0:
             raise InvalidArgument(
                 f"{number!r} is not the number of a scheduled event; publish returns that number"

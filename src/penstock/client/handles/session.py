@@ -93,10 +93,10 @@ class Session:
                 raise  # else it was reported, and what went wrong before is what matters
 
     async def close(self) -> None:
-        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
+        """End the session in order: settled events are settled, all others go back (SEM D13).
 
-        It waits until the realm has confirmed what is on its way to it, however slow it is. Raises
-        ``ConnectionLost`` when that can not be had any more: what was settled last may be
+        It waits until the realm has confirmed what is on its way, however slow the realm is. Raises
+        ``ConnectionLost`` if that cannot be confirmed: the last settled events may then be
         delivered again. Closing again does nothing.
         """
         await self._connection.close()
@@ -106,7 +106,7 @@ class Session:
         self._connection.on_error(listener)
 
     async def info(self) -> RealmInfo:
-        """What the realm says of itself."""
+        """A description of the realm."""
         return await self._connection.ask(DescribeRealm(), RealmInfo)
 
     async def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
@@ -137,10 +137,13 @@ class Session:
     async def stage(
         self, store: Named, bodies: Sequence[pa.RecordBatch], *, group: str = ""
     ) -> list[str]:
-        """Put batches aside for a channel or queue, seen by nobody; gives the names of the
-        stages, in order. The batches are bodies as :mod:`penstock.columns.schema.layout` has them;
-        what is not committed within an hour, or by a restart of the realm, is dropped. So is what
-        was staged under the same ``group``, by others that do the same work, with a commit."""
+        """Stage batches for a channel or queue, visible to nobody; gives the names of the stages,
+        in order.
+
+        The batches are bodies as :mod:`penstock.columns.schema.layout` defines them. A stage is
+        dropped after an hour without a commit, and by a restart of the realm. A commit also drops
+        the stages that others, who do the same work, have staged under the same ``group``.
+        """
         parts = [part for body in bodies for part in parts_of(body, self.event_bytes_max)]
         buffers = [memoryview(batch_bytes(part)) for part in parts]
         return await stage(self._connection, store.number, parts, buffers, group)
@@ -148,12 +151,12 @@ class Session:
     async def commit_stages(
         self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int
     ) -> dict[int, range]:
-        """Publish what was staged for several channels and queues, by any session, in one step
-        (SEM X4): pairs of the number of a store and its stages; gives the ids by number.
+        """Publish stages of any session on several channels and queues, in one step (SEM X4).
 
-        The same ``producer`` and ``sequence`` again is answered with the ids of the first time
-        (SEM X3), whatever it names now: it counts for the whole realm. Raises ``NoSuchStage``,
-        ``SequenceTooOld``, ``NameDoesNotExist`` for a store that is gone, ``CapacityReached``.
+        ``stages`` has pairs of a store's number and its stages; gives the ids by number. Repeating
+        it with the same ``producer`` and ``sequence``, which count for the whole realm, gives the
+        ids of the first time, whatever stages it names (SEM X3). Raises ``NoSuchStage``,
+        ``SequenceTooOld``, ``NameDoesNotExist`` for a deleted store, ``CapacityReached``.
         """
         parts = tuple((number, tuple(names)) for number, names in stages)
         message = CommitStagedParts(producer, sequence, parts)
@@ -161,7 +164,7 @@ class Session:
         return {number: range(first, end) for number, (first, end) in info.spans}
 
     async def drop_stages(self, stages: Sequence[str]) -> None:
-        """Forget what was staged; what was committed stays."""
+        """Drop stages that are not to be committed."""
         await self._connection.request(DropStages(tuple(stages)))
 
     # --- administration ------------------------------------------------------------------
@@ -169,11 +172,11 @@ class Session:
     async def redrive(
         self, source: str, to: str = "", *, selector: str = "", dry_run: bool = False
     ) -> Redriven:
-        """Publish dead events again, each once, and take them out of their store (SEM T10).
+        """Publish dead events again, each once, and remove them from their store (SEM T10).
 
-        Each goes where it came from, or all go ``to`` a channel or queue; those that have no
-        place to go back to stay. A redrive that was interrupted is resumed by the next one.
-        Raises ``NameDoesNotExist``, ``InvalidSelector``.
+        Each goes where it came from, or all go ``to`` a channel or queue; those without an origin
+        stay. A redrive that was interrupted is continued by the next one. Raises
+        ``NameDoesNotExist``, ``InvalidSelector``.
         """
         message = Redrive(source, to, selector, dry_run)
         return await self._connection.ask(message, Redriven, resend=dry_run)
@@ -200,13 +203,16 @@ class Session:
         return await back_up(self._connection, folder)
 
     async def copy_files(self, place: Blobs, *, prune: bool = False) -> CopyResult:
-        """Bring a copy of the realm's sealed files up to date, for readers elsewhere; traffic goes
-        on. ``penstock store copy`` does it with a URI.
+        """Bring a copy of the realm's sealed files up to date, for readers elsewhere, while the
+        realm is in use.
 
-        Files the copy has are not read again; each appears whole. ``prune`` removes those the
-        realm has no more. Needs ``full`` on the realm. Raises ``InvalidArgument`` for a place that
-        is no copy of this realm, ``StorageFailed``, ``IllegalState`` for a realm in memory,
-        ``Unavailable`` while a backup is under way, ``AccessDenied``, ``ConnectionLost``.
+        ``penstock store copy`` does this with a URI. Only files that the copy lacks are read, and
+        each appears complete. ``prune`` removes those that the realm no longer has. Needs ``full``
+        on the realm.
+
+        Raises ``InvalidArgument`` if the place is not a copy of this realm, ``StorageFailed``,
+        ``IllegalState`` for a realm in memory, ``Unavailable`` during a backup, ``AccessDenied``,
+        ``ConnectionLost``.
         """
         from penstock.client.copies.copy_files import copy_files
 

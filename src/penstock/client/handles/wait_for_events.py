@@ -13,7 +13,7 @@ from penstock.client.reading.subscription import Subscription
 from penstock.core.vocabulary.start_positions import FromId
 
 QUEUE_LOOK_S = 0.1
-"""Between two looks at queues: they have readers, and tell nobody else of their events. Several
+"""Seconds between two looks at queues: only their readers are told of their events. Several queues
 are looked at in turn, so that many cost no more than one."""
 
 

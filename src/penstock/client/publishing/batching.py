@@ -44,7 +44,7 @@ class Gathered:
         )
 
     def weed(self) -> list[InvalidEvent]:
-        """Take out the events that cannot be stored; what is wrong with each."""
+        """Remove the events that cannot be stored; gives their errors."""
         events = list(
             zip(
                 self.datas,
@@ -110,7 +110,7 @@ class Gathering:
         return len(gathered.datas) >= self._events_max or gathered.size >= self._bytes_max
 
     def take(self) -> Gathered | None:
-        """What was gathered, if anything; the next events start afresh."""
+        """Take the gathered events; later ones begin a new batch."""
         if not self._gathered.count:
             return None
         gathered, self._gathered = self._gathered, Gathered()

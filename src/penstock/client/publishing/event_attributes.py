@@ -1,4 +1,4 @@
-"""What an event is published with, besides its data: once, for every way to publish."""
+"""The attributes of an event besides its data, in one place for all ways to publish."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class QueuedAttributes(TypedDict, total=False):
-    """What an event is put on a queue with."""
+    """Attributes of an event on a queue."""
 
     tag: str | None
     properties: Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
     ttl: int
-    """In milliseconds; 0: it has none of its own."""
+    """Time to live in milliseconds; 0: none of its own."""
     persistent: bool | None
-    """For mixed channels and queues; None: as they are."""
+    """For mixed channels and queues, whether the event is on disk; None: it is."""
     priority: int | None
     """0 to 9; None: 4."""
     deliver_at: Moment | None
@@ -28,10 +28,10 @@ class QueuedAttributes(TypedDict, total=False):
 
 
 class EventAttributes(QueuedAttributes, total=False):
-    """What an event is published with."""
+    """Attributes of an event."""
 
     transient: bool
-    """It is never stored (SEM E8)."""
+    """Whether it is never stored (SEM E8)."""
 
 
 QUEUED = frozenset(QueuedAttributes.__annotations__)
@@ -54,7 +54,7 @@ def spelled_out(method: F) -> F:
 
 
 def unknown_attribute(given: Mapping[str, object], known: frozenset[str], method: str) -> TypeError:
-    """What is wrong with ``given``, of which some are not ``known``."""
+    """An error about the attributes in ``given`` that are not ``known``."""
     wrong = ", ".join(sorted(given.keys() - known))
     there_are = ", ".join(name for name in _OF_EVENTS if name in known)
     return TypeError(f"{method}() has no argument {wrong}; besides data there are {there_are}")

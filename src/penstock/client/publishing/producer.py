@@ -20,11 +20,12 @@ ProducerErrorListener = Callable[[PenstockError, int], None]
 
 
 class Producer:
-    """Sends without waiting; :meth:`flush` waits until everything sent so far is safe.
+    """Sends events without waiting; :meth:`flush` waits until everything sent so far is safe.
 
-    Events are published in the order sent. One that cannot be stored is left out; those gathered
-    together are published together: when the realm refuses them, all of them are refused. In
-    both cases ``on_error`` (or else the session's listeners) is told.
+    Events are published in the order in which they are sent. One that cannot be stored is left out.
+    Events that were gathered together are published together, and if the realm refuses them, all of
+    them are refused. Both are reported to ``on_error``, or otherwise to the session's error
+    listeners.
     """
 
     acknowledged: int
@@ -94,8 +95,8 @@ class Producer:
         task.add_done_callback(self._sending.discard)
 
     def _sending_failed(self, error: BaseException) -> None:
-        """Report what nobody foresaw as what is refused is reported; how many events were lost
-        with it is not known."""
+        """Report an unexpected failure like a refusal; how many events were lost with it is
+        unknown."""
         failure = PenstockError(f"pipelined events were not published: {error!r}")
         failure.__cause__ = error
         self._failed(failure, 0)

@@ -23,7 +23,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.wire.native.frames import FRAME_BYTES_MAX
 
 BODY_EVENTS_MAX = 65_536
-"""More events than this become several batches."""
+"""Most events in one batch."""
 BODY_BYTES_MAX = 8 << 20
 """A larger batch is cut in halves."""
 FRAME_BODIES_MAX = 32 << 20
@@ -35,8 +35,8 @@ UNANSWERED_MAX = 128
 
 
 class _Ids:
-    """Waits for the answer of a publish, also when nobody waits for the ids any more: until then
-    it counts as under way."""
+    """Waits for the answer of a publish, even if nobody waits for the ids any more: it is in
+    progress until then."""
 
     __slots__ = ("_is_done", "_unanswered", "ids")
 
@@ -49,7 +49,7 @@ class _Ids:
         return self._is_done
 
     def give_up(self) -> None:
-        """It was not sent."""
+        """Give up a publish that was not sent."""
         if not self._is_done:
             self._is_done = True
             self._unanswered.release()
@@ -172,7 +172,7 @@ class Publisher:
         return await stage(self._connection, self._channel, parts, buffers)
 
     async def commit(self, stages: Sequence[str]) -> range:
-        """Store what was staged, in one step; gives the ids once it is safe."""
+        """Publish stages in one step; gives the ids once they are safe."""
         await self._unanswered.acquire()
         answer = _Ids(self._unanswered)
         self._sequence += 1
@@ -181,7 +181,7 @@ class Publisher:
         return await answer.ids
 
     async def drop(self, stages: Sequence[str]) -> None:
-        """Forget what was staged."""
+        """Drop stages that are not to be committed."""
         await self._connection.request(DropStages(tuple(stages)))
 
     def _parts(self, body: pa.RecordBatch) -> list[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""Publishing what comes from an iterator in one step, holding a part of it at a time."""
+"""Publishes what comes from an iterator in one step, holding only a part of it at a time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.core.vocabulary.errors import PenstockError
 
 CHUNK_EVENTS_MAX = 16_384
 CHUNK_BYTES_MAX = 4 << 20
-"""What is taken from an iterator before it is sent, at most, and an event more."""
+"""Bytes taken from an iterator before they are sent, at most, plus one event."""
 
 Many: TypeAlias = Iterable[Event] | AsyncIterable[Event]
 
 
 class Chunk:
-    """Events until there are enough of them."""
+    """Collects events until there are enough."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -35,13 +35,13 @@ class Chunk:
 
 
 def _size_of(event: Event) -> int:
-    """About what it takes in memory; what is nested in properties is not looked into."""
+    """The size of an event in memory, roughly: nested properties are not examined."""
     values = event.properties.values() if event.properties else ()
     return len(event.data) + sum(len(v) if isinstance(v, str | bytes) else 8 for v in values)
 
 
 def chunks(events: Iterable[Event]) -> Iterator[list[Event]]:
-    """All of them, in lists of bounded size; one that is empty where there are none."""
+    """All events, in lists of bounded size; one empty list if there are none."""
     chunk, was_full = Chunk(), False
     for event in events:
         if chunk.add(event):
@@ -52,7 +52,7 @@ def chunks(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 
 async def all_chunks(events: Many) -> AsyncIterator[list[Event]]:
-    """All events in lists of bounded size, also those that come with ``async for``."""
+    """All events in lists of bounded size, also from asynchronous iterators."""
     if isinstance(events, Iterable):
         for ready in chunks(events):
             yield ready
@@ -67,7 +67,7 @@ async def all_chunks(events: Many) -> AsyncIterator[list[Event]]:
 
 
 async def bodies_of_all(events: Many) -> list[pa.RecordBatch]:
-    """All events as batches, in their order. Raises ``InvalidEvent``."""
+    """All events as batches, in order. Raises ``InvalidEvent``."""
     return [body async for chunk in all_chunks(events) for body in bodies_of_events(chunk)]
 
 
@@ -77,7 +77,7 @@ class Streamed:
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
         self._held: list[pa.RecordBatch] = []
-        """Added, and not sent: what is all there is needs no staging."""
+        """Batches not sent yet; if they are all there is, they need not be staged."""
         self._stages: list[str] = []
 
     async def add(self, events: list[Event]) -> None:
@@ -100,7 +100,7 @@ class Streamed:
         return await self._publisher.commit(self._stages)
 
     async def abandon(self) -> None:
-        """Nothing of it is to be published."""
+        """Give up: nothing of it is published."""
         if self._stages:
             with contextlib.suppress(PenstockError):  # the realm drops it by itself, later
                 await self._publisher.drop(self._stages)

@@ -50,7 +50,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 
 Spans = tuple[tuple[int, Span], ...]
-"""By number of the store: the ids its events got."""
+"""The ids that its events got, by number of the store."""
 
 SINGLES_MAX = 1_024
 """Events published one by one are turned into columns in runs of this many."""
@@ -93,7 +93,7 @@ class Gathered:
             self._singles.clear()
 
     def parts(self, event_bytes_max: int) -> list[pa.RecordBatch]:
-        """In pieces that fit a frame. Raises ``EventTooLarge``."""
+        """The events in pieces that fit a frame. Raises ``EventTooLarge``."""
         self._end_run()
         return [part for body in self._bodies for part in parts_of(body, event_bytes_max)]
 
@@ -152,7 +152,7 @@ class Unit:
     # --- what it holds -------------------------------------------------------------------
 
     async def _on(self, number: ChannelId, name: str) -> Gathered:
-        """Where to gather what is published to a store; the realm knows of it from then on."""
+        """The place to gather what is published to a store; the realm is told of the store."""
         self._refuse_if_ended()
         found = self._gathered.get(number)
         if found is None:
@@ -197,7 +197,7 @@ class Unit:
                     raise
 
     def _leaving(self) -> tuple[Leaving, ...]:
-        """What leaves stores with it."""
+        """The events that leave stores with it."""
         return ()
 
     def _keep(self, spans: Spans) -> None:
@@ -265,7 +265,7 @@ class Unit:
                 raise
 
     async def _give_up(self, error: BaseException) -> None:
-        """An exception leaves the block: nothing of it is published."""
+        """End without publishing anything, because an exception leaves the block."""
         if self._state != "open":
             return
         try:
@@ -362,15 +362,17 @@ class JointTransaction(Unit):
         (await self._in(store)).add_bodies(bodies)
 
     async def redrive(self, store: Named, ids: Iterable[int]) -> None:
-        """Take dead events off their store in the same step, as published again by this
-        transaction, changed or not (SEM T10). Nothing is evicted for what it publishes. When one
-        of them is not there any more, or in the hands of a reader, the commit raises
-        ``IllegalState`` and changes nothing."""
+        """Remove dead events from their store in the same step, as published again by this
+        transaction, changed or not (SEM T10).
+
+        Nothing is evicted for what it publishes. If one of them is gone, or a reader holds it, the
+        commit raises ``IllegalState`` and changes nothing.
+        """
         await self._in(store)
         self._redriven.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
 
     async def purge(self, store: Named, ids: Iterable[int]) -> None:
-        """As :meth:`redrive`, for events that nobody wants any more (SEM T9)."""
+        """Remove unwanted events in the same step, as :meth:`redrive` does (SEM T9)."""
         await self._in(store)
         self._purged.setdefault(store.number, IdSet()).add_all(IdSet.of(ids))
 
@@ -416,5 +418,5 @@ class JointTransaction(Unit):
 
 
 async def describe(connection: RealmConnection, transaction: str) -> TransactionInfo:
-    """What became of a transaction. Raises ``NoSuchTransaction``."""
+    """The outcome of a transaction. Raises ``NoSuchTransaction``."""
     return await connection.ask(DescribeTransaction(transaction), TransactionInfo)

@@ -1,9 +1,9 @@
-"""Reading an archive: the events that have left a channel, under their ids and in their order.
+"""Reads an archive: the events that have left a channel, under their ids and in order.
 
-An archive is a table that an archive pipeline writes (:mod:`penstock.columns.files.archives` tells
-its columns). Only its committed files are read, the events of a range by the statistics of files
-and row groups. A file that a compaction has replaced meanwhile is no error: reading goes on with
-the table as it is now, behind the last event that was handed out.
+An archive is a table that an archive pipeline writes (:mod:`penstock.columns.files.archives`
+defines its columns). Only its committed files are read, and the statistics of files and row groups
+find the events of a range. If a compaction replaces a file meanwhile, reading continues in the new
+table after the last event that was handed out.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from penstock.tables.files import batches_of
 BATCH_ROWS_MAX: Final = 16_384
 """Events handed out at once."""
 ATTEMPTS_MAX: Final = 20
-"""How often the table is looked at again when files are gone."""
+"""Most times that the table is opened again because files are gone."""
 
 Pieces = list[tuple[DataFile, int]]
 """Row groups: a file and the number of the group in it."""
 
 
 class Wanted(Struct, frozen=True):
-    """Which events of a range are to be read."""
+    """The events of a range that are to be read."""
 
     selector: str = ""
     now_us: int = 0
@@ -80,13 +80,13 @@ class Archive:
         return found
 
     def refresh(self) -> int:
-        """See what was committed since; gives :attr:`end`."""
+        """Open the newest version of the table; gives :attr:`end`."""
         self._table.refresh()
         return self.end
 
     @property
     def end(self) -> int:
-        """One more than the largest id in it; 0 when it is empty."""
+        """The largest id in it plus one; 0 if it is empty."""
         return max((file.ids[1] + 1 for file in self._table.files() if file.ids), default=0)
 
     @property

@@ -1,12 +1,10 @@
-"""Reading back into the archive, and on from there with the channel.
+"""A subscription that reads back into the archive, and continues with the channel.
 
-Events up to the archive's last come from the archive, all later ones from the channel; so an event
-that has left the channel is delivered all the same, and each id once. Events may move while they
-are read: what the channel has lost by the time it is asked was archived before, if the archive's
-pipeline is bound to a durable, and is looked for there.
-
-An archive may have begun later than its channel: what is older than its first event comes from
-the channel before it.
+Events up to the archive's last come from the archive, all later ones from the channel, so that
+events that have left the channel are delivered, too, and each id once. Events may move meanwhile:
+if the archive's pipeline is bound to a durable, what the channel no longer has was archived before,
+and is looked up there. An archive may have begun later than its channel; events before its first
+one then come from the channel.
 """
 
 from __future__ import annotations
@@ -79,7 +77,7 @@ class SeamlessSubscription(Subscription):
         self._archive: Archive | None = None
         self._wanted: Wanted | None = None
         self._past: Iterator[pa.RecordBatch] | None = None
-        """What is being read of the archive."""
+        """The batches that are being read from the archive."""
         self._past_end = 0
         self._oldest = 0
         """The archive's first event."""
@@ -88,9 +86,9 @@ class SeamlessSubscription(Subscription):
         self._rests = 0
         """Batches at the front of the inbox that are what loops have left."""
         self._is_live = False
-        """The channel is open, maybe beside the archive."""
+        """Whether the channel is open, maybe besides the archive."""
         self._at = 0
-        """All events below this one are handed out."""
+        """Id below which all events were handed out."""
         self._first_here: int | None = None
         """The channel's first event when it was opened."""
         self._head = 0
@@ -233,7 +231,7 @@ class SeamlessSubscription(Subscription):
         return True
 
     async def _look_again(self) -> bool:
-        """Whether the archive has got events meanwhile that are to come now."""
+        """Whether the archive meanwhile has events that are to come next."""
         assert self._archive is not None, "it is what is read"
         return self._read_past(await asyncio.to_thread(self._archive.refresh))
 
@@ -290,7 +288,8 @@ class SeamlessSubscription(Subscription):
         return batch, True
 
     async def _next_of(self, batch: EventBatch, *, behind: bool) -> EventBatch | None:
-        """What is to be handed out of what the channel has sent; the rest comes later."""
+        """The part of a batch from the channel that is to be handed out now; the rest comes
+        later."""
         if int(batch.event_ids[0]) < self._oldest:
             batch, later = _parted(batch, self._oldest)
             if later is not None:
@@ -302,13 +301,13 @@ class SeamlessSubscription(Subscription):
 
 
 def _follows(batch: EventBatch, event_id: int) -> bool:
-    """Whether it goes on with this id and leaves none out."""
+    """Whether the batch begins with this id, without a gap."""
     ids = batch.event_ids
     return bool(ids[0] <= event_id and ids[-1] - ids[0] + 1 == len(ids))
 
 
 def _from(batch: EventBatch, event_id: int) -> EventBatch | None:
-    """Its events from this id on."""
+    """The events of a batch from this id on."""
     first = int(np.searchsorted(batch.event_ids, event_id))
     if first == 0:
         return batch
@@ -316,7 +315,7 @@ def _from(batch: EventBatch, event_id: int) -> EventBatch | None:
 
 
 def _parted(batch: EventBatch, event_id: int) -> tuple[EventBatch, EventBatch | None]:
-    """Its events below this id, of which there are some, and those from it on."""
+    """The events of a batch below this id, of which there are some, and those from it on."""
     count = int(np.searchsorted(batch.event_ids, event_id))
     later = _from(batch, event_id)
     return (batch if later is None else _sliced(batch, 0, count)), later

@@ -31,10 +31,10 @@ class DeliveredEvent(Event):
 
     _subscription: DurableSubscription
     _settlements: Settlements
-    """Its subscription's, at hand, too."""
+    """The settlements of its subscription."""
     _attachment: int
     _number: int
-    """Its id, at hand for settling it."""
+    """Its id, for settling it quickly."""
 
     async def ack(self, *, previous: bool = False) -> None:
         """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
@@ -51,7 +51,7 @@ class DeliveredEvent(Event):
             self._subscription._settle_soon(number, self._attachment, roll_back=False)
 
     async def rollback(self) -> None:
-        """Give it back: redelivered as its durable's type says."""
+        """Roll back: it is redelivered as the durable's type says."""
         self._subscription._settle_soon(self._number, self._attachment, roll_back=True)
 
 
@@ -117,7 +117,7 @@ class DeliveredBatch(EventBatch):
         return part
 
     def _without(self, ids: IdSet) -> DeliveredBatch | None:
-        """Its other events; None when there are none."""
+        """The other events of the batch; None if there are none."""
         own = self.event_ids
         kept = np.ones(len(own), dtype=bool)
         # A delivery that comes again is behind later ids in a batch of several.
@@ -174,6 +174,6 @@ def joined(parts: Sequence[DeliveredBatch]) -> DeliveredBatch:
 
 
 def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int]]]]:
-    """Who published which, every id named."""
+    """The publisher of each event, with every id named."""
     ids = IdSet.of(part.event_ids.tolist()).spans
     return [(publisher, spans or ids) for publisher, spans in part.publishers]

@@ -35,11 +35,11 @@ Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
 
 
 class DurableSubscription:
-    """A seat at a durable.
+    """A seat at a durable. Iterate it for events, or :meth:`batches` for columns; settle them with
+    their own ``ack`` and ``rollback``, or with :meth:`ack` and :meth:`rollback` by id.
 
-    Iterate it for events or :meth:`batches` for columns; settle them with their own ``ack`` and
-    ``rollback``, or with :meth:`ack` and :meth:`rollback` by id. After a reconnect the realm
-    delivers again what was unsettled, as to any client that was gone (SEM D13).
+    After a reconnect the realm delivers again what was unsettled, as after any client that left
+    (SEM D13).
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class DurableSubscription:
         self._number = 0
         self._is_open = False
         self._settlements = Settlements(connection)
-        """What was acknowledged or rolled back and has no answer yet."""
+        """Acknowledgements and rollbacks without an answer yet."""
         self._handling: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         """Held while opening or closing: a seat is left before the next one is taken."""
@@ -81,10 +81,10 @@ class DurableSubscription:
         self._met = asyncio.Event()
         self._met.set()
         self._demand = 0
-        """What a synchronous consumer still waits for; :attr:`_met` is clear until the realm says
-        that this, or what it was before it was called back, has come."""
+        """Number of events that a synchronous consumer still waits for. :attr:`_met` is cleared
+        while a demand is open; it is set when the demand is met or its withdrawal is confirmed."""
         self._attachment = 0
-        """Counts the seats taken: what was delivered over an earlier one has gone back."""
+        """Number of seats taken so far: events delivered to an earlier one have gone back."""
         self._is_strict = False
         self._recalled = IdSet()
         """Taken back by the realm (SEM D11), and not handed out again since."""
@@ -93,7 +93,8 @@ class DurableSubscription:
         self._has_rolled_back = False
         """Another thread has given something back since a batch was taken."""
         self._closed_through = 0
-        """Events of attachments up to this one have gone back: somebody has closed it."""
+        """Events of attachments up to this one have gone back, because the subscription was
+        closed."""
 
     async def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""
@@ -186,7 +187,7 @@ class DurableSubscription:
         return rest
 
     def _drop_all(self) -> None:
-        """What waits has gone back."""
+        """Drop the waiting events, which have gone back."""
         self._inbox.clear()
         self._buffered.took_all()
 
@@ -203,10 +204,8 @@ class DurableSubscription:
     # --- taking --------------------------------------------------------------------------
 
     async def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
-        """The next events; None when none come for ``timeout`` seconds.
-
-        What an iteration has left comes first.
-        """
+        """The next events; None if none come for ``timeout`` seconds. Events left by an iteration
+        come first."""
         check_timeout(timeout)
         if not self._is_open:
             await self.open()
@@ -278,7 +277,7 @@ class DurableSubscription:
         return batch if len(parts) == 1 else joined(parts)
 
     def batches(self) -> AsyncIterator[DeliveredBatch]:
-        """Columns as they come; iterating to the end closes what iterating opened."""
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._loops.add(self._batches)
 
     async def _batches(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
@@ -327,10 +326,8 @@ class DurableSubscription:
                 await self.close()
 
     async def _fetch(self, count: int, timeout: float) -> list[DeliveredBatch]:
-        """Up to ``count`` events, as many as come within ``timeout`` seconds.
-
-        When it is cancelled, what has come by then is given to the next one.
-        """
+        """Up to ``count`` events, as many as come within ``timeout`` seconds. If it is cancelled,
+        the events that have come are given to the next call."""
         self._settlements.hurry()
         await self._met.wait()  # an earlier one was cancelled, and is being called back
         if self._is_strict:
@@ -494,7 +491,7 @@ class DurableSubscription:
         return self._inbox.has_failed
 
     async def close(self) -> None:
-        """Confirm what was settled, give back the rest, leave the seat."""
+        """Confirm settlements, give back the rest, and leave the seat."""
         if not self._is_open:
             return
         self._is_open = False

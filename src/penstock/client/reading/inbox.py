@@ -15,15 +15,15 @@ L = TypeVar("L")
 
 
 class Begun(Generic[B]):
-    """The batch that a loop hands out event by event: whoever stops in the middle of it has the
-    rest still to come."""
+    """The batch that a loop hands out event by event. If the loop stops in the middle, the rest is
+    still to come."""
 
     def __init__(self) -> None:
         self._batch: B | None = None
         self.loop: Callable[[], Any] = _nobody
-        """Gives the loop while it goes on."""
+        """Gives the loop while it is in use."""
         self.count = 0
-        """Events of it that were handed out."""
+        """Number of its events that were handed out."""
 
     def begin(self, batch: B) -> None:
         self._batch, self.count = batch, 0
@@ -34,7 +34,7 @@ class Begun(Generic[B]):
         return None if batch is None or self.count >= len(batch) else (batch, self.count)
 
     def forget(self) -> None:
-        """What was left of it is not to come any more."""
+        """Drop the rest of it."""
         self._batch = None
 
 
@@ -51,8 +51,8 @@ class Loops(Generic[B]):
         self._have_opened = False
 
     def add(self, loop_with: Callable[[Begun[B]], L]) -> L:
-        """A new loop, a generator, with the batch it hands out. When nobody has it any more, it
-        is over: a generator cannot say so by itself as early."""
+        """Make a new loop, a generator, with the batch that it hands out. A weak reference tells
+        when nobody uses it any more, because its finalizer would run too late."""
         begun = Begun[B]()
         loop = loop_with(begun)
         begun.loop = weakref.ref(loop)
@@ -72,7 +72,8 @@ class Loops(Generic[B]):
         return self._have_opened and not self._running
 
     def rests(self) -> list[tuple[B, int]]:
-        """What loops that are over have left, and how many events of it were handed out; once."""
+        """What loops that are no longer in use have left, and how many events of it were handed
+        out; given once."""
         if not self._begun:
             return []
         over = [key for key, begun in list(self._begun.items()) if begun.loop() is None]
@@ -80,17 +81,17 @@ class Loops(Generic[B]):
         return [rest for rest in left if rest is not None]
 
     def left(self) -> list[tuple[B, int]]:
-        """What all loops have left, also those that go on."""
+        """What all loops have left, including those in use."""
         left = [begun.rest() for begun in list(self._begun.values())]
         return [rest for rest in left if rest is not None]
 
     def closed(self) -> None:
-        """The subscription is closed: loops have nothing to close any more."""
+        """Note that the subscription is closed: loops have nothing to close any more."""
         self._have_opened = False
         self.forget()
 
     def forget(self) -> None:
-        """What was left of all of them is not to come any more."""
+        """Drop what all loops have left."""
         for begun in list(self._begun.values()):
             begun.forget()
 
@@ -109,7 +110,7 @@ class Inbox(Generic[B]):
         self._arrived.set()
 
     def end(self) -> None:
-        """Nothing will follow."""
+        """Note that nothing will follow."""
         self._ended = True
         self._arrived.set()
 
@@ -136,11 +137,11 @@ class Inbox(Generic[B]):
         self._batches.clear()
 
     def put_back(self, batch: B) -> None:
-        """It was taken too early: it is the next one again."""
+        """Put a batch back, as the next one."""
         self._batches.appendleft(batch)
 
     def reduce(self, left_of: Callable[[B], B | None]) -> None:
-        """Replace each batch that waits by what ``left_of`` says is left of it."""
+        """Replace each waiting batch by what ``left_of`` leaves of it."""
         left = map(left_of, self._batches)
         self._batches = deque(batch for batch in left if batch is not None)
 
@@ -175,7 +176,7 @@ class Inbox(Generic[B]):
 
     @property
     def rows(self) -> int:
-        """How many events wait."""
+        """Number of waiting events."""
         return sum(map(len, self._batches))
 
     def __len__(self) -> int:
@@ -189,13 +190,13 @@ class Buffered:
     """
 
     def __init__(self, bytes_max: int, tell: Callable[[int], None]) -> None:
-        """``tell`` says that so many bytes do not wait any more; where ``bytes_max`` is 0 there is
-        no bound, and nobody counts."""
+        """``tell`` is called with bytes that do not wait any more; with a ``bytes_max`` of 0 there
+        is no limit, and nothing is counted."""
         self._bytes_max = bytes_max
         self._tell = tell
         self._sizes: dict[int, int] = {}
         self._taken = 0
-        """Bytes that do not wait any more, of which the realm does not know yet."""
+        """Bytes that do not wait any more, and that the realm has not been told of."""
 
     @property
     def size(self) -> int:
@@ -203,7 +204,7 @@ class Buffered:
         return sum(self._sizes.values())
 
     def add(self, delivery: object, size: int) -> None:
-        """It waits from now on."""
+        """Count a delivery as waiting."""
         if self._bytes_max:
             self._sizes[id(delivery)] = size
 
@@ -212,13 +213,13 @@ class Buffered:
         self._left(self._sizes.pop(id(delivery), 0))
 
     def took_all(self) -> None:
-        """Nothing waits any more."""
+        """Note that nothing waits any more."""
         size = self.size
         self._sizes.clear()
         self._left(size)
 
     def replace(self, delivery: object, rest: object | None, share: float) -> None:
-        """Only a ``share`` of it waits, as ``rest``."""
+        """Note that only a ``share`` of a delivery waits, as ``rest``."""
         if rest is delivery:
             return
         size = self._sizes.pop(id(delivery), 0)
@@ -228,7 +229,7 @@ class Buffered:
         self._left(size - kept)
 
     def forget(self) -> None:
-        """It begins again: the realm counts from nothing, too."""
+        """Start again at zero, as the realm does."""
         self._sizes.clear()
         self._taken = 0
 

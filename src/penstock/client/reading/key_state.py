@@ -27,7 +27,7 @@ _SHOWN_MAX: Final = 1 << 62
 
 
 class KeyState(Struct, frozen=True):
-    """What a key's properties were."""
+    """The properties of a key at some event."""
 
     event_id: int
     """The id of the event on the merge channel that made them so."""
@@ -38,7 +38,7 @@ class KeyState(Struct, frozen=True):
 
 
 class StateQuestion(Struct, frozen=True):
-    """Which state is wanted."""
+    """Which state is asked for."""
 
     channel: ChannelOpened
     key_name: str
@@ -48,9 +48,9 @@ class StateQuestion(Struct, frozen=True):
 
 
 async def state_of(connection: RealmConnection, asked: StateQuestion) -> KeyState:
-    """From the channel while what is there is old enough; else from the archive.
+    """The state from the channel if that still has it, otherwise from the archive.
 
-    Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
+    Raises ``InvalidArgument``, which names what is gone, and ``NameDoesNotExist`` for the archive.
     """
     name, as_of = asked.channel.name, asked.as_of
     if as_of is not None and (type(as_of) is not int or as_of < 0):
@@ -93,7 +93,7 @@ async def _info(connection: RealmConnection, asked: StateQuestion) -> ChannelInf
 
 
 def _epoch(connection: RealmConnection, asked: StateQuestion) -> str:
-    """Which channel the archive has to be of; any, where the table was named."""
+    """The channel that the archive must belong to; any, if the user named the table."""
     return "" if asked.archive else asked.channel.epoch(connection.realm_id)
 
 
@@ -179,7 +179,8 @@ async def _joined(events: AsyncIterator[Event], asked: StateQuestion) -> AsyncIt
 
 
 def _selector(asked: StateQuestion) -> str:
-    """What the realm looks for; the rest is done here. Empty where a selector cannot say it."""
+    """A selector for what the realm can find; the rest is filtered here. Empty if a selector cannot
+    express it."""
     if asked.key_name in HEADERS or not asked.key_name.isidentifier():
         return ""
     if not isinstance(asked.key, str):

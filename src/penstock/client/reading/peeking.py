@@ -18,8 +18,8 @@ PEEK_DEFAULT = 100
 PEEK_MAX = 1_000_000
 
 SCAN_EVENTS = 512
-"""Events the realm looks at in one step for a selector, however few are asked for: a step for
-each few of them takes a hundred times as long on a long queue."""
+"""Events that the realm examines in one step for a selector, however few are asked for: smaller
+steps would take a hundred times as long on a long queue."""
 
 
 class Peeked(Sequence[Event]):
@@ -31,7 +31,7 @@ class Peeked(Sequence[Event]):
         """The events in columns, and the first of those there are more of."""
         self._events = events[:count]
         self.has_more = len(events) > count
-        """Whether the queue holds more of what was asked for."""
+        """Whether the queue has more events that match."""
 
     def __len__(self) -> int:
         return len(self._events)

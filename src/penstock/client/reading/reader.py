@@ -1,8 +1,7 @@
 """Readers of a queue: each event goes to one of them (SEM Q).
 
-A reader asks for events when it has room for them, and holds no more than its window. What it
-has not handed out, or handed out and not committed, is given back when it closes or its
-connection ends.
+A reader asks for events when it has room for them, and holds no more than its window. Events that
+it has not handed out, or that are not committed, go back when it closes or its connection ends.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ RELAYED_MAX = 1_000
 
 
 class Part:
-    """Events of one delivery, and how many of them have been handed out."""
+    """The events of one delivery, and how many of them were handed out."""
 
     def __init__(self, events: EventBatch, reader: Reader) -> None:
         self._events = events
@@ -108,7 +107,7 @@ class Reader:
         self._queue = queue
         self._transactional = transactional
         self._relayed = relayed
-        """Nothing keeps the events: they come without being asked for, and wait here."""
+        """Whether the queue stores nothing: events come without being asked for, and wait here."""
         self._window = window
         self._selector = selector
         self._timeout = timeout
@@ -123,13 +122,13 @@ class Reader:
         self._returned = IdSet()
         """Handed out, not committed, and given back by closing."""
         self._demanded = 0
-        """What was asked for with the demand that is open; 0: none is."""
+        """Number of events in the open demand; 0: none is open."""
         self._recalled = False
         """The open demand was cancelled: what the realm had granted by then still comes."""
         self._changed = asyncio.Event()
         self._error: PenstockError | None = None
         self._attachment = 0
-        """Counts the seats taken: what was delivered over an earlier one has gone back."""
+        """Number of seats taken so far: events delivered to an earlier one have gone back."""
 
     # --- coming and going ----------------------------------------------------------------
 
@@ -156,7 +155,7 @@ class Reader:
         await self._connection.ask_to_open(message, Subscribed, self._parts.clear)
 
     async def close(self) -> None:
-        """Give back what is not committed, and what was not handed out; leave the seat."""
+        """Give back events that are not committed or not handed out, and leave the seat."""
         if not self._is_open:
             return
         self._is_open = False
@@ -234,10 +233,10 @@ class Reader:
             self._connection.tell(wire.Demand(self._number, count))
 
     async def _change(self, deadline_s: float | None) -> bool:
-        """Wait until something comes or changes; False: nothing did until the deadline.
+        """Wait until something comes or changes; gives False if nothing did until the deadline.
 
-        Then the demand is called back, and what the realm had granted by then comes before the
-        answer: with no time at all one still gets what is there.
+        Then the demand is withdrawn, and what the realm had granted by then comes before the
+        answer. So even without any time one gets the events that are there.
         """
         if await self._changes_by(deadline_s):
             return True
@@ -311,7 +310,7 @@ class Reader:
                 await self.close()
 
     async def batches(self) -> AsyncIterator[EventBatch]:
-        """Columns as they come; iterating to the end closes what iterating opened."""
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         opened_here = not self._is_open
         try:
             while (batch := await self.next_batch()) is not None:
@@ -321,7 +320,7 @@ class Reader:
                 await self.close()
 
     async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
-        """What is here, in columns; None when nothing comes for ``timeout`` seconds."""
+        """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
         part = await self._next_part(timeout)
         return None if part is None else self._taken(part, part.left)
 
@@ -335,12 +334,12 @@ class Reader:
         return batch
 
     async def fetch(self, count: int, timeout: float = 0.0) -> list[Event]:
-        """Up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
+        """Take up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
         reader gets no more than its window has room for."""
         return [event for batch in await self.fetch_batches(count, timeout) for event in batch]
 
     async def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[EventBatch]:
-        """As :meth:`fetch`, in columns."""
+        """Take events as :meth:`fetch` does, in columns."""
         check_count(count, "count")
         check_timeout(timeout)
         await self.open()
@@ -444,9 +443,9 @@ class Reader:
         self._changed.set()  # there is room in the window
 
     async def flush(self) -> None:
-        """Plain readers: wait until what was handed out is off the queue on disk.
+        """Plain readers: wait until events that were handed out are off the queue on disk.
 
-        Raises ``ConnectionLost`` when the connection was lost before: some of it may be delivered
+        Raises ``ConnectionLost`` if the connection was lost before: some of them may be delivered
         again.
         """
         await self._settlements.flush()

@@ -13,7 +13,7 @@ from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, Sessi
 from penstock.core.vocabulary.messages import Spans
 
 NOBODY = -1
-"""No attachment has this number."""
+"""A number that no attachment has."""
 
 
 class Settlements:
@@ -22,14 +22,14 @@ class Settlements:
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
         self.acks: list[int] = []
-        """To be sent soon, before ``backs``."""
+        """Ids to acknowledge, sent before ``backs``."""
         self.takes_acks_of = NOBODY
         """The attachment whose events may simply be added to ``acks``, those in ``backs`` apart:
         :meth:`hurry` is due, and they are acknowledged each for itself."""
         self._previous = False
         """Whether ``acks`` mean all previous ones, too."""
         self.backs: dict[int, None] = {}
-        """To be rolled back soon, in this order."""
+        """Ids to roll back, in this order."""
         self._under_way: set[asyncio.Future[Any]] = set()
         self._rollbacks: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
@@ -105,7 +105,7 @@ class Settlements:
         self._connection.report(error)
 
     def hurry(self) -> None:
-        """Send what was to be settled soon, before anything else is sent."""
+        """Send pending settlements before anything else is sent."""
         if not self.acks and not self.backs:
             return
         acks, self.acks = self.acks, []

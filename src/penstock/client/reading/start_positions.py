@@ -1,4 +1,4 @@
-"""Where to begin and where to end, as users write it."""
+"""Start and end positions as users write them."""
 
 from __future__ import annotations
 

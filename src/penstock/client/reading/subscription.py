@@ -110,13 +110,13 @@ class Subscription:
         self._is_open = False
         self._first_id = 0
         self._next_id = 0
-        """Where to go on after a reconnect."""
+        """Id at which to continue after a reconnect."""
         self._granted = first_credit
         self._credit = first_credit
         """Events the server may still send."""
         self._renews_credit = True
         self._confirms = False
-        """The realm wants to know what has arrived (SEM J5)."""
+        """Whether the realm wants to know what has arrived (SEM J5)."""
         self._confirmation_is_due = False
 
     async def open(self) -> Subscription:
@@ -161,7 +161,7 @@ class Subscription:
         return answer.first_id
 
     def _forget(self) -> None:
-        """It is to begin again from its start."""
+        """Start again from the beginning."""
         self._inbox = Inbox()
         self._sizes.clear()
         self._credit, self._next_id, self._taken = self._granted, 0, 0
@@ -215,7 +215,7 @@ class Subscription:
         return batch
 
     def _put_back_rests(self) -> int:
-        """What loops that are over have left comes next; gives how many batches that are."""
+        """Put back what unused loops have left, as the next batches; gives their number."""
         rests = self._loops.rests()
         for left, count in reversed(rests):
             rows = left.to_arrow().slice(count)
@@ -224,7 +224,8 @@ class Subscription:
         return len(rests)
 
     def _took(self, batch: EventBatch) -> None:
-        """It goes to the application; there is room for others, which the realm is told in time."""
+        """Count a batch as taken by the application. The realm is told in time that there is room
+        for more."""
         self._taken += self._sizes.pop(id(batch), 0)
         renews = self._renews_credit and not len(self._inbox)
         more = self._granted - self._credit if renews and self._credit * 2 <= self._granted else 0
@@ -234,7 +235,7 @@ class Subscription:
             self._connection.tell(wire.Credit(self._number, more, 0, taken))
 
     def batches(self) -> AsyncIterator[EventBatch]:
-        """Columns as they come; iterating to the end closes what iterating opened."""
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._loops.add(self._batches)
 
     async def _batches(self, begun: Begun[EventBatch]) -> AsyncIterator[EventBatch]:
@@ -249,7 +250,7 @@ class Subscription:
                 await self.close()
 
     def __aiter__(self) -> AsyncIterator[Event]:
-        """Events as they come; what one iteration leaves comes with the next."""
+        """Iterate over arriving events; those that one iteration leaves come with the next."""
         return self._loops.add(self._events)
 
     async def _events(self, begun: Begun[EventBatch]) -> AsyncIterator[Event]:

@@ -32,9 +32,9 @@ class ChannelStreaming:
     def publish_many(self, events: Iterable[Event]) -> range:
         """Publish events in one step: consecutive ids, all or none.
 
-        They may come from a generator or any other iterable: then some thousands of them are held
-        here at a time, and the realm puts them aside until the last has come (setting
-        ``limits.stage_bytes``). What ends it with an error publishes nothing.
+        They may come from any iterable, such as a generator. Then some thousands of them are held
+        here at a time, and the realm stages them until the last one has come (setting
+        ``limits.stage_bytes``). If the iterable raises an error, nothing is published.
         """
         if not isinstance(events, Sequence):
             return publish_streamed_from(self._loop, self._inner._publisher, events)
@@ -114,9 +114,9 @@ class DurableReceiving:
         return DurableSubscription(inner, self._loop)
 
     def fetch(self, count: int, timeout: float = 0.0) -> list[DeliveredEvent]:
-        """Up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
+        """Take up to ``count`` events, as many as come within ``timeout`` seconds (SEM D5).
 
-        The seat taken for it stays until :meth:`close` or the end of the session.
+        The seat that it takes stays until :meth:`close` or the end of the session.
         """
         found = self._loop.call(self._inner.fetch_batches(count, timeout))
         return [event for batch in found for event in DeliveredBatch(batch, self._loop)]

@@ -1,4 +1,4 @@
-"""How a blocking session ends: by itself, with its block, or with the interpreter."""
+"""How a blocking session ends: explicitly, at the end of its block, or with the interpreter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.client.sync.sync_destination import Destination
 from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
 
 _open: weakref.WeakSet[SessionEnd] = weakref.WeakSet()
-"""Sessions of this process that nobody has closed."""
+"""Sessions of this process that are open."""
 
 
 @atexit.register
@@ -50,11 +50,11 @@ class SessionEnd:
         return self._loop.call(self._inner.wait_for_events(inner, timeout))
 
     def close(self) -> None:
-        """End the session in order: what was settled is settled, what was not goes back (SEM D13).
+        """End the session in order: settled events are settled, all others go back (SEM D13).
 
-        It waits until the realm has confirmed what is on its way to it. Raises ``ConnectionLost``
-        when that can not be had any more: what was settled last may be delivered again. Closing
-        again, or in a forked child, does nothing.
+        It waits until the realm has confirmed what is on its way. Raises ``ConnectionLost`` if that
+        cannot be confirmed: the last settled events may then be delivered again. Closing again, or
+        in a forked child, does nothing.
         """
         _open.discard(self)
         if not self._loop.is_usable:

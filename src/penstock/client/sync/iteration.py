@@ -35,10 +35,11 @@ class _Closing:
         self._loop = loop
         self._opened = opened
         self._is_last = is_last
-        """Tells that no other iteration uses what was opened, and ends this one's part in it."""
+        """Ends this iteration's part in what was opened; gives whether no other iteration uses
+        it."""
 
     def __enter__(self) -> None:
-        """Nothing opens here: the first step of the iteration does."""
+        """Nothing is opened here, but by the first step of the iteration."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if not self._is_last():
@@ -56,7 +57,7 @@ class SubscriptionIteration:
     _loop: LoopThread
 
     def batches(self) -> Iterator[EventBatch]:
-        """Columns as they come; iterating to the end closes what iterating opened."""
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._inner._loops.add(self._batches)
 
     def _batches(self, begun: Begun[EventBatch]) -> Iterator[EventBatch]:
@@ -68,7 +69,7 @@ class SubscriptionIteration:
                     return
 
     def __iter__(self) -> Iterator[Event]:
-        """Events as they come; what one iteration leaves comes with the next."""
+        """Iterate over arriving events; those that one iteration leaves come with the next."""
         return self._inner._loops.add(self._events)
 
     def _events(self, begun: Begun[EventBatch]) -> Iterator[Event]:
@@ -90,7 +91,7 @@ class DurableIteration:
     _loop: LoopThread
 
     def batches(self) -> Iterator[DeliveredBatch]:
-        """Columns as they come; iterating to the end closes what iterating opened."""
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._inner._loops.add(self._batches)
 
     def _next(self) -> DeliveredBatch | None:
@@ -151,7 +152,7 @@ class ReaderIteration:
                     yield event
 
     def batches(self) -> Iterator[EventBatch]:
-        """Columns as they come; iterating to the end closes what iterating opened."""
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         opened_here = not self._inner._is_open
         with _Closing(self._loop, self._inner, lambda: opened_here):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:

@@ -57,11 +57,11 @@ class Access:
         return self._loop.call(self._inner.change_group(name, add=add, remove=remove))
 
     def delete_group(self, name: str) -> None:
-        """What the group was granted goes with it. Raises ``NameDoesNotExist``."""
+        """Delete a group with what was granted to it. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete_group(name))
 
     def entries(self, *, channel: str = "", queue: str = "") -> AclInfo:
-        """What was granted on a channel, a queue, or the realm."""
+        """What is granted on a channel, a queue, or the realm."""
         return self._loop.call(self._inner.entries(channel=channel, queue=queue))
 
     def grant(self, subject: str, *rights: str, channel: str = "", queue: str = "") -> AclInfo:
@@ -73,8 +73,8 @@ class Access:
         return self._loop.call(self._inner.grant(subject, *rights, channel=channel, queue=queue))
 
     def revoke(self, subject: str, *rights: str, channel: str = "", queue: str = "") -> AclInfo:
-        """Take rights away, all of them when none is named. Subscriptions that lose what they
-        need end with ``AccessDenied`` at once."""
+        """Revoke rights, or all of them if none is named. Subscriptions that lose a right they need
+        end at once with ``AccessDenied``."""
         return self._loop.call(self._inner.revoke(subject, *rights, channel=channel, queue=queue))
 
     def audit(

@@ -56,11 +56,11 @@ class Channels:
         self._loop.call(self._inner.delete(name))
 
     def export(self, name: str, folder: FolderLike) -> Manifest:
-        """Write a channel as it stands now into a new or empty folder:
-        events, durables, producers and counters (SEM C7). Traffic goes on.
+        """Write a channel, as it is now, to a new or empty folder: events, durables, producers and
+        counters (SEM C7).
 
-        Raises ``NameDoesNotExist``, ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; then
-        nothing stays of it.
+        The channel may be in use meanwhile. Raises ``NameDoesNotExist``, ``InvalidArgument``,
+        ``Damaged``, ``ConnectionLost``; what was written is then removed.
         """
         return self._loop.call(self._inner.export(name, folder))
 
@@ -75,7 +75,7 @@ class Channels:
 
 
 class Channel(ChannelStreaming, Destination):
-    """One channel; state lives in the realm, this is a handle."""
+    """A channel. This is a handle; the state is in the realm."""
 
     durables: Durables
     """The durables of this channel."""
@@ -98,24 +98,24 @@ class Channel(ChannelStreaming, Destination):
     def publish_table(self, table: Any, *, delta: bool = False) -> range:
         """Publish the rows of an Arrow, pandas or polars table in one step.
 
-        Columns ``data``, ``tag``, ``ttl``, ``priority``, ``persistent`` mean what they say; every
-        other column becomes a property. With ``delta`` the rows change events of a merge channel:
-        the key's column, and those that change. Raises ``InvalidEvent`` naming a column it
-        cannot take.
+        Columns ``data``, ``tag``, ``ttl``, ``priority`` and ``persistent`` are those parts of the
+        event; every other column is a property. With ``delta`` the rows change events of a merge
+        channel: they have the key's column, and those that change. Raises ``InvalidEvent``, which
+        names the column.
         """
         return self._loop.call(self._inner.publish_table(table, delta=delta))
 
     def register(
         self, key: Any, properties: Mapping[str, Any] | None = None, /, **named: Any
     ) -> Registered:
-        """Publish the full event of a value of the publish key; updates of it go through what is
-        returned (SEM K2)::
+        """Publish the full event of a value of the publish key, and get an object that publishes
+        updates of it (SEM K2)::
 
             eur = rates.register("EUR", bid=1.0, ask=2.0)
             eur.update(ask=2.5)
 
-        Properties whose names are no Python words go into a dictionary. Raises ``IllegalState``
-        when the channel's engine is not merge.
+        Properties whose names are not Python identifiers go into a dictionary. Raises
+        ``IllegalState`` unless the channel's engine is merge.
         """
         return Registered(
             self._loop.call(self._inner.register(key, properties, **named)), self._loop
@@ -129,32 +129,35 @@ class Channel(ChannelStreaming, Destination):
         return self._loop.call(self._inner.update(key, properties, **changes))
 
     def state(self, key: Any, *, as_of: int | None = None, archive: str | None = None) -> KeyState:
-        """The state of a key of a merge channel: now, or as event ``as_of`` of this channel left
-        it. What is not on the channel any more is looked for in the channel's archive, or in
-        ``archive``: a table that an archive pipeline writes, or a channel or queue that a join
-        from here feeds (SEM K5).
+        """The state of a key of a merge channel: now, or after event ``as_of`` of this channel.
 
-        Raises ``InvalidArgument`` naming what is gone, ``NameDoesNotExist`` for the archive.
+        A state that is no longer on the channel is looked up in the channel's archive, or in
+        ``archive``: a table that an archive pipeline writes, or a channel or queue that a join from
+        here feeds (SEM K5). Raises ``InvalidArgument``, which names what is gone, and
+        ``NameDoesNotExist`` for the archive.
         """
         return self._loop.call(self._inner.state(key, as_of=as_of, archive=archive))
 
     def stage(self, table: Any) -> list[str]:
-        """Put the rows of a table aside on the realm, seen by nobody; gives the names of the
-        stages, in order. What is not committed within an hour, or by a restart, is dropped."""
+        """Stage the rows of a table on the realm, visible to nobody; gives the names of the stages,
+        in order.
+
+        A stage is dropped after an hour without a commit, and by a restart.
+        """
         return self._loop.call(self._inner.stage(table))
 
     def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
-        """Publish what was staged, by any session, in the order given and in one step (SEM X1).
+        """Publish stages of any session, in the given order and in one step (SEM X1).
 
-        The same ``producer`` and ``sequence`` again is answered with the ids of the first time
-        (SEM X3), though the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
+        Repeating it with the same ``producer`` and ``sequence`` gives the ids of the first time
+        (SEM X3), although the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
         """
         return self._loop.call(
             self._inner.commit_stages(stages, producer=producer, sequence=sequence)
         )
 
     def drop_stages(self, stages: Sequence[str]) -> None:
-        """Forget what was staged; what was committed stays."""
+        """Drop stages that are not to be committed."""
         self._loop.call(self._inner.drop_stages(stages))
 
     def publish_bodies(
@@ -181,18 +184,18 @@ class Channel(ChannelStreaming, Destination):
     ) -> Subscription:
         """Read stored events from ``start`` on, then live ones (SEM E6).
 
-        Where ``start`` lies in the channel's archive, events come from there first, under their
-        ids, and then without a gap from here. ``archive`` names another table; an empty
-        one means: only what is here. What is wrong with an archive is raised when the
-        subscription opens: ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``,
-        ``IllegalState`` for that of another channel.
+        If ``start`` lies in the channel's archive, events come first from there, under their ids,
+        and then without a gap from the channel. ``archive`` names another table; with an empty one
+        only the channel is read. Errors of an archive are raised when the subscription opens:
+        ``NameDoesNotExist``, ``Unavailable``, ``InvalidArgument``, and ``IllegalState`` for the
+        archive of another channel.
 
-        On a merge channel the first event of a key is its state, and those that follow may be
-        deltas (``event.is_delta``); with ``merged`` they are merged here, and all you see is full
-        events (SEM K3).
+        On a merge channel the first event of a key is its state, and later ones may be deltas
+        (``event.is_delta``); with ``merged`` they are merged here, and you get full events only
+        (SEM K3).
 
-        While the application does not read, at most ``buffer_bytes`` wait here or are on their
-        way; a single event that is larger comes alone.
+        While the application does not read, at most ``buffer_bytes`` wait here or are on their way;
+        a single event that is larger comes alone.
         """
         return Subscription(
             self._inner.subscribe(
@@ -214,10 +217,10 @@ class Channel(ChannelStreaming, Destination):
         selector: str = "",
         archive: str | None = "",
     ) -> Subscription:
-        """Stored events from ``start`` up to and including ``end``, then the end.
+        """Read the stored events from ``start`` up to and including ``end``, then end.
 
-        Only what is on the channel, unless ``archive`` names a table, or is None: the channel's
-        own. Raises ``InvalidArgument`` for a range of no events.
+        Only events on the channel are read, unless ``archive`` names a table, or is None: the
+        channel's own archive. Raises ``InvalidArgument`` for an empty range.
         """
         return Subscription(
             self._inner.browse(start=start, end=end, selector=selector, archive=archive), self._loop
@@ -232,12 +235,11 @@ class Channel(ChannelStreaming, Destination):
         selector: str = "",
         archive: str | None = None,
     ) -> pa.Table:
-        """Events from ``start`` up to and including ``end`` as one table: ``event_id``,
-        ``published``, ``tag``, ``data`` and a column for each property ever published here;
-        ``columns`` chooses among them.
+        """Read events from ``start`` up to and including ``end`` as one table.
 
-        Those that have left the channel come from its archive, or from the one that is named, as
-        :meth:`subscribe` says.
+        It has ``event_id``, ``published``, ``tag``, ``data`` and a column for each property that
+        was ever published here; ``columns`` chooses among them. Events that have left the channel
+        come from its archive, or from the one that is named, as in :meth:`subscribe`.
         """
         return self._loop.call(
             self._inner.read(

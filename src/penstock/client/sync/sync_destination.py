@@ -33,7 +33,7 @@ class Destination:
     """Whose ids they are: another text after delete and create, in another realm, and when
     they begin again with the realm (SEM C1d)."""
     scheduled: Schedule
-    """What waits for its time to be published."""
+    """Events that wait for their time to be published."""
 
     def __init__(self, inner: aio_destination.Destination, loop: LoopThread) -> None:
         self._inner = inner
@@ -51,9 +51,9 @@ class Destination:
         linger_ms: float = 1.0,
         on_error: ProducerErrorListener | None = None,
     ) -> Producer:
-        """A pipelined producer: sends without waiting for each event.
+        """A pipelined producer, which sends without waiting for each event.
 
-        What it is refused goes to ``on_error``, or else to the session's error listeners.
+        Refused events are reported to ``on_error``, or otherwise to the session's error listeners.
         """
         return Producer(
             self._inner.producer(
@@ -93,8 +93,8 @@ class Destination:
         return self._loop.call(self._inner.published_at(event_id))
 
     def missing(self, first_id: int, end_id: int) -> tuple[Missing, ...]:
-        """Which ids of a range were given and have no event any more, by the cause they left by
-        (SEM T8). Raises ``InvalidArgument`` for a range of no ids."""
+        """Ids in a range that have no event any more, by the cause of their removal (SEM T8).
+        Raises ``InvalidArgument`` for an empty range."""
         return self._loop.call(self._inner.missing(first_id, end_id))
 
     def first_id_at(self, moment: datetime) -> int:
@@ -136,9 +136,9 @@ class Schedule:
         self._loop = loop
 
     def list(self) -> list[Scheduled]:
-        """What waits, in the order it was published."""
+        """The events that wait, in the order in which they were published."""
         return self._loop.call(self._inner.list())
 
     def cancel(self, number: int) -> bool:
-        """Take an event off the schedule; False: it is not there (any more)."""
+        """Cancel a scheduled event; gives False if it is not there, or was published already."""
         return self._loop.call(self._inner.cancel(number))

@@ -15,11 +15,11 @@ from penstock.client.sync.sync_delivered import DeliveredBatch
 
 
 class DurableSubscription(DurableIteration):
-    """A seat at a durable.
+    """A seat at a durable. Iterate it for events, or :meth:`batches` for columns; settle them with
+    their own ``ack`` and ``rollback``, or with :meth:`ack` and :meth:`rollback` by id.
 
-    Iterate it for events or :meth:`batches` for columns; settle them with their own ``ack`` and
-    ``rollback``, or with :meth:`ack` and :meth:`rollback` by id. After a reconnect the realm
-    delivers again what was unsettled, as to any client that was gone (SEM D13).
+    After a reconnect the realm delivers again what was unsettled, as after any client that left
+    (SEM D13).
     """
 
     def __init__(
@@ -34,10 +34,8 @@ class DurableSubscription(DurableIteration):
         return self
 
     def next_batch(self, timeout: float | None = None) -> DeliveredBatch | None:
-        """The next events; None when none come for ``timeout`` seconds.
-
-        What an iteration has left comes first.
-        """
+        """The next events; None if none come for ``timeout`` seconds. Events left by an iteration
+        come first."""
         found = self._loop.call(self._inner.next_batch(timeout))
         return None if found is None else DeliveredBatch(found, self._loop)
 
@@ -58,7 +56,7 @@ class DurableSubscription(DurableIteration):
         self._loop.call(self._inner.flush())
 
     def close(self) -> None:
-        """Confirm what was settled, give back the rest, leave the seat."""
+        """Confirm settlements, give back the rest, and leave the seat."""
         self._loop.call(self._inner.close())
 
     def __enter__(self) -> Self:

@@ -38,16 +38,18 @@ class Durables:
         order_by: str = "",
         **attributes: Never,
     ) -> Durable:
-        """Make a durable (SEM D2, D3); there are no further ``attributes`` yet.
+        """Create a durable (SEM D2, D3); there are no further ``attributes`` yet.
 
-        With ``strict_order``, for type ``serial``, a rolled-back event comes before every later
-        one at any window: later ones sent already are recalled (SEM D11). With ``order_by``, for
-        type ``serial``, the same holds among the events of one value of that property (a lane);
-        different lanes are served to different clients at the same time.
+        With ``strict_order``, for type ``serial``, a rolled-back event comes before every later one
+        at any window: later ones that were sent already are recalled (SEM D11).
 
-        With ``max_deliveries`` an event rolled back as often is dead for this durable and goes to
-        the channel's dead event store, which it has to have (SEM T10). Raises
-        ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
+        With ``order_by``, for type ``serial``, this holds among the events with the same value of
+        that property (a lane); different lanes are served to different clients at the same time.
+
+        With ``max_deliveries`` an event that is rolled back so many times is dead for this durable,
+        and goes to the channel's dead event store, which must exist (SEM T10).
+
+        Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
         return Durable(
             self._loop.call(
@@ -72,7 +74,7 @@ class Durables:
         return Durable(self._loop.call(self._inner.get(name)), self._loop)
 
     def list(self) -> list[DurableInfo]:
-        """Every durable of the channel as it stands, by name."""
+        """Descriptions of the channel's durables, by name."""
         return self._loop.call(self._inner.list())
 
     def delete(self, name: str) -> None:
@@ -81,7 +83,7 @@ class Durables:
 
 
 class Durable(DurableReceiving):
-    """One durable; state lives in the realm, this is a name to ask by."""
+    """A durable. This is a handle; the state is in the realm."""
 
     name: str
 
@@ -95,18 +97,18 @@ class Durable(DurableReceiving):
         return self._loop.call(self._inner.info())
 
     def fetch_batches(self, count: int, timeout: float = 0.0) -> list[DeliveredBatch]:
-        """As :meth:`fetch`, in columns."""
+        """Take events as :meth:`fetch` does, in columns."""
         return [
             DeliveredBatch(each, self._loop)
             for each in self._loop.call(self._inner.fetch_batches(count, timeout))
         ]
 
     def flush(self) -> None:
-        """Wait until what was settled of fetched events is on disk."""
+        """Wait until settlements of fetched events are on disk."""
         self._loop.call(self._inner.flush())
 
     def browse(self) -> Subscription:
-        """What is outstanding, in order, then the end; changes nothing (SEM D16)."""
+        """Read what is outstanding, in order, then end; this changes nothing (SEM D16)."""
         return Subscription(self._inner.browse(), self._loop)
 
     def outstanding(self, start: int = 0, end: int | None = None) -> Outstanding:
@@ -125,10 +127,10 @@ class Durable(DurableReceiving):
         return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
 
     def unbind(self) -> int:
-        """End all subscriptions of this durable, in any session (SEM D14); gives how many.
+        """End all subscriptions of this durable, in any session (SEM D14); gives their number.
 
-        What they hold goes back as if their clients had gone (SEM D13); these get
-        ``DurableUnbound`` and may subscribe again.
+        The events they hold go back as if their clients had left (SEM D13). The clients get
+        ``DurableUnbound``, and may subscribe again.
         """
         return self._loop.call(self._inner.unbind())
 

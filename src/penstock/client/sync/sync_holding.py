@@ -16,8 +16,8 @@ from penstock.client.reading import holding as aio_holding
 class DurableHold:
     """The only seat at a durable, whatever the durable's type.
 
-    When the connection is lost the realm takes back what was held, as from any client (SEM D13);
-    the seat is taken again on the next one, and what is asked meanwhile waits for it.
+    If the connection is lost, the realm takes back what was held, as from any client (SEM D13). The
+    seat is taken again on the next connection, and calls made meanwhile wait for it.
     """
 
     def __init__(self, inner: aio_holding.DurableHold, loop: LoopThread) -> None:
@@ -42,12 +42,15 @@ class DurableHold:
 
     def bury(self, event_ids: Iterable[int], reason: str) -> int:
         """Send outstanding events to the channel's dead event store, with the ``reason`` in their
-        origin (SEM T10); other durables keep them. Gives how many: what is acknowledged or buried
-        already is left out. Raises ``IllegalState`` where there is no dead event store."""
+        origin (SEM T10); other durables keep them.
+
+        Gives their number; events that are acknowledged or buried already are left out. Raises
+        ``IllegalState`` without a dead event store.
+        """
         return self._loop.call(self._inner.bury(event_ids, reason))
 
     def close(self) -> None:
-        """Leave the seat: what was held and not acknowledged goes back (SEM D13)."""
+        """Leave the seat: events held and not acknowledged go back (SEM D13)."""
         self._loop.call(self._inner.close())
 
     def __enter__(self) -> Self:

@@ -19,8 +19,8 @@ class Joins:
     def create(
         self, source: str, destination: str, *, selector: str = "", archive: bool = False
     ) -> JoinInfo:
-        """Copy what is published on channel ``source`` from now on, and what ``selector``
-        matches of it, to a channel or queue (SEM L1, L4).
+        """Create a join: from now on, events published on channel ``source`` that match
+        ``selector`` are copied to a channel or queue (SEM L1, L4).
 
         An ``archive`` join leads to a queue and keeps duplicates (SEM L3). Raises
         ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
@@ -30,9 +30,9 @@ class Joins:
         )
 
     def list(self) -> list[JoinInfo]:
-        """Every join as it stands, by source and destination."""
+        """Descriptions of all joins, by source and destination."""
         return self._loop.call(self._inner.list())
 
     def delete(self, source: str, destination: str) -> None:
-        """End a join; what it copied stays. Raises ``NameDoesNotExist``."""
+        """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete(source, destination))

@@ -61,7 +61,8 @@ class Producer:
         self._loop.call(self._inner._publish_gathered(gathered))
 
     def _linger_over(self) -> None:
-        """On the loop's thread: what is there leaves now, unless a sender is at it."""
+        """Send, on the loop's thread, what has lingered long enough, unless a sender is doing
+        so."""
         self._lingering = False
         if not self._lock.acquire(blocking=False):
             self._lingering = True

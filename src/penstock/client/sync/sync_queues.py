@@ -33,8 +33,8 @@ class Queues:
         self._loop = loop
 
     def create(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
-        """Make a queue (SEM C3). Attributes as of a channel, and ``max_deliveries``: an event
-        rolled back as often goes to the dead event store (SEM T10).
+        """Create a queue (SEM C3). It has the attributes of a channel, and ``max_deliveries``: an
+        event that is rolled back so many times goes to the dead event store (SEM T10).
 
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
@@ -53,11 +53,11 @@ class Queues:
         self._loop.call(self._inner.delete(name))
 
     def export(self, name: str, folder: FolderLike) -> Manifest:
-        """Write a queue as it stands now into a new or empty folder:
-        events, redelivery counts, producers and counters (SEM C7). Traffic goes on.
+        """Write a queue, as it is now, to a new or empty folder: events, redelivery counts,
+        producers and counters (SEM C7).
 
-        Raises ``NameDoesNotExist``, ``InvalidArgument``, ``Damaged``, ``ConnectionLost``; then
-        nothing stays of it.
+        The queue may be in use meanwhile. Raises ``NameDoesNotExist``, ``InvalidArgument``,
+        ``Damaged``, ``ConnectionLost``; what was written is then removed.
         """
         return self._loop.call(self._inner.export(name, folder))
 
@@ -72,7 +72,7 @@ class Queues:
 
 
 class Queue(QueueStreaming, Destination):
-    """One queue; state lives in the realm, this is a handle."""
+    """A queue. This is a handle; the state is in the realm."""
 
     def __init__(self, inner: aio_queues.Queue, loop: LoopThread) -> None:
         super().__init__(inner, loop)
@@ -101,11 +101,11 @@ class Queue(QueueStreaming, Destination):
         selector: str = "",
         timeout: float | None = None,
     ) -> Reader:
-        """Read events, each of which goes to one reader; ``timeout`` ends an iteration when
-        nothing comes for so many seconds.
+        """Read events, each of which goes to one reader; ``timeout`` ends an iteration when nothing
+        comes for so many seconds.
 
         A plain reader's events are gone once handed out, a transactional one's when it commits;
-        it has at most ``window`` uncommitted ones (SEM Q1, Q2).
+        that one has at most ``window`` uncommitted events (SEM Q1, Q2).
         """
         return Reader(
             self._inner.reader(
@@ -115,10 +115,10 @@ class Queue(QueueStreaming, Destination):
         )
 
     def pop(self, timeout: float | None = None) -> Event | None:
-        """Take the next event off the queue; None when none comes for ``timeout`` seconds.
+        """Take the next event off the queue; None if none comes for ``timeout`` seconds. Without
+        ``timeout`` it waits for ever.
 
-        Without ``timeout`` it waits for ever. The seat taken for it stays until :meth:`close` or
-        the end of the session.
+        The seat that it takes stays until :meth:`close` or the end of the session.
         """
         return self._loop.call(self._inner.pop(timeout))
 
@@ -153,20 +153,20 @@ class Reader(ReaderIteration):
         return self
 
     def close(self) -> None:
-        """Give back what is not committed, and what was not handed out; leave the seat."""
+        """Give back events that are not committed or not handed out, and leave the seat."""
         self._loop.call(self._inner.close())
 
     def next_batch(self, timeout: float | None = None) -> EventBatch | None:
-        """What is here, in columns; None when nothing comes for ``timeout`` seconds."""
+        """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
         return self._loop.call(self._inner.next_batch(timeout))
 
     def fetch(self, count: int, timeout: float = 0.0) -> list[Event]:
-        """Up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
+        """Take up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
         reader gets no more than its window has room for."""
         return self._loop.call(self._inner.fetch(count, timeout))
 
     def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[EventBatch]:
-        """As :meth:`fetch`, in columns."""
+        """Take events as :meth:`fetch` does, in columns."""
         return self._loop.call(self._inner.fetch_batches(count, timeout))
 
     def commit(self, event: Event | int | None = None, *, individual: bool = False) -> None:
@@ -186,9 +186,9 @@ class Reader(ReaderIteration):
         self._loop.call(self._inner.rollback(event, individual=individual))
 
     def flush(self) -> None:
-        """Plain readers: wait until what was handed out is off the queue on disk.
+        """Plain readers: wait until events that were handed out are off the queue on disk.
 
-        Raises ``ConnectionLost`` when the connection was lost before: some of it may be delivered
+        Raises ``ConnectionLost`` if the connection was lost before: some of them may be delivered
         again.
         """
         self._loop.call(self._inner.flush())

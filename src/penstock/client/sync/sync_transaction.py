@@ -107,14 +107,16 @@ class JointTransaction(JointStreaming, Unit):
         self._loop.call(self._inner.publish_bodies(store, bodies))
 
     def redrive(self, store: Named, ids: Iterable[int]) -> None:
-        """Take dead events off their store in the same step, as published again by this
-        transaction, changed or not (SEM T10). Nothing is evicted for what it publishes. When one
-        of them is not there any more, or in the hands of a reader, the commit raises
-        ``IllegalState`` and changes nothing."""
+        """Remove dead events from their store in the same step, as published again by this
+        transaction, changed or not (SEM T10).
+
+        Nothing is evicted for what it publishes. If one of them is gone, or a reader holds it, the
+        commit raises ``IllegalState`` and changes nothing.
+        """
         self._loop.call(self._inner.redrive(store, ids))
 
     def purge(self, store: Named, ids: Iterable[int]) -> None:
-        """As :meth:`redrive`, for events that nobody wants any more (SEM T9)."""
+        """Remove unwanted events in the same step, as :meth:`redrive` does (SEM T9)."""
         self._loop.call(self._inner.purge(store, ids))
 
     def commit(self) -> dict[str, range]:

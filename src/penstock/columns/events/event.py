@@ -22,7 +22,7 @@ class Origin(Struct, frozen=True):
     """Where a dead event, or a copy made by a join, was stored before (SEM E3)."""
 
     store: str
-    """The channel or queue it came from."""
+    """Name of the channel or queue that it came from."""
     event_id: int
     """Its id there."""
     published: datetime

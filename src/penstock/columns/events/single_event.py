@@ -1,12 +1,10 @@
-"""Batches of one event as bytes, without Arrow in between.
+"""Encodes batches of a single event from templates, without Arrow.
 
-One event with a tag, data and plain properties, none of them null, makes a message that is the
-same for every event of its schema but for values and lengths. So it is written by a form, byte
-for byte as Arrow writes it, and recognised by it: a message that fits its form is a sound batch,
-and nothing of it has to be parsed. All others take the usual way.
-
-What the realm makes itself is written by a form with more columns as well, such as headers, whose
-values would have to be looked at in a message of somebody else.
+All events of one schema that have a tag, data and plain properties, and no nulls, make messages
+that differ only in values and lengths. We encode them from a template, byte-identical to Arrow's,
+and validate incoming bytes against it: a message that fits its template is a valid batch, and need
+not be parsed. All others take the usual way. Batches that the realm itself makes have templates
+with more columns, such as headers, whose values would have to be checked in a message of a client.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ ROW_BYTES_MAX: Final = 32 << 10
 """Most bytes of variable length in one event; a larger one gains nothing from a template."""
 
 MESSAGE_BYTES_MAX: Final = 64 << 10
-"""No message of them is larger."""
+"""Largest message in bytes that is made from a template."""
 
 COLUMNS_MAX: Final = 48
 FORMS_MAX: Final = 64
@@ -45,7 +43,8 @@ dropped and built again, which costs less than parsing one message."""
 KINDS_MAX: Final = 1_024
 """Most combinations of names and types of published events that are remembered."""
 SCHEMAS_MAX: Final = 64
-"""What peers send must not fill memory: a few megabytes in all."""
+"""Most schemas with templates. Peers choose schemas, and must not fill memory: this limits it to a
+few megabytes."""
 
 _TEXTS: Final = ("string", "binary")
 _FIXED: Final = {
@@ -94,7 +93,7 @@ class OneRow:
         self._lengths = self._lengths_layout()
 
     def _lengths_layout(self) -> struct.Struct:
-        """Where a message says how long its values are, as far as they vary."""
+        """Where a message stores the lengths of its variable values."""
         parts = [f"<{self._places.buffers}x"]
         for index, kind in enumerate(self._kinds):
             if index in self._structs:
@@ -127,8 +126,8 @@ class OneRow:
         return None if form is None else (form.layout.pack(form.head, *parts), form.digest)
 
     def digest_of(self, message: bytes) -> Digest | None:
-        """The digest of a message that is such a batch, every byte of it that matters; None when
-        it is not, or is large: then it is to be looked at in the usual way."""
+        """The digest of a message that is a valid batch of this schema, checked in every byte that
+        matters. None if it is not, or is large: it then has to be parsed."""
         if len(message) < len(self._head):
             return None
         lengths = self._lengths.unpack_from(message)
@@ -204,8 +203,8 @@ def one_row_of(schema: pa.Schema) -> OneRow | None:
 
 
 def form_of(schema: pa.Schema) -> OneRow | None:
-    """A form to write bodies by that the realm makes itself; None when a column is of a type that
-    no form has. A value of it is no null; times are in microseconds since 1970."""
+    """A template for batches that the realm itself makes; None if a column has a type without one.
+    No value may be null; times are in microseconds since 1970."""
     kinds, structs = _flat(schema)
     if not 0 < len(kinds) <= COLUMNS_MAX:
         return None
@@ -247,8 +246,8 @@ _by_kind: dict[tuple[object, ...], OneRow | None] = {}
 
 
 def row_of(event: Event) -> tuple[OneRow, bytes] | None:
-    """The message of an event to be published; None where it has to be made the usual way, be it
-    to say what is wrong. Raises ``InvalidEvent``."""
+    """The message of an event to be published. None if it has to be encoded the usual way, which
+    also reports errors. Raises ``InvalidEvent``."""
     if not _is_plain(event):
         return None
     properties = event._properties or {}

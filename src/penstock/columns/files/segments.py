@@ -38,7 +38,7 @@ class SegmentBatch(Struct, frozen=True, array_like=True):
 
     first_id: int
     end_id: int
-    """One more than the newest id."""
+    """The newest id plus one."""
     rows: int
     offset: int
     """Offset, in bytes, of the encapsulated IPC message in the file."""
@@ -58,7 +58,7 @@ class SegmentIndex(Struct, frozen=True, array_like=True):
 
     first_id: int
     end_id: int
-    """One more than the newest id."""
+    """The newest id plus one."""
     rows: int
     size: int
     """Size of the file in bytes."""

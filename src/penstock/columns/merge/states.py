@@ -32,7 +32,7 @@ _SLOTS_MIN: Final = 64
 
 
 class Chunk(NamedTuple):
-    """Some merged rows, in the order of their ids."""
+    """Merged rows in the order of their ids."""
 
     batch: pa.RecordBatch
     ids: Int64s

@@ -23,12 +23,12 @@ INFLATED_BYTES_MAX: Final = 64 << 20
 """And no larger than this."""
 
 _RECORD_BATCH: Final = 3
-"""Its type among the messages of Arrow."""
+"""The type of record batches among Arrow's messages."""
 
 _UNKNOWN: Final = 1 << 62
 
 _END_BYTES: Final = 8
-"""What a stream ends with."""
+"""Size of the end marker of a stream."""
 
 _PACKED: Final = ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
 
@@ -40,7 +40,7 @@ _UINT16: Final = struct.Struct("<H").unpack_from
 _INT16: Final = struct.Struct("<h").unpack_from
 
 _REFUSALS: Final = (pa.ArrowException, OSError, EOFError, ValueError)
-"""What Arrow raises for bytes that are not what they should be."""
+"""Exceptions that Arrow raises for invalid bytes."""
 
 _schemas: dict[bytes, pa.Schema] = {}
 _names: dict[bytes, frozenset[str]] = {}
@@ -141,7 +141,7 @@ def _field(view: memoryview, table: int, index: int) -> int:
 
 
 class BatchPlaces(NamedTuple):
-    """Where a message of a batch has what its lengths change."""
+    """Offsets in a batch's message that depend on the lengths of its values."""
 
     body: int
     """Where its buffers begin."""
@@ -208,11 +208,9 @@ def batch_from(message: pa.Buffer | bytes | memoryview, schema: pa.Schema) -> pa
 
 
 def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
-    """First and last value of the first column of a message that :func:`batch_from` has read:
-    ``count`` whole numbers of 64 bits, none null. None where they are compressed, or not there.
-
-    A fraction of what it takes to make an array of them.
-    """
+    """The first and last value of the first column of a message that :func:`batch_from` has read:
+    ``count`` 64-bit integers without nulls. None if they are compressed or missing. This takes a
+    fraction of the time of building an array."""
     try:
         body, batch = _places(message)
         if _field(message, batch, 3):
@@ -226,7 +224,7 @@ def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
 
 
 def _rows_claimed(message: pa.Buffer) -> int:
-    """Rows a message says it has; what is no batch has none."""
+    """The number of rows that a message claims to have; 0 if it is not a batch."""
     view = memoryview(message)
     try:
         start = 8 if _INT32(view, 0)[0] == -1 else 4

@@ -99,7 +99,7 @@ class DataText(Expression, frozen=True):
 
 
 class ArithmeticOperator(StrEnum):
-    """As written."""
+    """An arithmetic operator, as it is written."""
 
     ADD = "+"
     SUBTRACT = "-"
@@ -122,7 +122,7 @@ class Negative(Expression, frozen=True):
 
 
 class Comparison(StrEnum):
-    """As written."""
+    """A comparison operator, as it is written."""
 
     EQUAL = "="
     UNEQUAL = "<>"

@@ -35,7 +35,7 @@ class Entry(Struct, frozen=True):
 
 
 class Acl:
-    """All access control lists of a realm, and its groups."""
+    """The access control lists of a realm, and its groups."""
 
     __slots__ = ("_entries", "_groups")
 
@@ -52,7 +52,7 @@ class Acl:
         return sorted(found, key=lambda entry: entry.subject)
 
     def resources(self) -> list[Resource]:
-        """Every resource that has entries."""
+        """All resources that have entries."""
         return sorted(self._entries)
 
     @property
@@ -63,7 +63,7 @@ class Acl:
     # --- changing it ---------------------------------------------------------------------
 
     def put(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
-        """These, and no others, are the entries of a resource from now on."""
+        """Replace the entries of a resource."""
         held = {parse_subject(entry.subject): entry.rights for entry in entries if entry.rights}
         if held:
             self._entries[kind, name] = held
@@ -71,7 +71,7 @@ class Acl:
             self._entries.pop((kind, name), None)
 
     def put_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
-        """These, and no others, are the groups from now on."""
+        """Replace the groups."""
         self._groups = {name: frozenset(members) for name, members in groups.items()}
 
     def granted(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> list[Entry]:
@@ -116,7 +116,7 @@ class Acl:
         return frozenset(RIGHTS[kind]) if "full" in found else frozenset(found)
 
     def missing(self, principal: Principal, need: Need, name: str = "") -> AccessDenied | None:
-        """Why ``principal`` may not do what has this ``need``; None: it may."""
+        """Why ``principal`` may not do what ``need`` asks for; None: it may."""
         if principal.trusted:
             return None
         on_realm = self.effective(principal, "realm")
@@ -135,7 +135,7 @@ def denied(principal: Principal, kind: str, name: str, rights: Sequence[str]) ->
     every = known_rights(kind)
     which = "any right" if tuple(rights) == every else " or ".join(f"{right!r}" for right in rights)
     where = f"{kind} {name}" if name else f"the {kind}"
-    how = rights[0] if tuple(rights) != every else every[3]  # to read
+    how = rights[0] if tuple(rights) != every else every[3]  # for the message
     grant = "realm" if kind == "realm" else f"{kind} {name}"
     return AccessDenied(
         f"{principal.name} lacks {which} on {where}; a user with the right 'manage_acl' there can "

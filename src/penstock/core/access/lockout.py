@@ -1,9 +1,9 @@
 """Lockout after too many failed sign-ins, counted by user and by host (SEM A4).
 
-Failures are counted for a user wherever they come from, and for a host whomever it claims to be.
-Somebody who has signed in from a host before has a count of its own there, as has every user on
-this machine: whoever guesses a name elsewhere, or other names beside them, keeps them out of
-nothing. An IPv6 host is its network of 64 bits: whoever has one address there has all of them.
+Failures count for a user from all hosts, and for a host with all users. A user who has signed in
+from a host before has a separate count there, and so has each user on this machine. So an attacker
+who guesses names elsewhere, or other names on the same host, does not lock out anybody. An IPv6
+host is its 64-bit network, because whoever has one address there has all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LockoutRules(Struct, frozen=True):
     """The settings of the lockout."""
 
     failures: int = 10
-    """So many within :attr:`window_s` lock; 0: nothing ever does."""
+    """So many failures within :attr:`window_s` lock; 0: never."""
     window_s: float = 600.0
     lock_s: float = 30.0
     """How long the first lock lasts; each one that follows twice as long, up to the most."""
@@ -83,8 +83,8 @@ class Lockout:
         return len(self._counts) + len(self._known)
 
     def wait_s(self, user: str, host: str, now_us: int) -> float:
-        """For how long no sign-in of ``user`` from ``host`` is looked at; 0: it is. Who is known
-        there waits for what they have done themselves, not for what a neighbour has."""
+        """Seconds until a sign-in of ``user`` from ``host`` is checked again; 0: now. A user who is
+        known at the host waits only for failures of their own."""
         keys = list(self._keys(user, host))
         own = keys[:1] if keys[0][0] == "pair" else keys
         counts = (self._counts.get(key) for key in own)
@@ -126,8 +126,8 @@ class Lockout:
             yield "host", "", where
 
     def _forget_one(self, now_us: int) -> None:
-        """Drop, among the counts used longest ago, the one furthest from a lock: invented names
-        then push out invented names, and not the count of somebody who is close to a lock."""
+        """Drop a count: among those unused for longest, the one furthest from a lock. So invented
+        names push out invented names, and not the count of a user who is close to a lock."""
 
         def tells(key: Key) -> tuple[bool, int, int]:
             count = self._counts[key]
@@ -143,7 +143,7 @@ class Lockout:
         if len(self._counts) > KNOWN_MAX:
             self._forget_one(now_us)
         if now_us < count.until_us:
-            return 0.0  # it was on its way when the lock began
+            return 0.0  # this sign-in began before the lock
         if now_us - max(count.began_us, count.until_us) > window_us:
             count.failures = count.locks = 0
         if not count.failures:

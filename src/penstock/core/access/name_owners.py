@@ -1,8 +1,8 @@
-"""Names that clients choose belong to their user: producers, stages and transactions.
+"""Producers, stages and transactions have names that clients choose, and that belong to their user.
 
-Where the realm knows who asks, such a name is kept together with its user, so nobody takes up,
-answers for or ends what is another's, whatever name it guesses. What a realm without
-authentication has kept has no owner; it is found by every user, and taken up by none.
+If the realm knows its users, such a name is stored together with the user, so that nobody can use,
+answer or end another user's, whatever name they guess. Names stored by a realm without
+authentication have no owner: every user finds them, and nobody can take them over.
 """
 
 from __future__ import annotations
@@ -28,5 +28,5 @@ def plain(name: str) -> str:
 
 
 def owner_of(name: str) -> str:
-    """Whose it is; empty: nobody's in particular."""
+    """The user that a name belongs to; empty: none."""
     return name.partition(MARK)[2]

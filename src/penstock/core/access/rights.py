@@ -1,7 +1,7 @@
 """Principals, subjects and rights (SEM A1, A2).
 
-Which of them each operation needs is declared in :mod:`penstock.api.operations`; what has been
-granted to whom is in :mod:`penstock.core.access.acl`.
+:mod:`penstock.api.operations` declares which right each operation needs;
+:mod:`penstock.core.access.acl` holds what is granted to whom.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """The rights on each kind of resource (SEM A2). ``full`` stands for all of its kind."""
 
 ANONYMOUS = "anonymous"
-"""The user of a session that has not said who it is."""
+"""The user of a session that has not signed in."""
 GROUP_PREFIX = "group:"
 PROOF_PREFIXES: Mapping[str, str] = MappingProxyType(
     {"token": "token:", "certificate": "certificate:"}
@@ -38,24 +38,24 @@ NAME_LENGTH_MAX = 128
 
 
 class Principal(Struct, frozen=True):
-    """Somebody who asks: a user at a host."""
+    """A user at a host."""
 
     user: str
     host: str
     groups: frozenset[str] = frozenset()
     """The groups named by a token or certificate. Groups that the realm keeps are added to them."""
     trusted: bool = False
-    """This very process, or a realm without authentication: every right there is."""
+    """Whether it has every right: this process, or anybody on a realm without authentication."""
     proof: Proof = "none"
-    """How it has shown who it is."""
+    """How it has signed in."""
     until_us: int = 0
-    """When its proof is worth nothing any more: the end of a token or certificate; 0: never."""
+    """When its proof ends, as a token or certificate does, in microseconds since 1970; 0: never."""
     certificate: tuple[str, ...] = ()
     """The certificate that was shown, as revocation lists name it: see ``issued_as``."""
 
     @property
     def name(self) -> str:
-        """``user@host``: also the publisher of what it publishes (SEM E3)."""
+        """``user@host``: also the publisher of its events (SEM E3)."""
         return f"{self.user}@{self.host}"
 
     @property

@@ -1,1 +1,1 @@
-"""One channel as a state machine: decide, apply, offer, and what they share."""
+"""A channel as a state machine: decide, apply, offer, and what these share."""

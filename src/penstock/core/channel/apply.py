@@ -1,6 +1,6 @@
-"""What a fact does to a channel. Writes state, never decides.
+"""Applies facts to a channel. It writes state, and never decides.
 
-Used live and at recovery alike: there is no other way state comes about.
+It is used both live and at recovery: state comes about in no other way.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _appended(state: ChannelState, fact: Appended) -> None:
 
 
 def _left_out(state: ChannelState, fact: Appended) -> None:
-    """Which of the ids are not stored, or not for long."""
+    """The ids that are not stored, or not for long."""
     for gone in fact.absent:
         state.counters.published -= len(state.stored.remove(Span(*gone)))
     for relayed in fact.relayed:
@@ -256,7 +256,7 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | Non
 
 
 def _passed(state: ChannelState, ids: IdSet) -> None:
-    """Who was there has what was relayed."""
+    """Note that connected clients have the relayed events."""
     state.counters.relayed += len(state.relayed.remove_all(ids))
     capacity_overflow.left(state, ids)
     for durable in state.durables.values():

@@ -1,8 +1,8 @@
-"""Which attributes of a store have no effect, given the others (SEM C3, S).
+"""Refuses attributes of a store that have no effect, given the others (SEM C3, S).
 
-What can never do anything on a store of its type, or contradicts another attribute, is refused:
-whoever sets it counts on something that will not happen. What an edit of another attribute would
-bring to life is taken, and so is a bound that holds in any case.
+An attribute that can never have an effect on a store of its type, or that contradicts another one,
+is refused, because whoever sets it relies on something that will not happen. It is accepted if an
+edit of another attribute could give it an effect, or if it states a bound that holds anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Storage
 
 OF_SYNCS = ("sync", "sync_each_write", "sync_max_batch_size", "sync_batch_time")
-"""Storage properties that say when events are on disk."""
+"""Storage properties about when events are on disk."""
 OF_FILES = (
     "events_per_spindle",
     "auto_maintenance",
@@ -24,14 +24,14 @@ OF_FILES = (
 )
 """Storage properties that say how files below ``segments/`` are kept and read."""
 OF_WHAT_STAYS = ("keys", "dead_event_store", "retain_consumed")
-"""Attributes that say what becomes of events that are stored."""
+"""Attributes about stored events."""
 
 _USUAL, _USUAL_STORAGE = Definition(), Storage()
 
 
 def refuse_without_effect(definition: Definition, kind: ChannelType, *, merges: bool) -> None:
     """Raise ``InvalidArgument`` for an attribute that has no effect on a store of this type, or
-    beside another attribute, saying what would be right."""
+    together with another attribute; the error says what would be right."""
     if merges:
         for name in _unusual(definition.storage, OF_FILES):
             raise InvalidArgument(

@@ -1,9 +1,9 @@
-"""Events that make room in the very turn they were published in (SEM T3).
+"""Events that are evicted in the same turn in which they were published (SEM T3).
 
-What many have published is stored in one step, and a channel may hold less than that. Whoever is
-connected and has credit gets what was published all the same, as if each publish had been a step
-of its own: what the capacity takes in between is offered once more before its bytes go. It is
-stored no longer, and counts as evicted or dead like any other.
+The publishes of many clients are stored in one step, and a channel may hold fewer events than that.
+Connected clients with credit get all of them, as if each publish had been a step of its own: what
+the capacity evicts in between is offered once before its bytes are dropped. It is not stored any
+longer, and counts as evicted or dead like other events.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _BEYOND = 1 << 62
 
 
 class Leaving(Struct):
-    """What somebody who is there has not been offered yet, of events that are about to go."""
+    """What connected clients have not been offered yet, of events that are about to be evicted."""
 
     for_subscribers: IdSet
     by_durable: dict[str, IdSet]
     by_reader: list[tuple[Seat, IdSet]]
-    """Where a reader has a selector of its own: what of it that matches."""
+    """For each reader with a selector of its own, the events that match."""
 
 
 def offered(state: ChannelState) -> None:
@@ -35,8 +35,8 @@ def offered(state: ChannelState) -> None:
 
 
 def leaving(state: ChannelState, ids: IdSet) -> Leaving | None:
-    """What of ``ids``, which are stored and are being evicted, goes by those who are there. Ask
-    before they are gone."""
+    """The part of ``ids``, stored and about to be evicted, that connected clients still have to be
+    offered. Call it before they are evicted."""
     highest = ids.highest
     if highest is None or highest < state.sent_through or state.engine.merges:
         return None
@@ -57,7 +57,7 @@ def leaving(state: ChannelState, ids: IdSet) -> Leaving | None:
 
 
 def offer_once_more(state: ChannelState, found: Leaving) -> None:
-    """They are gone, and go by those who have room for them."""
+    """Offer evicted events to the clients that have credit for them."""
     going = found.for_subscribers
     for seat, matched in found.by_reader:
         assert seat.wanted is not None, "it has a selector"
@@ -72,7 +72,7 @@ def offer_once_more(state: ChannelState, found: Leaving) -> None:
 
 
 def left(state: ChannelState, ids: IdSet) -> None:
-    """They have gone by everybody."""
+    """Note that evicted events have been offered to everybody."""
     gone = state.leaving.remove_all(ids)
     if gone and state.engine.needs_interest:
         for subscriber in state.subscribers.values():

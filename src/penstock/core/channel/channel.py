@@ -1,8 +1,8 @@
-"""A channel as a state machine: one verb, one module.
+"""A channel as a state machine, with one module for each verb.
 
-``decide`` (``core.channel.decide``) says what a command would lead to, ``apply``
-(``core.channel.apply``) makes a fact true, ``attend`` and ``offer`` (``core.channel.offer``)
-follow sessions and say what to send.
+``decide`` (``core.channel.decide``) says what a command leads to, ``apply``
+(``core.channel.apply``) makes a fact true, ``attend`` and ``offer`` (``core.channel.offer``) follow
+sessions and say what to send.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Channel:
         return offer.offer(self.state, below)
 
     def recalls(self) -> list[Recall]:
-        """What was sent and is taken back (SEM D11): to be told once what caused it is stored,
-        and before that is answered. Given once."""
+        """Events that were sent and are recalled (SEM D11), given once. Clients are told when the
+        cause is stored, and before it is answered."""
         return offer.recalls(self.state)
 
     def stall(self, session: str, *, stalled: bool) -> None:
@@ -58,11 +58,11 @@ class Channel:
         offer.stall(self.state, session, stalled=stalled)
 
     def leave(self, subscription: int) -> None:
-        """Nobody takes what this subscription gets: its end is on the way here."""
+        """Offer nothing more to this subscription: its end is on the way here."""
         offer.leave(self.state, subscription)
 
     def hold_back(self, now_us: int) -> None:
-        """What has expired cannot leave now; nothing is delivered until it can (SEM T1)."""
+        """Deliver nothing until expired events, which cannot move now, have moved (SEM T1)."""
         self.state.overdue = len(self.state.expired(now_us))
 
     @property
@@ -77,23 +77,23 @@ class Channel:
         return recovery.recorded(self.state, fact)
 
     def given(self, end: int) -> None:
-        """Ids below ``end`` are in use, whatever the facts so far say."""
+        """Note that ids below ``end`` are in use, whatever the facts so far say."""
         recovery.given(self.state, end)
 
     def recovered(self) -> None:
-        """All stored facts are applied."""
+        """Finish recovery: all stored facts are applied."""
         recovery.recovered(self.state)
 
     def closing(self) -> tuple[StoredFact, ...]:
-        """What to store when the realm is closed in order."""
+        """The facts to store when the realm is closed in order."""
         return recovery.closing(self.state)
 
     def frozen(self) -> Callable[[], Restored]:
-        """The snapshot as of now, to be asked for later and anywhere."""
+        """A function that makes the snapshot as of now; it may be called later, on any thread."""
         return recovery.frozen(self.state)
 
     def snapshot(self) -> Restored:
-        """This channel as it would be after a restart now."""
+        """The snapshot of this channel, as a restart would find it now."""
         return recovery.snapshot(self.state)
 
     def needs_sweep(self, now_us: int) -> bool:

@@ -29,7 +29,7 @@ class Term(NamedTuple):
 
 
 def terms(counters: Counters, *, live: int, overdue: int) -> list[Term]:
-    """Every term of the sum, those that are 0 among them."""
+    """All terms of the sum, those of 0 included."""
     here = {"live": live, "overdue": overdue}
     return [
         Term(name, here[name] if name in here else getattr(counters, name)) for name in MEANINGS

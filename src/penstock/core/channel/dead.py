@@ -1,8 +1,8 @@
-"""Which events are dead when they leave: unconsumed, by age, capacity or too many redeliveries,
-or because a client said so (SEM T5, T6, T10).
+"""Decides which events are dead when they leave: unconsumed, by age, capacity or too many
+redeliveries, or because a client buried them (SEM T5, T6, T10).
 
-With no durable every event is unconsumed. With durables an event is dead when at least one of
-them wanted it and has not acknowledged it, whatever the durables' types.
+Without durables every event is unconsumed. With durables an event is unconsumed if at least one of
+them wanted it and has not acknowledged it, whatever the types of the durables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ publisher."""
 
 
 MOVED_WORK = 32
-"""As often selectors may look at all of it; where they look more often, less moves in a step."""
+"""How often selectors may examine a full step of moving events; where they examine each event more
+often, fewer move in a step."""
 
 
 class Missed(Struct, frozen=True):
@@ -40,7 +41,8 @@ def moved_at_once(state: ChannelState) -> int:
 
 
 def unconsumed(state: ChannelState, ids: IdSet) -> IdSet:
-    """The part of ``ids`` (all stored) that somebody still wanted, or nobody ever could."""
+    """The part of ``ids`` (all stored) that somebody still wanted, or that nobody could ever
+    want."""
     if not state.durables:
         return ids.copy()
     wanted = IdSet()
@@ -75,7 +77,7 @@ def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "
         for own in state.durables.values():
             if own.name:
                 count_copies(state, own.wanting(ids), cause, own.name)
-        if not any(state.durables):  # readers of a queue, who have no name
+        if not any(state.durables):  # the readers of a queue, which have no name
             state.died["", cause.value] = state.died.get(("", cause.value), 0) + len(ids)
         return
     state.died[durable, cause.value] = state.died.get((durable, cause.value), 0) + len(ids)
@@ -102,7 +104,7 @@ def missed(state: ChannelState, spans: Spans) -> Missed:
     counted = IdSet()
     redeliveries: list[tuple[int, Spans]] = []
     for durable in state.durables.values():
-        if not durable.name:  # a queue's own
+        if not durable.name:  # the built-in durable of a queue
             continue
         wanting = durable.wanting(ids)
         split = []

@@ -95,7 +95,7 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
 
 
 def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
-    """What ``command`` settles, and of which durable. Raises ``IllegalState`` (SEM D15)."""
+    """The ids that ``command`` acknowledges, and the durable. Raises ``IllegalState`` (SEM D15)."""
     durable, seat = state.seat(command.subscription)
     if isinstance(command, AckPrevious):
         event_id = command.event_id
@@ -141,7 +141,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
 def _rolled_back(state: ChannelState, durable: Durable, ids: IdSet) -> Decided:
     if durable.kind.redelivers_at_once:
         return _given_back(state, durable, ids.spans)
-    back = ids.overlap(state.stored)  # what is never stored does not come again
+    back = ids.overlap(state.stored)  # events that are never stored do not come again
     return Decided((RolledBack(durable.name, back.spans),) if back else ())
 
 
@@ -175,8 +175,8 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
 
 
 def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
-    """What is too old or too much leaves for the dead event store. Bytes move: not more of them
-    at once than a group should hold."""
+    """The part of expired or excess events that moves to the dead event store in this step: their
+    bytes move, too, so there is a limit to what a group should hold."""
     room = moved_at_once(state)
     facts: list[StoredFact] = []
     if expired:
@@ -196,9 +196,9 @@ def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
 
 
 def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
-    """SEM D6, J2: what was acknowledged by all durables, and sent to every subscriber there is;
-    on the JMS engine also what nobody has acknowledged and nobody waits for any more. A state of
-    the merge engine stays."""
+    """The events to remove (SEM D6, J2): those that all durables have acknowledged and every
+    subscriber has got; on the JMS engine also those that nobody waits for any more. The merge
+    engine keeps its states."""
     if not ids or not (state.durables or state.engine.needs_interest):
         return []
     gone = unwanted(ids, state.durables.values(), state.subscribers.values())
@@ -214,7 +214,8 @@ def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
 
 
 def _owed(state: ChannelState) -> IdSet:
-    """SEM J7: what is only passing, for a durable whose client is gone or has given it back."""
+    """The passing events owed to a durable whose client has left or has given them back (SEM
+    J7)."""
     owed = IdSet()
     for durable in state.durables.values():
         if not durable.is_fed:
@@ -388,7 +389,7 @@ def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
 
 
 def _taken_out(state: ChannelState, command: Purge | Redrive | Quarantine | EndRelay) -> Decided:
-    """Events that somebody names leave, whoever wanted them."""
+    """Remove the events that a command names, whoever wants them."""
     if isinstance(command, EndRelay):
         passed = _let_go(state, state.fresh.overlap(state.passing))
         going = state.relayed.copy()

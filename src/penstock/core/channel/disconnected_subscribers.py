@@ -10,7 +10,7 @@ from penstock.core.vocabulary.messages import Digest, Lose, Subscribe
 
 
 def published(state: ChannelState, digest: Digest) -> None:
-    """Remember whose TTL says how long they wait for an absent subscriber."""
+    """Remember the TTLs that say how long events wait for a disconnected subscriber."""
     if not state.engine.needs_interest:
         return
     first = state.next_id - digest.count
@@ -23,7 +23,7 @@ def published(state: ChannelState, digest: Digest) -> None:
 
 
 def lose(state: ChannelState, command: Lose, now_us: int) -> None:
-    """Keep the place of a subscriber that will perhaps come back."""
+    """Keep the place of a subscriber whose connection is lost."""
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None or not subscriber.has_interest:
         return
@@ -36,13 +36,13 @@ def lose(state: ChannelState, command: Lose, now_us: int) -> None:
 
 
 def resume(state: ChannelState, command: Subscribe) -> Subscriber | None:
-    """The subscriber that has come back, from whose cursor it goes on, if its place was kept."""
+    """The former subscriber at whose cursor this one continues; None if its place was not kept."""
     if command.resumes is None:
         return None
     subscriber = state.subscribers.get(command.resumes)
     if subscriber is None:
         return None
-    if subscriber.lost_us is None:  # it was back before its loss was noticed
+    if subscriber.lost_us is None:  # it came back before its loss was noticed
         subscriber.lost(0)
     else:
         state.absent -= 1
@@ -52,7 +52,7 @@ def resume(state: ChannelState, command: Subscribe) -> Subscriber | None:
 
 
 def left(state: ChannelState, subscriber: Subscriber) -> None:
-    """A subscriber is gone for good: what waited for it alone may leave."""
+    """Note that a subscriber has left for good: events that waited only for it may leave."""
     state.absent -= subscriber.lost_us is not None
     state.looked_at_from(subscriber.resumes_at)
 

@@ -18,7 +18,7 @@ class Engine(Protocol):
 
     @property
     def needs_interest(self) -> bool:
-        """Whether an event stays only while somebody waits for it (SEM J2)."""
+        """Whether events stay only while somebody waits for them (SEM J2)."""
         ...
 
     @property

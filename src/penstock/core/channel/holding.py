@@ -1,9 +1,9 @@
-"""A durable that one client holds as a whole, whatever the durable's type.
+"""A durable that one client holds alone, whatever its type.
 
-Nothing is delivered to it. It takes the events of a range of ids into its hands, reads them where
-it likes (from files, in other processes, several times), and acknowledges all that is outstanding
-up to an id. What it holds when it goes comes back as from any client (SEM D13). This is how a
-query is bound to a durable whose micro-batches are ranges of ids.
+Nothing is delivered. The client takes the events of a range of ids, reads them where it likes (from
+files, in other processes, several times), and acknowledges everything outstanding up to an id. What
+it holds when it leaves goes back as from any client (SEM D13). This is how a query is bound to a
+durable: its micro-batches are ranges of ids.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def hold(state: ChannelState, command: Hold, now_us: int) -> None:
 
 
 def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> Decided:
-    """A client names what it holds (SEM D15), a sole one what is outstanding. What is settled or
-    gone already is left out."""
+    """The part of ``spans`` that the client may bury: what it holds (SEM D15), or, if it holds the
+    durable alone, what is outstanding. Events that are settled or gone are left out."""
     if not state.moves_dead:
         raise IllegalState(
             f"{state.name} has no dead event store to bury events in; set dead_event_store"

@@ -1,7 +1,7 @@
 """Interest: which events somebody still waits for (SEM J2, D6).
 
-A durable has interest in what it has not acknowledged; a plain subscriber in what lies at its
-cursor or beyond. A browse has none: it sees what is there when it comes by.
+A durable has interest in what it has not acknowledged, a plain subscriber in everything from its
+cursor on. A browse has none: it gets what is there when it reaches it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Interest(Struct, frozen=True):
     channel's type keeps events."""
 
     passing: IdSet
-    """In memory only, until they have reached those who are there."""
+    """Events that stay in memory until they have reached connected clients."""
     dropped: IdSet
-    """Nobody waits for them: they are not kept at all."""
+    """Events that nobody waits for; they are not kept at all."""
 
 
 def unwanted(ids: IdSet, durables: Iterable[Durable], subscribers: Iterable[Subscriber]) -> IdSet:
-    """The part of ``ids``, all of them stored, in which nobody has interest."""
+    """The part of ``ids``, all stored, in which nobody has interest."""
     left = ids.copy()
     for durable in durables:
         if not durable.selector:

@@ -152,12 +152,12 @@ def _demand(state: ChannelState, command: Demand) -> None:
         subscriber.asks = state.dirty = True
         subscriber.pulls = subscriber.stop_id is None
     held = state.seats.get(subscription)
-    if held is None or held[1].demand is None:  # a seat events are pushed to demands nothing
+    if held is None or held[1].demand is None:  # a seat with pushed events has no demand
         return
     seat = held[1]
     if count or command.at_once:
         seat.demand = count
-    elif seat.demand:  # cancelled: what is there already goes out first
+    elif seat.demand:  # cancelled: events that are here already are sent first
         state.cancelled.append(seat.subscription)
     state.dirty = True
 
@@ -178,7 +178,7 @@ def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
     was_fed = durable.is_fed
     durable.attach(seat)
     if was_fed and not durable.is_fed:
-        state.has_left = True  # what it is owed is now kept (SEM J4)
+        state.has_left = True  # what it is owed is kept from now on (SEM J4)
     durable.read_us = now_us
     state.seats[command.subscription] = (durable, seat)
     state.dirty = True
@@ -286,7 +286,7 @@ def stall(state: ChannelState, session: str, *, stalled: bool) -> None:
 
 
 def leave(state: ChannelState, subscription: int) -> None:
-    """Nobody takes what this subscription gets: its end is on the way here."""
+    """Offer nothing more to this subscription: its end is on the way here."""
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None:
         subscriber.stalled = True
@@ -381,15 +381,15 @@ def _offer_durable(state: ChannelState, durable: Durable, end: int) -> Iterator[
 
 
 def _look_ahead(state: ChannelState, durable: Durable, lanes: Lanes, end: int) -> Iterator[Effect]:
-    """Find out which lanes the next events are in, as long as somebody has room for some and
-    has not got them; a blocked lane does not hide what is behind it (SEM D11)."""
+    """Find the lanes of the next events while somebody has room for more. A blocked lane does not
+    hide the events behind it (SEM D11)."""
     for _ in range(LOOKS_MAX):
         spans = durable.unlooked(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
         if not spans:
             return
         yield FindLanes(durable.name, durable.order_by, spans)
         if lanes.through < spans[-1].end:
-            return  # the shell could not look, and ends whoever waits for it
+            return  # the shell could not look, and ends the subscriptions that wait
         yield from _granted(state, durable, end)
     state.dirty = True
 

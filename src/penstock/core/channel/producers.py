@@ -1,8 +1,8 @@
-"""Which publishes have been stored already, so that a retry is stored once (SEM X3).
+"""Remembers publishes, so that a retry is stored only once (SEM X3).
 
-A producer numbers its publishes upwards. The realm remembers the newest of them with the ids
-they got. A number it remembers is a retry; one it does not, above the oldest remembered, was
-never stored (it was refused) and is decided like any other.
+A producer numbers its publishes upwards. The realm remembers the newest of them with the ids they
+got. A number that it remembers is a retry. One that it does not, above the oldest remembered, was
+never stored, because it was refused, and is decided like any other.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ LASTING_NAMES_MAX = 1_000
 """Pipelines remembered of one user; then the one that has been silent the longest is forgotten."""
 
 NAMES_MAX = 100_000
-"""Other producers remembered; then a tenth of them goes, those that have been silent the
-longest."""
+"""Most other producers that are remembered; beyond it, the tenth that is silent for longest is
+dropped."""
 
 
 class _Memory(Generic[Ids]):
@@ -50,7 +50,7 @@ class _Memory(Generic[Ids]):
         self.at_us = at_us
         self.recent: list[tuple[int, Ids]] = []
         self.forgotten = -1
-        """The highest sequence whose ids are not remembered any more."""
+        """The highest sequence whose ids are forgotten."""
 
 
 class Remembered(Generic[Ids]):
@@ -68,9 +68,9 @@ class Remembered(Generic[Ids]):
         return len(self._by_name)
 
     def stored_as(self, name: str, sequence: int) -> Ids | None:
-        """The ids this publish got when it was stored; None if it never was.
+        """The ids that this publish got when it was stored; None if it was never stored.
 
-        Raises ``SequenceTooOld`` when that cannot be told any more.
+        Raises ``SequenceTooOld`` if it is too old to tell.
         """
         memory = self._by_name.get(name)
         is_new = memory is not None and memory.recent and sequence > memory.recent[-1][0]
@@ -78,7 +78,7 @@ class Remembered(Generic[Ids]):
             return None
         found = self._stored_as(name, sequence)
         if found is None and (before := plain(name)) != name:
-            return self._stored_as(before, sequence)  # kept when the realm did not know its users
+            return self._stored_as(before, sequence)  # stored when the realm did not know its users
         return found
 
     def _stored_as(self, name: str, sequence: int) -> Ids | None:
@@ -151,7 +151,8 @@ class Remembered(Generic[Ids]):
                 self._forget(name)
 
     def remembered(self) -> Iterator[tuple[str, int, int, tuple[tuple[int, Ids], ...]]]:
-        """All of it: name, highest forgotten sequence, time of the newest, sequences with ids."""
+        """Everything remembered: name, highest forgotten sequence, time of the newest, sequences
+        with ids."""
         for name, memory in self._by_name.items():
             yield name, memory.forgotten, memory.at_us, tuple(memory.recent)
 
@@ -179,7 +180,7 @@ class Producers(Remembered[Span]):
 
 
 StoreSpans = tuple[tuple[int, Span], ...]
-"""By number of the store: the ids its events got."""
+"""The ids that its events got, by number of the store."""
 
 
 class JointProducers(Remembered[StoreSpans]):

@@ -143,7 +143,7 @@ def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:
 
 def _of_interest(state: ChannelState, digest: Digest, appended: Appended) -> Appended:
     """Events nobody waits for are dropped, and some only pass through (SEM J2, J4)."""
-    if state.type.relays or not state.engine.needs_interest:  # it is kept as its type says
+    if state.type.relays or not state.engine.needs_interest:  # it is kept as the type says
         return appended
     span = appended.span
     chosen = {text: _placed(digest.matched.get(text, ()), span.first) for text in state.chosen_by}
@@ -213,8 +213,8 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
 
 
 def _evicted(state: ChannelState, appended: Appended, superseded: bytes) -> Removed | None:
-    """What has to go for the new events (SEM T3); of a batch larger than the capacity also the
-    first of itself."""
+    """The events to evict for the new ones (SEM T3); of a batch larger than the capacity, also its
+    own first events."""
     capacity = state.definition.capacity
     if not capacity:
         return None
@@ -246,7 +246,7 @@ def _dead(state: ChannelState, evicted: IdSet, appended: Appended) -> Spans:
 
 
 def _wanted(state: ChannelState, own: IdSet, appended: Appended) -> IdSet:
-    """The part of the events being published that somebody will want."""
+    """The part of the published events that somebody will want."""
     if not state.durables:
         return own
     wanted = IdSet()

@@ -31,7 +31,7 @@ def behind(durable: Durable, rolled_back: IdSet) -> IdSet:
 
 
 def recall(durable: Durable, later: IdSet) -> list[Recall]:
-    """Take these back, uncounted; what is to be told to whom."""
+    """Take these events back without counting a delivery; gives whom to tell what."""
     recalls: list[Recall] = []
     for seat in durable.seats if later else ():
         mine = seat.in_flight.overlap(later)

@@ -65,7 +65,7 @@ def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
 
 
 def _any_lasts(state: ChannelState, ids: IdSet) -> bool:
-    """Whether some of them outlive a restart."""
+    """Whether some of them survive a restart."""
     if not state.volatile:
         return True
     stored = state.stored.overlap(ids)
@@ -84,7 +84,7 @@ def _lasting(fact: Appended) -> Appended | None:
 
 
 def _without_ids(fact: StoredFact) -> StoredFact | None:
-    """Where ids start again, all that is worth keeping is which durables there are (SEM C1d)."""
+    """A fact without ids, for types whose ids start again: only the durables are kept (SEM C1d)."""
     match fact:
         case DurableCreated():
             return replace(fact, matched=()) if fact.persistent else None
@@ -99,14 +99,14 @@ def recovered(state: ChannelState) -> None:
     been given to events in memory are skipped (SEM E4)."""
     state.delivered = state.acknowledged = 0
     for durable in state.durables.values():
-        durable.acknowledged = 0  # what the facts told of was before this start
+        durable.acknowledged = 0  # facts from before this start have counted
     if not state.type.ids_survive:
         for durable in state.durables.values():
             durable.head = state.next_id
         return
     state.departures.passed_over((state.next_id, state.reserved))
     state.next_id = max(state.next_id, state.reserved)
-    state.looked_at_from(0)  # of durables that did not survive
+    state.looked_at_from(0)  # for durables that did not survive
     for durable in state.durables.values():
         durable.forget_all_but(state.stored)
         if durable.selector:
@@ -121,7 +121,7 @@ def given(state: ChannelState, end: int) -> None:
         passed_over = Span(state.next_id, end)
         state.next_id = end
         if state.reserved:
-            state.departures.passed_over(passed_over)  # they were of events in memory
+            state.departures.passed_over(passed_over)  # ids of events that were in memory
         else:
             state.departures.left(IdSet([passed_over]), Cause.QUARANTINED)
             state.counters.published += lost
@@ -137,7 +137,7 @@ def closing(state: ChannelState) -> tuple[StoredFact, ...]:
 
 
 def snapshot(state: ChannelState) -> Restored:
-    """This channel as it would be after a restart now."""
+    """The snapshot of this channel, as a restart would find it now."""
     return frozen(state)()
 
 
@@ -154,7 +154,7 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     acked.remove_all(state.volatile)
     counters = replace(state.counters)
     counters.published -= len(state.volatile)
-    counters.relayed += len(state.relayed)  # they pass in this very turn
+    counters.relayed += len(state.relayed)  # they pass in this turn
     lost = state.volatile.copy()
     lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
     durables = tuple(d.state(lost) for d in state.durables.values() if d.persistent)

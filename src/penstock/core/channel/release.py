@@ -16,11 +16,11 @@ class Release(Command, frozen=True):
     subscription: int
     spans: Spans
     elsewhere: bool = False
-    """It does not get them again; others may."""
+    """Whether the client does not get them again, while others may."""
 
 
 def decide_release(state: ChannelState, command: Release) -> Decided:
-    """Nothing comes of it but that others may have them. Raises ``IllegalState`` (SEM D15)."""
+    """Give events back without counting a delivery. Raises ``IllegalState`` (SEM D15)."""
     durable, seat = state.seat(command.subscription)
     durable.settled_by(seat, command.spans, state.stored)
     return Decided()

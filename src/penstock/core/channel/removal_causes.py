@@ -1,12 +1,12 @@
-"""Why an id has no event any more: for each cause the ids that left by it (SEM T8).
+"""Remembers why ids have no event any more: for each cause the ids that left by it (SEM T8).
 
-Events leave in ranges, or scattered among those that stay, so this takes about as much room as
-the set of what is stored has gaps; how many events there are, or were, does not matter. Beyond
-a bound the lower half of the ids is forgotten.
+Events leave in ranges, or scattered among those that stay, so this takes about as much memory as
+the set of stored ids has gaps, however many events there are or were. Beyond a limit the lower half
+of the ids is forgotten.
 
-One cause is told without being written down: an id that was given, has no event, and is none of
-the others', has the usual one. On a channel with publish keys, where each publish takes scattered
-events of earlier ones away, that is their replacement; else that nothing was ever stored.
+One cause is implied: an id below the next one that has no event and no recorded cause has the usual
+cause. On a channel with publish keys, where each publish removes scattered earlier events, that is
+their replacement; otherwise it is that nothing was ever stored.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ PIECES_MAX: Final = 4_096
 """Ranges, or bitmaps of 1,024 ids, kept for a channel."""
 
 NEVER: Final = "never"
-"""Nothing was stored under the id: a transient event, one that nobody was interested in, one in
-memory only that a restart has lost, or an id that was passed over."""
+"""Nothing was stored under the id: a transient event, one that nobody had interest in, one in
+memory that a restart has lost, or an id that was skipped."""
 FORGOTTEN: Final = "forgotten"
 """It left so long ago, and so many ranges have left since, that the realm does not know why."""
 
@@ -30,7 +30,7 @@ Kept = tuple[tuple[str, Ids], ...]
 
 
 class Departures:
-    """Which ids have left, and why."""
+    """The ids that have left, with their causes."""
 
     def __init__(self, known_from: int = 0, *, keyed: bool = False) -> None:
         self.known_from = known_from
@@ -100,7 +100,7 @@ class Departures:
         return {str(why): ids.copy() for why, ids in found.items() if ids and why != NEVER}
 
     def restore(self, known_from: int, kept: Kept, end: int, stored: IdSet) -> None:
-        """Go on from what was kept; ids before ``end`` were given."""
+        """Continue from a snapshot; ids below ``end`` are in use."""
         self.known_from = known_from
         left = {cause: id_set(ids) for cause, ids in kept}
         if self.usual != NEVER:
@@ -126,5 +126,5 @@ def _absent(span: Span, stored: IdSet) -> IdSet:
 
 
 def as_kept(left: dict[str, IdSet]) -> Kept:
-    """As snapshots hold it."""
+    """The form in which snapshots hold it."""
     return tuple((cause, written(ids)) for cause, ids in sorted(left.items()))

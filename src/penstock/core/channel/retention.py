@@ -1,8 +1,8 @@
 """What leaves a channel without being consumed, and why (SEM T1-T4).
 
-Ages are kept per publish, not per event: a list of (first id, time), coalesced while publishes
-are closer together than the TTL can tell. Events with a TTL of their own are kept by when it
-ends, coalesced in the same way.
+Ages are kept for publishes, not for events: a list of (first id, time), in which publishes are
+joined that are closer together than the TTL can distinguish. Events with a TTL of their own are
+kept by when it ends, joined in the same way.
 """
 
 from __future__ import annotations
@@ -137,11 +137,8 @@ class Ages:
     def own_ttl(
         self, at_us: int, ttls: tuple[tuple[int, Spans], ...], *, exact: bool = False
     ) -> None:
-        """Events whose own TTL replaces the channel's (SEM T2).
-
-        Unless it is to be ``exact``, events that end closer together than their TTL can tell
-        end together, with the first of them.
-        """
+        """Note events whose own TTL replaces the channel's (SEM T2). Unless ``exact``, events that
+        end closer together than their TTL can distinguish end together, with the first of them."""
         for ttl_ms, spans in ttls:
             if ttl_ms <= 0:
                 continue
@@ -169,7 +166,7 @@ class Ages:
             entries.insert(i, (first, at_us))
 
     def own_of(self, ids: IdSet) -> tuple[tuple[int, Spans], ...]:
-        """Which of ``ids`` have a TTL of their own, by when it ends."""
+        """The part of ``ids`` that have a TTL of their own, by when it ends."""
         if not self._own_ids.overlap(ids):
             return ()
         found = ((ends_us, own.overlap(ids).spans) for ends_us, own in sorted(self._own.items()))
@@ -213,7 +210,7 @@ class Ages:
         return end
 
     def _due(self, now_us: int) -> Iterator[int]:
-        """The times that have come; a heap has them at its top, so no other is looked at."""
+        """The ends that have passed. They are at the top of a heap, so no others are examined."""
         places = [0]
         while places:
             place = places.pop()

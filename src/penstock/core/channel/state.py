@@ -1,4 +1,4 @@
-"""All that a channel knows: what it stores, its durables and subscribers."""
+"""The state of a channel: what it stores, its durables and subscribers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ONE_EVENT = Digest(count=1, size=0, largest=0)
 
 
 class Rules(Struct, frozen=True):
-    """What every channel of a realm goes by: the registries and the realm's limits."""
+    """What all channels of a realm have in common: the registries and the realm's limits."""
 
     types: ChannelTypes
     engines: Engines
@@ -48,16 +48,16 @@ class ChannelState:
     """Hard state (rebuilt from facts) and soft state (sessions) of one channel."""
 
     has_left: bool = False
-    """Soft: a client is gone, or one has come that does not acknowledge by itself; what its
-    durable is owed may have to be kept (SEM J7)."""
+    """Soft: a client left, or a manual-ack client joined: events passing through memory may have to
+    be written (SEM J7)."""
     absent: int = 0
     """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
     lost: int = 0
     """Soft: events whose block was damaged when the realm started; part of what counts as
     quarantined (SEM S1)."""
     overdue: int = 0
-    """Soft: events expired or above the capacity that still have to move to the dead event store.
-    Meanwhile nothing is delivered: none of them may be (SEM T1)."""
+    """Soft: number of events, expired or above the capacity, that still have to move to the dead
+    event store. Nothing is delivered meanwhile, because these must not be (SEM T1)."""
     delivered: int = 0
     """Soft: events sent since the realm started to those who have no durable, and by durables that
     are gone; browses do not count."""
@@ -66,7 +66,7 @@ class ChannelState:
     dirty: bool = False
     """Soft: something changed that may lead to a delivery."""
     granted_through: int = 0
-    """Soft: the clients of durables have been offered what is below."""
+    """Soft: id below which clients of durables have been offered everything."""
     sent_through: int = 0
     """Soft: the same of plain subscribers."""
     may_pass: bool = False
@@ -74,7 +74,7 @@ class ChannelState:
     swept_us: int = 0
     """Soft: when it was last looked for events that are due."""
     dead_work = 0
-    """Soft: how often selectors look at a dead event where it goes."""
+    """Soft: work of selectors on a dead event where it goes, in examinations."""
 
     def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
         self.name = name
@@ -115,9 +115,9 @@ class ChannelState:
         self.cancelled: list[int] = []
         """Soft: demands cancelled, to be confirmed."""
         self.recalls: list[Recall] = []
-        """Soft: recalls that clients have to hear of."""
+        """Soft: recalls that clients have to be told of."""
         self.fresh = IdSet()
-        """Soft: acknowledged events to be looked at for removal."""
+        """Soft: acknowledged events that may be removed."""
 
     def define(self, definition: Definition) -> None:
         """Take on attributes, and what they mean for every publish until they are edited."""
@@ -128,8 +128,8 @@ class ChannelState:
         self.writes_only_events = not (
             self.moves_dead or type.home == "pages" or engine.needs_interest
         )
-        """Whether a publish, with what is due to leave before it, writes nothing besides its own
-        events: nothing moves to a dead event store, into pages, or out of memory."""
+        """Whether a publish, with the events that are due to leave before it, writes nothing but
+        its own events: nothing moves to a dead event store, into pages, or out of memory."""
         is_on_disk = type.home == "journal" and not type.volatile(_ONE_EVENT)
         is_limited = bool(definition.capacity or definition.keys)
         self.adds_only = (
@@ -137,7 +137,7 @@ class ChannelState:
             and not (is_limited or type.relays)
             and not (engine.merges or engine.needs_interest)
         )
-        """Whether neither a limit nor a key, type or engine has a say in what is published."""
+        """Whether no limit, key, type or engine affects what is published."""
         storage = definition.storage
         self.adds_columns = storage.priority != PRIORITY_DEFAULT or storage.stamp_dictionary
         """Whether the channel adds something to every event (SEM S)."""
@@ -174,7 +174,7 @@ class ChannelState:
 
     @property
     def chosen_by(self) -> set[str]:
-        """The selectors by which plain subscribers say what they wait for (SEM J2)."""
+        """The selectors of plain subscribers, by which they say what they wait for (SEM J2)."""
         if not self.engine.needs_interest:
             return set()
         return {s.selector for s in self.subscribers.values() if s.selector and s.has_interest}
@@ -196,7 +196,8 @@ class ChannelState:
 
     @property
     def readable(self) -> IdSet:
-        """What is stored, and what has left it and still goes by those who are there."""
+        """The stored events, and those that have left and are still offered to connected
+        clients."""
         if not (self.relayed or self.leaving):
             return self.stored
         there = self.stored.copy()
@@ -224,7 +225,7 @@ class ChannelState:
         return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us)
 
     def looked_at_from(self, event_id: int) -> None:
-        """Somebody wants nothing from here on any more: what may leave now is looked at."""
+        """Note that somebody wants nothing from here on any more, so that events may be removed."""
         if self.engine.needs_interest:
             self.fresh.add_all(self.stored.within(Span(event_id, 1 << 62)))
         else:
@@ -259,7 +260,7 @@ class ChannelState:
             return True
         if self.moves_dead and self.excess:
             return True
-        if self.overdue:  # it may not be any more: a TTL was edited, room was made
+        if self.overdue:  # no longer so after a TTL was edited, or room was made
             return True
         if not (self.definition.ttl or self.ages.ends_us):
             return False
@@ -268,7 +269,7 @@ class ChannelState:
 
 
 def _own_durables(definition: Definition, type: ChannelType) -> dict[str, Durable]:
-    """What there is from the beginning: the readers of a queue."""
+    """The durables that exist from the beginning: the readers of a queue."""
     if definition.kind != "queue":
         return {}
     return {

@@ -1,10 +1,9 @@
 """A durable subscription: the ledger of what one named reader still has to see (SEM D).
 
-This file is mechanism. Policy, who may attach and who is served next, is a ``Kind``;
-each kind is one file in ``penstock.core.durables``.
-
-Ids below ``head`` are kept as sets; everything stored from ``head`` on is outstanding without
-being written down, so a durable nobody reads costs nothing per event.
+This file is mechanism. Policy, which is who may attach and who is served next, is a ``Kind``; each
+kind is one file in ``penstock.core.durables``. Ids below ``head`` are kept as sets; everything
+stored from ``head`` on is outstanding without being recorded, so a durable that nobody reads costs
+nothing per event.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class Durable:
     """Outstanding events of one durable, and who holds which."""
 
     __slots__ = (
-        "__weakref__",  # what others remember of it goes with it
+        "__weakref__",  # others keep notes on it that end with it
         "acknowledged",
         "cluster_wide",
         "delivered",
@@ -74,14 +73,14 @@ class Durable:
         self.outstanding = IdSet()
         """Hard state, below ``head``: not yet settled."""
         self.ready = IdSet()
-        """Soft state: outstanding and in nobody's hands."""
+        """Soft: outstanding and with no client."""
         self.parked = IdSet()
         """Soft state: rolled back, waiting for the next attach."""
         self.levels: dict[int, IdSet] = {}
         """Redelivery counts: ``levels[n]`` holds the ids redelivered n times, if there are any."""
         self.rolled_back = IdSet()
-        """Where it does not come at once: given back, and not settled since. No acknowledgement of
-        a later event covers it unless it was delivered again."""
+        """For cumulative types that do not redeliver at once: rolled back and not settled since.
+        Acknowledging a later event does not cover them unless they were delivered again."""
         self.seats: list[Seat] = []
         self.read_us = 0
         """When a client last got or settled something."""
@@ -112,7 +111,7 @@ class Durable:
                 ledger.discard_all(gone)
 
     def settle_all(self, ids: IdSet) -> None:
-        """Acknowledged, or gone from the channel."""
+        """Note that these are acknowledged, or have left the channel."""
         self._take_back(ids)
         waited = len(self.ready)
         sets = (self.outstanding, self.ready, self.parked, self.rolled_back)
@@ -145,7 +144,8 @@ class Durable:
         """Take ``ids`` out of all hands; they return, uncounted, with the next attach."""
         self._take_back(ids)
         parked = self.outstanding.overlap(ids)
-        parked.discard_all(self.ready)  # read back after a restart, it waits for the next anyway
+        # read back after a restart, it waits for the next client anyway
+        parked.discard_all(self.ready)
         self.parked.add_all(parked)
 
     def unsent(self, ids: IdSet) -> None:
@@ -192,14 +192,14 @@ class Durable:
             self.levels.setdefault(1, IdSet()).add_all(back)
 
     def came(self, ids: IdSet) -> None:
-        """Read back: ``ids`` are stored, though what was known of them said that they only passed
-        (SEM J7). What was given back is outstanding."""
+        """Note at recovery that ``ids`` are stored, although earlier facts said that they only
+        passed (SEM J7). Those that were given back are outstanding."""
         back = self.rolled_back.overlap(ids)
         self.outstanding.add_all(back)
         self.ready.add_all(back)
 
     def reach(self, end: int, stored: IdSet) -> None:
-        """Write down what is outstanding up to ``end``."""
+        """Record what is outstanding up to ``end``."""
         if end <= self.head:
             return
         if not self.selector:
@@ -219,13 +219,13 @@ class Durable:
             self._unpark()
         at = len(self.seats)
         if at and self.seats[-1].reach:
-            at -= 1  # who was served last has had its turn
+            at -= 1  # the last one served has had its turn
         self.seats.insert(at, seat)
 
     def hold(self, seat: Seat, span: Span, stored: IdSet) -> None:
         """Hand what is ready of ``span``, below the channel's next id, to a sole seat."""
         if seat.recalls:
-            return  # its client is told first
+            return  # its client has to be told first
         self.reach(span.end, stored)
         taken = self.ready.within(span)
         self.ready.remove_all(taken)
@@ -244,7 +244,7 @@ class Durable:
         self.ready.add_all(ids)
 
     def passed(self, ids: IdSet) -> None:
-        """They are gone; whom they have not reached will not see them."""
+        """Note that passing events are gone; clients that have not got them will not."""
         missed = self.ready.remove_all(ids)
         if self.lanes is not None:
             self.lanes.settled(IdSet(), len(missed), self.ready)
@@ -253,7 +253,7 @@ class Durable:
                 seat.wanted.remove_all(ids)
 
     def detach(self, subscription: int) -> None:
-        """The seat is left; what it held is nobody's. Counting was the business of a fact."""
+        """Remove a seat; nobody has what it held. A fact has counted the deliveries."""
         seat = self.seat_of(subscription)
         if seat is None:
             return
@@ -261,7 +261,7 @@ class Durable:
         self.seats.remove(seat)
         if self.lanes is not None:
             self.lanes.left(seat)
-        if seat.reach:  # it was served: what it rolled back is for whoever takes over
+        if seat.reach:  # it was served, so what it rolled back is for its successor
             self._unpark()
 
     def grants(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
@@ -318,8 +318,8 @@ class Durable:
         return tuple(found)
 
     def _selective(self, stored: IdSet, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
-        """Grant events where some seats want only some of them: what one seat leaves stays ready
-        for another."""
+        """Grant events where some seats want only some of them: what one seat does not take stays
+        ready for others."""
         granted: list[tuple[Seat, Spans]] = []
         idle = 0
         self.reach(below, stored)
@@ -359,7 +359,7 @@ class Durable:
         return self.ready.count(Span(0, below))
 
     def _fill(self, wanted: int, stored: IdSet, below: int) -> None:
-        """Pull from beyond ``head`` until ``wanted`` events are ready."""
+        """Take events from beyond ``head`` until ``wanted`` are ready."""
         if self.selector:
             return
         while len(self.ready) < wanted:
@@ -402,7 +402,7 @@ class Durable:
         Ids that are settled or gone already are left out: a second ack has no effect, and an
         event may be purged while it is in a client's hands (SEM T9).
         """
-        named = IdSet(spans)  # an id named twice is settled once
+        named = IdSet(spans)  # an id that is named twice is settled once
         mine = seat.in_flight.overlap(named)
         if len(mine) != len(named):
             due = self.wanting(named.overlap(stored))
@@ -430,11 +430,12 @@ class Durable:
         covered = Span(0, min(event_id + 1, seat.reach))
         settled = self.outstanding.within(covered)
         settled.discard_all(self.rolled_back)
-        settled.add_all(seat.in_flight.within(covered))  # what is never stored is only there
+        # events that are never stored are only there
+        settled.add_all(seat.in_flight.within(covered))
         return settled
 
     def wanting(self, ids: IdSet) -> IdSet:
-        """The part of ``ids``, all of them stored, that is outstanding here."""
+        """The part of ``ids``, all stored, that is outstanding here."""
         found = self.outstanding.overlap(ids)
         if not self.selector:
             found.add_all(ids.within(Span(self.head, 1 << 62)))
@@ -473,7 +474,7 @@ class Durable:
 
     @property
     def recalls(self) -> bool:
-        """Whether what was sent may be taken back (SEM D11)."""
+        """Whether events may be recalled after they were sent (SEM D11)."""
         return self.strict_order or self.lanes is not None
 
     @property
@@ -485,7 +486,7 @@ class Durable:
         return sum(map(len, self.levels.values()))
 
     def state(self, lost: IdSet | None = None) -> DurableState:
-        """As a snapshot keeps it; without ``lost``, which no restart finds."""
+        """The form in which a snapshot keeps it, without ``lost``, which no restart finds."""
         outstanding, rolled_back = self.outstanding, self.rolled_back
         levels = sorted(self.levels.items())
         if lost:

@@ -1,9 +1,9 @@
-"""Lanes (SEM D11): a durable with ``order_by`` keeps order among the events of one value of a
+"""Lanes (SEM D11): a durable with ``order_by`` keeps order among events with the same value of a
 property, and serves different values to different clients at the same time.
 
-A lane has one owner from the first of its events that is sent until none of them is in flight.
-Soft state: which lane an event is in is asked of the shell when somebody has room for it, once
-for each event; a durable nobody reads, or a restart, costs nothing.
+A lane has one owner from the first of its events that is sent until none of them is in flight. This
+is soft state: the shell is asked for the lane of an event once, when somebody has room for it. A
+durable that nobody reads, or a restart, costs nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class AssignLanes(Command, frozen=True):
 
     durable: str
     through: int
-    """All that is due below it has been looked at."""
+    """Id below which all due events have been examined."""
     keys: Sequence[Hashable]
-    """One for each lane; equal ones are the same lane at every look."""
+    """One key for each lane; equal keys always mean the same lane."""
     ends: Sequence[int]
-    """Where in ``ids`` each lane ends."""
+    """End of each lane in ``ids``."""
     ids: array[int]
     """Lane by lane, ascending in each."""
 
@@ -47,7 +47,7 @@ class _Lane:
         self.queue: array[int] = array("q")
         """Ids ascending, eight bytes each: a lane may be blocked for long."""
         self.at = 0
-        """Where ``queue`` begins by now."""
+        """The first entry of ``queue`` that is still in use."""
         self.back: list[int] = []
         """Given back: a heap."""
         self.held: set[int] | None = None
@@ -82,13 +82,13 @@ class _Lane:
 
 
 class Lanes:
-    """Which lane each event that was looked at is in, and who owns which lane."""
+    """The lane of each examined event, and the owner of each lane."""
 
     __slots__ = ("_free", "_heads", "_in_flight", "_lanes", "_own", "_stale", "through", "waiting")
 
     def __init__(self) -> None:
         self.through = 0
-        """Events below this have been looked at."""
+        """Id below which events have been examined."""
         self._lanes: dict[Hashable, _Lane] = {}
         self._in_flight: dict[int, _Lane] = {}
         self._heads: dict[int, _Lane] = {}
@@ -96,16 +96,16 @@ class Lanes:
         self._free: list[int] = []
         """Heads of lanes without an owner: a heap, and some that are not any more."""
         self._own: dict[int, list[int]] = {}
-        """For each seat, a heap of the heads of the lanes it owns."""
+        """For each seat, a heap of the first events of the lanes it owns."""
         self.waiting = 0
         """Events that wait, and some that have left."""
         self._stale = 0
-        """How many have left that may still be waiting here."""
+        """Number of entries in the queues whose events have left."""
 
     # --- who comes and goes ----------------------------------------------------------------
 
     def assigned(self, looked: AssignLanes) -> None:
-        """Events were looked at."""
+        """Note the lanes of events that were examined."""
         self.through = looked.through
         first = 0
         for key, end in zip(looked.keys, looked.ends, strict=True):
@@ -120,8 +120,8 @@ class Lanes:
         self.waiting += len(looked.ids)
 
     def settled(self, ids: IdSet, waited: int, ready: IdSet) -> None:
-        """Forget events that are settled or gone. ``waited`` of them were ready; ``ready`` are the
-        events that are ready now."""
+        """Forget events that are settled or gone. ``waited`` of them were ready; ``ready`` are
+        those that are ready now."""
         for event_id in self._held_of(ids):
             self._let_go(event_id)
         self._stale += waited
@@ -150,7 +150,7 @@ class Lanes:
         return later
 
     def left(self, seat: Seat) -> None:
-        """The seat is gone, and all it held has been returned."""
+        """Remove a seat; all it held has been returned."""
         self._own.pop(seat.subscription, None)
 
     # --- who is served ---------------------------------------------------------------------
@@ -231,7 +231,7 @@ class Lanes:
     # --- inside ----------------------------------------------------------------------------
 
     def _held_of(self, ids: IdSet) -> list[int]:
-        """Which of ``ids`` are in flight, ascending."""
+        """The part of ``ids`` that are in flight, ascending."""
         if len(ids) <= len(self._in_flight):
             return [event_id for event_id in ids if event_id in self._in_flight]
         return sorted(event_id for event_id in self._in_flight if event_id in ids)

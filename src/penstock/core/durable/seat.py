@@ -1,6 +1,6 @@
 """Seats of a durable, and the protocol of durable types (SEM D).
 
-A seat is one attached subscription; a :class:`Kind` says who may sit, and who is served next. Each
+A seat is an attached subscription; a :class:`Kind` says who may attach and who is served next. Each
 kind is one file in ``penstock.core.durables``.
 """
 
@@ -14,7 +14,7 @@ from penstock.core.vocabulary.messages import Spans
 
 
 class Seat:
-    """One attached subscription, its window, and what it holds unsettled."""
+    """An attached subscription, its window, and the unsettled events it holds."""
 
     __slots__ = (
         "auto_ack",
@@ -47,9 +47,10 @@ class Seat:
         sole: bool = False,
     ) -> None:
         self.sole = sole
-        """It has the durable for itself, and takes events by id."""
+        """Whether it holds the durable alone, and takes events by id."""
         self.auto_ack = auto_ack
-        """The client acknowledges what it was handed without being told to (SEM D5)."""
+        """Whether the client acknowledges events as it hands them out, without being told to (SEM
+        D5)."""
         self.subscription = subscription
         self.session = session
         self.window = window
@@ -61,7 +62,7 @@ class Seat:
         self.stalled = False
         """The session's connection cannot take more right now."""
         self.is_full = False
-        """Its client has no room for more bytes right now."""
+        """Whether its client has no room for more bytes now."""
         self.is_choosing = False
         """Its own selector is being put to what it is to get next."""
         self.recalls: list[IdSet] = []
@@ -69,9 +70,9 @@ class Seat:
         self.refused = IdSet()
         """Events its client does not want again, though another client may have them."""
         self.selector = selector
-        """This reader's own; the durable's is applied before (SEM Q1)."""
+        """The reader's own selector; the durable's is applied before it (SEM Q1)."""
         self.wanted = IdSet(Span(*span) for span in matched) if selector else None
-        """With a selector: the ids it matches, of what is stored."""
+        """With a selector, the stored ids that it matches; otherwise None."""
 
     @property
     def credit(self) -> int:
@@ -119,8 +120,8 @@ class Kind(Protocol):
 
     @property
     def orders_strictly(self) -> bool:
-        """Whether a durable of it may have ``strict_order``: only where one is served at a time
-        and what is rolled back returns at once (SEM D11)."""
+        """Whether a durable of this kind may have ``strict_order``: only if one client is served at
+        a time, and events that are rolled back return at once (SEM D11)."""
         ...
 
     @property

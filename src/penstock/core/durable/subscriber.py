@@ -55,21 +55,22 @@ class Subscriber:
         """The durable whose redelivery counts it shows."""
         self.stalled = False
         self.is_full = False
-        """Its client has no room for more bytes, whatever its credit."""
+        """Whether its client has no room for more bytes, whatever its credit."""
         self.is_choosing = False
         """Its selector is being put to what it is to get next."""
         self.asks = False
-        """Whether it is to be told once it has all there is, or no credit left."""
+        """Whether it has to be told once it has everything, or no credit is left."""
         self.pulls = False
         """Whether it has asked for what there is, and so takes events when it likes: a synchronous
         consumer (SEM J)."""
         self.confirms = confirms
-        """Whether it says what has arrived; until then it may have to be sent again (SEM J5)."""
+        """Whether it confirms what has arrived; events not confirmed may have to be sent again (SEM
+        J5)."""
         self.unconfirmed = IdSet()
         self.lost_us: int | None = None
-        """When its connection was lost, and it has not come back since."""
+        """When its connection was lost; None: it is connected."""
         self.until = 1 << 62
-        """It was absent for too long: nothing from here on is kept for it."""
+        """Id from which on nothing is kept for it, because it was away for too long."""
         self.missed = IdSet()
         """Events that are no longer kept for it, and events that arrived out of order before its
         connection was lost."""
@@ -108,7 +109,7 @@ class Subscriber:
         return self.cursor if lowest is None else min(lowest, self.cursor)
 
     def lost(self, now_us: int) -> None:
-        """Its connection is gone: what has not arrived is to be sent again."""
+        """Note that its connection is lost: what has not arrived has to be sent again."""
         self.lost_us = now_us
         self.credit = 0
         if self.unconfirmed:
@@ -119,8 +120,8 @@ class Subscriber:
         self.unconfirmed = IdSet()
 
     def takes_place_of(self, former: Subscriber, next_id: int) -> None:
-        """Go on as ``former``, with the same selector; what it was absent for too long for does
-        not come any more."""
+        """Continue in the place of ``former``, with the same selector. Events that it was away for
+        too long for do not come any more."""
         self.only, self.missed, self.pulls = former.only, former.missed, former.pulls
         self.missed.add(Span(former.until, max(former.until, next_id)))
 
@@ -162,18 +163,19 @@ class Subscriber:
         return tuple(taken)
 
     def withheld(self, spans: Spans) -> None:
-        """These, the last of what it was granted, were not sent: it goes on with them."""
+        """Note that ``spans``, the last ones granted to it, were not sent: it continues with
+        them."""
         if spans:
             self.cursor = min(self.cursor, spans[0][0])
             self.credit += sum(end - first for first, end in spans)
             self.unconfirmed.discard_all(IdSet(Span(*span) for span in spans))
 
     def counted(self, spans: Spans) -> int:
-        """How many events of ``spans`` count as delivered; to a browse none."""
+        """How many events of ``spans`` count as delivered; for a browse none."""
         return 0 if self.stop_id is not None else sum(span.size for span in spans)
 
     def answers(self, end: int) -> bool:
-        """Whether what it asks is to be told now, with nothing there from ``end`` on; once."""
+        """Whether it has to be told now that there is nothing from ``end`` on; true once."""
         told = self.asks and (self.cursor >= end or not self.credit)
         self.asks = self.asks and not told
         return told

@@ -1,6 +1,8 @@
-"""Priority: many sessions, of which the first to come is served; the next takes over when it
-leaves. Acknowledged up to and including an event, as exclusive. Deprecated: use exclusive with
-clients that retry."""
+"""Priority: of many clients the one that came first is served; the next takes over when it leaves.
+
+Acknowledgements are cumulative, as on exclusive durables. Deprecated: use exclusive with clients
+that retry.
+"""
 
 from __future__ import annotations
 

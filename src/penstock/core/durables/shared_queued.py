@@ -24,8 +24,8 @@ class SharedQueued:
         return True
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Nobody while a window is being worked on, unless nobody else is there; then the one
-        whose turn it is."""
+        """Nobody while a client works on a window, unless it is the only one; then the client whose
+        turn it is."""
         if len(seats) > 1 and any(seat.in_flight for seat in seats):
             return ()
         return [seat for seat in seats if seat.credit > 0][:1]

@@ -1,8 +1,8 @@
 """JMS: an event stays only while somebody waits for it; nothing is replayed (SEM J2-J4, J6).
 
-What only those want who are there, and take it without being asked again, passes through
-memory: plain subscribers that are sent events, and the clients of exclusive and priority
-durables that acknowledge by themselves. For all others the channel's type keeps it.
+Events that only connected clients want, which take them without a request of their own, pass
+through memory: those of plain subscribers, and of clients of exclusive and priority durables that
+acknowledge automatically. For all others the channel's type decides where events are kept.
 """
 
 from __future__ import annotations

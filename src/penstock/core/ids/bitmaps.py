@@ -21,17 +21,18 @@ LAST = BLOCK - 1
 FULL = (1 << BLOCK) - 1
 
 _FEW_PLACES = 32
-"""Up to here it is quicker to take the lowest bit again and again than to look at every byte."""
+"""Up to this number of places, taking the lowest bit repeatedly is faster than reading every
+byte."""
 
 _FEW_KEYS = 40
-"""Up to here it is quicker to take keys out of their list one by one."""
+"""Up to this number of keys, deleting one by one from their list is faster."""
 
 _BYTES = BLOCK // 8 + 1
 _IN_BYTE = [[place for place in range(8) if byte >> place & 1] for byte in range(256)]
 
 
 def _places(bits: int, base: int) -> list[int]:
-    """Which bits are set, the lowest counted from ``base``."""
+    """The set bits, the lowest counted from ``base``."""
     if bits.bit_count() <= _FEW_PLACES:
         found = []
         while bits:
@@ -55,7 +56,7 @@ def runs_of(bits: int, base: int) -> Runs:
 
 
 def run_count(bits: int) -> int:
-    """How many runs one bitmap has."""
+    """The number of runs in one bitmap."""
     return (bits & ~(bits << 1)).bit_count()
 
 
@@ -331,12 +332,12 @@ class Blocks:
 
     @property
     def size(self) -> int:
-        """How many ids there are, counted."""
+        """The number of ids, counted."""
         full = size((self.lows, self.highs))
         return sum(map(int.bit_count, self.bits.values())) + (full << SHIFT)
 
     def count(self, first: int, end: int) -> int:
-        """How many ids are inside a range that is not empty."""
+        """The number of ids in a range that is not empty."""
         key, last = first >> SHIFT, end >> SHIFT
         if key == last:
             return (self.bits_at(key) >> (first & LAST) & ((1 << (end - first)) - 1)).bit_count()
@@ -350,7 +351,7 @@ class Blocks:
         return found + (size(part(self.lows, self.highs, key, last)) << SHIFT)
 
     def next_run(self, at_or_after: int, limit: int) -> tuple[int, int] | None:
-        """The lowest run at or after an id, at most ``limit`` ids of it."""
+        """The lowest run at or after an id, cut to ``limit`` ids."""
         first = self._first(at_or_after)
         if first is None:
             return None
@@ -410,7 +411,7 @@ class Blocks:
         return len(self.lows) + sum(map(run_count, self.bits.values())) <= runs
 
     def runs(self) -> Runs:
-        """All ids, as runs."""
+        """All ids as runs."""
         firsts: list[int] = []
         ends: list[int] = []
         whole = 0
@@ -444,7 +445,7 @@ class Blocks:
 
 
 def _join(firsts: list[int], ends: list[int], more_firsts: list[int], more_ends: list[int]) -> None:
-    """Append runs, the first of which may touch the last one."""
+    """Append runs, the first of which may touch the last existing one."""
     if ends and ends[-1] == more_firsts[0]:
         ends.pop()
         del more_firsts[0]

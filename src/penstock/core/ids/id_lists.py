@@ -1,13 +1,12 @@
-"""Ids written down one by one: for what newer events of a publish key replace, which is scattered
-so widely that neither ranges nor bitmaps are shorter, let alone faster.
+"""Lists of single ids, for what newer events of a publish key replace: these ids are so scattered
+that neither ranges nor bitmaps are shorter or faster.
 
-A list is the ids, eight bytes each; or a byte that says how long a gap is, the first id, and the
-gaps between the ids, two or four bytes each; or, where that is shorter, a byte for most gaps, and
-three for those of 255 and more: then the number of gaps comes first, and a zero may come last. Its
-length tells which: only that of the first is even.
+There are three forms. The ids, with eight bytes each; or a byte that tells the size of a gap, the
+first id, and the gaps between ids with two or four bytes each; or, if that is shorter, a byte for
+most gaps and three for gaps of 255 and more, after the number of gaps, with possibly a zero at the
+end. The length tells the form: only that of the first is even.
 
-Who lists a set and who reads the list are mostly the same, a moment apart; so the newest list is
-remembered with its set.
+Who writes a list usually reads it a moment later, so the newest list is remembered with its set.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ def _written(ids: array[int]) -> bytes:
 
 
 def gap_bytes(widest: int, gaps: int, wide: int) -> int:
-    """How many bytes each gap takes, if so many of them are :data:`WIDE` or more, and one is
-    ``widest``; 0: the ids are listed themselves."""
+    """Bytes for each gap if ``wide`` of the gaps are :data:`WIDE` or more and the widest is
+    ``widest``; 0: the ids themselves are listed."""
     if widest < 1 << 16 and COUNT_BYTES + gaps + 2 * wide + 1 < 2 * gaps:
         return 1
     return next((size for size in GAP_TYPES if widest < 1 << 8 * size), 0)
@@ -75,7 +74,7 @@ def head(size: int, first: int) -> bytes:
 
 def short(first: int, gaps: int, narrow: bytes) -> bytes:
     """A list with gaps of one byte, and three: ``narrow`` are their bytes."""
-    padding = bytes(len(narrow) % 2)  # what comes before is odd
+    padding = bytes(len(narrow) % 2)  # the bytes before have an odd length
     return head(1, first) + gaps.to_bytes(COUNT_BYTES, "little") + narrow + padding
 
 
@@ -86,7 +85,7 @@ def _bytes(numbers: array[int]) -> bytes:
 
 
 def remember(written: bytes, ids: IdSet) -> None:
-    """``written`` lists ``ids``: who has both already says so."""
+    """Remember that ``written`` lists ``ids``, to save the reader from parsing it."""
     _ListMemory.newest = (written, ids)
 
 
@@ -122,7 +121,7 @@ def _numbers(kind: str, written: bytes) -> array[int]:
 
 
 def count_in(written: bytes) -> int:
-    """How many ids are listed."""
+    """The number of listed ids."""
     if len(written) % 2 == 0:
         return len(written) // ID_BYTES
     if written[0] == 1:

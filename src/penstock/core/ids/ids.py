@@ -15,10 +15,10 @@ from penstock.core.ids.packing import pack, unpack
 from penstock.core.ids.ranges import Runs, cut, merged, part, put, size
 
 _MANY = 64
-"""With more runs than this a set goes over to blocks."""
+"""Number of runs above which a set changes to blocks of bitmaps."""
 
 _FEW = 16
-"""With no more than this it comes back. Far enough apart that no set goes to and fro."""
+"""Number of runs below which it changes back; far enough apart that no set changes to and fro."""
 
 
 class Span(NamedTuple):
@@ -150,7 +150,7 @@ class IdSet:
             self._scatter()
 
     def remove(self, span: Span) -> IdSet:
-        """Take ``span`` out; return the part of it that was in."""
+        """Remove ``span``; gives the part of it that was in the set."""
         first, end = span
         if first >= end:
             return IdSet()
@@ -192,7 +192,7 @@ class IdSet:
         return _of_blocks(blocks.within(first, end))
 
     def count(self, span: Span) -> int:
-        """How many ids of this set are inside ``span``."""
+        """The number of ids of this set in ``span``."""
         first, end = span
         if first >= end:
             return 0
@@ -257,7 +257,7 @@ class IdSet:
         return removed
 
     def discard_all(self, other: IdSet) -> None:
-        """Take every id of ``other`` out, where nobody asks which of them were in."""
+        """Remove every id of ``other``, without finding out which of them were in the set."""
         if not self._size or not other._size:
             return
         if other is self:
@@ -310,7 +310,7 @@ class IdSet:
 
     @property
     def pieces(self) -> int:
-        """How much room it takes: ranges, or bitmaps where it is scattered."""
+        """A measure of its memory: ranges, or bitmaps if it is scattered."""
         return len(self._firsts) if self._blocks is None else len(self._blocks.keys)
 
     @property

@@ -76,7 +76,7 @@ def _write(out: bytearray, number: int) -> None:
 
 
 def unpack(packed: bytes) -> Blocks:
-    """The set that ``pack`` wrote. Raises ``ValueError``, saying what is wrong, for other bytes."""
+    """The set that ``pack`` wrote. Raises ``ValueError``, with the reason, for other bytes."""
     if not packed or packed[0] != _VERSION:
         raise ValueError(f"not a packed set of ids of version {_VERSION}")
     reading = _PackedReader(packed)

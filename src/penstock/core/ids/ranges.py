@@ -70,7 +70,7 @@ def put(firsts: list[int], ends: list[int], first: int, end: int) -> int:
 
 
 def cut(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
-    """Take a range out; return the part of it that was in."""
+    """Remove a range; gives the part of it that was in."""
     left = bisect_right(ends, first)
     right = bisect_left(firsts, end)
     if left >= right:
@@ -105,5 +105,5 @@ def part(firsts: list[int], ends: list[int], first: int, end: int) -> Runs:
 
 
 def size(runs: Runs) -> int:
-    """How many ids the runs hold."""
+    """The number of ids in the runs."""
     return sum(runs[1]) - sum(runs[0])

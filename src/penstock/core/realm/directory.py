@@ -67,7 +67,7 @@ class Directory:
         self.publishing_paused = False
         self._numbers: dict[str, ChannelId] = {}
         self._schedules: dict[str, ChannelId] = {}
-        """By the name of the channel or queue whose schedule it is."""
+        """Ids of schedules, by the name of their channel or queue."""
         self.next_number = 1
 
     # --- deciding ------------------------------------------------------------------------
@@ -260,7 +260,7 @@ class Directory:
         del names[key]
 
     def _place(self, name: str, definition: Definition) -> tuple[dict[str, ChannelId], str]:
-        """Where the number of a store is kept, and under what."""
+        """The dictionary that holds the number of a store, and its key there."""
         if definition.kind == "schedule":
             return self._schedules, name.removeprefix(SCHEDULE_PREFIX)
         return self._numbers, name
@@ -299,7 +299,7 @@ class Directory:
         return self._schedules.get(self.channels[channel_id].state.name)
 
     def dead_event_store_of(self, channel_id: int) -> ChannelId | None:
-        """Where dead events of ``channel_id`` go."""
+        """The channel or queue that dead events of ``channel_id`` go to; None: none."""
         name = self.channels[channel_id].state.definition.dead_event_store
         return self._numbers.get(name) if name else None
 

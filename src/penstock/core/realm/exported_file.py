@@ -1,5 +1,8 @@
-"""A file of an export, as clients and realms tell each other of it. By itself, so that a client
-which exports nothing loads nothing of what a channel is."""
+"""A file of an export, as clients and realms describe it.
+
+It has a module of its own, so that a client that exports nothing does not load the code of
+channels.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from msgspec import Struct
 
 
 class ExportedFile(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One file of an export, as its manifest knows it."""
+    """A file of an export, as its manifest lists it."""
 
     name: str
     size: int

@@ -1,5 +1,5 @@
-"""All there is to know of a channel besides what its events contain: taken out, checked, taken
-over by another realm with every id, durable and count as it was (SEM C7)."""
+"""The state of a channel without the contents of its events: taken out of one realm, checked, and
+taken over by another with every id, durable and count (SEM C7)."""
 
 from __future__ import annotations
 
@@ -28,24 +28,23 @@ from penstock.core.vocabulary.names import durable_name
 from penstock.core.vocabulary.stored_ids import id_set, ranges
 
 _COUNT_MAX = 1 << 20
-"""Redeliveries of one event that anybody could have seen."""
+"""Most redeliveries of one event that are credible."""
 
 
 class ExportedState(Struct, frozen=True, array_like=True):
     """A channel or queue at one point in the order of its realm."""
 
     restored: Restored
-    """With the events and durables that live in memory only: they are part of it while they
-    live."""
+    """The snapshot, with the events and durables that live in memory only."""
     volatile: Spans
     """Stored events that live in memory only."""
 
 
 def exported(state: ChannelState) -> ExportedState:
-    """The channel as it stands. What is in a client's hands is outstanding."""
+    """The channel as it is now; events that clients hold are outstanding."""
     ages, own_expiry = state.ages.state()
     counters = replace(state.counters)
-    counters.relayed += len(state.relayed)  # they pass in this very step
+    counters.relayed += len(state.relayed)  # they pass in this step
     departed = state.departures.kept(state.next_id, state.stored)
     restored = Restored(
         definition=state.definition,
@@ -76,7 +75,7 @@ def _in_ranges(durable: DurableState) -> DurableState:
 
 def take_over(state: ChannelState, taken: ExportedState) -> None:
     """Make a channel just created what the exported one was."""
-    apply(state, replace(taken.restored, died=()))  # it has brought no copy anywhere here
+    apply(state, replace(taken.restored, died=()))  # it has made no copies here
     state.volatile = IdSet(Span(*span) for span in taken.volatile)
 
 
@@ -131,7 +130,7 @@ def _check_bounds(restored: Restored) -> None:
 
 
 def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
-    """Every number that is no range of ids, and between what it has to be."""
+    """Every number that is not a range of ids, with its bounds."""
     yield "the next id", restored.next_id, 0, NEXT_ID_MAX
     yield "what ids are reserved through", restored.reserved, 0, NEXT_ID_MAX
     yield "what is known of what has left", restored.departed_from, -1, restored.next_id
@@ -196,7 +195,7 @@ def _check_spans(what: str, ids: Ids) -> None:
 
 
 def _check_memory(taken: ExportedState, rules: Rules) -> None:
-    """Which events may live in memory only is the type's to say (SEM C1)."""
+    """Refuse events in memory only, if the channel's type does not have these (SEM C1)."""
     name = taken.restored.definition.type
     kind = rules.types[name]
     memory, stored = len(IdSet(taken.volatile)), len(id_set(taken.restored.stored))

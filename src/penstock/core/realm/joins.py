@@ -1,7 +1,7 @@
-"""Joins: what is published on one store is copied to another (SEM L).
+"""Joins: events published on one store are copied to another (SEM L).
 
-A copy carries the path it has come: the stores it was published on before. A store that is on
-the path gets no copy, so no event goes round; and a path does not grow without end.
+A copy carries its path, the stores it was published on before. A store on the path gets no copy, so
+no event goes round in circles, and a path does not grow without end.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Join(Struct, frozen=True, array_like=True):
     """Numbers of the stores."""
     selector: str = ""
     archive: bool = False
-    """To a queue, which keeps what comes to it on two ways twice (SEM L3)."""
+    """To a queue, which keeps duplicates that come on two routes (SEM L3)."""
     owner: str = ""
     """``user@host`` that made it, whose rights it copies with; empty: the realm's own."""
     groups: tuple[str, ...] = ()
@@ -54,7 +54,7 @@ class Joins:
         return [join for join in self if join.destination == destination]
 
     def forget(self, channel_id: int) -> None:
-        """A store is gone, and with it the joins from it."""
+        """Remove the joins from and to a store that was deleted."""
         self.by_source.pop(channel_id, None)
 
     def __iter__(self) -> Iterator[Join]:

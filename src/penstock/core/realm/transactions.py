@@ -20,9 +20,9 @@ from penstock.core.vocabulary.errors import (
 )
 
 REMEMBERED_US = 24 * 3_600 * 1_000_000
-"""How long the end of a transaction can be asked for."""
+"""Microseconds for which the outcome of a transaction can be queried."""
 OPEN_MAX_US = REMEMBERED_US
-"""An open transaction nobody ends is forgotten after this long."""
+"""Microseconds after which an open transaction that nobody ends is forgotten."""
 
 OPEN_OF_ONE_MAX = 10_000
 """Transactions one user may have open; all of them, where the realm does not know its users."""
@@ -33,7 +33,7 @@ class Ended(Struct, frozen=True, array_like=True):
     at_us: int
     committed: bool
     spans: tuple[tuple[int, Span], ...] = ()
-    """By store number: the ids its events got."""
+    """The ids that its events got, by number of the store."""
 
 
 class Begun(Struct, frozen=True):
@@ -66,7 +66,7 @@ class Transactions:
         return begun
 
     def ended(self, transaction: str) -> Ended | None:
-        """How it ended; None: it is open. Raises ``NoSuchTransaction``."""
+        """How a transaction ended; None: it is open. Raises ``NoSuchTransaction``."""
         if (ended := self._found(transaction)) is not None:
             return ended
         self.begun(transaction)
@@ -80,8 +80,8 @@ class Transactions:
     # --- changes -------------------------------------------------------------------------
 
     def begin(self, transaction: str, at_us: int, below_capacity: Collection[int]) -> None:
-        """Soft state. The same again is no error, the answer may have been lost; one that grows
-        names its further stores as it comes to them."""
+        """Begin a transaction (soft state). A repetition is not an error, because the answer may
+        have been lost; a transaction that grows names further stores as it reaches them."""
         self._forget(at_us)
         if self._found(transaction) is not None:
             self.begun(transaction)
@@ -117,7 +117,8 @@ class Transactions:
 
 
 def _drop_before(known: dict[str, Begun] | dict[str, Ended], horizon_us: int) -> None:
-    """Entries are in the order of time: only those that go are looked at."""
+    """Drop old entries. They are in the order of time, so only those that are dropped are
+    examined."""
     while known:
         oldest = next(iter(known))
         if known[oldest].at_us > horizon_us:

@@ -1,7 +1,7 @@
-"""Messages for wrong arguments, in words about the argument.
+"""Messages about wrong arguments, in terms of the argument.
 
 msgspec says ``Expected `int`, got `str` - at `$.capacity` ``. A user reads "capacity must be an
-integer, not 'many'", whichever way the value came: from Python, over HTTP, or from a file.
+integer, not 'many'", whether the value came from Python, over HTTP, or from a file.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOML: Final[_Vocabulary] = {**JSON, "object": "a table", "null": ""}
 """The kinds of values by the names TOML has for them; it has no null."""
 
 ABSENT: Final = object()
-"""In place of a value that is not known."""
+"""Stands for a value that is not known."""
 
 _SHOWN: Final = 80
 """Most characters of a value in a message."""
@@ -60,9 +60,9 @@ def explain(
 ) -> str:
     """Say what is wrong and what would be right, as a clause that begins with the argument.
 
-    ``fault`` is what decoding raised, ``given`` the value it was about, ``kind`` the type that was
-    wanted (it tells the words that may stand in place of a wrong one), and ``whole`` what
-    to call the value where the fault is in no part of it.
+    ``fault`` is the error of decoding, ``given`` the decoded value, ``kind`` the type that was
+    expected (it provides the allowed words), and ``whole`` the name of the value for a fault in no
+    part of it.
     """
     if isinstance(fault, UnicodeDecodeError):
         return f"{whole} must be UTF-8 ({fault.reason} at byte {fault.start})"
@@ -86,7 +86,7 @@ def explain(
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """A faulty value, with the sentences that can be made of it."""
+    """A wrong value, with the sentences that can be made about it."""
 
     subject: str
     shown: str
@@ -187,7 +187,7 @@ def _listed(options: Sequence[str]) -> str:
 
 
 def _shown(subject: str, value: object, words: _Vocabulary) -> str:
-    """A value as it may be repeated; empty: only its kind is told."""
+    """The value for a message; empty if only its type is named."""
     if value is ABSENT or _SECRET.search(subject):
         return ""
     if value is None:

@@ -1,4 +1,4 @@
-"""How many events came to a channel, and which way they went."""
+"""Counters of the events that came to a channel and left it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class Counters(Struct, array_like=True):
     dead: int = 0
     """Moved to the dead event store."""
     replaced: int = 0
-    """By a newer event of the same publish key."""
+    """Replaced by a newer event of the same publish key."""
     relayed: int = 0
     """Transient: given to those who were there, never stored."""
     redriven: int = 0
-    """Moved on to where they are wanted again."""
+    """Moved from this dead event store to where they are wanted again."""
     dropped: int = 0
-    """Dropped by the JMS engine, because no subscriber wanted them."""
+    """Dropped by the JMS engine, because nobody waited for them."""
 
     @property
     def gone(self) -> int:
-        """All that have left."""
+        """All events that have left."""
         counted: int = sum(getattr(self, name) for name in self.__struct_fields__)
         return counted - self.published - self.redelivered

@@ -15,7 +15,7 @@ class Deliver(Effect, frozen=True):
     subscription: int
     spans: Spans
     redeliveries: tuple[tuple[int, Spans], ...] = ()
-    """By redelivery count: which of ``spans``."""
+    """Redelivery counts, each with the part of ``spans`` that has it."""
 
 
 class FindLanes(Effect, frozen=True):

@@ -1,7 +1,7 @@
-"""Types of the numbers by which a realm knows its channels and subscriptions.
+"""Types of the numbers that identify channels and subscriptions in a realm.
 
-At run time each is a plain ``int``, so what is stored and sent is the same as without them. The
-type checker refuses one where another is wanted, or an ``int`` that is only a number.
+At run time each is a plain ``int``, so that storage and wire are not affected. The type checker
+refuses one in the place of another, and a plain ``int`` in the place of any.
 """
 
 from __future__ import annotations

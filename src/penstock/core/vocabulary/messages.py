@@ -1,8 +1,8 @@
-"""The vocabulary of the core: what is asked, what happened, what must be done.
+"""The vocabulary of the core: commands, facts and effects.
 
-Commands are imperative, facts are past tense, effects are orders to the shell. Bytes travel
-beside a command, never through it: the core sees a :class:`Digest`. Times are microseconds
-since the epoch (``_us``) or milliseconds (``_ms``), as named.
+Commands are imperative, facts are in the past tense, effects are orders to the shell. Bytes travel
+beside a command, never through it: the core sees a :class:`Digest`. Times are in microseconds since
+1970 (``_us``) or milliseconds (``_ms``), as their names say.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Cause(StrEnum):
     EVICTED = "evicted"
     PURGED = "purged"
     REPLACED = "replaced"
-    """A newer event of the same publish key has come (SEM K1)."""
+    """Replaced by a newer event of the same publish key (SEM K1)."""
     RELAYED = "relayed"
     """Never stored: it went to those who were there (SEM E8, C1e)."""
     REDRIVEN = "redriven"
     """Moved from a dead event store to where it is wanted again (SEM T10)."""
     DROPPED = "dropped"
-    """Nobody has interest in it any more (SEM J2)."""
+    """Dropped because nobody waits for it any more (SEM J2)."""
     UNDELIVERABLE = "redelivery_limit"
     """Rolled back too often (SEM T10); counted as dead."""
     BURIED = "buried"
@@ -109,9 +109,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Attributes of a channel or queue (SEM C3)."""
 
     type: str = "mixed"
-    """Where events are kept, and what they survive (SEM C1)."""
+    """Where events are kept, and whether they survive a restart (SEM C1)."""
     engine: str = "default"
-    """How events are kept and delivered: ``default``, ``jms`` or ``merge``."""
+    """The rules by which events are kept and delivered: ``default``, ``jms`` or ``merge``."""
     kind: Literal["channel", "queue", "schedule"] = "channel"
     """A queue gives each event to one reader (SEM Q); a schedule is the realm's own: events
     that wait for their time (SEM X4)."""
@@ -159,8 +159,8 @@ class Publish(Command, frozen=True):
     memory_left: int = 1 << 62
     """Bytes the realm still grants to events kept the way this channel keeps them (SEM C6)."""
     forced: bool = False
-    """The realm's own publish (a dead event, a join's copy, a scheduled one): what was accepted
-    once is not refused for want of room."""
+    """Whether it is the realm's own publish (a dead event, a join's copy, a scheduled event), which
+    is not refused for lack of room, because the events were accepted before."""
     evicts: bool = True
     """Whether it may evict where the channel does (SEM T3); else its capacity is honoured."""
 
@@ -204,21 +204,21 @@ class Attach(Command, frozen=True):
     selector: str = ""
     """A queue reader's own: it gets only what this matches (SEM Q1)."""
     matched: Spans = ()
-    """With a selector: the outstanding events it matches."""
+    """With a selector, the outstanding events that it matches."""
     auto_ack: bool = False
-    """The client acknowledges what it was handed without being told to (SEM D5, J7)."""
+    """The client acknowledges events as it hands them out, without being told to (SEM D5, J7)."""
     sole: bool = False
     """The client holds the durable as a whole (``core.channel.holding``)."""
 
 
 class Demand(Command, frozen=True):
-    """A synchronous consumer wants ``count`` events from now on; 0 cancels. A plain subscriber,
-    whose credit says that, is told with 0 once it has all that is there now."""
+    """A synchronous consumer wants ``count`` events from now on; 0 cancels. For a plain subscriber,
+    whose credit says how many it wants, 0 asks to be told once it has everything there is now."""
 
     subscription: int
     count: int
     at_once: bool = False
-    """With 0: nothing goes out before, and nobody is told."""
+    """With 0: nothing more is sent, and nobody is told."""
 
 
 class Subscribe(Command, frozen=True):
@@ -228,14 +228,14 @@ class Subscribe(Command, frozen=True):
     session: str
     start_id: int
     stop_id: int | None = None
-    """A browse: ends before this id, or at the end of what is stored."""
+    """The id before which a browse ends; at the latest at the last stored event."""
     credit: int = 0
     only: Spans | None = None
     """A browse of a durable: these ids and no others."""
     durable: str | None = None
     """The durable that is browsed: its redelivery counts are shown (SEM E9)."""
     confirms: bool = False
-    """It will say what has arrived, with its :class:`Credit` (SEM J5)."""
+    """It confirms what has arrived, in :class:`Credit` (SEM J5)."""
     resumes: int | None = None
     """The subscription whose place it takes: it had lost its connection (SEM J5)."""
     selector: str = ""
@@ -250,11 +250,11 @@ class Credit(Command, frozen=True):
     next_id: int = 0
     """All events sent with lower ids have arrived."""
     withdrawn: int = 0
-    """So many fewer: it takes credit back."""
+    """Credit that it takes back."""
     arrived: Spans = ()
     """Events that have arrived, even where some with lower ids have not."""
     has_room: bool = False
-    """There is room for what was withheld (:class:`Withhold`)."""
+    """There is room again for what was withheld (:class:`Withhold`)."""
 
 
 class Lose(Command, frozen=True):
@@ -306,7 +306,7 @@ class Withhold(Command, frozen=True):
     subscription: int
     spans: Spans
     is_full: bool
-    """Nothing is granted until there is room (:class:`Credit`)."""
+    """Whether nothing more is granted until there is room (:class:`Credit`)."""
     is_choosing: bool = False
     """Nothing is granted until its selector has been put to these (:class:`EndChoosing`)."""
 
@@ -318,13 +318,13 @@ class EndChoosing(Command, frozen=True):
 
 
 class Detach(Command, frozen=True):
-    """A subscription ends: closed, or its session is gone (SEM D13)."""
+    """A subscription ends, because it was closed or its session has ended (SEM D13)."""
 
     subscription: int
 
 
 class Purge(Command, frozen=True):
-    """Remove what is stored of ``spans`` (SEM T9)."""
+    """Remove the stored events in ``spans`` (SEM T9)."""
 
     spans: Spans
 
@@ -334,7 +334,7 @@ class Edit(Command, frozen=True):
 
 
 class Sweep(Command, frozen=True):
-    """Time has passed; remove what has expired (SEM T1), what all have consumed (SEM D6) and
+    """Time has passed; remove what has expired (SEM T1), what everybody has consumed (SEM D6) and
     what nobody waits for (SEM J2)."""
 
     may_write: bool = True
@@ -342,7 +342,7 @@ class Sweep(Command, frozen=True):
 
 
 class Quarantine(Command, frozen=True):
-    """The store cannot read these any more (SEM S1)."""
+    """The store cannot read these events any more (SEM S1)."""
 
     spans: Spans
 
@@ -381,14 +381,15 @@ class Appended(Fact, frozen=True):
     """Ids of ``span`` that were volatile and did not survive the restart."""
     ttls: tuple[tuple[int, Spans], ...] = ()
     matched: dict[str, Spans] = {}
-    """By durable name: the ids its selector wants. Unnamed durables want all."""
+    """The ids that a durable's selector wants, by the durable's name. Durables not named want
+    all."""
     relayed: Spans = ()
     """Ids of events that are never stored (SEM E8)."""
     passing: Spans = ()
     """Ids kept in memory only, whatever the type, until they have reached those who are there
     (SEM J4)."""
     dropped: Spans = ()
-    """Ids of events nobody waited for (SEM J2)."""
+    """Ids of events that nobody waited for (SEM J2)."""
 
 
 class Secured(Fact, frozen=True):
@@ -512,7 +513,7 @@ class Restored(Fact, frozen=True):
     consumed: Ids
     counters: Counters
     departed: tuple[tuple[str, Ids], ...] = ()
-    """By cause, the ids of events that have left."""
+    """The ids of events that have left, by cause."""
     departed_from: int = -1
     """The lowest id with a known cause of removal; -1: written before causes were kept."""
     died: tuple[tuple[str, str, int], ...] = ()

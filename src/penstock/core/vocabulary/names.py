@@ -109,7 +109,7 @@ def file_part(name: str) -> str:
 
 
 def _cut(part: str, length: int) -> str:
-    """Not within an escape."""
+    """Cut a name, but not inside an escape."""
     last = part.rfind("~", length - 2, length)
     return part[: last if last >= 0 else length]
 

@@ -25,15 +25,15 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Where time comes from. The core gets it as an argument, always."""
+    """The source of time. The core always gets the time as an argument."""
 
     def now_us(self) -> int:
         """Microseconds since the epoch, UTC."""
         ...
 
     def steady_us(self) -> int:
-        """Microseconds since some moment of the past, for leases: nobody can set it, it never goes
-        back, and where the machine has such a clock it goes on while the machine is suspended."""
+        """Microseconds since some moment in the past, for leases. It cannot be set and never goes
+        back, and where the machine has such a clock it also runs while the machine is suspended."""
         ...
 
 
@@ -57,7 +57,7 @@ class Block(Struct, frozen=True):
 
 
 READ_BYTES_MAX = 64 << 20
-"""Bytes of blocks that are read at once, unless told otherwise."""
+"""Most bytes of blocks that are read at a time, by default."""
 
 
 class DamagedBlock(Struct, frozen=True):
@@ -69,7 +69,7 @@ class DamagedBlock(Struct, frozen=True):
     reason: str
     size: int
     count: int = 1
-    """How many sequences are gone together, from ``seq`` on."""
+    """Number of sequences that are damaged together, from ``seq`` on."""
 
 
 Durability = Literal["memory", "local", "quorum"]
@@ -87,11 +87,11 @@ class JournalInfo(Struct, frozen=True):
     cut: int
     """Bytes of a torn tail cut (and kept aside) when this journal was opened."""
     syncs: Timings | None = None
-    """How long putting blocks on disk has taken since then; None where there is no disk."""
+    """How long syncs have taken since then; None: there is no disk."""
     durability: Durability = "local"
     waiting_us: int = 0
-    """How long the append under way has been waiting for its outcome; 0: there is none, or it is
-    done by this machine alone."""
+    """Microseconds for which the present append has been waiting for other machines; 0: it has
+    not."""
 
 
 class Journal(Protocol):
@@ -121,11 +121,10 @@ class Journal(Protocol):
     async def read(
         self, first: int, limit: int, bytes_max: int = READ_BYTES_MAX
     ) -> list[Block | DamagedBlock]:
-        """At most ``limit`` blocks from ``first`` on, never skipping one, and at most ``bytes_max``
-        bytes together; a block that is larger comes alone.
+        """Read at most ``limit`` blocks from ``first`` on, without gaps, and at most ``bytes_max``
+        bytes; a larger block comes alone. Damage comes as a :class:`DamagedBlock` in its place.
 
-        Damage in the middle comes as :class:`DamagedBlock` in its place. Raises ``Trimmed``
-        when ``first`` is at or below the floor.
+        Raises ``Trimmed`` if ``first`` is at or below the floor.
         """
         ...
 
@@ -180,7 +179,7 @@ class Blobs(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Remove a blob; one that is gone already is no error."""
+        """Remove a blob. A missing blob is not an error."""
         ...
 
     def local_path(self, name: str) -> str | None:
@@ -195,7 +194,7 @@ class Record(Struct, frozen=True):
 
 
 Change = tuple[str, Record | None]
-"""A key and what it holds now; None: it was deleted."""
+"""A key and its new record; None: it was deleted."""
 
 
 class Registry(Protocol):
@@ -225,12 +224,12 @@ class Registry(Protocol):
 
 
 class Place(Struct, frozen=True, array_like=True, gc=False):
-    """Where the bytes of a body lie in the pages of its channel."""
+    """The slot of a body in the pages of its channel."""
 
     page: int
     """1 or more; newer pages have larger numbers."""
     offset: int
-    """In bytes; a multiple of 8."""
+    """Offset in bytes, a multiple of 8."""
     size: int
     checksum: int
     """xxh3_64 of the bytes."""
@@ -291,63 +290,64 @@ class Pages(Protocol):
         ...
 
     def view(self, channel: int, place: Place) -> memoryview:
-        """The bytes of a body, not copied and not checked. Good for as long as it is held,
-        whatever becomes of the page. Raises ``Damaged`` when there is no such place any more."""
+        """The bytes of a body, neither copied nor checked. The view stays valid while it is held,
+        whatever happens to the page. Raises ``Damaged`` if the slot does not exist."""
         ...
 
     async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
-        """Which of these bodies are not what was put there (SEM S1). Damaged bytes that can be
-        read are kept aside."""
+        """The bodies that are not what was written (SEM S1). Copies of damaged bytes are kept if
+        they can be read."""
         ...
 
     async def restore(
         self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
     ) -> None:
-        """Say once, after opening and before the first ``reserve``, which places are in use, by
-        channel. Other bytes may be removed or written over from now on, and other channels are
-        gone; with ``keep_rest`` they stay: a damaged journal may have lost the facts that name
-        them (SEM S1). Raises ``StorageFailed``.
+        """Say which slots are in use, by channel; called once, after opening and before
+        ``reserve``.
+
+        Other bytes may be removed or overwritten from now on. With ``keep_rest`` they stay, because
+        a damaged journal may have lost the facts that name them (SEM S1). Raises ``StorageFailed``.
         """
         ...
 
     async def release(self, channel: int, places: Sequence[Place]) -> None:
-        """The events of these bodies are gone. Bytes leave the disk when a whole page is free.
-        Places that are not in use are no error. Raises ``StorageFailed`` when a page could not be
-        removed; it is tried again with the next release."""
+        """Release the slots of events that are gone. The disk is freed when a whole page is free.
+        Slots that are not in use are no error. Raises ``StorageFailed`` if a page cannot be
+        removed; the next release tries it again."""
         ...
 
     async def drop(self, channel: int) -> None:
-        """The channel is gone, with everything in its pages."""
+        """Remove all pages of a channel, which was deleted."""
         ...
 
     def info(self, channel: int) -> PagesInfo: ...
 
     async def close(self) -> None:
-        """Put on disk what was flushed without a sync. Closing twice is fine."""
+        """Sync what was flushed without a sync. Closing twice is harmless."""
         ...
 
 
 class EngineHealth(Struct, frozen=True, kw_only=True):
-    """How a storage engine is, for people and for alarms."""
+    """The state of a storage engine, for people and alarms."""
 
     kind: str
-    """Which engine it is: ``memory``, ``jetstream``, ``postgresql``."""
+    """The engine: ``memory``, ``jetstream``, ``postgresql``."""
     version: str
     """The oldest version among its servers."""
     has_quorum: bool
     """Whether appends can be stored now."""
     servers: int
-    """How many belong to it."""
+    """Number of servers that belong to it."""
     present: int
-    """How many of them answer."""
+    """Number of them that answer."""
     leader: str = ""
-    """Name of the server that takes appends; empty while there is none."""
+    """Name of the server that takes appends; empty if there is none."""
     sync: str = ""
     """When its servers put on disk what they have acknowledged, in the engine's own words."""
     lag: int = 0
     """How many appends the server that is farthest behind has still to store."""
     damage: tuple[str, ...] = ()
-    """What was found damaged on its servers."""
+    """Damage that was found on its servers."""
 
 
 class StorageEngine(Protocol):

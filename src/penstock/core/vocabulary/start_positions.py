@@ -8,7 +8,7 @@ from penstock.core.bounds import EventId, TimeUs
 
 
 class Start(Struct, frozen=True, tag=True):
-    """Where a subscription or durable begins (SEM E6)."""
+    """A start position: earliest, latest, an id or a time."""
 
 
 class FromId(Start, frozen=True):

@@ -25,11 +25,11 @@ class Timings:
         """About how long it takes lately."""
 
     def note(self, us: int) -> None:
-        """It took this long, once more."""
+        """Count one more duration."""
         self.counts[bisect_left(BOUNDS_US, us)] += 1
         self.total_us += us
         self.recent_us += (us - self.recent_us) / 8
 
     def cumulative(self) -> list[int]:
-        """How many took no longer than each bound; the last says how many there were."""
+        """Numbers of durations up to each bound; the last one is their total."""
         return list(accumulate(self.counts))

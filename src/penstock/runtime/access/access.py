@@ -60,7 +60,7 @@ class AccessRules(Struct, frozen=True):
 
     mode: Mode = "off"
     failure_delay_s: float = 1.0
-    """How long a sign-in that failed waits for its answer."""
+    """Seconds by which the answer to a failed sign-in is delayed."""
     lockout: LockoutRules = LockoutRules()
     cleartext_passwords: bool = False
     """Take passwords and tokens that everybody on the way could read."""
@@ -87,7 +87,7 @@ class Access:
         self.audit = audit
         self.logins = logins
         self.version = 0
-        """Grows with each change; what was found before may not hold any more."""
+        """Grows with each change, after which earlier results may be invalid."""
         self.first_password = ""
         """The password of an administrator made at this start; shown once, and then forgotten."""
         self.definition_of: DefinitionOf = lambda name: None
@@ -121,8 +121,9 @@ class Access:
         self.audit.close()
 
     async def begin(self) -> None:
-        """Read what is known. Where nobody may administer, a first administrator is made; its
-        password is :attr:`first_password`. Raises ``Damaged``, ``StorageFailed``."""
+        """Load users, groups and rights. If nobody may administer the realm, create a first
+        administrator with the password :attr:`first_password`. Raises ``Damaged``,
+        ``StorageFailed``."""
         if self.is_open:
             return
         await self.accounts.load()
@@ -137,10 +138,10 @@ class Access:
         await self.audit.note("realm", "user.change", FIRST_USER, reason="first administrator")
 
     async def reset(self, user: str, password: str = "") -> str:
-        """On a realm that does not run: ``user`` gets a password, made up where none is given,
-        and every right; made where there is none of this name. Gives the password.
+        """Give ``user`` all rights and a password, on a realm that does not run; gives the
+        password. It is generated if none is given, and the user is created if missing.
 
-        Raises ``IllegalState`` where authentication is off, ``InvalidArgument``, ``Damaged``,
+        Raises ``IllegalState`` if authentication is off, ``InvalidArgument``, ``Damaged``,
         ``StorageFailed``.
         """
         await self.accounts.load()
@@ -157,12 +158,12 @@ class Access:
     # --- who is it -----------------------------------------------------------------------
 
     def is_private(self, host: str, *, secure: bool) -> bool:
-        """Whether a secret may come from ``host`` as it is: over TLS (``secure``), inside this
-        machine, or anyhow where the settings say so."""
+        """Whether ``host`` may send a secret unencrypted: over TLS (``secure``), inside this
+        machine, or if the settings allow it."""
         return secure or self._takes_cleartext or is_loopback(host)
 
     def check_private(self, host: str, *, secure: bool) -> None:
-        """Raises ``InsecureConnection`` where others could read what comes."""
+        """Raise ``InsecureConnection`` if others could read what the client sends."""
         if not self.is_private(host, secure=secure):
             raise InsecureConnection(
                 "passwords and tokens are not accepted over the network without TLS: use https, "
@@ -185,7 +186,7 @@ class Access:
             network_of(host),
             lambda: self.check_locked(user, host),
         )
-        self.check_locked(user, host)  # others of its kind may have failed meanwhile
+        self.check_locked(user, host)  # another attempt may have failed meanwhile
         if known is None or not is_right:
             await self.failed(user, host, "password")
             raise AuthenticationFailed("the user is not known here, or the password is wrong")
@@ -200,7 +201,7 @@ class Access:
         return exchange, known or self.accounts.decoy(exchange.user)
 
     def proven(self, user: str, host: str) -> Principal:
-        """The principal of a user who has proven to know the password."""
+        """The principal of a user who has proved the password."""
         self._lockout.passed(user, host)
         return Principal(user, host, proof="password")
 
@@ -259,10 +260,8 @@ class Access:
             raise AuthenticationFailed("the certificate was revoked; sign in with another one")
 
     def anonymous(self, host: str, claimed: str = "") -> Principal:
-        """Somebody without a proof. Where authentication is off it is who it says it is.
-
-        Raises ``AuthenticationFailed`` where authentication is mandatory.
-        """
+        """The principal of a client that does not sign in. If authentication is off it is the one
+        that it claims to be. Raises ``AuthenticationFailed`` if authentication is mandatory."""
         if self.is_open:
             return Principal(claimed or ANONYMOUS, host, trusted=True)
         if self.mode == "mandatory":
@@ -273,11 +272,11 @@ class Access:
         return Principal(ANONYMOUS, host)
 
     async def failed(self, user: str, host: str, how: str) -> None:
-        """A sign-in was refused: said in the log, and its answer waits. After so many of them no
-        more passwords are looked at for a time; that is in the audit log, too."""
+        """Log a failed sign-in, and delay its answer. After too many, no passwords are checked for
+        a while, which the audit log records."""
         _log.warning("access.sign_in_refused", user=_shown(user), host=host, how=how)
         self.audit.aside(f"{_shown(user)}@{host}", "sign_in", AuthenticationFailed.code, how=how)
-        if how == "password":  # nobody guesses a signature
+        if how == "password":  # signatures cannot be guessed
             for lock in self._lockout.failed(user, host, self._clock.now_us()):
                 name = _shown(lock.name)
                 _log.warning(
@@ -336,7 +335,7 @@ class Access:
         self.require(principal, "session.open")
 
     def signed_in(self, principal: Principal, how: str) -> None:
-        """Somebody has come in, and may be here: the audit log has it."""
+        """Record in the audit log that somebody has signed in."""
         if not self.is_open and not principal.trusted:
             self.audit.aside(principal.name, "sign_in", how=how, proof=principal.proof)
 
@@ -361,10 +360,8 @@ class Access:
         return self.accounts.acl.missing(principal, OPERATIONS[operation], name) is None
 
     def require_publish(self, principal: Principal, kind: str, name: str) -> None:
-        """Where dead events go back to, who sends them has to be allowed to publish.
-
-        Raises ``AccessDenied``, which does not tell names that ``principal`` may not see.
-        """
+        """Check that a publisher may receive dead events at their origin. Raises ``AccessDenied``,
+        which does not reveal names that ``principal`` may not see."""
         operation, right = ("queue.push", "push") if kind == "queue" else _PUBLISH
         if self.allows(principal, operation, name):
             return
@@ -453,15 +450,16 @@ class Access:
         await self.accounts.replace_entries(kind, name, entries)
 
     async def deleted(self, kind: str, name: str) -> None:
-        """A channel or queue is gone: the next one of its name starts afresh."""
+        """Forget the rights on a deleted channel or queue, so that a later one of its name starts
+        without."""
         if not self.is_open:
             await self.accounts.replace_entries(kind, name, [])
 
     # --- changes -------------------------------------------------------------------------
 
     def on_changed(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have ``listener`` called after somebody may have lost rights; gives the way to end
-        that. What was refused before has to be asked again when :attr:`version` has grown."""
+        """Call ``listener`` whenever somebody may have lost rights; gives a function that stops it.
+        Rights that were refused have to be checked again once :attr:`version` has grown."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -472,7 +470,7 @@ class Access:
                 listener()
 
     def reload(self) -> None:
-        """Fetch the keys of tokens anew when the next one comes."""
+        """Fetch the keys for tokens again when the next token comes."""
         self.tokens.forget()
 
 
@@ -493,7 +491,7 @@ def issued_as(peer: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def ends_us(peer: Mapping[str, Any]) -> int:
-    """When a certificate ends; 0: it does not say."""
+    """When a certificate expires, in microseconds since 1970; 0: it does not say."""
     text = str(peer.get("notAfter", ""))
     if not text:
         return 0

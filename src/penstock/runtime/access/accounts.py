@@ -59,7 +59,7 @@ class _Users(Struct, frozen=True):
 
 
 class _Entries(Struct, frozen=True):
-    """The record of what was granted on one resource."""
+    """The stored record of the grants on one resource."""
 
     kind: str
     name: str
@@ -92,7 +92,7 @@ class Accounts:
         self._changing = asyncio.Lock()
         self.acl = Acl()
         self.changed: Callable[[bool], None] = lambda lost: None
-        """Told of each change, and whether somebody may have lost rights by it."""
+        """Called after each change, with whether somebody may have lost rights by it."""
         self.user_changed: Callable[[str], None] = lambda user: None
 
     async def load(self) -> None:
@@ -126,11 +126,13 @@ class Accounts:
         return known.verifier if known is not None else None
 
     def decoy(self, user: str) -> Verifier:
-        """The verifier for a user without a password: always the same one, as for a real user. Its
-        rounds are some that are in use, or those of earlier settings would tell who is real."""
+        """A verifier for a user without a password, always the same for one name, as for a real
+        user. Its number of rounds is one in use; otherwise the rounds of earlier settings would
+        reveal real users."""
         salt = self._drawn(user)[:SALT_BYTES]
         used = {each.verifier.rounds for each in self._record.users.values() if each.verifier}
-        # Each number draws a lot for this user: another one in use changes few users' rounds.
+        # Each number of rounds draws a lot for this user, so another number in use changes few
+        # users' rounds.
         rounds = max(used or {self.rounds}, key=lambda each: self._drawn(f"{each} {user}"))
         return Verifier(salt, rounds, secrets.token_bytes(32), secrets.token_bytes(32))
 
@@ -312,8 +314,8 @@ class Accounts:
         return AclInfo(kind=kind, name=resource, entries=tuple(self.acl.entries(kind, resource)))
 
     async def grant(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> AclInfo:
-        """Add rights of a subject; what it had it keeps. Raises ``InvalidArgument``, and
-        ``NameDoesNotExist`` for a group nobody has made."""
+        """Grant rights to a subject, in addition to those it has. Raises ``InvalidArgument``, and
+        ``NameDoesNotExist`` for a group that does not exist."""
         resource, wanted = checked_resource(kind, name), checked_rights(kind, tuple(rights))
         meant = parse_subject(subject)
         if meant.is_group and meant.user not in self._record.groups:
@@ -344,7 +346,7 @@ class Accounts:
     # --- keeping it ----------------------------------------------------------------------
 
     async def _forget(self, is_gone: Callable[[Any], bool]) -> None:
-        """Take out the entries of subjects that are no more."""
+        """Remove the entries of subjects that are gone."""
         async with self._changing:
             for kind, name in self.acl.resources():
                 held = self.acl.entries(kind, name)
@@ -400,5 +402,5 @@ def checked_resource(kind: str, name: str) -> str:
 
 
 def new_password() -> str:
-    """A password that nobody guesses and everybody can type: 120 bits."""
+    """Generate a password that cannot be guessed and can be typed: 120 bits."""
     return secrets.token_urlsafe(NONCE_BYTES)[:20]

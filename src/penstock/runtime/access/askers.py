@@ -22,14 +22,14 @@ class Asker:
         return lambda: _forget(self._listeners, key)
 
     def go(self) -> None:
-        """Its connection has ended: nobody waits for an answer any more."""
+        """Note that the connection has ended, so that nobody waits for the answer."""
         self.is_there = False
         listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener()
 
     def check(self) -> None:
-        """Raises ``ConnectionLost`` once the asker has gone."""
+        """Raise ``ConnectionLost`` if the client has disconnected."""
         if not self.is_there:
             raise ConnectionLost("who has asked has hung up")
 
@@ -39,7 +39,7 @@ def _forget(listeners: dict[object, Callable[[], None]], key: object) -> None:
 
 
 NOBODY_GOES = Asker()
-"""Asks where no connection does; it never goes."""
+"""The asker for requests without a connection; it never disconnects."""
 
 asker: ContextVar[Asker] = ContextVar("asker", default=NOBODY_GOES)
 """The asker of the present task."""

@@ -19,13 +19,13 @@ from penstock.core.vocabulary.ports import Clock
 from penstock.tasks import start_task
 
 RECORDS_KEPT = 10_000
-"""The newest records, which can be asked for; the file has all."""
+"""Newest records that are held in memory for queries; the file has all."""
 
 Kind = Literal["acts", "sign-ins", "refusals"]
 KINDS: Final[tuple[Kind, ...]] = ("acts", "sign-ins", "refusals")
 
 REFUSALS_S = 60.0
-"""How long refusals of one kind are counted before they are said again."""
+"""Seconds for which refusals of one kind are counted before the count is written."""
 SIGN_INS_S = 3_600.0
 """Likewise sign-ins of one principal: who asks over HTTP signs in with each request."""
 REFUSALS_FIRST = 5
@@ -79,7 +79,7 @@ class LineReader:
 
 
 class LogReader:
-    """Reads the files of one log in their order, and says what is wrong with them."""
+    """Reads the files of one log in order, and reports what is wrong with them."""
 
     def __init__(self) -> None:
         self._lines = LineReader()
@@ -118,8 +118,8 @@ class AuditAct(NamedTuple):
 
 
 class Sums:
-    """Counts what comes again and again: the first of a kind are written as they are, those that
-    follow within a time are counted, and said in one record when that is over."""
+    """Counts repeated records: the first of a kind are written, those that follow within a time are
+    counted, and the count is written in one record afterwards."""
 
     def __init__(self, seconds: float, first: int) -> None:
         self._lasts_us = int(seconds * 1_000_000)
@@ -133,12 +133,13 @@ class Sums:
             self._began_us = now_us
         key = (entry.principal, entry.operation, entry.outcome)
         if key not in self._seen and len(self._seen) >= SUMS_MAX:
-            key = (OTHERS, OTHERS, entry.outcome)  # whoever makes up names fills no disk
+            key = (OTHERS, OTHERS, entry.outcome)  # made-up names must not fill the disk
         self._seen[key] = self._seen.get(key, 0) + 1
         return key[0] == OTHERS or self._seen[key] > self._first
 
     def is_over(self, now_us: int) -> bool:
-        """Whether it is time to say what was counted; a clock that was set back ends it, too."""
+        """Whether the count is to be written now; a clock that was set back also ends the
+        period."""
         return bool(self._seen) and not 0 <= now_us - self._began_us < self._lasts_us
 
     def all(self) -> list[AuditAct]:
@@ -154,10 +155,10 @@ class Sums:
 
 
 class AuditFile(Protocol):
-    """Where records are kept."""
+    """Where audit records are stored."""
 
     async def append(self, line: bytes) -> None:
-        """On disk when this returns. Raises ``StorageFailed``."""
+        """Append a record; it is on disk on return. Raises ``StorageFailed``."""
         ...
 
     def append_now(self, line: bytes) -> None:
@@ -165,14 +166,14 @@ class AuditFile(Protocol):
         ...
 
     async def newest(self, count: int) -> Sequence[bytes]:
-        """The last lines, the oldest of them first."""
+        """The last lines, oldest first."""
         ...
 
     def close(self) -> None: ...
 
 
 class NoFile:
-    """Nothing is kept."""
+    """Stores nothing."""
 
     async def append(self, line: bytes) -> None:
         return
@@ -217,8 +218,8 @@ class Audit:
         await self._note("acts" if outcome == "done" else "refusals", entry)
 
     def aside(self, principal: str, operation: str, outcome: str = "done", **detail: Any) -> None:
-        """Write down who came in, or did not, beside what they do: a full disk keeps nobody
-        out."""
+        """Record a sign-in without waiting for it, so that a full disk keeps nobody from signing
+        in."""
         entry = AuditAct(principal, operation, "", outcome, detail)
         kind: Kind = "sign-ins" if outcome == "done" else "refusals"
         now_us, sums = self._clock.now_us(), self._sums[kind]
@@ -255,7 +256,7 @@ class Audit:
                 await self._logs[kind].write(each, now_us)
 
     def close(self) -> None:
-        """Write down what was counted and not said yet, and give the files back."""
+        """Write the counts that are still pending, and close the files."""
         now_us = self._clock.now_us()
         for kind, sums in self._sums.items():
             for each in sums.all():
@@ -280,7 +281,7 @@ class Audit:
 
 
 class _Log:
-    """One of the logs."""
+    """One of the three logs."""
 
     def __init__(self, file: AuditFile) -> None:
         self.file = file
@@ -309,7 +310,7 @@ class _Log:
             raise
 
     def write_now(self, entry: AuditAct, now_us: int) -> None:
-        """At the end of the realm, when nothing runs beside it."""
+        """Write a record at the end of the realm, when nothing else runs."""
         try:
             self.file.append_now(line_of(self._added(entry, now_us)))
         except StorageFailed as error:

@@ -62,7 +62,7 @@ def _flat(attributes: msgspec.Struct, prefix: str) -> dict[str, str]:
 
 
 def hash_of(value: Any) -> str:
-    """Tells one large value from another."""
+    """A short hash by which two large values can be told apart."""
     from xxhash import xxh3_64_hexdigest
 
     return xxh3_64_hexdigest(msgspec.msgpack.encode(value))

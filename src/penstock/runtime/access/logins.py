@@ -13,14 +13,14 @@ from penstock.core.vocabulary.errors import AccessDenied
 from penstock.core.vocabulary.ports import Clock
 
 LOGINS_MAX = 10_000
-"""Sessions of browsers kept; of the user who has most, the one that was idle longest goes first."""
+"""Most browser sessions; beyond it, the user with the most loses the one that is idle longest."""
 OF_USER_MAX = 100
 """Likewise of one user."""
 CSRF_HEADER = "X-CSRF-Token"
 
 
 class Login(Struct):
-    """One signed-in browser. Its values are secrets: they are in no text of it."""
+    """A browser session. Its values are secret, so its text has none of them."""
 
     id: str
     """The cookie's value."""
@@ -55,7 +55,7 @@ class Logins:
         self._held: dict[bytes, Login] = {}
 
     def open(self, principal: Principal) -> Login:
-        """A session for somebody who has just signed in; never one that was there before."""
+        """Open a new session for somebody who has just signed in."""
         now_us = self._clock.now_us()
         own = self._of_user.get(principal.user, {})
         if len(own) >= self._of_user_max:
@@ -71,7 +71,7 @@ class Logins:
         return login
 
     def __len__(self) -> int:
-        """How many are kept; some may have ended."""
+        """The number of sessions, including some that may have expired."""
         return len(self._held)
 
     def find(self, id: str, *, use: bool = True) -> Login | None:

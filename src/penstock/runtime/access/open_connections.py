@@ -20,9 +20,9 @@ class ConnectionState(Struct, frozen=True, kw_only=True):
     user: str
     """``user@host``."""
     client: str
-    """Name and version of its software, as it says."""
+    """Name and version of the client software, as it says."""
     opened_s: float
-    """By the clock of the loop."""
+    """When it was opened, by the loop's clock."""
     heard_s: float
     subscriptions: int
     requests: int
@@ -33,12 +33,12 @@ class ConnectionState(Struct, frozen=True, kw_only=True):
 
 
 class OpenConnection(Protocol):
-    """What a realm knows of a connection."""
+    """What the realm knows of a connection."""
 
     def describe(self) -> ConnectionState: ...
 
     def end(self, reason: PenstockError) -> None:
-        """Tell the client why, and close it."""
+        """Close the connection with a reason."""
         ...
 
 
@@ -55,7 +55,7 @@ class OpenConnections:
         self._open[number] = connection
 
     def remove(self, number: int) -> None:
-        """One that is not there does no harm."""
+        """Forget a connection; harmless if there is none."""
         self._open.pop(number, None)
 
     def states(self) -> list[ConnectionState]:

@@ -33,7 +33,7 @@ class Passwords:
         self._queue: dict[asyncio.Future[None], None] = {}
         """Callers that wait for a turn, the first one first."""
         self._waiting: Counter[str] = Counter()
-        """Passwords that wait or are being checked, by where they come from."""
+        """Passwords that wait or are being checked, by host."""
 
     async def is_right(
         self,
@@ -42,10 +42,12 @@ class Passwords:
         host: str = "",
         look_again: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Whether this is the password of the record. Whoever has waited for a turn is looked at
-        again before it: ``look_again`` raises when it is too late. Raises ``SignInLocked`` where
-        too many wait that come from ``host``, and ``ConnectionLost`` once whoever has asked has
-        hung up before its turn."""
+        """Whether this is the password of the verifier.
+
+        ``look_again`` is called when a waiting check gets its turn, and raises if it is too late by
+        then. Raises ``SignInLocked`` if too many checks from ``host`` wait, and ``ConnectionLost``
+        if the client has disconnected before its turn.
+        """
         # A changed password has another record, so what was remembered of the old one is void.
         seen = hmac.digest(self._key, known.stored_key + known.salt + password.encode(), "sha256")
         if seen in self._right:
@@ -92,7 +94,7 @@ class Passwords:
         except BaseException:
             self._queue.pop(turn, None)
             if _was_given(turn):
-                self._give_on()  # it came together with the cancellation
+                self._give_on()  # the turn came together with the cancellation
             raise
         finally:
             stay()

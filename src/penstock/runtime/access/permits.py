@@ -58,7 +58,7 @@ from penstock.runtime.access.access import Access
 from penstock.runtime.access.accounts import checked_resource
 
 Asked = tuple[str, str]
-"""An operation, and the name of what it is about."""
+"""An operation, and the name of its target."""
 Opening = Subscribe | Attach | BrowseDurable
 
 
@@ -257,7 +257,7 @@ class Permits:
         if number is not None:
             own = self._directory.channels[number].state.definition
             if own.dead_event_store == destination_name(dead):
-                return  # as it was
+                return  # it is unchanged
             yield self._numbered(number, READ)
         yield self._store(dead, PUBLISH)
 
@@ -276,7 +276,7 @@ class Permits:
         if channel is None:
             raise NameDoesNotExist(f"channel or queue number {number} no longer exists")
         name, kind = channel.state.name, channel.state.definition.kind
-        if kind == "schedule":  # what waits to be published on a store is that store's affair
+        if kind == "schedule":  # the schedule of a store belongs to that store
             return self._store(name.removeprefix(SCHEDULE_PREFIX), pair)
         return pair[kind == "queue"], name
 
@@ -292,7 +292,8 @@ def _kind(kind: str) -> str:
 
 
 def _definition(request: CreateChannel | EditChannel | BeginImport) -> Definition | None:
-    """The definition that is made or changed; None: the import will say what is wrong with it."""
+    """The definition that is created or edited; None: the import will report what is wrong with
+    it."""
     if not isinstance(request, BeginImport):
         return request.definition
     try:

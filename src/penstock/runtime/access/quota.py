@@ -21,7 +21,7 @@ class ConnectionLimits(Struct, frozen=True):
         return bool(self.requests_per_s_max or self.in_flight_bytes_max)
 
     def check_subscriptions(self, open_: int, of: str = "this connection") -> None:
-        """One more is to be opened beside ``open_`` others. Raises ``LimitReached``."""
+        """Raise ``LimitReached`` if one more subscription besides ``open_`` others is too many."""
         if self.subscriptions_max and open_ >= self.subscriptions_max:
             raise LimitReached(
                 f"{open_} subscriptions of {of} are open, and {self.subscriptions_max} may be "
@@ -73,7 +73,7 @@ class RequestPace:
         self._bucket = _Bucket(per_s)
 
     def came(self, count: int) -> None:
-        """So many more."""
+        """Count events that have come."""
         if self.per_s:
             self._bucket.fill(self._clock.now_us())
             self._bucket.left -= count
@@ -96,7 +96,7 @@ class Quota:
         self._rate = RequestRate(per_s, of) if per_s else None
         self._bytes_max = limits.in_flight_bytes_max
         self._sizes: dict[int, list[int]] = {}
-        """By request: a peer may number two of them alike, and each has an answer."""
+        """Sizes by request number; a peer may use a number twice, and each gets an answer."""
         self._bytes = 0
 
     def asked(self, request: int, size: int, now_us: int) -> None:
@@ -112,12 +112,12 @@ class Quota:
         self._bytes += size
 
     def counted(self, now_us: int) -> None:
-        """A request has come. Raises ``LimitReached``."""
+        """Count a request. Raises ``LimitReached``."""
         if self._rate is not None:
             self._rate.take(now_us)
 
     def carried(self, request: int, size: int) -> None:
-        """It has ``size`` bytes of events. Raises ``LimitReached``."""
+        """Count the ``size`` bytes of a request's events. Raises ``LimitReached``."""
         self._check(size)
         self._note(request, size)
         self._bytes += size
@@ -134,7 +134,7 @@ class Quota:
             self._sizes.setdefault(request, []).append(size)
 
     def _check(self, size: int) -> None:
-        # One request alone is let through: it could never be sent otherwise.
+        # A single request is let through: it could never be sent otherwise.
         is_more = bool(size and self._bytes)
         if self._bytes_max and is_more and self._bytes + size > self._bytes_max:
             raise LimitReached(

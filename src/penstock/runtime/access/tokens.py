@@ -26,11 +26,11 @@ Fetch = Callable[[str], bytes]
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
 """Signatures by a private key only: a shared secret could be used to make tokens here."""
 LEEWAY_S = 30
-"""How far the provider's clock may be off."""
+"""Seconds by which the provider's clock may differ."""
 FRESH_S = 600
-"""How long fetched keys are used before they are fetched again."""
+"""Seconds for which fetched keys are used."""
 RETRY_S = 15
-"""How often, at most, an unknown key has the keys fetched again."""
+"""Seconds, at least, between two fetches that unknown keys cause."""
 GROUPS_MAX = 1_000
 FETCH_TIMEOUT_S = 10.0
 KEYS_BYTES_MAX = 1 << 20
@@ -41,7 +41,7 @@ _log = structlog.get_logger("penstock.access")
 
 
 class TokenRules(Struct, frozen=True):
-    """Whose tokens are taken, and what they say."""
+    """Which tokens are accepted, and what they must contain."""
 
     keys: str = ""
     """File or https URL of a JSON Web Key Set; empty: no tokens."""
@@ -81,8 +81,8 @@ class Tokens:
         self._fetched_us = self._tried_us = 0
 
     async def principal(self, text: str, host: str) -> Principal:
-        """The principal of a token. Raises ``AuthenticationFailed`` saying what is wrong with it,
-        and ``Unavailable`` while the keys cannot be had."""
+        """The principal of a token. Raises ``AuthenticationFailed``, which says what is wrong with
+        it, and ``Unavailable`` while the keys cannot be fetched."""
         if not self.are_taken:
             raise AuthenticationFailed("this realm does not accept tokens; sign in with a password")
         key_id = await self._offload(lambda: _key_id(text))
@@ -94,7 +94,7 @@ class Tokens:
 
     async def _key(self, key_id: str) -> Any:
         if not (self._fetching.locked() and key_id in self._keys):
-            async with self._fetching:  # whoever needs a new key waits for the same answer
+            async with self._fetching:  # all that need a new key wait for the same answer
                 await self._look_for(key_id)
         if (reason := self._refused.get(key_id)) is not None:
             raise AuthenticationFailed(f"the token is signed with a key ({key_id!r}) {reason}")
@@ -125,7 +125,7 @@ class Tokens:
         except PenstockError as error:
             if not self._keys:
                 raise
-            _log.warning("access.keys_not_fetched", reason=str(error))  # the old ones are good
+            _log.warning("access.keys_not_fetched", reason=str(error))  # the old keys stay valid
         else:
             self._keys, self._refused, self._fetched_us = found.good, found.refused, now_us
             for key_id, reason in found.refused.items():
@@ -143,7 +143,7 @@ class Tokens:
                 algorithms=list(ALGORITHMS),
                 audience=self._rules.audience,
                 issuer=self._rules.issuer,
-                # Times are held to the realm's own clock, below.
+                # Times are checked below, with the realm's own clock.
                 options={
                     "require": ["exp"],
                     "verify_exp": False,
@@ -190,7 +190,7 @@ def fetched(where: str) -> bytes:
             with open(where, "rb") as file:
                 return file.read(KEYS_BYTES_MAX)
         with urllib.request.urlopen(where, timeout=FETCH_TIMEOUT_S) as answer:
-            _check_url(answer.url)  # where it has been led to
+            _check_url(answer.url)  # the URL after redirects
             found: bytes = answer.read(KEYS_BYTES_MAX)
             return found
     except (OSError, ValueError) as error:
@@ -230,7 +230,7 @@ class _Keys(NamedTuple):
 
 
 def _keys(document: bytes) -> _Keys:
-    """Raises ``Unavailable`` for what is no set of keys."""
+    """The keys in a document. Raises ``Unavailable`` if it is not a set of keys."""
     try:
         said = msgspec.json.decode(document, type=_KeySet).keys
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -244,7 +244,7 @@ def _keys(document: bytes) -> _Keys:
             found.good[name] = key
         elif reason:
             found.refused[name] = reason
-    for name in found.good:  # a key for encryption may have the id of one for signatures
+    for name in found.good:  # a key for encryption may have the same id as one for signatures
         found.refused.pop(name, None)
     if not found.good and not found.refused:
         raise Unavailable(
@@ -272,7 +272,7 @@ def _usable(said: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _claim(claims: Mapping[str, Any], path: str) -> Any:
-    if path in claims:  # a claim may have dots in its name
+    if path in claims:  # the name of a claim may have dots
         return claims[path]
     at: Any = claims
     for part in path.split("."):

@@ -15,7 +15,7 @@ class Room:
     def __init__(self, bytes_max: int, held: int = 0) -> None:
         self.bytes_max = bytes_max
         self.in_flight = held
-        """Bytes sent, of which the client has not said that its application has taken them."""
+        """Bytes sent and not yet taken by the client's application."""
 
     @property
     def is_half_free(self) -> bool:
@@ -50,7 +50,7 @@ class Room:
 
 
 def _fitting(rows: Rows, left: int) -> int:
-    """How many of the first have no more than ``left`` bytes."""
+    """How many rows from the first on fit into ``left`` bytes."""
     few, many = 0, rows.count
     while many - few > 1:
         middle = (few + many) // 2

@@ -50,7 +50,7 @@ Redeliveries = tuple[tuple[int, Spans], ...]
 
 
 class Outlet(Protocol):
-    """Where the events of one subscription go."""
+    """The receiver of the events of one subscription."""
 
     session: str
     selector: Selector | None
@@ -72,7 +72,7 @@ class Outlet(Protocol):
         ...
 
     def closed(self, reason: PenstockError) -> None:
-        """The subscription is over: its channel or durable is gone."""
+        """The subscription has ended, because its channel or durable was deleted."""
         ...
 
 
@@ -83,7 +83,7 @@ class Quarantiner(Protocol):
 
 
 class _Round:
-    """One pass over what a channel offers: what was read is sent to everyone who gets it."""
+    """One pass over what a channel offers. Batches that were read are sent to all who get them."""
 
     __slots__ = ("channel", "has_moved", "held", "made", "number", "quarantiner", "read", "store")
 
@@ -102,7 +102,7 @@ class _Round:
 
 
 class Dispatch:
-    """All subscriptions of a realm, and the way to them."""
+    """All subscriptions of a realm, with their outlets."""
 
     def __init__(
         self,
@@ -125,12 +125,13 @@ class Dispatch:
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._gone: list[Callable[[int], None]] = []
         self.on_failed: Callable[[int], None] = lambda subscription: None
-        """Called for a subscription that this side has ended: what its client holds goes back."""
+        """Called for a subscription that was ended here, so that the events its client holds go
+        back."""
         self._next = 1
         self._rooms: dict[int, Room] = {}
         """The room of each subscription that has a bound in bytes."""
         self._known: dict[int, KnownKeys] = {}
-        """For each subscription that takes deltas, the keys it knows (SEM K3)."""
+        """The keys that each subscription with deltas knows (SEM K3)."""
 
     # --- who is there --------------------------------------------------------------------
 
@@ -142,10 +143,10 @@ class Dispatch:
         deltas: bool = False,
         room: Room | None = None,
     ) -> SubscriptionId:
-        """Register an outlet on channel ``channel_id``; gives the subscription's realm-wide number.
+        """Register an outlet on a channel; gives the subscription's number in the realm.
 
-        With ``deltas``, changes of what it has of a merge channel come as such (SEM K3). ``room``
-        bounds the bytes on their way to it.
+        With ``deltas``, changes of states that it has are sent as deltas (SEM K3). ``room`` limits
+        the bytes on their way to it.
         """
         subscription = SubscriptionId(self._next)
         if room is not None:
@@ -185,7 +186,7 @@ class Dispatch:
         self.ended(own, NameDoesNotExist("the channel was deleted"))
 
     def ended(self, subscriptions: list[int], reason: PenstockError) -> None:
-        """The realm has ended these. Whoever cannot be told so is over all the same."""
+        """Tell subscriptions that the realm has ended them. They have ended even if that fails."""
         for subscription in subscriptions:
             held = self._outlets.get(subscription)
             self.close(subscription)
@@ -200,7 +201,7 @@ class Dispatch:
         return list(found)
 
     def local_path(self, name: str) -> str | None:
-        """Where other processes can map a file."""
+        """The path by which other processes can map a file; None if they cannot."""
         return self._blobs.local_path(name)
 
     @property
@@ -215,7 +216,7 @@ class Dispatch:
             await self.lease.held()
 
     def recall(self, channel: Channel) -> None:
-        """Tell those concerned what ``channel`` takes back (SEM D11)."""
+        """Tell the subscriptions of ``channel`` which events it recalls (SEM D11)."""
         for recalled in channel.recalls():
             held = self._outlets.get(recalled.subscription)
             if held is not None:
@@ -232,11 +233,11 @@ class Dispatch:
         quarantiner: Quarantiner,
         below: int | None = None,
     ) -> bool:
-        """Carry out what ``channel`` offers (of events under ``below``).
+        """Carry out what ``channel`` offers, for events below ``below``; gives whether any
+        subscriber made progress. Without progress the same would be offered again and again.
 
-        Tells whether anybody has come further by it: what could not be sent to a client of a
-        durable is offered again and again. What fails in a way nobody foresaw ends the
-        subscription it is for; where that cannot be told, all there are of the channel.
+        An unexpected failure ends the subscription that it concerns; if that is unknown, all of the
+        channel.
         """
         round_ = _Round(channel_id, channel, store, quarantiner)
         try:
@@ -246,7 +247,7 @@ class Dispatch:
             raise
         except Exception as failure:
             there = [*channel.state.subscribers, *channel.state.seats]
-            if not there:  # nobody to whom it could be put down
+            if not there:  # no subscription is known to be concerned
                 raise
             self._fail(channel_id, channel, there, failure)
         if len(round_.read) == 1:
@@ -255,7 +256,8 @@ class Dispatch:
         return round_.has_moved
 
     async def _done(self, round_: _Round, effect: Effect) -> bool:
-        """Whether anybody has come further by an effect; ends those it is for if it fails."""
+        """Carry out an effect; gives whether any subscriber made progress. A failure ends the
+        subscriptions that it concerns."""
         try:
             if isinstance(effect, FindLanes):
                 await self._find_lanes(round_, effect)
@@ -273,7 +275,7 @@ class Dispatch:
         """Events, or an end, for one subscription."""
         channel = round_.channel
         held = self._outlets.get(effect.subscription)
-        if held is None:  # its end waits at the shard
+        if held is None:  # it has ended, and its end waits at the shard
             self._give_back(channel, effect)
             return False
         outlet = held[1]
@@ -289,8 +291,8 @@ class Dispatch:
     def _fail(
         self, channel_id: int, channel: Channel, subscriptions: list[int], failure: Exception
     ) -> None:
-        """End subscriptions of a channel that could not be served. What their clients hold goes
-        back and counts as delivered, for some of it may have reached them (SEM D13)."""
+        """End subscriptions that could not be served. The events that their clients hold go back
+        and count as delivered, because some may have arrived (SEM D13)."""
         reason = as_internal_error(self._note(channel_id, failure))
         for subscription in subscriptions:
             channel.leave(subscription)
@@ -299,7 +301,7 @@ class Dispatch:
             self.on_failed(subscription)
 
     def _note(self, channel_id: int, failure: Exception) -> str:
-        """Write down what nobody foresaw; the incident to find it by."""
+        """Log an unexpected failure; gives the incident id by which it is found."""
         found = new_incident_id()
         _log.error("delivery.failed", incident=found, channel=channel_id, exc_info=failure)
         return found
@@ -323,13 +325,15 @@ class Dispatch:
         self.on_failed(subscription)
 
     def _give_back(self, channel: Channel, effect: Deliver | Finished) -> None:
-        """Nobody is there any more: what was not sent was not delivered."""
+        """Give back events for a subscription that has ended: what was not sent was not
+        delivered."""
         channel.leave(effect.subscription)
         if isinstance(effect, Deliver):
             channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
-        """Whether any of it was for them; what was granted and could not be sent is given back."""
+        """Deliver granted events; those that could not be sent are given back. Gives whether any
+        were sent."""
         if effect.subscription in round_.held:
             self._withhold(round_, effect, effect.spans[0].first)
             return False
@@ -359,8 +363,8 @@ class Dispatch:
     async def _deliver_read(
         self, round_: _Round, effect: Deliver, outlet: Outlet, spans: Spans, unsent: list[Span]
     ) -> tuple[bool, int | None]:
-        """Send what the outlet's selector chooses of ``spans``; adds what it does not choose to
-        ``unsent``. Whether any of it went, and the first id for which there was no room."""
+        """Send the events of ``spans`` that the outlet's selector chooses, and add the others to
+        ``unsent``. Gives whether any were sent, and the first id for which there was no room."""
         sent = False
         rows, damage = await self._rows(round_, spans)
         unsent += damage.ids.spans
@@ -382,7 +386,7 @@ class Dispatch:
         return SelectorUse(outlet.selector, self._clock.now_us(), messages_of(channel))
 
     def _send(self, rows: Rows, effect: Deliver, outlet: Outlet) -> tuple[bool, int | None]:
-        """Whether any of them went; and the first id for which there was no room any more."""
+        """Send rows; gives whether any were sent, and the first id for which there was no room."""
         room = self._rooms.get(effect.subscription)
         sent = False
         for frame in rows.frames:

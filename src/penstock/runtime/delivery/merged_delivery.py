@@ -1,8 +1,8 @@
 """Deliveries to plain subscribers of a merge channel: full events and deltas (SEM K3, K4).
 
-A delta goes to whoever has an earlier state of its key, and from then on nothing but deltas has
-come for that key. It then carries all that has changed since, however many deltas that were: to
-apply a change twice does no harm. All others get the full event.
+A subscriber gets a delta if it has an earlier state of the key, and only deltas were published for
+the key since. The delta has all changes since that state, however many deltas these were, because
+applying a change twice is harmless. Everybody else gets the full event.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class KnownKeys:
         """It has been sent all that was on the channel when this was the next id: of the keys it
         knows, it knows the state then, or a later one."""
         self.through = 0
-        """Nothing from here on has been sent."""
+        """Id from which on nothing has been sent."""
 
     def of(self, slots: Int64s, store: MergeStore) -> Bools:
-        """Which of these it knows."""
+        """Which of these keys the subscriber knows."""
         if store.states.generation != self._generation:
             self._sent[:] = False
             self._generation, self.mark = store.states.generation, None
@@ -47,13 +47,13 @@ class KnownKeys:
         return found
 
     def note(self, slots: Int64s, sent: Bools) -> None:
-        """It has been sent the newest of these, or knows them no more."""
+        """Note for which of these keys the newest state was sent; the others are unknown again."""
         keyed = slots != NO_SLOT
         self._sent[slots[keyed]] = sent[keyed]
 
 
 class OfferedBatches(NamedTuple):
-    """The batches that one offer comes to."""
+    """The batches that one offer consists of."""
 
     rows: list[Rows]
     skipped: Spans = ()
@@ -148,12 +148,12 @@ def _both(
 
 
 def kept_up(known: KnownKeys, cursor: int, next_id: int) -> None:
-    """Everything up to ``cursor`` has been granted."""
+    """Note that everything below ``cursor`` has been granted."""
     known.through = cursor
     if cursor >= next_id:
         known.mark = next_id
 
 
 def span_ids(spans: Spans) -> Int64s:
-    """All ids of spans."""
+    """The ids of spans, one by one."""
     return np.concatenate([np.arange(*Span(*span), dtype=np.int64) for span in spans])

@@ -22,7 +22,7 @@ from penstock.runtime.store.state import RealmState
 BYTES_MAX = 1 << 20
 """Deliveries of more are not read ahead: they are few."""
 CHANNELS_MAX = 64
-"""So many have something ready at a time; who has not asked for longest loses it."""
+"""Most channels with prefetched events; the one that has waited longest is dropped first."""
 
 
 class ReadAhead:
@@ -38,7 +38,7 @@ class ReadAhead:
         self._ready: dict[int, tuple[Spans, Sequence[Rows]]] = {}
 
     def __len__(self) -> int:
-        """Channels of which something is kept."""
+        """Number of channels with prefetched events."""
         return len(self._last)
 
     @property
@@ -51,7 +51,7 @@ class ReadAhead:
         before = self._last.get(channel_id)
         made = [part.made_bytes for part in rows]
         if len(spans) > 1 or not all(made) or sum(made) > BYTES_MAX:
-            self.forget(channel_id)  # gaps, a part of it chosen by a selector, or much
+            self.forget(channel_id)  # gaps, only a part chosen by a selector, or too much
             return
         span = self._last[channel_id] = spans[0]
         self._last.move_to_end(channel_id)
@@ -92,6 +92,6 @@ class ReadAhead:
 
 
 def _keeps_still(channel: Channel, store: ChannelStore) -> bool:
-    """Whether bytes of an event stay where they are as long as it is stored: pages are used
-    again, and a merge channel makes what it sends of what somebody has."""
+    """Whether the stored bytes of an event never move while it is stored. Pages are used again, and
+    a merge channel makes each delivery from the present state."""
     return channel.state.type.home == "journal" and not isinstance(store, MergeStore)

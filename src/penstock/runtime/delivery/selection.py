@@ -17,10 +17,10 @@ from penstock.core.vocabulary.errors import LimitReached
 from penstock.core.vocabulary.ports import Clock, Offload
 
 BESIDE_ABOVE: Final = 16 << 20
-"""Bytes to look at, each as often as the selector does, above which a thread does it: some
-hundredths of a second."""
+"""Bytes to examine, times the selector's work, above which a thread does it: some hundredths of a
+second."""
 BUDGET_S: Final = 5.0
-"""A selector may take so long for what is sent at once."""
+"""Seconds that a selector may take for one delivery."""
 _MANY: Final = 64
 """With more gaps than this a set is made of ids, not of ranges."""
 
@@ -61,8 +61,8 @@ class Choosing:
         messages: Messages | None,
         still: Check,
     ) -> pa.BooleanArray:
-        """Which rows of a stored batch ``selector`` matches. Raises ``LimitReached`` when it takes
-        too long, and what ``still`` does once nobody wants it any more."""
+        """Which rows of a stored batch ``selector`` matches. Raises ``LimitReached`` if that takes
+        too long, and whatever ``still`` raises when the result is no longer wanted."""
         check = self._check(int(batch.column("event_id")[0].as_py()), still)
         frame = EventFrame(batch, now_us, messages, check=check)
         check()

@@ -1,1 +1,1 @@
-"""What can be asked of a running realm: one door, and what is behind it for each request."""
+"""The door of a running realm, and a handler for each request."""

@@ -1,4 +1,4 @@
-"""What is done for requests about who uses the realm."""
+"""Handlers of requests about users, groups and rights."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def begin_password(by: Caller, _: access.BeginPassword) -> access.Password
 
 async def set_password(by: Caller, asked: access.SetPassword) -> None:
     to = by.realm.access
-    nonce, by.password_nonce = by.password_nonce, b""  # each is good for one try
+    nonce, by.password_nonce = by.password_nonce, b""  # each nonce is valid for one try
     if to.is_own_password(by.principal, asked.name):
         said = access.change_said(nonce, asked.name, asked.verifier)
         await to.check_old(
@@ -81,8 +81,8 @@ async def set_password(by: Caller, asked: access.SetPassword) -> None:
 
 
 def check_exists(directory: Directory, kind: str, name: str) -> None:
-    """Raises ``NameDoesNotExist`` for a grant on a channel or queue there is not; patterns such as
-    ``orders/*`` may come before what they are about."""
+    """Raise ``NameDoesNotExist`` for a grant on a channel or queue that does not exist. Patterns
+    such as ``orders/*`` may be granted before anything matches them."""
     if kind in ("channel", "queue") and not name.endswith("*"):
         directory.number_of(name, kind)
 

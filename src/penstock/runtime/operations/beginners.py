@@ -1,4 +1,4 @@
-"""What is done for each request that is worked through in the order in which it comes."""
+"""Handlers of requests that are begun in the order in which they come, without waiting."""
 
 from __future__ import annotations
 

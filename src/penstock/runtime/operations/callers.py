@@ -1,4 +1,4 @@
-"""Who asks."""
+"""The caller of an operation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Caller:
-    """Somebody who asks, in one session: who it is, and what it has open."""
+    """A principal in one session, with what it has open."""
 
     def __init__(
         self,
@@ -26,9 +26,9 @@ class Caller:
         *,
         is_secure: bool = False,
     ) -> None:
-        """``version``: of the software that serves it. ``subscriptions``: what the realm calls each
-        of its subscriptions, by its own number; 0: it is being opened. ``is_secure``: nobody on
-        the way reads what it sends."""
+        """``version`` is that of the server software. ``subscriptions`` has the realm's number of
+        each subscription by the client's own; 0 while it is being opened. With ``is_secure`` nobody
+        on the network can read what the caller sends."""
         self.realm = realm
         self.version = version
         self.is_secure = is_secure
@@ -37,7 +37,7 @@ class Caller:
         self.permits = (
             None if realm.access.is_open else Permits(realm.access, realm.directory, principal)
         )
-        """What it may ask for; None where nobody is asked."""
+        """What it may do; None where no rights are checked."""
         self.publisher = principal.name
         """``user@host``: stamped on what it publishes (SEM E3)."""
         self.owner = "" if self.permits is None or principal.trusted else principal.user

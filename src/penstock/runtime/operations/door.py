@@ -1,11 +1,9 @@
-"""The one door of a realm: every request of :mod:`penstock.api`, asked by somebody.
+"""The one door of a realm: each request of :mod:`penstock.api` is executed here for its caller.
 
-:func:`execute` finds what a request is about, checks the right, does it, and writes it to the
-audit log if it is an act of administration. What front ends do besides is to turn bytes into
-requests, and answers into bytes.
+:func:`execute` finds the target of a request, checks the right, calls the handler, and writes acts
+of administration to the audit log. Front ends only turn bytes into requests and answers into bytes.
 
-Requests that are worked through in the order in which they come are begun with :func:`begin`
-instead, which does not wait.
+Requests whose order matters are begun with :func:`begin` instead, which does not wait.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ async def execute(
     target: str | None = None,
     **detail: Any,
 ) -> AnswerT:
-    """Do what ``request`` asks, if ``caller`` may. ``content``: bytes that come beside it;
-    ``target`` and ``detail``: what an audit record says of it.
+    """Execute ``request`` if ``caller`` may.
 
-    Raises ``AccessDenied`` naming the missing right, and what the operation raises.
+    ``content`` has bytes sent with it; ``target`` and ``detail`` are for the audit record. Raises
+    ``AccessDenied``, which names the missing right, and what the operation raises.
     """
     answer: AnswerT
     if caller.permits is None or REQUESTS[type(request)].is_open:
@@ -66,10 +64,10 @@ async def execute_on(
     *,
     target: str = "",
 ) -> AnswerT:
-    """As :func:`execute`, of a request about the channel or queue ``name``, which is looked for
-    once it is known that ``caller`` may: ``request_of`` makes it of what was found.
+    """Execute a request about the channel or queue ``name``, as :func:`execute` does.
 
-    Raises ``NameDoesNotExist`` besides.
+    The store is looked up only once it is known that ``caller`` may: ``request_of`` makes the
+    request from it. Raises ``NameDoesNotExist`` as well.
     """
 
     async def work() -> AnswerT:
@@ -112,10 +110,10 @@ async def find(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]])
 
 
 def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:
-    """Begin what ``request`` asks, whose right :func:`check` was asked for; ``reply`` gets the
-    answer, or the error that comes of it. ``batches``: the events beside it, part by part.
+    """Begin ``request``, whose right :func:`check` has checked. ``reply`` gets the answer or the
+    error.
 
-    Raises what is wrong with the request itself.
+    ``batches`` has the events sent with it, part by part. Raises errors in the request itself.
     """
     BEGINNERS[type(request)](caller, request, reply, batches)
 

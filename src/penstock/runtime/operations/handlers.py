@@ -1,4 +1,4 @@
-"""What is done for each request that is waited for."""
+"""Handlers of requests that wait for the realm."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def checked(spans: Spans) -> Spans:
 
 
 async def put_import(by: Caller, asked: transfers.PutImport, content: memoryview | None) -> None:
-    """Take a part of a file, whose bytes come beside the request."""
+    """Take bytes of a file of an import, which come with the request."""
     if not content:
         raise RemoteProtocolViolation("a part of a file is empty")
     await by.realm.imports.put(by.session, asked.import_, asked.file, asked.offset, content)

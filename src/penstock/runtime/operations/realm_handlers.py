@@ -1,4 +1,4 @@
-"""What is done for requests about the realm: its connections, pipelines and counters."""
+"""Handlers of requests about the realm: connections, pipelines, counters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.runtime.reading.pipelines import pipelines_in
 from penstock.runtime.subscriptions.realm_view import StoreView
 
 CHANNELS_MAX: Final = 1_000
-"""Channels and queues told of each second."""
+"""Most channels and queues whose counters are in one answer."""
 
 
 async def list_connections(by: Caller, _: realms.ListConnections) -> list[realms.ConnectionInfo]:

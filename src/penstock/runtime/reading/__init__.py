@@ -1,1 +1,1 @@
-"""What is read for one answer: pages of events, sums over them, counters, the state of others."""
+"""Reads for single answers: pages of events, sums over them, counters, states of pipelines."""

@@ -21,7 +21,7 @@ Asked = tuple[object, str]
 """A selector, by what knows the fields of messages for it, and its text."""
 
 UNLIMITED = 1 << 62
-"""As the largest event: what was accepted once is not measured again."""
+"""Size limit for events already accepted elsewhere: none."""
 
 
 class Body:
@@ -51,23 +51,23 @@ class Body:
         ``names`` of its columns, where they are known."""
         self.buffer = buffer
         self.parsed = batch
-        """The batch, if anybody has needed it."""
+        """The parsed batch, once it was needed."""
         self.schema_bytes = schema_bytes
         self.names = names_in(schema_bytes) if names is None else names
-        """Its columns."""
+        """Names of its columns."""
         if batch is not None:
             rows: int = batch.num_rows
         else:
             assert known_digest is not None, "somebody has looked at the bytes"
             rows = known_digest.count
         self.rows = rows
-        """How many events it has."""
+        """Number of its events."""
         self.weight = max(len(buffer), EVENT_BYTES_MIN * rows)
         """Bytes it counts against limits."""
         self.known_digest = known_digest
-        """What was staged is asked for it twice."""
+        """The digest if it is known; staged batches need it twice."""
         self.outcomes: PredicateOutcomes | None = None
-        """What is known of the predicates of selectors that ask for its events."""
+        """Cached outcomes of the selectors' predicates for its events."""
         self.looked: frozenset[Asked] = frozenset()
         """The selectors that a thread has put to it already."""
 
@@ -82,7 +82,7 @@ class Body:
         return schema_from(self.schema_bytes)
 
     def digest(self, event_bytes_max: int) -> Digest:
-        """What the rules need to know of it. Raises ``EventTooLarge``."""
+        """What the core's rules need to know of it. Raises ``EventTooLarge``."""
         if self.known_digest is None or self.known_digest.largest > event_bytes_max:
             self.known_digest = digest(self.batch, event_bytes_max)
         return self.known_digest

@@ -1,7 +1,7 @@
-"""Where the events of one channel are: the tail in memory, the rest in sealed segments.
+"""The contents of one channel's events: the tail in memory, the rest in sealed segments.
 
-The core says *which* ids are stored; this says what they contain. Events in the tail are in the
-journal too (unless they live in memory only) until they are sealed.
+The core says *which* ids are stored; this module knows what they contain. Events in the tail are in
+the journal, too, until they are sealed, unless they live in memory only.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ChannelStore:
         """That of the piece added last, if all its names are among the columns."""
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
-        """Which event is the newest of its publish key; derived from what is stored (SEM K1)."""
+        """The newest event of each publish key; derived from what is stored (SEM K1)."""
         self._thinned = UNTOUCHED
         """Around the scattered ids that have left since pieces were last looked at."""
         self._thinned_ids = 0
@@ -78,7 +78,7 @@ class ChannelStore:
 
     def _added(self, piece: Piece) -> None:
         self._count(piece, 1)
-        if piece.schema is self._newest_schema:  # as most are
+        if piece.schema is self._newest_schema:  # the usual case
             return
         self._newest_schema = None if "more" in piece.schema.names else piece.schema
         self.columns = self.columns.grown(piece.schema)
@@ -101,7 +101,7 @@ class ChannelStore:
             self.late.add_all(piece.of(IdSet((Span(piece.first, piece.end),))))
 
     def secured(self, ids: IdSet) -> None:
-        """These are kept from now on."""
+        """Note that these events survive a restart from now on."""
         self.late.add_all(ids.within(Span(0, self.sealed_through)))
 
     def removed(self, spans: Sequence[tuple[int, int]], stored: IdSet) -> None:
@@ -111,7 +111,8 @@ class ChannelStore:
         spans = self._to_look_at(spans)
         pieces: dict[int, None] = {}
         files: dict[SealedFile, None] = {}
-        piece = segment = NOWHERE  # a span inside the one met last is not looked up again
+        # most spans lie in the piece found last, which is not looked up again
+        piece = segment = NOWHERE
         sealed_through = self.sealed_through if self.files else 0
         for first, end in spans:
             if not (piece.first <= first and end <= piece.end):
@@ -126,7 +127,7 @@ class ChannelStore:
                     segment = met.span
         for file in files:
             file.is_stale = True
-            if not file.grows:  # others are large: counted when asked for
+            if not file.grows:  # large files are counted when asked for
                 file.recount(stored)
         self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
 
@@ -188,11 +189,11 @@ class ChannelStore:
         self._realm.add_bytes(piece.home, size)
 
     def folder(self, name: str, number: int) -> str:
-        """Where the next file of this channel, ``name``, goes."""
+        """The folder of the next file of this channel, which is called ``name``."""
         return segment_folder(name, number, self.files[-1].name if self.files else "")
 
     def discard(self) -> None:
-        """The channel is deleted: nothing of it counts any more."""
+        """Forget everything: the channel was deleted."""
         self._drop(0, len(self.tail))
 
     def sealed(self, through: int, file: SealedFile | None, volatile: IdSet) -> None:
@@ -235,7 +236,7 @@ class ChannelStore:
         ]
 
     def keep_damaged(self, file: SealedFile, reason: str) -> None:
-        """Somebody should look at this file: it is not deleted (SEM S1)."""
+        """Mark a file as damaged: it is kept for inspection, and not deleted (SEM S1)."""
         file.is_damaged = True
         self.quarantined.append(reason)
 
@@ -256,7 +257,7 @@ class ChannelStore:
         return max([0.0, *in_files, *in_tail])
 
     def recount(self, stored: IdSet) -> None:
-        """Make what files say of the events left in them exact."""
+        """Make the files' counts of remaining events exact."""
         for file in self.files:
             file.recount(stored)
 
@@ -276,7 +277,7 @@ class ChannelStore:
             return None
         rows = self.tail[-1].end - max(self.tail[start].first, self.sealed_through)
         if rows < rows_max and self.meter.tail_bytes < bytes_max:
-            return None  # asked several times a second: without a look at each piece
+            return None  # called several times a second, so without examining each piece
         rows = size = 0
         for i in range(start, len(self.tail)):
             piece = self.tail[i]
@@ -291,16 +292,16 @@ class ChannelStore:
         return self.tail[bisect_right(self._ends, self.sealed_through) :]
 
     def held(self) -> Sequence[Piece]:
-        """What is in memory, sealed or not."""
+        """The batches in memory, sealed or not."""
         return self.tail
 
     # --- reading -------------------------------------------------------------------------
 
     def read(self, spans: Spans, damage: Damage) -> list[Rows]:
-        """The events of ``spans``, in id order, in as few batches as is cheap.
+        """Read the events of ``spans``, in id order, in as few batches as is cheap.
 
-        ``spans`` are stored ids, ascending. What is damaged is left out and told to ``damage``.
-        The files they are in must have been opened (:meth:`files_for`).
+        ``spans`` are stored ids, ascending. Damaged events are left out and reported to ``damage``.
+        The files with the events must be open (:meth:`files_for`).
         """
         sealed, live = self._split(spans)
         if not sealed:
@@ -314,8 +315,8 @@ class ChannelStore:
     def promising(
         self, spans: Spans, selector: Selector, now_us: int, messages: Messages | None = None
     ) -> Spans:
-        """The part of ``spans`` in which ``selector`` may match something, as far as the files
-        tell without being read (SEM F5). They tell nothing of what is inside ``messages``."""
+        """The part of ``spans`` in which ``selector`` may match, judged by the statistics of the
+        files (SEM F5). These say nothing about fields inside ``messages``."""
         if messages is not None:
             return spans
         if not self.files or not spans or spans[0].first >= self.sealed_through:
@@ -331,7 +332,7 @@ class ChannelStore:
         return found.spans
 
     def _split(self, spans: Spans) -> tuple[list[Span], list[Span]]:
-        """What is in files, and what is in the tail. Below ``sealed_through`` the tail holds
+        """The parts of ``spans`` in files and in the tail. Below ``sealed_through`` the tail has
         only events that live in memory; an id is in one of the two."""
         if not self.files or spans[0].first >= self.sealed_through:
             return [], list(spans)
@@ -404,7 +405,7 @@ class ChannelStore:
 
 
 def _is_crumb(piece: Piece, parts: list[Span]) -> bool:
-    """Whether little of a piece is wanted."""
+    """Whether so little of a batch is wanted that its rows are gathered with others."""
     return (
         piece.is_whole
         and len(parts) <= CRUMBS_MAX

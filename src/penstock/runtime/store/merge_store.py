@@ -1,8 +1,8 @@
-"""Where the events of a merge channel are: merged states in memory, deltas in the journal.
+"""The events of a merge channel: merged states in memory, deltas in the journal.
 
-What is published is merged when somebody reads, or when enough has come together. Nothing is
-sealed into files: a snapshot holds the states, the journal behind it what was published since
-(ADR 11).
+Published batches are merged when somebody reads, or when there are enough of them. Nothing is
+sealed into files: a snapshot has the states, and the journal after it what was published since (ADR
+11).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.runtime.store.tail_batch import Meter, Piece
 
 PENDING_ROWS_MAX: Final = 16_384
 PENDING_PIECES_MAX: Final = 2_048
-"""So much is merged at the latest, though nobody reads."""
+"""Most batches that wait to be merged while nobody reads."""
 GONE_MIN: Final = 4_096
 """Fewer rows than this are not taken out at once when their events leave."""
 
@@ -71,7 +71,7 @@ class MergeStore(ChannelStore):
             self.settle()
 
     def settle(self) -> None:
-        """Merge what has been published since it was last done."""
+        """Merge the batches that were published since the last time."""
         if not self._pending or self.lacks_files:
             return
         pending, self._pending, self._pending_rows = self._pending, [], 0
@@ -90,7 +90,8 @@ class MergeStore(ChannelStore):
 
     def loaded(self, batch: pa.RecordBatch, publishers: Publishers) -> None:
         """Add merged rows at recovery or import: their ids are above all there are."""
-        rows = batch.take(pa.array(np.arange(batch.num_rows)))  # the file may go
+        # a copy, because the file may be closed
+        rows = batch.take(pa.array(np.arange(batch.num_rows)))
         codes = np.zeros(rows.num_rows, dtype=np.int32)
         ids = ids_of(rows)
         for publisher, spans in publishers:
@@ -117,7 +118,7 @@ class MergeStore(ChannelStore):
             self.compact(stored)
 
     def thinned(self, ids: IdSet, stored: IdSet) -> None:
-        """Replaced: the newer rows say so."""
+        """Nothing to do for replaced events: newer rows supersede them."""
 
     def compact(self, stored: IdSet) -> None:
         """Keep the rows of stored events and nothing else."""
@@ -150,7 +151,7 @@ class MergeStore(ChannelStore):
     def _weigh(self) -> None:
         size = self.states.nbytes
         self.meter.add_bytes(self._home, size - self._weighed)
-        if self._home != "journal":  # there the realm counts what waits to be sealed
+        if self._home != "journal":  # in the journal, the realm counts what waits to be sealed
             self._realm.add_bytes(self._home, size - self._weighed)
         self._weighed = size
 
@@ -224,7 +225,7 @@ class MergeStore(ChannelStore):
         return left
 
     def kept(self, stored: IdSet) -> list[tuple[pa.RecordBatch, Publishers]]:
-        """For a snapshot: the rows of stored events."""
+        """The rows of stored events, for a snapshot."""
         self.compact(stored)
         assert not self._pending, "files have been read"
         return [(chunk.batch, self._published_by(chunk)) for chunk in self.states.chunks]

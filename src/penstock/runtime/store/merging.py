@@ -25,9 +25,9 @@ from penstock.runtime.store.sealed_file import Publishers, SealedFile
 
 
 def has_deltas(bodies: Sequence[Body]) -> bool:
-    """Whether these are worth a look."""
+    """Whether any of these batches may have deltas."""
     found = False
-    for body in bodies:  # asked of every publish: without a generator
+    for body in bodies:  # called for every publish, so without a generator
         found = found or (DELTA in body.names and body.batch.column(DELTA).true_count > 0)
     return found
 
@@ -90,7 +90,7 @@ def admitted(
 
 
 def whole(store: ChannelStore, bodies: Sequence[Body], first_id: int, at_us: int) -> Sequence[Body]:
-    """What the bodies come to once they are merged, for selectors and joins."""
+    """The merged form of bodies, for selectors and joins."""
     if not isinstance(store, MergeStore) or not has_deltas(bodies):
         return bodies
     return [body_from(body_part(store.merged_ahead([b.batch for b in bodies], first_id, at_us)))]
@@ -126,7 +126,7 @@ def _as_persistent(body: Body) -> Body:
 
 
 def kept_states(store: ChannelStore, stored: IdSet) -> Iterator[tuple[KeptStates, Buffer]]:
-    """What a snapshot keeps of a merge channel; nothing of another."""
+    """The states that a snapshot keeps of a merge channel; nothing of other channels."""
     if not isinstance(store, MergeStore):
         return
     kept = store.kept(stored)
@@ -155,8 +155,8 @@ def take_in_kept(store: ChannelStore, fact: KeptStates, bodies: Sequence[Buffer]
 
 
 async def read_files(store: MergeStore, blobs: Blobs, damage: list[str]) -> None:
-    """At recovery: load what only the files of an import hold. Raises nothing: what cannot be
-    read is told to ``damage``."""
+    """Load at recovery what only the files of an import hold. Never raises: what cannot be read is
+    reported to ``damage``."""
     if not store.lacks_files:
         return
     store.lacks_files = False

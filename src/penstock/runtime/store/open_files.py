@@ -14,7 +14,7 @@ from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.store.state import RealmState
 
 FILES_MAX = 512
-"""Each open file takes a file descriptor."""
+"""Most open files, as each needs a file descriptor."""
 CACHE_BYTES_MAX = 4 << 30
 
 
@@ -22,9 +22,8 @@ _log = structlog.get_logger("penstock.files")
 
 
 class OpenFiles:
-    """Mapped files and the batches of them that were checked; the one not read for longest is
-    closed first. Files are mapped, so this bounds what the process has in its address space, of
-    which the system keeps in memory what it can."""
+    """Mapped files with their verified batches; the least recently read is closed first. Files are
+    mapped, so this limits the address space of the process, and not its memory."""
 
     def __init__(self, blobs: Blobs, bytes_max: int = CACHE_BYTES_MAX) -> None:
         self._blobs = blobs
@@ -64,7 +63,7 @@ class OpenFiles:
         await self.open(wanted)
 
     def close(self, file: SealedFile) -> None:
-        """Forget what is known of a file's content."""
+        """Drop what is cached of a file."""
         file.reader = None
         self.bytes -= self._open.pop(file, 0)
 

@@ -48,7 +48,7 @@ class Looked:
 
 
 class Rows:
-    """Some events, ready to be sent: a batch as it came, or one made for the occasion."""
+    """Events that are ready to be sent: a published batch, or one made for the occasion."""
 
     __slots__ = (
         "_batch",
@@ -94,7 +94,7 @@ class Rows:
 
     @property
     def batch(self) -> pa.RecordBatch:
-        """With ``event_id`` and ``published``."""
+        """The batch with ``event_id`` and ``published``."""
         if self._batch is None:
             assert self.piece is not None, "rows without a piece have a batch"
             self._batch = self.piece.stored(self.spans)
@@ -109,7 +109,7 @@ class Rows:
 
     def _parts(self) -> Sequence[Rows]:
         """None where it is all one part."""
-        if len(self.body) <= FRAME_MAX or self.count == 1:  # which is to be sent anyway
+        if len(self.body) <= FRAME_MAX or self.count == 1:  # it has to be sent anyway
             return ()
         half = self.count // 2
         return [
@@ -120,7 +120,7 @@ class Rows:
 
     @property
     def weight(self) -> int:
-        """Its bytes, about."""
+        """Its size in bytes, about."""
         return len(self.piece.body) if self.piece is not None else int(self.batch.nbytes)
 
     def chosen(

@@ -1,5 +1,4 @@
-"""The newest publishes of a merge channel, as they came: deltas for subscribers are made of them
-(SEM K3)."""
+"""The newest publishes of a merge channel, from which deltas for subscribers are made (SEM K3)."""
 
 from __future__ import annotations
 
@@ -22,14 +21,14 @@ from penstock.runtime.store.sealed_file import Publishers
 from penstock.runtime.store.tail_batch import Piece, stored_together
 
 KEPT_BYTES_MAX: Final = 2 << 20
-"""Beside the newest publish. Who is further behind gets full events."""
+"""Bytes that are kept besides the newest publish. Subscribers further behind get full events."""
 KEPT_PIECES_MAX: Final = 8_192
 AS_THEY_CAME_MIN: Final = 64
 """Batches of fewer events are sent as one."""
 
 
 class Raw(NamedTuple):
-    """One published batch, as it came."""
+    """One published batch, unmerged."""
 
     piece: Piece
     slots: Int64s
@@ -45,7 +44,7 @@ class Stretch(NamedTuple):
     deltas: Bools
 
     def only_deltas(self, slots: Int64s) -> Bools:
-        """For each of ``slots``, whether only deltas have come for it."""
+        """For each of ``slots`` whether only deltas were published for it."""
         whole = np.unique(self.slots[~self.deltas])
         found: Bools = (slots != NO_SLOT) & ~np.isin(slots, whole)
         return found
@@ -59,7 +58,7 @@ class Recent:
         self._firsts: list[int] = []
         self._bytes = 0
         self.first = 0
-        """From here on all there was is kept."""
+        """Id from which on every publish is kept."""
 
     def add(self, raw: Raw) -> None:
         self._kept.append(raw)
@@ -84,13 +83,13 @@ class Recent:
         self._kept, self._firsts, self._bytes, self.first = [], [], 0, first
 
     def since(self, first: int) -> Stretch | None:
-        """The publishes from ``first`` on; None when not all of them are known any more."""
+        """The publishes from ``first`` on; None if some are no longer kept."""
         if first < self.first:
             return None
         at = bisect_left(self._firsts, first)
         pieces = self._kept[at:]
         if at and self._kept[at - 1].piece.end > first:
-            return None  # in the middle of a publish: nobody has been there
+            return None  # in the middle of a publish, where no subscriber has been
         return Stretch(
             pieces,
             _joined([_ids(raw.piece) for raw in pieces], np.int64),
@@ -113,15 +112,15 @@ def as_they_came(stretch: Stretch, wanted: Int64s) -> list[Rows] | None:
 
 
 def deltas(stretch: Stretch, wanted: Int64s) -> Rows:
-    """One delta for each of the events ``wanted`` (ascending ids, each the newest of its key):
-    all properties its key's deltas have changed in ``stretch``."""
+    """One delta for each of the events ``wanted`` (ascending ids, each the newest of its key): it
+    has all properties that the key's deltas in ``stretch`` have changed."""
     rows = np.searchsorted(stretch.ids, wanted)
     batch = _batch(stretch, rows)
     return Rows(spans_in(batch), batch=batch, publishers=_publishers(stretch, wanted))
 
 
 def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
-    """The rows with all that came for their keys before."""
+    """These rows, each merged with the earlier ones of its key."""
     pieces = [raw.piece for raw in stretch.pieces]
     if len({piece.number for piece in pieces}) == 1 and all(piece.is_whole for piece in pieces):
         batch = stored_together(pieces)
@@ -154,7 +153,7 @@ def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _as_deltas(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Marked, and without the columns that say nothing."""
+    """The batch marked as deltas, without columns of nulls only."""
     idle = {"nulls", "more", "tag", "headers"}
     for name in idle & set(batch.schema.names):
         if batch.column(name).null_count == batch.num_rows:

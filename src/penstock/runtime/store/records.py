@@ -1,4 +1,4 @@
-"""What a journal block holds: facts of any channel, and beside them the columns they speak of.
+"""The content of a journal block: facts of any channel, and the columns that they refer to.
 
 Layout of a block::
 
@@ -43,7 +43,7 @@ class Sealed(RealmFact, frozen=True):
     name: str = ""
     index: bytes = b""
     publishers: tuple[tuple[str, Spans], ...] = ()
-    """Who published which of the file's events."""
+    """Publishers, each with its events in the file."""
     grows: bool = False
     """Batches will be added to it: the channel keeps its events in a single file."""
 
@@ -58,16 +58,14 @@ class Extended(RealmFact, frozen=True):
     checksum: int
     """Checksum of the file's tail, from where it grew."""
     batches: bytes
-    """What was added, as the file's index has it."""
+    """The index of the added batches, as in the file's index."""
     publishers: tuple[tuple[str, Spans], ...] = ()
-    """Who published which of these events."""
+    """Publishers, each with its events among those added."""
 
 
 class Rewritten(RealmFact, frozen=True):
-    """What was left of the events in the files ``names`` is in the file ``name`` now.
-
-    Without a name nothing was left of them.
-    """
+    """The remaining events of the files ``names`` are now in the file ``name``. Without a name,
+    none remained."""
 
     names: tuple[str, ...]
     name: str = ""
@@ -77,7 +75,7 @@ class Rewritten(RealmFact, frozen=True):
 
 
 class SegmentDropped(RealmFact, frozen=True):
-    """No event of the file is left; the file goes."""
+    """A file without any remaining event is dropped."""
 
     name: str
 
@@ -97,7 +95,7 @@ class KeptStates(RealmFact, frozen=True):
     stream (SEM K2)."""
 
     publishers: tuple[tuple[str, Spans], ...] = ()
-    """Who published which of them."""
+    """Publishers, each with its events."""
 
 
 class RealmFacts(RealmFact, frozen=True):
@@ -113,7 +111,7 @@ class TransactionEnded(RealmFact, frozen=True):
 
 
 class StagesCommitted(RealmFact, frozen=True):
-    """What was staged for several stores has been published in one step (SEM X3)."""
+    """Stages of several stores have been published in one step (SEM X3)."""
 
     producer: str
     sequence: int
@@ -152,9 +150,9 @@ class BodyRef(Struct, frozen=True, array_like=True):
     size: int
     rows: int
     publisher: str = ""
-    """``user@host`` of the connection it came by (SEM E3)."""
+    """The publisher, ``user@host`` (SEM E3)."""
     place: Place | None = None
-    """Where it lies in the pages of its channel; None: in this block."""
+    """Its slot in the channel's pages; None: it is in this block."""
 
 
 class Record(Struct, frozen=True, array_like=True):
@@ -203,8 +201,8 @@ def decode_block(block: memoryview) -> tuple[Header, Iterator[memoryview]]:
 
 
 def _unknown_fact(header: memoryview) -> str:
-    """The name of the first fact that cannot be read in what is a header otherwise; empty: it is
-    none. Its bytes are what was written, for their checksum was right."""
+    """The name of the first unknown fact in a header that is otherwise valid; empty: the header is
+    not valid. Since its checksum is right, a newer version wrote it."""
     try:
         _, records, *_ = msgspec.msgpack.decode(header)
         for _, fact, *_ in records:
@@ -216,7 +214,7 @@ def _unknown_fact(header: memoryview) -> str:
                 return fact[0]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
-    except (TypeError, ValueError, LookupError):  # of another shape
+    except (TypeError, ValueError, LookupError):  # the header has another form
         return ""
     return ""
 

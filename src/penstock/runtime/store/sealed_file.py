@@ -25,7 +25,7 @@ class Damage:
 
     def found(self, error: Damaged, span: Span) -> None:
         self.ids.add(span)
-        if str(error) not in self.reasons[-1:]:  # of many spans of one batch, say
+        if str(error) not in self.reasons[-1:]:  # reported once for many spans of one batch
             self.reasons.append(str(error))
 
 
@@ -68,7 +68,7 @@ class SealedFile:
         self.is_unreadable = False
         """Soft: it could not even be opened."""
         self.is_stale = False
-        """Events of it have left since :attr:`live` was counted."""
+        """Whether events have left it since :attr:`live` was counted."""
 
     @property
     def span(self) -> Span:
@@ -80,7 +80,7 @@ class SealedFile:
         return self.index.size - self.index.size * self.live // self.index.rows
 
     def recount(self, stored: IdSet) -> None:
-        """Count what is left in it of the channel's ``stored`` events."""
+        """Count how many of its events are still in the channel's ``stored``."""
         if self.is_stale:
             self.live = len(stored.within(self.span))
             self.is_stale = False
@@ -98,7 +98,7 @@ class SealedFile:
         checksum: int,
         publishers: Publishers,
     ) -> None:
-        """It has more batches now."""
+        """The file with more batches at its end."""
         self.index = grown_index(self.index, added, size, checksum)
         self.publishers = merged_publishers(self.publishers, publishers)
 

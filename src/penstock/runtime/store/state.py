@@ -1,6 +1,6 @@
-"""Everything a realm knows, and the one way it comes to know it: applying records.
+"""The state of a realm, and the one way to change it: applying records.
 
-Used live (right after a decision) and at recovery (from the snapshot and the journal) alike.
+It is used live, after each decision, and at recovery, from the snapshot and the journal.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _batches_decoder = msgspec.msgpack.Decoder(tuple[SegmentBatch, ...])
 
 
 class Copied(Struct):
-    """What a join has done since the realm started."""
+    """What a join has copied since the realm started."""
 
     copied: int = 0
     dropped: int = 0
-    """Not copied: it would go round, or too far (SEM L2)."""
+    """Events not copied because of a loop or too many hops (SEM L2)."""
 
 
 class RealmState:
@@ -88,11 +88,11 @@ class RealmState:
         self.meter = Meter()
         self.transactions = Transactions()
         self.producers = JointProducers()
-        """Who has published to several stores in one step (SEM X3)."""
+        """Producers that have published to several stores in one step (SEM X3)."""
         self.schedules: set[int] = set()
         """The stores where events wait for their time (SEM X4)."""
         self.has_new_times = False
-        """Soft: something has been scheduled since somebody looked."""
+        """Soft: whether something was scheduled since this was last read."""
         self.to_open: set[int] = set()
         """Soft: channels whose dead events move, with files that are not open yet."""
         self.dropped: list[int] = []
@@ -112,13 +112,13 @@ class RealmState:
         """Soft: another one each time the realm starts."""
 
     def opened(self, number: int) -> ChannelOpened:
-        """A channel, as a client is told of it."""
+        """A channel's answer for a client that opens it."""
         state = self.channels[number].state
         run = "" if state.type.ids_survive else self.run
         return ChannelOpened(ChannelId(number), state.name, state.definition, run)
 
     def joined(self, join: Join) -> Copied:
-        """What a join has done since the realm started."""
+        """What a join has copied since the realm started."""
         return self._joined.setdefault((join.source, join.destination), Copied())
 
     def apply_stored(
@@ -146,7 +146,7 @@ class RealmState:
         try:
             if pages is not None:
                 return pages.view(number, ref.place)
-        except Damaged:  # its events are quarantined once all is read
+        except Damaged:  # its events are quarantined after everything is read
             self.unreadable.append((number, ref.place))
         return memoryview(b"")
 
@@ -394,7 +394,8 @@ def _written(record: Record | tuple[int, Callable[[], Restored]]) -> Record:
 def _all_kept(
     store: ChannelStore, volatile: IdSet
 ) -> Iterator[tuple[Piece, tuple[Kept, int, Buffer]]]:
-    """What a snapshot keeps of the tail: what is in no file, and what was late for one."""
+    """The rows of the tail that a snapshot keeps: those in no file, and those stored too late for
+    one."""
     if store.late:
         for piece in store.tail:
             if late := piece.of(store.late):
@@ -409,7 +410,7 @@ def _all_kept(
 
 
 def _kept(piece: Piece, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
-    """What a snapshot keeps of a tail piece: its rows on disk, or nothing."""
+    """The rows of a batch that a snapshot keeps; None: no row."""
     left_out = left_out.within(Span(piece.first, piece.end))
     ids = IdSet([Span(piece.first, piece.end)]) if piece.ids is None else piece.ids.copy()
     if not left_out:

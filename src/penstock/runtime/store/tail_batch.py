@@ -33,7 +33,7 @@ def _int64s(values: IntArray) -> pa.Array:
 
 
 class Piece:
-    """One published batch, as it came."""
+    """One published batch, as it was published."""
 
     __slots__ = (
         "_batch",
@@ -65,7 +65,7 @@ class Piece:
         place: Place | None = None,
     ) -> None:
         self.publisher = publisher
-        """``user@host`` of the connection it came by (SEM E3)."""
+        """The publisher, ``user@host`` (SEM E3)."""
         self.first, self.end = span
         self.at_us = at_us
         self.number = number
@@ -76,9 +76,9 @@ class Piece:
         self.ids = ids
         """The ids its rows have; None: every id of the span."""
         self.home = home
-        """What keeps it, and whose limit it counts against (SEM C6)."""
+        """Where its bytes are, and which limit they count against (SEM C6)."""
         self.place = place
-        """Where it lies in the pages of its channel, if it does."""
+        """Its slot in the channel's pages; None: it is not in pages."""
         self.live = self.end - self.first if ids is None else len(ids)
 
     @property
@@ -94,13 +94,13 @@ class Piece:
         return max(len(self.body), EVENT_BYTES_MIN * rows)
 
     def moved_to(self, place: Place, body: memoryview) -> None:
-        """It lies in the pages of its channel now, and is read from there."""
+        """Note that it was written to the channel's pages, and is read from there."""
         self.place = place
         self.body = body
         self._batch = None
 
     def moved_outside(self, body: memoryview) -> None:
-        """It lies outside of the Python heap now, and is read from there."""
+        """Note that it was moved out of the Python heap, and is read from there."""
         self.body = body
         self._batch = None
 
@@ -123,7 +123,7 @@ class Piece:
         return stamp(self._rows(wanted), wanted, self.at_us)
 
     def publishers(self, spans: Sequence[Span]) -> Publishers:
-        """Who published ``spans`` of it."""
+        """The publishers of ``spans``."""
         return ((self.publisher, tuple(spans)),) if self.publisher else ()
 
     def body_of(self, ids: IdSet) -> Buffer:
@@ -139,7 +139,7 @@ class Piece:
 
 
 def united(one: Piece, other: Piece) -> Piece:
-    """Rows of one published batch that came back in two parts."""
+    """One batch from two parts that were published together and came back separately."""
     assert one.number == other.number, "they were published together"
     ids = [_ids(_own(piece).spans) for piece in (one, other)]
     order = np.argsort(np.concatenate(ids))
@@ -161,7 +161,7 @@ def united(one: Piece, other: Piece) -> Piece:
 
 
 def _own(piece: Piece) -> IdSet:
-    """All ids a piece has rows of."""
+    """All ids that a batch has rows of."""
     return IdSet((Span(piece.first, piece.end),)) if piece.ids is None else piece.ids.copy()
 
 
@@ -199,12 +199,12 @@ class Meter:
         """The part of ``tail_bytes`` that is nowhere else, in Arrow memory outside the Python
         heap."""
         self.paged_bytes = 0
-        """In page files."""
+        """Bytes in page files."""
         self.waiting_bytes = 0
-        """What will be sealed."""
+        """Bytes that will be sealed."""
 
     def add_bytes(self, home: Home, size: int) -> None:
-        """So many more bytes (or fewer) are kept by ``home``."""
+        """Count bytes in ``home``; negative: they are gone."""
         self.tail_bytes += size
         match home:
             case "heap" | "nowhere":

@@ -1,1 +1,1 @@
-"""Subscriptions and browses: where they begin, what they match, what is shown of them."""
+"""Subscriptions and browses: where they begin, what they match, and views of the realm."""

@@ -11,7 +11,7 @@ from penstock.core.channel.conservation import conservation
 from penstock.core.vocabulary.errors import Unavailable
 
 DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
-"""Channel types that work and that nobody should begin with (SEM C)."""
+"""Channel types that work, but should not be used for new channels (SEM C)."""
 
 
 def channel_document(info: ChannelInfo) -> dict[str, Any]:

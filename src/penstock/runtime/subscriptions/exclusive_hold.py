@@ -25,8 +25,8 @@ class Holding:
         self._channel_of = channel_of
 
     async def hold(self, subscription: int, span: Span) -> Outstanding:
-        """Take the outstanding events of ``span`` into a sole client's hands; what it has of them
-        already is among the answer. Raises ``IllegalState``."""
+        """Take the outstanding events of ``span`` for a client that holds the durable alone. The
+        answer includes those that it already has. Raises ``IllegalState``."""
         channel_id = self._number(subscription)
 
         def hold(group: Group) -> Outstanding:
@@ -85,7 +85,7 @@ class Holding:
 def _picture(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> Outstanding:
     if state.overdue:
         ids = ids.copy()
-        ids.discard_all(state.expired(now_us))  # SEM T1: they only wait to be moved
+        ids.discard_all(state.expired(now_us))  # SEM T1: they only wait to move
     counts = []
     for count, spans in durable.redeliveries(ids.spans):
         counts.append((count, written(id_set(spans))))

@@ -15,10 +15,10 @@ from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 
 PUBLISHER_SPANS_MAX = 4_096
-"""Runs of events of one publisher that are told of a file, at most."""
+"""Most runs of events of one publisher that an answer has for one file."""
 
 MISSING_SPANS_MAX: Final = 100
-"""Ranges told of each cause of which ids have no event any more."""
+"""Most spans that an answer has for one cause of removal."""
 
 
 async def locate(
@@ -58,7 +58,7 @@ def _told(publishers: Publishers) -> Publishers | None:
 
 
 async def missing(shard: Shard, channel_id: ChannelId, span: Span) -> tuple[Missing, ...]:
-    """Which ids of ``span`` have no event any more, by cause."""
+    """The ids in ``span`` that have no event any more, by cause."""
 
     def look(group: Group) -> tuple[Missing, ...]:
         state = group.channel(channel_id).state

@@ -1,8 +1,8 @@
-"""The view of a realm's state for front ends: channels, queues and durables as they are now.
+"""A view of the realm's state for front ends: channels, queues and durables as they are now.
 
-It is read in the loop, without disturbing the writer, and does not tell how the state is kept.
-What is asked for and answered is in :mod:`penstock.api`; this is for numbers that are shown all the
-time, and for what a protocol has to know of a name before it asks.
+It is read in the event loop without disturbing the writer, and hides how the state is kept.
+Requests and answers are in :mod:`penstock.api`; this view is for figures that are shown all the
+time, and for what a protocol has to know of a name before it makes a request.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class StoreView:
 
     @property
     def moves_dead(self) -> bool:
-        """Whether what dies here goes to a dead event store."""
+        """Whether dead events go to a dead event store."""
         return self._channel.state.moves_dead
 
     @property
@@ -161,17 +161,17 @@ class StoreView:
 
     @property
     def timeout_s(self) -> float:
-        """How long the place of a client that was lost is kept."""
+        """Seconds for which the place of a lost client is kept."""
         return self._channel.state.rules.event_timeout_us / 1e6
 
     def oldest_ms(self, now_us: int) -> int | None:
-        """How long ago the oldest stored event was published; None: there is none."""
+        """Age in milliseconds of the oldest stored event; None if there is none."""
         lowest = self.stored.lowest
         published_us = None if lowest is None else self._channel.state.ages.oldest_us(lowest)
         return None if published_us is None else max(0, now_us - published_us) // 1_000
 
     def cursor(self, subscription: int) -> int | None:
-        """Where a plain subscription goes on; None: it has ended."""
+        """The id at which a plain subscription continues; None if it has ended."""
         place = self._channel.state.subscribers.get(subscription)
         return None if place is None else place.cursor
 
@@ -199,7 +199,7 @@ class RealmView:
         self._clock = clock
 
     def store(self, channel_id: ChannelId) -> StoreView | None:
-        """None: there is no channel or queue of this number any more."""
+        """The channel or queue with this number; None if it was deleted."""
         channel = self._state.directory.channels.get(channel_id)
         return (
             None
@@ -236,7 +236,7 @@ class RealmView:
                 )
 
     def with_durable(self, name: str) -> list[tuple[StoreView, DurableView]]:
-        """Where there is a durable of this name now."""
+        """The stores that have a durable of this name."""
         return [
             (
                 StoreView(ChannelId(channel_id), channel, self._state, self._pages),

@@ -1,4 +1,4 @@
-"""By what a plain subscription is known that may lose its connection and come back (SEM J5)."""
+"""The places of plain subscriptions that have lost their connection and may resume (SEM J5)."""
 
 from __future__ import annotations
 

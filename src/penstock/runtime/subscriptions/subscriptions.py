@@ -69,7 +69,7 @@ class Opened(NamedTuple):
     stop_id: int | None = None
     strict_order: bool = False
     confirms: bool = False
-    """Whether it is to say what has arrived (SEM J5)."""
+    """Whether it confirms which events have arrived (SEM J5)."""
     cumulative: bool = False
 
 
@@ -102,12 +102,12 @@ class Subscriptions:
         endless: bool = False,
         room: Room | None = None,
     ) -> Opened:
-        """Begin to deliver stored events, then live ones, with no gap between (SEM E6).
+        """Deliver stored events, then live ones, without a gap (SEM E6).
 
-        ``place`` is what the same subscription is known by on another connection; one that
-        ``confirms`` says what has arrived, and gets the rest there (SEM J5). One that takes
-        ``deltas`` gets them of a merge channel (SEM K3). An ``endless`` browse goes on with what
-        is published, and nobody waits for it. ``room`` bounds the bytes on their way to it.
+        ``place`` identifies the subscription on another connection. One that ``confirms`` tells
+        which events have arrived, and gets the others there (SEM J5). With ``deltas`` it gets
+        changes of a merge channel as deltas (SEM K3). An ``endless`` browse continues with new
+        events, but nothing is kept for it. ``room`` limits the bytes on their way to it.
         """
         subscription = self._dispatch.open(
             channel_id, outlet, deltas=deltas and not browse, room=room
@@ -150,9 +150,9 @@ class Subscriptions:
         return replace(command, resumes=former, selector=wanted.text if wanted else "")
 
     def lose(self, subscription: int, arrived: Spans = ()) -> None:
-        """The connection of a subscription is lost. What a durable's seat held goes back at once
-        (SEM D13); the place of a plain subscriber is kept for a while (SEM J5). What it has said
-        of what has ``arrived`` may be on its way here."""
+        """Note that the connection of a subscription is lost. What a durable's seat held goes back
+        at once (SEM D13); the place of a plain subscriber is kept for a while (SEM J5). ``arrived``
+        are events whose arrival it has reported and the core does not know yet."""
         if subscription not in self._places:
             self.detach(subscription)
             return
@@ -163,7 +163,7 @@ class Subscriptions:
             self._shard.wake(channel_id)
 
     def forget_places(self) -> None:
-        """Called regularly: those that came back too late, or never."""
+        """Forget places whose subscribers did not come back in time; called regularly."""
         channels = self._shard.state.channels
 
         def is_over(channel_id: ChannelId, subscription: int) -> bool:
@@ -213,7 +213,7 @@ class Subscriptions:
         try:
             opened: Opened = await self._act(channel_id, action, reads=reads, chosen=chosen)
         except BaseException:
-            self.detach(subscription)  # also when only the wait for the answer was cancelled
+            self.detach(subscription)  # even if only the wait for the answer was cancelled
             raise
         return opened
 
@@ -303,8 +303,8 @@ class Subscriptions:
         self._ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
 
     async def unbind(self, channel_id: ChannelId, name: str) -> int:
-        """End all subscriptions of a durable: what they held goes back as if they were gone
-        (SEM D13, D14). Gives how many there were."""
+        """End all subscriptions of a durable; the events they held go back as if their clients had
+        left (SEM D13, D14). Gives their number."""
 
         def unbind(group: Group) -> list[int]:
             durable = group.channel(channel_id).state.durable(durable_name(name))
@@ -373,7 +373,7 @@ class Subscriptions:
             raise IllegalState("hold() takes no selector")
         chooses = durable == READERS and wanted is not None
         if chooses:
-            outlet.selector = None  # the queue gives it what it wants and nothing else
+            outlet.selector = None  # the queue itself applies the reader's selector
         subscription = self._dispatch.open(channel_id, outlet, room=None if pull else room)
 
         def among(group: Group) -> IdSet:
@@ -548,8 +548,8 @@ class Subscriptions:
         reads: bool = False,
         chosen: tuple[Matching, Among] | None = None,
     ) -> Any:
-        """Run ``action`` at its place in the order; one that ``reads`` has all files open, and
-        one that asks what is ``chosen`` has it looked at before."""
+        """Run ``action`` at its place in the order. With ``reads`` all files are open then; a
+        ``chosen`` selector is applied beforehand."""
         if chosen is not None:
             matching, among = chosen
             return await matching.act(channel_id, among, action)

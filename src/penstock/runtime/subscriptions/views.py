@@ -25,7 +25,7 @@ def channel_info(
         events=len(state.stored) - state.overdue,
         durables=len(state.durables) - (readers is not None),
         subscribers=sum(each.stop_id is None for each in state.subscribers.values()),
-        counters=replace(state.counters),  # as they are now: they go on counting
+        counters=replace(state.counters),  # a copy, because the counters go on
         storage=StorageInfo(
             tail_bytes=store.meter.tail_bytes,
             sealed_bytes=store.sealed_bytes,

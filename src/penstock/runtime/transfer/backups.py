@@ -1,7 +1,7 @@
-"""Backups under way: the data directory as it stood between two groups, read in parts.
+"""Backups in progress: the data directory as it was between two groups, read in parts.
 
-Everything acknowledged before that moment is in it. The realm goes on meanwhile; what leaves it
-stays readable for the backup until that ends.
+Everything acknowledged before that moment is included. The realm continues meanwhile; files that it
+removes stay readable for the backup until that ends.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Backups:
         )
         self._is_beginning = False
         self.capture: BackupCapture | None = None
-        """None: there is no data directory."""
+        """Captures the data directory; None: there is none."""
 
     async def begin(self, session: str, version: str) -> BackupBegun:
         """Capture the data directory. Raises ``IllegalState`` for a realm in memory,
@@ -109,7 +109,7 @@ class Backups:
         return found, at_us
 
     async def read(self, session: str, name: str, file: int, offset: int) -> bytes:
-        """Some bytes of a file. Raises ``IllegalState``, ``StorageFailed``."""
+        """Read bytes of a file. Raises ``IllegalState``, ``StorageFailed``."""
         backup = self._begun.known(session, name)
         if not 0 <= file < len(backup.files):
             raise IllegalState(f"there is no file {file}; the backup has {len(backup.files)}")
@@ -123,7 +123,7 @@ class Backups:
             self._let_go(backup)
 
     async def end(self, session: str, name: str) -> None:
-        """Let go of what was captured."""
+        """End a backup and release what was captured."""
         self._forget(name, self._begun.known(session, name))
         _log.info("backup.ended")
 
@@ -133,7 +133,7 @@ class Backups:
             self._forget(name, backup)
 
     def expire(self) -> None:
-        """Forget a backup nobody has read from for long."""
+        """End backups that nobody has read from for a long time."""
         for name, backup in self._begun.idle():
             _log.info("backup.expired")
             self._forget(name, backup)
@@ -144,6 +144,6 @@ class Backups:
         self._let_go(backup)
 
     def _let_go(self, backup: _Backup) -> None:
-        """Once nobody reads any more."""
+        """Release what was captured, once nobody reads it."""
         if backup.is_over and not backup.users and self.capture is not None:
             self.capture.release(backup.files)

@@ -1,7 +1,7 @@
-"""Exports under way: a channel as it stood at one point in the order, read in parts (SEM C7).
+"""Exports in progress: a channel as it was at one point in the order, read in parts (SEM C7).
 
 The point is one turn of the shard. What was captured there stays readable while traffic goes on:
-batches in memory never change, and a mapped file stays mapped though it is rewritten or dropped.
+batches in memory never change, and a mapped file stays mapped when it is rewritten or dropped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _FilePart(Struct):
     in_memory: bool = False
     reader: SegmentReader | None = None
     numbers: tuple[int, ...] = ()
-    """Which of the sealed file's batches."""
+    """Indexes of the batches in the sealed file."""
     pieces: tuple[Piece, ...] = ()
 
 
@@ -137,7 +137,7 @@ class Exports:
         return ExportedBytes(export.file, bytes(export.content[offset : offset + READ_BYTES]))
 
     async def end(self, session: str, name: str) -> None:
-        """Let go of what was captured."""
+        """End an export and release what was captured."""
         self._exports.known(session, name)
         self._exports.remove(name)
 
@@ -147,7 +147,7 @@ class Exports:
             self._exports.remove(name)
 
     def expire(self) -> None:
-        """Forget exports nobody has read from for long."""
+        """End exports that nobody has read from for a long time."""
         for name, export in self._exports.idle():
             _log.info("export.expired", channel=export.captured.name)
             self._exports.remove(name)
@@ -155,7 +155,8 @@ class Exports:
     # --- capturing -----------------------------------------------------------------------
 
     async def _capture(self, name: str, kind: str) -> _Captured:
-        """Files are mapped ahead; those that have come meanwhile are mapped in another round."""
+        """Capture a channel. Files are mapped beforehand; files that appear meanwhile need another
+        round."""
         readers: dict[str, SegmentReader] = {}
         while True:
             found = await self._shard.act(lambda group: _captured(group, name, kind, readers))
@@ -165,7 +166,7 @@ class Exports:
                 try:
                     buffer = await self._blobs.get(file.name)
                 except NameDoesNotExist:
-                    continue  # rewritten meanwhile; else it is asked for again
+                    continue  # rewritten meanwhile; otherwise it is asked for again
                 readers[file.name] = SegmentReader(buffer, file.index, name=file.name)
 
     # --- making files --------------------------------------------------------------------
@@ -242,7 +243,7 @@ def _captured(
 def _parts(
     state: ChannelState, store: ChannelStore, readers: dict[str, SegmentReader]
 ) -> Iterator[_FilePart]:
-    """All stored events, in parts: first what lasts, in the order of ids, then what is in memory
+    """All stored events in parts: first those on disk, in the order of ids, then those in memory
     only."""
     left = state.stored.copy()
     left.discard_all(state.volatile)
@@ -268,7 +269,7 @@ def _parts(
 def _sealed_parts(
     store: ChannelStore, left: IdSet, readers: dict[str, SegmentReader]
 ) -> Iterator[_FilePart]:
-    """Takes what it finds in files off ``left``."""
+    """The parts that are in files; their ids are removed from ``left``."""
     for file in store.files:
         reader = readers[file.name]
         ids, size = IdSet(), 0
@@ -346,7 +347,7 @@ def _from_file(part: _FilePart) -> Iterator[pa.RecordBatch]:
 
 
 def _from_pieces(part: _FilePart) -> Iterator[pa.RecordBatch]:
-    """Neighbouring small pieces of one schema come as one batch."""
+    """The batches of a part; neighbouring small ones of one schema are joined."""
     run: list[Piece] = []
     for piece in part.pieces:
         whole = Span(piece.first, piece.end)

@@ -1,8 +1,7 @@
-"""Imports under way: what comes is checked file by file, and becomes true in one step (SEM C7).
+"""Imports in progress: files are checked as they come, and take effect in one step (SEM C7).
 
-Until then nothing is seen of it: files of events lie beside those of the realm under names of
-their own, unnamed by any fact. An import that ends early takes them with it; what a crash leaves
-is removed at the next start.
+Until then nothing of it is visible: its files lie beside those of the realm under names that no
+fact refers to. They are deleted if the import ends early, and after a crash at the next start.
 """
 
 from __future__ import annotations
@@ -97,10 +96,10 @@ class _Import(UnderWay):
         self.folder = folder
         """The folder of its files in the store."""
         self.is_orphan = False
-        """Its connection ended while it was busy."""
+        """Whether its connection has ended during a request."""
         self.state: StateFile | None = None
         self.ids: list[IdSet] = []
-        """The ids of each file that has come."""
+        """The ids in each file that has come."""
         self.blobs: list[str] = []
         """Names of files that may lie in the store already."""
         self.sealed: list[Sealed] = []
@@ -112,7 +111,7 @@ class _Import(UnderWay):
 
     @property
     def expected(self) -> int:
-        """The number of the file that has to come."""
+        """The number of the file that has to come next."""
         return len(self.manifest.files) if self.state is None else len(self.ids)
 
     @property
@@ -175,7 +174,7 @@ class Imports:
             lambda group: group.state.directory.decide_create(name, whole.definition)
         )
         now_us = self._clock.now_us()
-        # The time makes it the only one: the name is for those who look, and may be cut.
+        # The time makes the name unique; the rest is for people, and may be cut.
         shown = file_part(created.name)[:_SHOWN_MAX]
         folder = f"segments/{shown}.import-{now_us}-{self._imports.next}"
         return self._imports.add(_Import(session, now_us, created.name, whole, folder))
@@ -215,14 +214,14 @@ class Imports:
             await self._drop(name)
             raise
         finally:
-            # Where the block could not be stored, nobody knows whether it is on disk in the end:
-            # the files stay, and the next start finds out.
+            # If storing the block failed, it is unknown whether it is on disk: the files stay, and
+            # the next start decides.
             self._imports.remove(name)
         _log.info("channel.imported", channel=opened.name, events=under_way.manifest.events)
         return opened
 
     async def abort(self, session: str, name: str) -> None:
-        """End an import. Nothing is left of it."""
+        """End an import and delete everything of it."""
         self._take_up(session, name)
         await self._drop(name)
 
@@ -232,7 +231,7 @@ class Imports:
             self._abandon(name, under_way)
 
     def expire(self) -> None:
-        """Drop imports for which nothing has come for long."""
+        """End imports that have received nothing for a long time."""
         for name, under_way in self._imports.idle():
             _log.info("import.expired", channel=under_way.name)
             self._abandon(name, under_way)
@@ -260,7 +259,7 @@ class Imports:
         self._wake.set()
 
     async def _drop(self, name: str) -> None:
-        """Nothing of it stays."""
+        """Delete everything of an import."""
         under_way = self._imports.remove(name)
         for blob in under_way.blobs if under_way else ():
             await self._delete(blob)
@@ -269,7 +268,8 @@ class Imports:
         try:
             await self._blobs.delete(blob)
         except PenstockError as error:
-            _log.warning("import.file_left", name=blob, reason=str(error))  # until the next start
+            # stays until the next start
+            _log.warning("import.file_left", name=blob, reason=str(error))
 
     # --- what comes ----------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ class Imports:
         under_way.ids.append(checked.ids)
 
     async def _key_index(self, under_way: _Import) -> KeyIndex | None:
-        """Which events are the newest of their publish keys (SEM K1)."""
+        """The newest events of each publish key (SEM K1)."""
         keys = under_way.manifest.definition.keys
         if not keys:
             return None
@@ -440,7 +440,7 @@ def _created(
     for fact in under_way.sealed:
         group.realm_fact(number, fact)
     if under_way.sealed:
-        # What comes later lies behind; what is before, and in no file, is in memory only.
+        # Later events lie behind; earlier ones in no file are in memory only.
         group.realm_fact(number, Sealed(restored.next_id))
     if isinstance(store, MergeStore):
         store.lacks_files = False

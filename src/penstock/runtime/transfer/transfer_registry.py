@@ -14,7 +14,7 @@ IDLE_US: Final = 300 * 1_000_000
 
 
 class UnderWay:
-    """One of them. It belongs to the session that has begun it."""
+    """One transfer. It belongs to the session that has begun it."""
 
     def __init__(self, session: str, now_us: int) -> None:
         self.session = session
@@ -28,10 +28,10 @@ Each = TypeVar("Each", bound=UnderWay)
 
 
 class Begun(Generic[Each]):
-    """All of one kind, by the names they were given."""
+    """All transfers of one kind, by name."""
 
     def __init__(self, kind: str, most: int, clock: Clock, *, ends: str) -> None:
-        """``ends`` says how one may have ended that its session still asks for."""
+        """``ends`` explains in errors how a transfer that its session still uses may have ended."""
         self._kind = kind
         self._most = most
         self._clock = clock
@@ -68,7 +68,7 @@ class Begun(Generic[Each]):
 
     @contextmanager
     def at_work(self, one: Each) -> Iterator[None]:
-        """A request works with it: it does not expire meanwhile."""
+        """Keep a transfer from expiring while a request works with it."""
         one.users += 1
         try:
             yield
@@ -94,5 +94,5 @@ class Begun(Generic[Each]):
         ]
 
     def remove(self, name: str) -> Each | None:
-        """None: it is gone already."""
+        """Remove a transfer; gives None if it is gone already."""
         return self._by_name.pop(name, None)

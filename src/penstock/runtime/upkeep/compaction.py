@@ -1,8 +1,8 @@
-"""Rewriting a channel's single file without its dead events, live traffic going on (SEM S).
+"""Rewrites a channel's single file without its removed events, while traffic goes on (SEM S).
 
-The files there are get frozen: what is sealed meanwhile goes into a new one. Their live events
-are copied off the loop, and in one recorded step the copy takes their place. An event that leaves
-the channel while it is copied is simply dead in the copy.
+The existing files are frozen: what is sealed meanwhile goes to a new one. Their live events are
+copied off the loop, and in one recorded step the copy takes their place. An event that leaves the
+channel during the copy is simply a removed event in the new file.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ COPY_BYTES = 16 << 20
 JOINED_BYTES_MAX = 64 << 20
 """Bytes of live events in a file that takes the place of several, where files do not grow."""
 ROUNDS_MAX = 4
-"""How often to go after what was sealed meanwhile; what is sealed then stays a file of its own."""
+"""Most rounds that include what was sealed meanwhile; what is sealed after them stays in another
+file."""
 
 _log = structlog.get_logger("penstock.maintaining")
 
@@ -79,7 +80,7 @@ class MaintenanceLimits(Struct, frozen=True):
     dead_bytes: int = 100 << 20
     """... and at least this many bytes are."""
     interval_s: float = 1.0
-    """How often to look."""
+    """Seconds between two searches for work."""
     retry_s: float = 5.0
     """Pause after the disk refused; twice as long after each time that follows ..."""
     retry_max_s: float = RETRY_MAX_S
@@ -110,7 +111,7 @@ class Maintainer:
         """Channels with a damaged file: for ``penstock store repair``."""
 
     async def run(self) -> None:
-        """Rewrite what is due until cancelled."""
+        """Rewrite files that need it until cancelled."""
         while True:
             await asyncio.sleep(self._limits.interval_s)
             for channel_id in map(ChannelId, list(self._shard.state.stores)):
@@ -184,7 +185,7 @@ class Maintainer:
 
 
 class _Rewriting:
-    """One maintenance of one channel."""
+    """The maintenance of one channel."""
 
     def __init__(
         self,
@@ -226,8 +227,8 @@ class _Rewriting:
             switched = await self._shard.act(self._switch)
         finally:
             if not switched and self._copy.name:
-                # A cancellation has to get out whatever the disk says: else nothing ends. What
-                # is left is a file that nobody knows; the next start removes it.
+                # A cancellation has to get out, whatever the disk does: otherwise nothing would
+                # end. The file that is left has no fact, so the next start removes it.
                 with suppress(StorageFailed):
                     await self._blobs.delete(self._copy.name)
         if not switched:
@@ -243,7 +244,7 @@ class _Rewriting:
         return [file for file in self._store.files if file not in self._copied]
 
     def _freeze(self) -> Sequence[SealedFile]:
-        """From here on nothing is added to the files there are."""
+        """Freeze the existing files: nothing is appended to them from now on."""
         files = self._uncopied()
         for file in files:
             file.is_frozen = True
@@ -256,7 +257,7 @@ class _Rewriting:
         return self._columns.grown(theirs) is self._columns
 
     async def _look(self, batches: list[pa.RecordBatch]) -> None:
-        """Which columns do they need?"""
+        """Note which columns these batches need."""
         await self._offload(lambda: self._needs.add_all(batches))
 
     async def _add(self, batches: list[pa.RecordBatch]) -> None:
@@ -266,8 +267,8 @@ class _Rewriting:
     async def _each(
         self, file: SealedFile, work: Callable[[list[pa.RecordBatch]], Awaitable[None]]
     ) -> None:
-        """Do something with what is live of a file, some of it at a time. Every batch of it is
-        checked: the file will be deleted."""
+        """Apply ``work`` to the live events of a file, some at a time. Each of its batches is
+        verified, because the file will be deleted."""
         buffer = await self._blobs.get(file.name)
         reader = SegmentReader(buffer, file.index, name=file.name)
         at = 0
@@ -308,7 +309,7 @@ class _Rewriting:
         return _joined(parts)
 
     def _switch(self, group: Group) -> bool:
-        """The copy takes the place of what it was made from."""
+        """Put the copy in the place of the files that it was made from."""
         if group.state.stores.get(self._channel_id) is not self._store:
             return False
         names = tuple(file.name for file in self._copied)
@@ -447,7 +448,7 @@ async def new_file(blobs: Blobs, folder: str, growth: Growth) -> str:
         try:
             await blobs.put(name, growth.chunks)
         except Conflict:
-            continue  # somebody was faster
+            continue  # another change was faster
         return name
 
 

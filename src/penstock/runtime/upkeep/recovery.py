@@ -43,8 +43,8 @@ class Recovered(Struct):
     damage: list[str]
     """Descriptions of what could not be read, for people."""
     has_gaps: bool
-    """Whether something that happened is not known: what the realm does not speak of may be
-    what was lost. A torn tail is no gap: it was never answered."""
+    """Whether facts may be missing because of damage, so that what no fact mentions must be kept. A
+    torn tail is no gap, because it was never acknowledged."""
     unreadable: list[tuple[int, Quarantine]]
     """By channel: stored events that are known to be damaged, to be quarantined."""
 
@@ -110,7 +110,7 @@ async def _recover(
         event_bytes = max(channel.state.event_bytes, state.stores[channel_id].event_bytes)
         channel.state.event_bytes = event_bytes
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
-    keep_rest = bool(damage)  # what is damaged may have named other places
+    keep_rest = bool(damage)  # a damaged block may have named other slots
     unreadable = await _merged(state, blobs, damage)
     unreadable += await _unreadable(state, pages, damage)
     await pages.restore(_places(state), keep_rest=keep_rest)

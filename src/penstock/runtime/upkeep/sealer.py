@@ -68,8 +68,7 @@ from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 
 FREED_BYTES_MIN = 1 << 20
-"""So much of the journal is given back when a purge or a deletion has made it useless, and when
-somebody asks for maintenance."""
+"""Bytes of the journal worth a snapshot after a purge or deletion, or for maintenance."""
 
 _log = structlog.get_logger("penstock.sealing")
 
@@ -87,7 +86,7 @@ class SealingLimits(Struct, frozen=True):
     snapshot_tail_bytes_max: int = 1 << 20
     """A channel with more than this unsealed is sealed before a snapshot, not copied into it."""
     interval_s: float = 0.25
-    """How often to look for work."""
+    """Seconds between two searches for work."""
     retry_s: float = 5.0
     """Pause after the disk refused; twice as long after each time that follows ..."""
     retry_max_s: float = RETRY_MAX_S
@@ -120,7 +119,7 @@ class Sealer:
         self._offload = offload
         self._limits = limits
         self._snapshot = snapshot
-        """The block the newest snapshot stands for; 0: there is none."""
+        """The sequence of the block that the newest snapshot includes; 0: there is none."""
         self._keeps_journal = keeps_journal
         """Whether there are gaps in what is known: no snapshot hides them, and no block is cut,
         before somebody has looked at it (SEM S1)."""
@@ -134,16 +133,15 @@ class Sealer:
         """Channels whose events could not be sealed: they stay in the journal."""
         self._backoff = Backoff(limits.retry_s, limits.retry_max_s)
         self._busy: set[int] = set()
-        """Channels of which something is being sealed: one at a time."""
+        """Channels that are being sealed; a channel is sealed by one task at a time."""
         self.maintainer = Maintainer(
             shard, blobs, files, offload, limits.maintenance, has_gaps=keeps_journal
         )
 
     async def run(self) -> None:
-        """Look for work until cancelled. A full disk is reported and tried again later.
-
-        Should sealing itself be broken, it ends and says so; the realm goes on from the journal.
-        """
+        """Seal what is due until cancelled. A full disk is reported, and tried again later. An
+        unexpected failure ends the sealer with an error; the realm then continues with the journal
+        alone."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run())
             group.create_task(self._maintain())
@@ -217,7 +215,7 @@ class Sealer:
         )
 
     async def free_journal(self) -> None:
-        """Cut what is not needed any more, where that is worth a snapshot."""
+        """Trim blocks that are not needed any more, if they are worth a snapshot."""
         await self.snapshot_above(FREED_BYTES_MIN)
 
     def _waits(self, channel_id: ChannelId) -> bool:
@@ -234,7 +232,7 @@ class Sealer:
         try:
             return await self._try_seal(channel_id, everything=everything)
         except pa.ArrowException as error:
-            # Such a channel must not take the realm with it; its events are safe where they are.
+            # A broken channel must not end the realm; its events are safe where they are.
             self._broken.add(channel_id)
             _log.error("channel.not_sealed", channel=channel_id, reason=str(error))
             return False
@@ -316,8 +314,8 @@ class Sealer:
         return Extended(end, file.name, size, checksum, added, publishers)
 
     async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: _NewRows) -> bool:
-        """Give a small file the channel's new columns; a large one stays as it is, and what
-        comes goes into another: a new column costs a bounded amount of writing."""
+        """Whether a small file was rewritten with the channel's new columns. A large one stays, and
+        a new file is begun, so that a new column costs a bounded amount of writing."""
         if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
             return False
         file = store.files[0]
@@ -378,7 +376,7 @@ class Sealer:
         self._snapshot_s = asyncio.get_running_loop().time()
         if sequence == self._snapshot:
             return  # nothing has happened since
-        # What it stands for has to be on disk first: block numbers after it must never come again.
+        # The journal before it must be on disk first: later blocks must never reuse a sequence.
         await self._shard.exclusively(self._journal.sync)
         image = await self._offload(lambda: _summed(chunks()))
         self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
@@ -386,8 +384,8 @@ class Sealer:
             for name in self._names.snapshots(sequence):
                 await self._blobs.put(name, image)
         except Conflict:
-            # An attempt the disk broke off has left its own image of this very block. Which one
-            # is on disk for good nobody can tell: leave both it and the journal as they are.
+            # An interrupted attempt has left a snapshot of this very block. Nobody can tell which
+            # of the two is on disk for good, so both it and the journal stay.
             _log.warning("snapshot.skipped", reason=f"block {sequence} has one already")
             return
         # On an engine, two snapshots stay: somebody may just be reading the one before.
@@ -429,7 +427,8 @@ class Sealer:
 def _record_sealed(
     group: Group, channel_id: ChannelId, fact: Sealed | Extended, began: int
 ) -> bool:
-    """Record what was sealed, unless the channel has gone or its files have changed meanwhile."""
+    """Record what was sealed, unless the channel was deleted or its files have changed
+    meanwhile."""
     store = group.state.stores.get(channel_id)
     if store is None or store.sealed_through != began:
         return False
@@ -443,7 +442,7 @@ def _record_sealed(
 def _growth(data: memoryview, index: SegmentIndex, batches: list[pa.RecordBatch]) -> Growth:
     if has_its_tail(data, index):
         return extended(index, data[end_of_batches(index.batches) :], batches)
-    # Something was added that was not recorded in the end; it is written over now.
+    # Bytes were appended whose fact was never recorded; they are overwritten now.
     return extended(index, mended_tail(data, index), batches)
 
 
@@ -456,7 +455,7 @@ class _NewRows(NamedTuple):
     """The columns of the channel."""
     needs: Needs
     shape: StructShape
-    """The properties that are worth a column."""
+    """The properties that get columns of their own."""
 
     @classmethod
     def of(cls, pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> _NewRows:
@@ -504,7 +503,7 @@ def _image(pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> Segmen
 
 
 def _stored(pieces: list[Piece], wanted: IdSet) -> Iterator[pa.RecordBatch]:
-    """The rows of ``wanted``; neighbouring small pieces of one schema come as one batch."""
+    """The rows of ``wanted``; neighbouring small batches of one schema are joined."""
     run: list[Piece] = []
     for piece in pieces:
         whole = Span(piece.first, piece.end)

@@ -1,7 +1,7 @@
-"""Reading everything a realm has stored, and saying what is wrong with it (SEM S1).
+"""Reads everything that a realm has stored, and reports what is wrong with it (SEM S1).
 
-Nothing is changed. What is found in the journal, in snapshots and in pages is what a start would
-report; files of sealed events, which a start does not read, are read here to their last byte.
+Nothing is changed. Findings in the journal, snapshots and pages are those that a start would
+report; files with sealed events, which a start does not read, are read completely.
 """
 
 from __future__ import annotations

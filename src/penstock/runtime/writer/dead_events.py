@@ -30,11 +30,9 @@ if TYPE_CHECKING:
 def move(
     group: Group, number: int, channel: Channel, fact: Removed | Buried, reason: str | None = None
 ) -> None:
-    """Publish what is dead where it goes, then make ``fact`` true. A client that has buried them
-    gave a ``reason``.
-
-    What cannot be read any more does not move: it is quarantined (SEM S1).
-    """
+    """Publish dead events to their dead event store, then apply ``fact``. ``reason`` is given by a
+    client that has buried them. Events that cannot be read do not move: they are quarantined (SEM
+    S1)."""
     dead = fact.dead if isinstance(fact, Removed) else fact.spans
     target = group.state.directory.dead_event_store_of(number)
     unreadable = IdSet()
@@ -53,7 +51,7 @@ def move(
 def _left(
     fact: Removed | Buried, unreadable: IdSet, *, keep_dead: bool
 ) -> Iterator[Removed | Buried]:
-    """What is still to be stored where the events were."""
+    """The part of ``fact`` that still has to be applied to the store where the events were."""
     if isinstance(fact, Buried):
         yield fact
     else:
@@ -101,7 +99,7 @@ def _bodies(
 
 
 def _by_time(rows: Sequence[Rows]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """One event after the other as they are due, whoever published them."""
+    """The events one by one in the order in which they are due, whoever published them."""
     parts: list[tuple[int, str, pa.RecordBatch]] = []
     for part in rows:
         for publisher, batch in by_publisher(part.batch, part.publishers):
@@ -150,7 +148,7 @@ def runs(
 
 
 def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """As few batches as their schemas allow."""
+    """The batches joined as far as their schemas allow."""
     merged: list[list[pa.RecordBatch]] = []
     for _, batch in parts:
         if merged and merged[-1][0].schema.equals(batch.schema, check_metadata=True):

@@ -1,7 +1,8 @@
-"""Everything decided between two appends: one block, one sync, then all the answers.
+"""A group: everything decided between two appends. It is one block with one sync, and then all
+answers.
 
-What a decision on one channel leads to on others (dead events, copies of joins, what was
-scheduled) is decided here too, so it lies in the same block: all of it or nothing (SEM T7, X1).
+What a decision leads to on other channels (dead events, copies of joins, scheduled events) is
+decided in the same group and so lies in the same block: all of it or nothing (SEM T7, X1).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _NO_KEYS: list[pa.RecordBatch] = []
 _NO_LIMIT = 1 << 62
 """Bytes of memory left for events that are kept on disk: they take none."""
 SWEEP_EVERY_US = 50_000
-"""How long what is due may stay where nobody looks."""
+"""Most microseconds that due events stay on a channel that nobody looks at."""
 
 
 class Group:
@@ -72,7 +73,8 @@ class Group:
         """Channels, in order, that may have something to offer now."""
         self.must_sync = False
         self.must_close = False
-        """A channel wants what it has just stored to be on disk before anything else (SEM S)."""
+        """Whether the group must end now, because a channel wants what it has just stored to be on
+        disk first (SEM S)."""
         self.began: dict[int, int] = {}
         """Next id of each touched channel before this group."""
         self.has_room = True
@@ -80,7 +82,7 @@ class Group:
         self.may_move = True
         """Whether it is their turn; if not, they stay as well."""
         self._changes = 0
-        """Counts what was made true, here and in the block."""
+        """Number of changes so far, both in memory and in the block."""
         self._stands = (0, 0)
         """How many of these, and of the bodies, stand by themselves, whatever becomes of the work
         at hand."""
@@ -94,7 +96,7 @@ class Group:
         """Channels where nothing is due, and to which nothing but plain publishes has happened
         since somebody looked."""
         self.has_moved = False
-        """Whether it was the turn of some of them in this group."""
+        """Whether dead events have moved in this group."""
         self._moved: set[int] = set()
         """Channels whose dead events have been moved, as many as one group may."""
         self._size = 0
@@ -149,7 +151,7 @@ class Group:
     # --- work that fails -----------------------------------------------------------------
 
     def begin_work(self) -> None:
-        """What is done from now on belongs together, until this is called again."""
+        """Start a unit of work: everything from here to the next call belongs together."""
         self._stands = self._changes, len(self.bodies)
 
     @property
@@ -167,8 +169,8 @@ class Group:
     # --- deciding ------------------------------------------------------------------------
 
     def do(self, number: int, command: Command, *, reason: str | None = None) -> Decided:
-        """Decide ``command``, apply what it leads to, follow it in soft state. ``reason``: why
-        somebody buries events."""
+        """Decide ``command``, apply its facts, and update soft state. ``reason`` is why a client
+        buries events."""
         channel = self.channel(number)
         self.asked.add(number)
         decided = channel.decide(command, self.now_us)
@@ -178,8 +180,8 @@ class Group:
         return decided
 
     def acknowledge(self, number: int, command: Ack | AckPrevious) -> None:
-        """Decide ``command``; acknowledgements that follow each other become one fact, which is
-        what a million that come one by one and in no order can be afforded with."""
+        """Decide an acknowledgement. Consecutive ones become one fact, so that a million single
+        acks in any order cost one fact for each run, and not one each."""
         channel = self.channel(number)
         if channel.state.is_due(self.now_us):
             self.settle()
@@ -192,12 +194,12 @@ class Group:
         channel.attend(command, self.now_us)
 
     def settle(self) -> None:
-        """Apply what was acknowledged: before anything else is decided."""
+        """Apply gathered acknowledgements; called before anything else is decided."""
         if self.settled:
             self._by_itself(self._settle)
 
     def _settle(self) -> None:
-        self._changes += 1  # others are to be answered that these are stored
+        self._changes += 1  # others will be answered that these are stored
         settled, self.settled = self.settled, {}
         for (number, durable), ids in settled.items():
             self._store(number, self.channel(number), Acked(durable, ids.spans))
@@ -227,9 +229,9 @@ class Group:
             self.has_moved = True
 
     def sweep_in_time(self, number: int, *, at_once: bool = False) -> bool:
-        """Remove what is due if somebody might see it, or it is in the way; else some of it
-        together, a little later: a sweep costs more than an event (SEM T1). Gives whether nothing
-        is due."""
+        """Remove due events at once if somebody could see them or they are in the way, otherwise a
+        little later together with others, because a sweep costs more than an event (SEM T1). Gives
+        whether nothing is due."""
         state = self.state.channels[number].state
         if not state.needs_sweep(self.now_us):
             self._quiet.add(number)
@@ -267,12 +269,12 @@ class Group:
         is_quiet = number in self._quiet
         channel = self.channel(number)
         state, store = channel.state, self.state.stores[number]
-        if not is_quiet:  # where events are merged, a delta of what is due is not any more
+        if not is_quiet:  # after a merge, a delta of a due event is no longer a delta
             is_quiet = self.sweep_in_time(number, at_once=state.engine.merges)
         first = state.next_id
         if state.adds_columns:
             bodies, fits = self._prepared(state, bodies, publisher)
-            in_journal = in_journal or not fits  # a long publisher in every event, say
+            in_journal = in_journal or not fits  # for example a long publisher in every event
         has_joins = number in self.state.directory.joins.by_source
         seen, keyed, left = bodies, _NO_KEYS, _NO_LIMIT
         special = digest.volatile or not state.adds_only
@@ -365,7 +367,7 @@ class Group:
             self.sweep(number)
             channel = self.channel(number)
             kind = channel.state.type
-            if channel.state.engine.needs_interest:  # what nobody wants takes no room
+            if channel.state.engine.needs_interest:  # events that nobody wants take no room
                 digest = self._completed(channel, digest, bodies)
             store = self.state.stores[number]
             store.names.check(channel.state.name, bodies, self.limits.property_names_max)
@@ -395,8 +397,8 @@ class Group:
     def _replacing(
         self, number: int, digest: Digest, bodies: Sequence[Body]
     ) -> tuple[Digest, list[pa.RecordBatch]]:
-        """With what newer values of a publish key replace (SEM K1); and what the index of keys
-        has to be told once they are stored."""
+        """The digest with what newer values of publish keys replace (SEM K1), and the updates of
+        the key index for when the events are stored."""
         state, store = self.channel(number).state, self.state.stores[number]
         if store.keys is None or state.type.relays:
             return digest, []
@@ -409,7 +411,7 @@ class Group:
             store.keys.append(keyed, first)
 
     def _completed(self, channel: Channel, digest: Digest, bodies: Sequence[Body]) -> Digest:
-        """With what the selectors in use on the channel match (SEM F5)."""
+        """The digest with what the selectors in use on the channel match (SEM F5)."""
         texts = channel.state.selectors
         if not texts:
             return digest
@@ -467,7 +469,7 @@ class Group:
             self._closes_us = min(self._closes_us, closes_us)
 
     def realm_fact(self, number: int, fact: AnyFact, body: Buffer | None = None) -> None:
-        """Record and apply something that is no channel's own decision."""
+        """Record and apply a fact of the realm that no channel has decided."""
         refs = () if body is None else (BodyRef(0, len(body), 0),)
         bodies = [] if body is None else [body]
         self.record(number, fact, refs)
@@ -514,7 +516,8 @@ class Group:
             self._record_events(number, channel, recorded, pieces, in_journal=in_journal)
         if follows:
             engine = channel.state.engine
-            if engine.merges or engine.needs_interest or fact.relayed:  # others see new ones only
+            # others are wanted only if they are new
+            if engine.merges or engine.needs_interest or fact.relayed:
                 self._waits.add(number)
         self.state.appended(number, fact, pieces)
 
@@ -527,10 +530,10 @@ class Group:
         *,
         in_journal: bool,
     ) -> None:
-        """Into the block, and what goes there into pages."""
+        """Add events to the block, and those of paged channels to their pages."""
         absent = IdSet(fact.absent) if fact.absent else None
-        # Pages take whole bodies: what only goes by is read from this one meanwhile (SEM E8),
-        # and may have to join the rest (SEM J7). States of an engine that merges are in memory.
+        # Pages store whole bodies. What only passes is read from this body meanwhile (SEM E8), and
+        # may have to join the rest (SEM J7). States of a merging engine are in memory.
         by_page = channel.state.type.home == "pages" and not (
             in_journal or absent is not None or channel.state.engine.merges
         )
@@ -549,7 +552,7 @@ class Group:
 
 
 class _Rare:
-    """Where the events of a publish are kept that not all go the same way."""
+    """Where the events of a publish are kept if they do not all go the same way."""
 
     def __init__(self, placing: Placing, home: Home, fact: Appended) -> None:
         self._placing = placing
@@ -559,7 +562,7 @@ class _Rare:
         self._dropped = IdSet(fact.dropped) if fact.dropped else None
 
     def keeps(self, piece: Piece) -> bool:
-        """Whether anybody waits for some of it; it is told what keeps it."""
+        """Note where a batch is kept; gives whether anybody waits for some of its events."""
         span = Span(piece.first, piece.end)
         if self._dropped is not None and self._dropped.count(span) == span.size:
             return False

@@ -26,19 +26,16 @@ Rows = npt.NDArray[np.int64]
 
 
 class Way:
-    """Where the events of one publish have been already, in this step.
-
-    An event that reaches a store by two routes is stored there once (SEM L1); archives keep what
-    comes (SEM L3).
-    """
+    """The stores that the events of one publish have reached in this step. An event that reaches a
+    store by two routes is stored there once (SEM L1); archive joins keep each copy (SEM L3)."""
 
     __slots__ = ("roots", "seen")
 
     def __init__(self, roots: Rows, seen: dict[int, Bools]) -> None:
         self.roots = roots
-        """Which event of the first publish each row is a copy of."""
+        """The row of the first publish that each row is a copy of."""
         self.seen = seen
-        """By store: which of them it has got."""
+        """Rows that have reached each store, by its number."""
 
     def on(self, roots: Rows) -> Way:
         return Way(roots, self.seen)
@@ -53,7 +50,8 @@ class Way:
 
 
 class Offered:
-    """A batch that was just published, and what its joins ask of it, each answer found once."""
+    """A batch that was just published, with the answers to its joins' selectors, each found
+    once."""
 
     __slots__ = (
         *("_been", "_frame", "_masks", "_messages", "_now_us"),
@@ -81,7 +79,7 @@ class Offered:
         self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._been else None
 
     def matched(self, selector: str) -> Bools:
-        """Which rows a join with this selector is for."""
+        """The rows that match the selector of a join."""
         found = self._masks.get(selector)
         if found is None:
             found = self._masks[selector] = self._match(selector)
@@ -113,7 +111,7 @@ def copy(
     publisher: str,
     way: Way | None,
 ) -> None:
-    """Publish the copies of what was just published on channel ``number``."""
+    """Publish the copies of a publish on channel ``number``."""
     if not joins:
         return
     if way is None:
@@ -163,7 +161,7 @@ def _offered(
 
 
 def _wanted(group: Group, join: Join, offered: Offered, way: Way) -> Bools:
-    """Which rows the join copies."""
+    """The rows that the join copies."""
     wanted = offered.matched(join.selector)
     if not wanted.any():
         return wanted

@@ -21,7 +21,7 @@ _log = structlog.get_logger("penstock.realm")
 
 
 class Joins:
-    """What front ends ask about joins."""
+    """The realm's operations on joins."""
 
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
@@ -56,7 +56,7 @@ class Joins:
         return info
 
     async def delete(self, source: str, destination: str) -> None:
-        """Copy no more; what was copied stays. Raises ``NameDoesNotExist``."""
+        """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
 
         def delete(group: Group) -> None:
             group.realm_fact(0, group.state.directory.decide_unjoin(source, destination))

@@ -1,10 +1,10 @@
-"""Publishes that selectors ask much about wait aside while a thread puts these to their events.
+"""Publishes with much work for selectors wait here while a thread applies these to their events.
 
-A selector of a durable, a reader or a join is put to everything that is published. Where that is
-much, the publish waits here, and so does what is published behind it on the same channel; all
-else goes on. A thread looks at one slice after the other, in turns of all publishes that wait,
-and keeps what it finds with the events. The turn of the single writer that decides on them finds
-it there: nothing is missed, nothing comes in another order.
+The selectors of durables, readers and joins are applied to everything that is published. If that is
+much work, the publish waits here, and later publishes to the same channel behind it; everything
+else goes on. A thread works on one slice after the other, in turns for all waiting publishes, and
+stores the results with the events. The single writer finds them there when it decides: nothing is
+missed, and the order stays.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from penstock.runtime.writer.schedules import COLUMN
 from penstock.tasks import start_task
 
 LOOK_BYTES: Final = 16 << 10
-"""To put a comparison to a batch takes as long as to look at so many bytes, beside its own."""
+"""Work of applying a comparison to a batch, in bytes to read, besides the batch's own bytes."""
 SLICE_BYTES: Final = 64 << 20
-"""Bytes to look at, each as often as the selectors do, in one slice: about a tenth of a second."""
+"""Bytes to read, times the selectors' work, in one slice: about a tenth of a second."""
 PART_BYTES: Final = 1 << 20
-"""Events that are looked at together."""
+"""Bytes of events that are examined together."""
 
 _log = structlog.get_logger("penstock.shard")
 
@@ -58,19 +58,20 @@ class _WaitingPublish(Struct):
 
 
 class Looking:
-    """Who waits, and what is found out for them."""
+    """Publishes that wait for their selectors, and the thread that applies these."""
 
     def __init__(self, state: RealmState, offload: Offload, on_ready: Callable[[], None]) -> None:
         self._state = state
         self._offload = offload
         self._on_ready = on_ready
         self.order: dict[int, tuple[int, Work]] = {}
-        """By identity of a publish that came and is not decided: after how many others."""
+        """Work that is not decided yet, with its position in the order of arrival; by ``id()`` of
+        the work."""
         self._came = 0
         self._held: list[_WaitingPublish] = []
-        """As they came."""
+        """Waiting publishes, in order of arrival."""
         self._first: dict[int, int] = {}
-        """By channel: the order of the first that waits for it."""
+        """The position of the first waiting publish, by channel."""
         self._turns: deque[_WaitingPublish] = deque()
         """Publishes whose events have not been read yet, next one first."""
         self.ready: list[Work] = []
@@ -79,11 +80,11 @@ class Looking:
         self._spent = 0
         self._is_over = False
         self.slices = 0
-        """Looked at so far."""
+        """Number of slices so far."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits."""
+        """Whether no publish waits."""
         return not (self._held or self.ready)
 
     # --- coming and going ----------------------------------------------------------------
@@ -101,8 +102,8 @@ class Looking:
         return [work for work in waiting if self._is_quiet(work, quiet) or not self.holds(work)]
 
     def _is_quiet(self, work: Work, quiet: dict[int, bool]) -> bool:
-        """Whether nobody puts a selector to what it publishes, as it is with most, and it is behind
-        nobody; ``quiet`` keeps what is known of each channel."""
+        """Whether nobody applies a selector to what it publishes, which is the usual case, and no
+        publish waits before it. ``quiet`` caches the answer for each channel."""
         if self._held:
             return False
         if not isinstance(work, PublishBatches):
@@ -113,7 +114,7 @@ class Looking:
         return found
 
     def _with_ready(self, waiting: list[Work]) -> list[Work]:
-        """Each behind what came before it on its channel."""
+        """``waiting`` with the ready work, each behind what came earlier on its channel."""
         ready, self.ready = sorted(self.ready, key=self._order_of), []
         last, at = self._order_of(ready[-1]), 0
         for i, work in enumerate(waiting, start=1):
@@ -148,7 +149,7 @@ class Looking:
         return True
 
     def decided(self, work: Work) -> None:
-        """It is done, or refused."""
+        """Note that a publish was stored or refused."""
         self.order.pop(id(work), None)
 
     def _order_of(self, work: Work) -> int:
@@ -158,7 +159,7 @@ class Looking:
         return self.order[id(work)][0]
 
     def _may_ask(self, number: int) -> bool:
-        """Whether anybody may put a selector to what is published on a channel."""
+        """Whether anybody may apply a selector to what is published on a channel."""
         channel = self._state.channels.get(number)
         if channel is None:
             return False
@@ -167,7 +168,7 @@ class Looking:
         return bool(own.durables or chooses or number in self._state.directory.joins.by_source)
 
     def drained(self) -> list[Work]:
-        """The end: those who waited, whom nobody will serve."""
+        """The publishes that still wait at the end, and will not be served."""
         self._is_over = True
         if self._task is not None:
             self._task.cancel()
@@ -182,15 +183,15 @@ class Looking:
     def _missing(
         self, offered: Sequence[tuple[int, Sequence[Body]]]
     ) -> tuple[list[tuple[Body, dict[Asked, int]]], int]:
-        """What no thread has looked at: selectors with their work, by body; and how many bytes
-        there are to look at."""
+        """The selectors, by body, that no thread has applied yet, and the bytes to read for
+        them."""
         found, cost = [], 0
         for number, bodies in offered:
             asked = asked_of(self._state, number)
             if not asked:
                 continue
             for body in bodies:
-                if COLUMN in body.names:  # it waits for its time where nobody asks
+                if COLUMN in body.names:  # a scheduled event is on a store without selectors
                     continue
                 left = {key: work for key, work in asked.items() if key not in body.looked}
                 if left:
@@ -204,7 +205,7 @@ class Looking:
         for body, asked in missing:
             try:
                 yield from _looks(body, asked, self._check)
-            finally:  # what fails here fails again where somebody is told
+            finally:  # a failure occurs again where somebody is told of it
                 body.looked |= asked.keys()
 
     def _check(self) -> None:
@@ -212,14 +213,14 @@ class Looking:
             raise RealmStopping("the realm is closed")
 
     async def _look(self) -> None:
-        """One slice of each who waits, again and again, until nobody does."""
+        """Work on one slice of each waiting publish, again and again, until none waits."""
         while self._turns:
             held = self._turns.popleft()
             if await self._is_through(held):
                 self._release()
             else:
                 self._turns.append(held)
-            await asyncio.sleep(0)  # the loop serves others, also where nothing runs beside it
+            await asyncio.sleep(0)  # serves others, even if no thread runs
         self._task = None
 
     async def _is_through(self, held: _WaitingPublish) -> bool:
@@ -289,7 +290,7 @@ class _Frames:
         for messages, text in keys:
             frame = self._by_messages.get(messages)
             if frame is None:
-                reader = cast("Messages | None", messages)  # as asked_of() has it
+                reader = cast("Messages | None", messages)  # as asked_of() gives it
                 frame = EventFrame(part, 0, reader, check=self._check, outcomes=self.outcomes)
                 self._by_messages[messages] = frame
             selector_of(text).mask_in(frame)

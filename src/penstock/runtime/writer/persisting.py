@@ -1,5 +1,5 @@
-"""What was only passing through memory goes to the journal: the client it was for is gone, and
-its durable is owed it (SEM J7)."""
+"""Writes events to the journal that were only passing through memory, because their client left and
+its durable is owed them (SEM J7)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def secure(group: Group, number: int, channel: Channel, fact: Secured) -> None:
         group.record(number, exact, (BodyRef(piece.number, len(body), len(own), piece.publisher),))
         group.bodies.append(body)
         group.state.apply(number, exact)
-    if left:  # the channel's type has these in memory only
+    if left:  # the channel's type keeps these in memory only
         group.state.apply(number, Secured(left.spans, fact.at_us))
 
 

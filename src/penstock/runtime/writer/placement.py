@@ -1,4 +1,4 @@
-"""Where bytes of events are kept besides the journal, and how much of each there may be."""
+"""Decides where the bytes of events are kept besides the journal, within the limit of each kind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Placing:
         self._pool = pa.proxy_memory_pool(pa.default_memory_pool())
         _pools.append(self._pool)
         self.placed: list[tuple[int, Piece, Place]] = []
-        """What :meth:`flush` has to write."""
+        """Bodies that :meth:`flush` has to write."""
 
     @property
     def off_heap_bytes(self) -> int:

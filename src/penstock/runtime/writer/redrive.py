@@ -1,7 +1,7 @@
 """Redrive: dead events are published again where they are wanted (SEM T10).
 
-A step moves some: they are published and leave the dead event store in one block, each once. A
-redrive that is broken off goes on where it was when it is asked for again.
+Each step publishes some events and removes them from the dead event store in one block, each once.
+A redrive that was interrupted continues when it is asked for again.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Redriving:
         dry_run: bool,
         may: MayPublish | None = None,
     ) -> Redriven:
-        """Move the dead events a selector matches to ``destination``, or each to its origin.
+        """Publish the dead events that a selector matches to ``destination``, or each to its
+        origin; those without an origin stay. ``may`` is called for each destination.
 
-        Those without a place to go stay. ``may`` is asked for each place events go to. Raises
-        what it does, ``NameDoesNotExist``, ``InvalidArgument``; and ``CapacityReached`` (nothing
-        is evicted for them), ``MemoryLimit``, ``StorageFailed`` (the disk is full) or
-        ``LimitReached`` (the selector takes too long): what was moved before stays moved, nothing
-        else is changed.
+        Raises what ``may`` raises, ``NameDoesNotExist``, ``InvalidArgument``; and
+        ``CapacityReached`` (nothing is evicted for them), ``MemoryLimit``, ``StorageFailed`` (the
+        disk is full) or ``LimitReached`` (the selector takes too long). What was moved before then
+        stays moved.
         """
         wanted = None
         if selector:
@@ -124,13 +124,13 @@ class _Step:
         group.sweep(self.number)
         state = group.channel(self.number).state
         if end is None:
-            end = state.next_id  # what comes while this goes on is for the next redrive
+            end = state.next_id  # events that come meanwhile are for the next redrive
         store = group.state.stores[self.number]
         ids = self.next_ids(group, at, end)
         if not ids:
             return end, end
         if self.wanted is not None and not self.wanted.has_looked(ids):
-            return at, end  # some are free only now
+            return at, end  # some have become free only now
         by_target: dict[int, Wanted] = {}
         gone = IdSet()
         damage = Damage()
@@ -152,7 +152,7 @@ class _Step:
         return highest + 1, end
 
     def next_ids(self, group: Group, at: int, end: int | None) -> IdSet:
-        """What a step is about, matching or not."""
+        """The ids that a step examines, matching or not."""
         state = group.channel(self.number).state
         free = free_of(state, state.stored.within(Span(at, state.next_id if end is None else end)))
         if self.wanted is not None:

@@ -1,5 +1,5 @@
-"""Events that leave a store in the same step in which a transaction publishes: dead ones that were
-changed and go back, or that nobody wants any more (SEM T9, T10, X4)."""
+"""Events that leave a store in the step in which a transaction publishes: dead events that were
+changed and go back, or that are not wanted any more (SEM T9, T10, X4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.runtime.writer.group import Group
 
 
 class Leaving(Struct, frozen=True):
-    """What leaves one store."""
+    """The events that leave one store."""
 
     number: int
     redriven: Spans
@@ -24,8 +24,8 @@ class Leaving(Struct, frozen=True):
 
 
 def check_there(group: Group, leaving: Sequence[Leaving]) -> None:
-    """Raises ``IllegalState`` unless all of them are there, and in no reader's hands: whoever
-    names them has read them, and publishes what became of them."""
+    """Raise ``IllegalState`` unless all of them are stored, and no reader holds one. The client has
+    read them, and publishes what became of them, so a missing one would be published twice."""
     for each in leaving:
         group.sweep(each.number)
         state = group.channel(each.number).state
@@ -39,7 +39,7 @@ def check_there(group: Group, leaving: Sequence[Leaving]) -> None:
 
 
 def is_redrive(leaving: Sequence[Leaving]) -> bool:
-    """Whether some of them are dead events that come back."""
+    """Whether dead events are published again by it."""
     return any(each.redriven for each in leaving)
 
 

@@ -1,4 +1,4 @@
-"""What waits at the shard's door."""
+"""Work that waits for the shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Reply = Callable[[Any, BaseException | None], None]
 
 
 class Work(Protocol):
-    """One thing to be done in a group."""
+    """One thing to do in a group."""
 
     reply: Reply | None
 
@@ -64,7 +64,7 @@ class PublishBatches(Struct):
     overshoot: bool = False
     reply: Reply | None = None
     publisher: str = ""
-    """``user@host`` it comes from (SEM E3)."""
+    """The publisher, ``user@host`` (SEM E3)."""
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
@@ -94,9 +94,9 @@ class PublishBatches(Struct):
         )
 
     def _stored_as(self, group: Group, *, later: bool) -> Span | None:
-        """What a publish that comes again was answered with."""
+        """The answer to a repeated publish; None: it is new."""
         where: int | None = self.number
-        group.channel(self.number)  # raises when it is gone
+        group.channel(self.number)  # raises if it was deleted
         if later:
             where = group.state.directory.schedule_of(self.number)
         if where is None or not self.producer:
@@ -111,7 +111,7 @@ class Act(Struct):
     action: Callable[[Group], Any]
     reply: Reply | None = None
     room: int = 0
-    """Bytes it may come to write: with no room for them it is refused."""
+    """Bytes that it may write; it is refused if the disk has no room for them."""
     sweeps: Sequence[int] | None = None
     """Channels whose due events may leave in it; None: any. Room is made for what moves, and to
     look at every channel of thousands costs more than most actions do."""

@@ -1,7 +1,7 @@
-"""How much a group may come to write besides what it was asked to: copies of joins, dead events.
+"""Forecasts how many bytes a group may write besides its own: copies of joins, dead events.
 
-Room for it is made before anything is decided. Where the disk has none, publishes are refused
-and expired events stay where they are, unseen, until there is.
+Space for them is reserved before anything is decided. If the disk has none, publishes are refused,
+and expired events stay where they are, invisible, until it has.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def leads_nowhere(state: RealmState, number: int) -> bool:
 def bytes_of_redrive(state: RealmState, number: int, destination: int | None) -> int:
     """About how many bytes a step of a redrive out of a store leads to, wherever its events go
     (SEM T10)."""
-    if number not in state.channels:  # deleted meanwhile: the step says so
+    if number not in state.channels:  # deleted meanwhile, which the step itself reports
         return 0
     own, store = state.channels[number].state, state.stores[number]
     rows = min(len(own.stored), moved_at_once(own))
@@ -69,8 +69,8 @@ def bytes_of_redrive(state: RealmState, number: int, destination: int | None) ->
 def writes_nothing(
     state: RealmState, number: int, digest: Digest, bodies: Sequence[Body], before: int = 0
 ) -> bool:
-    """Whether a publish, after others of ``before`` events, is known to leave the disk alone, so
-    that a full one need not refuse it: nobody wants it stored (SEM J2, J4, C1c-f)."""
+    """Whether a publish, after ``before`` other events, is known to write nothing to disk, so that
+    a full disk is no reason to refuse it: nobody wants it stored (SEM J2, J4, C1c-f)."""
     channel = state.channels.get(number)
     if channel is None or waits(bodies) or number in state.directory.joins.by_source:
         return False
@@ -99,13 +99,13 @@ def _following(
     copies = size * (len(stores) - 1)
     if copies > COPIES_BYTES_MAX and bodies:
         copies = sum(_bytes_copied(state, number, body) for body in bodies)
-    elif copies > COPIES_BYTES_MAX:  # nobody has looked at the events yet
+    elif copies > COPIES_BYTES_MAX:  # nobody has examined the events yet
         copies = max(COPIES_BYTES_MAX, size)
     return copies + sum(_evicted(each, size, rows) for each in evicting)
 
 
 def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
-    """How many bytes the joins make of a body, as far as they copy it."""
+    """How many bytes joins make of a body, for the events that they copy."""
     rows = body.batch.num_rows
     sizes = event_sizes(body.batch) + _ROW_BYTES
     extra = _BODY_BYTES + max(0, len(body.buffer) - body.batch.nbytes)
@@ -115,12 +115,12 @@ def _bytes_copied(state: RealmState, number: int, body: Body) -> int:
     left = [number]
     while left:
         source = left.pop()
-        # What is inside messages was not looked at.
+        # Fields inside messages were not examined.
         looks_inside = bool(state.channels[source].state.definition.descriptors)
         for join in state.directory.joins.of(source):
             copied = reached[source] & matching.rows("" if looks_inside else join.selector)
             before = reached.get(join.destination, np.zeros(rows, dtype=np.bool_))
-            if join.archive:  # takes what comes, also twice
+            if join.archive:  # accepts duplicates, too
                 archived += int(sizes[copied].sum()) + extra
             if (copied & ~before).any():
                 reached[join.destination] = before | copied
@@ -186,12 +186,12 @@ def _reached(state: RealmState, number: int) -> list[int]:
 
 
 def _evicts_to(state: ChannelState) -> bool:
-    """Whether what has to go for new events goes somewhere."""
+    """Whether events that are evicted go to another store."""
     return bool(state.definition.capacity) and state.moves_dead
 
 
 def _evicted(state: ChannelState, size: int, rows: int) -> int:
-    """What has to go for new events, where it goes somewhere."""
+    """The events that would be evicted to another store."""
     if not _evicts_to(state):
         return 0
     return max(size, int(rows * (state.event_bytes + _ROW_BYTES)))

@@ -32,7 +32,7 @@ PAUSE_MAX_S = 0.1
 
 def waits(bodies: Sequence[Body]) -> bool:
     """Whether these events are to be published later. Raises ``InvalidEvent`` for a mix."""
-    for body in bodies:  # asked of every publish: without a generator
+    for body in bodies:  # called for every publish, so without a generator
         if COLUMN in body.names:
             break
     else:
@@ -55,7 +55,7 @@ def scheduled(
 ) -> tuple[int, Digest]:
     """The store where events for channel ``number`` wait, and their digest there."""
     directory = group.state.directory
-    group.channel(number)  # raises when it is gone
+    group.channel(number)  # raises if it was deleted
     schedule = directory.schedule_of(number)
     if schedule is None:
         fact = directory.decide_schedule(number)
@@ -81,7 +81,7 @@ class Alarm:
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Publish what is due until cancelled."""
         woken_us: int | None = None
         pause_s = SOONEST_S
         while True:
@@ -92,7 +92,7 @@ class Alarm:
             if wait_s <= 0:
                 for number in numbers:
                     self._shard.wake(number)
-                # What is still due then could not leave: the disk is full, or slow.
+                # Events still due after that could not leave: the disk is full, or slow.
                 pause_s = min(2 * pause_s, PAUSE_MAX_S) if due_us == woken_us else SOONEST_S
                 wait_s, woken_us = pause_s, due_us
             try:

@@ -1,5 +1,5 @@
-"""Which stored events a selector matches: looked at in steps, between which others are served,
-and beside the loop where a step takes long."""
+"""Finds the stored events that a selector matches, in steps between which others are served, and in
+a thread where a step takes long."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from penstock.runtime.writer.with_files import act_reading
 SCAN_EVENTS = 65_536
 """Stored events that are read at once."""
 CATCHING_UP_MAX: Final = 20
-"""So often a look goes on to what has come meanwhile, where that is much."""
+"""Most times that a scan continues with events that have come meanwhile."""
 _BEHIND: Final = object()
 
 Among = Callable[[Group], IdSet]
-"""The ids to look at, as they are now; may be changed."""
+"""The ids to examine, as of now; the callee may change the set."""
 
 
 class _ScanStep(Struct):
-    """Some events that are to be looked at next."""
+    """The events to examine next."""
 
     ids: Sequence[Span]
     rows: Sequence[Rows]
@@ -43,10 +43,10 @@ class _ScanStep(Struct):
 
 
 class Matching:
-    """The events of one channel that a selector matches, found while the channel goes on.
+    """Finds the events of one channel that a selector matches, while the channel is in use.
 
-    :meth:`act` looks at all there are before the turn of the single writer that acts on them;
-    that turn looks only at the few that have come since.
+    :meth:`act` examines all events before the single writer's turn; in the turn itself only the few
+    that have come since are examined.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Matching:
     async def act(
         self, number: int, among: Among, action: Callable[[Group], Any], *, room: int = 0
     ) -> Any:
-        """Run ``action``, which may ask for :meth:`now`, once all has been looked at.
+        """Run ``action``, which may call :meth:`now`, once all events have been examined.
 
-        Raises what it does, and ``among``; ``NameDoesNotExist``; ``LimitReached`` when a look
-        takes too long, or events come faster than they are looked at; and ``ConnectionLost`` once
-        whoever has asked has hung up.
+        Raises what ``action`` and ``among`` raise; ``NameDoesNotExist``; ``LimitReached`` when a
+        step takes too long, or events come faster than they are examined; and ``ConnectionLost``
+        once the client has disconnected.
         """
 
         def act(group: Group) -> Any:
@@ -90,7 +90,8 @@ class Matching:
         def read(group: Group) -> _ScanStep | None:
             nonlocal end
             next_id = group.channel(number).state.next_id
-            end = next_id if end is None else end  # what comes meanwhile is for the next time
+            # events that come meanwhile are for the next time
+            end = next_id if end is None else end
             left = among(group).within(Span(0, end))
             left.discard_all(self._looked)
             return self._read(group, number, left) if left else None
@@ -106,7 +107,7 @@ class Matching:
         return IdSet(store.promising(ids.spans, self._selector, group.now_us, messages))
 
     def has_looked(self, ids: IdSet) -> bool:
-        """Whether nothing of these is left to look at."""
+        """Whether all of these ids were examined."""
         left = ids.copy()
         left.discard_all(self._looked)
         return not left
@@ -130,7 +131,7 @@ class Matching:
         return self._found.overlap(there)
 
     def _is_behind(self, group: Group, number: int, among: Among) -> bool:
-        """Whether too much has come to be looked at in a turn."""
+        """Whether too many events have come to examine them within a turn."""
         left = among(group)
         left.discard_all(self._looked)
         if not left:

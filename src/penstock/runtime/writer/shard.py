@@ -79,10 +79,10 @@ class Shard:
         self._idle: asyncio.Future[None] | None = None
         """Done once there is something to do."""
         self.ended = asyncio.Event()
-        """Set when :meth:`run` is over: nothing is written any more."""
+        """Set when :meth:`run` has ended, after which nothing is written."""
         self._woken: dict[int, None] = {}
         self._resting: asyncio.TimerHandle | None = None
-        """Until then no dead events move."""
+        """The timer until which no dead events move."""
         self._held_back: dict[int, None] = {}
         """Channels, in order, that wait for it."""
         self._has_room = True
@@ -139,10 +139,10 @@ class Shard:
         sweeps: Sequence[int] | None = None,
         room: int = 0,
     ) -> Any:
-        """Run ``action(group)`` at its place in the order; its result.
+        """Run ``action(group)`` at its place in the order; gives its result.
 
-        Only channels of ``sweeps`` may lose due events in it; None: any of them. Raises
-        ``StorageFailed`` where the disk has no room for what it may come to write, ``room`` bytes.
+        Only channels in ``sweeps`` may lose due events in it; None: any channel. Raises
+        ``StorageFailed`` if the disk has no room for ``room`` bytes, which it may write.
         """
         return await self.ask(Act(action, sweeps=sweeps, room=room), first=first)
 
@@ -156,10 +156,8 @@ class Shard:
         await done
 
     def quarantine(self, number: int, command: Quarantine) -> None:
-        """Some stored events turned out to be unreadable (SEM S1).
-
-        Nothing is swept before: what has expired is read on its way to a dead event store.
-        """
+        """Quarantine stored events that turned out to be unreadable (SEM S1). Nothing is swept
+        before, since expired events are read on their way to a dead event store."""
         self.submit(Act(lambda group: group.do(number, command), sweeps=(number,)))
 
     def _read_ahead(self) -> None:
@@ -197,7 +195,7 @@ class Shard:
             self.on_deposed()
             raise
         except Exception:
-            _log.exception("shard.broken")  # whoever waits is told that the realm is closed
+            _log.exception("shard.broken")  # clients that wait are told that the realm is closed
             raise
         finally:
             if self._failed is None:
@@ -248,7 +246,7 @@ class Shard:
             try:
                 await call()
             except (Deposed, Unknown):
-                raise  # whoever waits is told as the shard ends
+                raise  # clients that wait are told as the shard ends
             except PenstockError as failure:
                 if not done.done():
                     done.set_exception(failure)
@@ -260,7 +258,7 @@ class Shard:
     async def _serve_group(self) -> Group:
         waiting, self._ahead, self._waiting = self._ahead + self._waiting, [], []
         waiting = self.looking.begin_group(waiting)
-        self._serving = waiting  # so that all are answered, should this be the end
+        self._serving = waiting  # so that all are answered if this is the end
         if self.state.to_open:
             await self._open_files()
         waiting = self._serving = await self._with_room(waiting)
@@ -279,7 +277,7 @@ class Shard:
         for number, below in early:
             has_moved |= await self._perform(number, below)
         if group.records:
-            if has_moved and group.must_sync:  # clients are at work while the disk is
+            if has_moved and group.must_sync:  # clients can work while the disk does
                 self.on_answered()
                 await asyncio.sleep(0)  # the loop sends it
             await self._append(group)
@@ -297,7 +295,7 @@ class Shard:
         return group
 
     def _answer(self, group: Group, answers: Sequence[Outcome]) -> None:
-        """What clients are to be told first, and then what they asked."""
+        """Send what clients must be told first, and then the answers."""
         for number in group.touched:
             channel = self.state.channels.get(number)
             if channel is not None and channel.state.recalls:
@@ -321,8 +319,8 @@ class Shard:
             self.wake(self._held_back.popitem()[0])
 
     def _decide(self, waiting: list[Work], group: Group) -> list[Outcome]:
-        """Decide in order until the group is full, or files have to be opened before the next
-        step; what is left goes into the next group."""
+        """Decide in order until the group is full, or files have to be opened for the next step;
+        the rest goes into the next group."""
         answers = []
         may_ask_more = False
         for i, work in enumerate(waiting, start=1):
@@ -431,7 +429,8 @@ class Shard:
                 kept.append(work)
             elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
                 _reply(work.reply, None, failure)
-            elif any(not _size(before) for before in kept):  # which may be what makes it write
+            # an earlier publish may be what makes this one write
+            elif any(not _size(before) for before in kept):
                 self._waiting = [*waiting[i:], *self._waiting]
                 self._rouse()
                 break
@@ -466,7 +465,7 @@ class Shard:
         if channel is None or not channel.state.unwritten:
             return 0
         leaves = any(
-            isinstance(work, Act)  # may attach, or unbind
+            isinstance(work, Act)  # may attach, or end a subscription
             or (isinstance(work, Do) and work.number == number and isinstance(work.command, Detach))
             for work in waiting
         )
@@ -510,14 +509,16 @@ class Shard:
             if channel.state.overdue and self._resting is not None:
                 self._held_back[number] = None
             elif channel.has_offers and (self._has_room or not channel.state.overdue):
-                self.wake(number)  # else the next look for expired ones does
+                self.wake(number)  # otherwise the next sweep does
 
     async def _relay(self, number: int, channel: Channel) -> None:
-        """Who is there and has room gets what is never stored, or has made room already; then it
-        is gone (SEM E8, T3). What only passes leaves once it has reached them all (SEM J4)."""
+        """Deliver events that are never stored, or have made room already, to connected clients
+        with credit; then they are gone (SEM E8, T3). Passing events leave once they have reached
+        everybody (SEM J4)."""
         state = channel.state
         while (state.relayed or state.leaving) and channel.has_offers and not state.overdue:
-            if not await self._perform(number):  # the end of a client waits, or of damaged events
+            # the end of a client is waiting, or of damaged events
+            if not await self._perform(number):
                 break
         if channel.state.overdue:  # nothing goes out before expired events have moved (SEM T1)
             return
@@ -526,7 +527,7 @@ class Shard:
             self.state.apply(number, fact)
 
     async def _perform(self, number: int, below: int | None = None) -> bool:
-        """Whether anybody has come further by it."""
+        """Carry out what a channel offers; gives whether any subscriber made progress."""
         channel = self.state.channels.get(number)
         if channel is None:
             return False
@@ -535,9 +536,9 @@ class Shard:
 
 
 def _outcome(work: Work, group: Group) -> tuple[Any, BaseException | None]:
-    """The answer, or what it was refused with. What nobody foresaw costs this work alone, where it
-    has made nothing true; else the realm has to be built anew from what is on disk, and it is
-    raised."""
+    """The answer, or the error that it was refused with. An unexpected failure affects this work
+    alone if nothing was applied yet. Otherwise it is raised, and the realm has to be recovered from
+    disk."""
     group.begin_work()
     try:
         return work.run(group), None
@@ -546,14 +547,14 @@ def _outcome(work: Work, group: Group) -> tuple[Any, BaseException | None]:
     except Exception as failure:
         if group.is_half_done:
             raise
-        if work.reply is None:  # else whoever is told writes it down
+        if work.reply is None:  # otherwise the callee logs it
             _log.exception("work.failed", work=type(work).__name__)
         return None, failure
 
 
 def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> None:
-    """Tell whoever asked. An answer that cannot be given costs them alone: what it is about is
-    stored, or refused, as it is."""
+    """Send an answer. One that cannot be sent affects its client alone: the work is done, or
+    refused."""
     if reply is None:
         return
     try:
@@ -568,7 +569,7 @@ def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> Non
 def _sizes(waiting: Sequence[Work]) -> int:
     size = 0
     for work in waiting:
-        if isinstance(work, PublishBatches):  # most are, and few of these bring much
+        if isinstance(work, PublishBatches):  # the usual case, and few of these write much besides
             for body in work.bodies:
                 size += len(body.buffer)
         else:

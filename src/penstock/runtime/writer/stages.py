@@ -1,7 +1,8 @@
-"""Batches put aside until they are published in one step: large publishes, Spark micro-batches.
+"""Staged batches, put aside until they are published in one step: large publishes, Spark
+micro-batches.
 
-A stage is one upload. It is not stored: a realm that restarts has lost it, the commit says so,
-and whoever staged it does it again.
+A stage is one upload. It is not stored: a restart loses it, the commit then fails with an error
+that says so, and the client uploads it again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.requests import PublishBatches, Reply
 
 STAGE_LIFETIME_US = 3_600 * 1_000_000
-"""A stage nobody commits is dropped after this long."""
+"""Microseconds after which a stage that nobody commits is dropped."""
 
 
 class _Stage(Struct):
@@ -74,7 +75,7 @@ class Stages:
         return [body for stage in stages for body in self._by_id[stage].bodies]
 
     def known(self, stages: Sequence[str]) -> list[Body]:
-        """What is still here of ``stages``."""
+        """The part of ``stages`` that still exist."""
         return [body for s in stages if s in self._by_id for body in self._by_id[s].bodies]
 
     def drop(self, stages: Sequence[str]) -> None:
@@ -110,7 +111,7 @@ def _group(stage: str) -> str:
 
 
 class CommitStaged(Struct):
-    """Publish what was staged, in one step and once (SEM X1, X3)."""
+    """Publish staged batches in one step, and once (SEM X1, X3)."""
 
     number: int
     stages: Stages
@@ -132,7 +133,7 @@ class CommitStaged(Struct):
     def run(self, group: Group) -> Any:
         group.settle()
         channel = group.channel(self.number)
-        if self.producer:  # a replay is answered though its stages are long gone
+        if self.producer:  # a repetition is answered although its stages are gone
             known = channel.state.producers.stored_as(self.producer, self.sequence)
             if known is not None:
                 return known
@@ -145,6 +146,6 @@ class CommitStaged(Struct):
             bodies,
             self.producer,
             self.sequence,
-            overshoot=not channel.state.is_full,  # it begins and ends here (SEM T4)
+            overshoot=not channel.state.is_full,  # a unit of its own (SEM T4)
             publisher=self.publisher,
         ).run(group)

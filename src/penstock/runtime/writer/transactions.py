@@ -55,7 +55,7 @@ class Commit(Struct):
         group.refuse_while_paused()
         publishes = self._publishes()
         check_there(group, self.leaving)
-        if is_redrive(self.leaving):  # nothing is evicted for what comes back
+        if is_redrive(self.leaving):  # nothing is evicted for events that come back
             group.check(publishes, evicts=False)
         else:
             group.check(publishes, begun.below_capacity)
@@ -110,7 +110,7 @@ class CommitStagedParts(Struct):
             return known
         group.refuse_while_paused()
         publishes = self._publishes(group)
-        # It begins and ends here: what was not full may overshoot (SEM T4).
+        # A unit of its own: stores that were not full may overshoot (SEM T4).
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)
         spans = tuple(
@@ -122,8 +122,8 @@ class CommitStagedParts(Struct):
         return spans
 
     def _known(self, group: Group) -> Spans | None:
-        """What it was answered with when it came before. A channel remembers, too: it may have
-        been the only one then, or have come from another realm."""
+        """The answer to a transaction that was committed before; None: it is new. A channel
+        remembers, too: it may have been the only one then, or was imported from another realm."""
         known = group.state.producers.stored_as(self.producer, self.sequence)
         if known is not None:
             return known
@@ -139,7 +139,7 @@ class CommitStagedParts(Struct):
         their time by the store they wait in."""
         found: dict[tuple[int, bool], list[Body]] = {}
         for number, names in self.parts:
-            group.channel(number)  # raises when it is gone
+            group.channel(number)  # raises if it was deleted
             for name in names:
                 bodies = self.stages.of((name,), number)
                 found.setdefault((number, waits(bodies)), []).extend(bodies)
@@ -158,7 +158,7 @@ class CommitStagedParts(Struct):
 
 
 class Transactions:
-    """What front ends ask about transactions."""
+    """The realm's operations on transactions."""
 
     def __init__(self, shard: Shard, stages: Stages, event_bytes_max: int) -> None:
         self._shard = shard
@@ -222,7 +222,7 @@ class Transactions:
         await self._shard.act(abort)
 
     async def describe(self, transaction: str) -> TransactionInfo:
-        """What became of it. Raises ``NoSuchTransaction``."""
+        """The outcome of a transaction. Raises ``NoSuchTransaction``."""
 
         def look(group: Group) -> TransactionInfo:
             ended = group.state.transactions.ended(transaction)

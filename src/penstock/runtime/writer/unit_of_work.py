@@ -1,4 +1,4 @@
-"""What was published and acknowledged in one transaction of a session: all of it, or nothing."""
+"""What a session publishes and acknowledges in one transaction: all of it, or nothing."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from penstock.runtime.writer.transactions import by_store
 
 
 class Acknowledged(Struct, frozen=True):
-    """What one subscription has settled."""
+    """What one subscription has acknowledged."""
 
     number: int
     """Id of the channel."""
     subscription: int
     spans: Spans
     previous: bool = False
-    """With everything before (SEM D, cumulative)."""
+    """Whether everything before is acknowledged, too (SEM D, cumulative)."""
 
     @property
     def command(self) -> Ack | AckPrevious:
-        """The command of it alone."""
+        """The command for this acknowledgement."""
         if self.previous:
             return AckPrevious(self.subscription, max(span[1] for span in self.spans) - 1)
         return Ack(self.subscription, self.spans)
 
 
 class UnitOfWork(Struct):
-    """One block holds all of it."""
+    """Publishes and acknowledgements that are written in one block."""
 
     publishes: Sequence[tuple[int, Sequence[Body]]]
     """By store, in the order they were published; a store may be named again."""
@@ -51,11 +51,12 @@ class UnitOfWork(Struct):
         """The ids of each store's events. Raises ``Refused``, and nothing of it has happened."""
         group.settle()
         for each in self.acknowledged:
-            group.channel(each.number).decide(each.command, group.now_us)  # raises what is wrong
+            # raises if it is not possible
+            group.channel(each.number).decide(each.command, group.now_us)
         publishes = self._publishes(group)
         if publishes:
             group.refuse_while_paused()
-        # It begins and ends here: what was not full may overshoot (SEM T4).
+        # A unit of its own: stores that were not full may overshoot (SEM T4).
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)
         spans = tuple(
@@ -70,7 +71,7 @@ class UnitOfWork(Struct):
         """The events by store; those that wait for their time by the store they wait in."""
         found: dict[tuple[int, bool], list[Body]] = {}
         for number, bodies in self.publishes:
-            group.channel(number)  # raises when it is gone
+            group.channel(number)  # raises if it was deleted
             for body in bodies:
                 found.setdefault((number, waits((body,))), []).append(body)
         return by_store(group, found, self.event_bytes_max)

@@ -1,4 +1,4 @@
-"""Actions of the single writer that read what is stored: they find every file of it open."""
+"""Actions of the single writer that read stored events: all files are open when they run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def act_reading(
 ) -> Any:
     """Run ``action`` at its place in the order, with all files of channel ``number`` open.
 
-    Raises ``NameDoesNotExist`` when the channel is gone, ``StorageFailed`` when the disk has not
+    Raises ``NameDoesNotExist`` if the channel was deleted, ``StorageFailed`` if the disk has no
     ``room`` bytes for what it writes, and what the action raises.
     """
     while True:
@@ -32,7 +32,7 @@ async def act_reading(
             raise NameDoesNotExist(f"channel number {number} no longer exists")
         await files.open(store.files)
         found = await shard.act(lambda group: _if_open(group, number, action), room=room)
-        if found is not _NOT_OPEN:  # else events were sealed, or files closed, meanwhile
+        if found is not _NOT_OPEN:  # otherwise events were sealed, or files closed, meanwhile
             return found
 
 

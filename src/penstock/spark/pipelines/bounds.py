@@ -12,7 +12,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def moment_or_ids(key: str, given: Any) -> int | datetime | dict[str, int] | None:
-    """A bound. Raises ``InvalidArgument`` for what is none."""
+    """Parse a bound. Raises ``InvalidArgument`` if it is not one."""
     if given is None or (isinstance(given, int) and not isinstance(given, bool) and given >= 0):
         return given
     if isinstance(given, datetime) and given.tzinfo is not None:

@@ -52,7 +52,7 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps: tuple[Step, ...]
     sources: tuple[Source, ...] = ()
     url: str = ""
-    """The realm; empty: what the command line or ``PENSTOCK_URL`` says."""
+    """URL of the realm; empty: as the command line or ``PENSTOCK_URL`` says."""
 
     master: str = LOCAL_MASTER
     """Any Spark master, or ``sc://host`` for Spark Connect."""

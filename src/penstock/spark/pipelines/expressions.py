@@ -1,7 +1,7 @@
-"""SQL expressions in definitions: what can be known wrong without Spark, and what Spark says.
+"""Checks SQL expressions in definitions, without Spark as far as possible, and with it.
 
-Spark is the judge of an expression; but it starts late, and a slip in a definition is better told
-at once.
+Spark decides whether an expression is valid; but it starts late, and a typing error in a definition
+is better reported at once.
 """
 
 from __future__ import annotations

@@ -31,18 +31,18 @@ _WRAPPERS: Final = frozenset(
         "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR",
     )
 )
-"""Conditions that only say that something else went wrong."""
+"""Error conditions of Spark that only wrap another error."""
 
 _PASSING: Final = (
-    # Spark's own, when queries of one session start at the same time.
+    # Spark's own error when queries of one session start at the same time.
     "OptionalDataException",
     "ConcurrentModificationException",
     "StreamCorruptedException",
-    # A process of Spark's that was ended from outside.
+    # A process of Spark that was killed from outside.
     "Python worker exited unexpectedly",
     "ExecutorLostFailure",
-    # Spark gives a new process ten seconds to import what it needs and to say that it is there,
-    # in whichever of its words; a busy machine takes longer at times.
+    # Spark gives a new process ten seconds to import what it needs and to report, in several
+    # different words; a busy machine sometimes takes longer.
     "Python worker failed to connect back",
     "waiting for the Python worker to connect back",
 )
@@ -53,14 +53,14 @@ class FailureCause(Struct, frozen=True):
     """Why something failed."""
 
     text: str
-    """One readable line."""
+    """The failure in one readable line."""
 
     may_pass: bool
-    """Whether it may be gone when it is tried again."""
+    """Whether a retry may succeed."""
 
 
 def cause_of(error: BaseException) -> FailureCause:
-    """The cause behind an error, whoever raised it and through however many layers it came."""
+    """The error at the origin of another, through however many layers it came."""
     if isinstance(error, PenstockError):
         return _ours(type(error), str(error))
     text = str(error)

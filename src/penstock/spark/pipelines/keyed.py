@@ -32,7 +32,7 @@ class KeyedTarget(Struct, frozen=True, kw_only=True):
     url: str
     channel: ChannelTarget | None = None
     table: TableTarget | None = None
-    """Its path made absolute."""
+    """The table, with its path made absolute."""
 
     def __call__(self, rows: DataFrame, batch: MicroBatch) -> None:
         """Store a micro-batch once."""
@@ -53,7 +53,7 @@ class KeyedTarget(Struct, frozen=True, kw_only=True):
 
 
 def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: MicroBatch) -> None:
-    """Publish rows once: the realm knows ``batch`` when it comes again."""
+    """Publish rows once: the realm recognises ``batch`` if it is repeated."""
     options = {"url": url, **target.sink_options()}
     transaction = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
     rows.write.format("penstock").mode("append").options(**options, **transaction).save()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOOK_S: Final = 0.25
-"""Seconds between two looks at the steps."""
+"""Seconds between two checks of the steps."""
 STOP_S: Final = 10.0
 """Seconds that a running micro-batch gets when the pipeline is stopped, before it is
 interrupted."""
@@ -56,7 +56,7 @@ class PipelineWatcher(Protocol):
 
 
 class Unwatched:
-    """Nobody looks on."""
+    """A watcher that ignores everything."""
 
     def told(self, step: str, text: str) -> None:
         pass
@@ -74,11 +74,11 @@ class StepReport(Struct, frozen=True, kw_only=True):
     rows: int
     rows_out: int | None
     rows_late: int = 0
-    """Left out because they came behind the watermark."""
+    """Rows left out because they came behind the watermark."""
     batch: int | None
     restarts: int
     text: str = ""
-    """The result of work that ends by itself, or the reason for a failure."""
+    """The result of work that ends, or the reason for a failure."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -207,7 +207,7 @@ class Supervised:
         self._enter("runs", watch)
 
     def look(self, watch: PipelineWatcher) -> None:
-        """Take notice of what has happened since the last look."""
+        """Handle what has happened since the last check."""
         if self.is_over:
             return
         if self._again_at is not None:
@@ -296,7 +296,8 @@ class Supervised:
         self._enter("failed", watch, self.failure.text)
 
     def _buried(self) -> str:
-        """Bury the events that are to blame, if the step wants that; says which, "" if none."""
+        """Bury the events that made a step fail, if the step wants that; gives which, or an empty
+        text."""
         if not self._buries:
             return ""
         context = StepContext(self._run, self._step)
@@ -375,7 +376,7 @@ def run(
 
 
 def realm_of(pipeline: Pipeline, url: str = "") -> str:
-    """The realm of a run. Raises ``InvalidArgument`` when nobody names one."""
+    """The realm of a run. Raises ``InvalidArgument`` if none is named."""
     found = url or pipeline.url or os.environ.get(URL_VARIABLE, "")
     if not found:
         raise InvalidArgument(
@@ -448,7 +449,7 @@ def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
 
 
 def _quieten(spark: SparkSession, pipeline: Pipeline, master: str) -> None:
-    """Failures are told in one line here; Spark's pages of them only where they are asked for."""
+    """Silence Spark's own reports of failures, which are reported here in one line."""
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     if LOG_LEVEL not in pipeline.spark and not master.startswith(CONNECT):
         spark.sparkContext.setLogLevel("OFF")
@@ -464,10 +465,10 @@ class Replaceable(Context, Protocol):
 
 
 class Burial(Struct, frozen=True):
-    """What came of it."""
+    """The result of burying events."""
 
     text: str = ""
-    """Which events were buried; empty when none was."""
+    """Which events were buried; empty: none."""
     why_none: str = ""
 
 

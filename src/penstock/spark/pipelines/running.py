@@ -1,4 +1,4 @@
-"""One step while it runs: a query of Spark's, or work in a thread."""
+"""A running step: a query of Spark, or work in a thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Running(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """In the middle of something that is better finished than broken off."""
+        """Whether it is doing something that should be finished rather than interrupted."""
         ...
 
     @property
@@ -88,7 +88,7 @@ class RunningQuery:
         if last is None:
             return self._progress
         number = last["batchId"]
-        # Only the last hundred are kept, and asking for them costs: mostly one has come.
+        # Only the last hundred are kept, and reading them is expensive: usually one has come.
         fresh = [last] if number <= self._seen + 1 else self._query.recentProgress
         rows = out = late = 0
         for each in fresh:
@@ -115,7 +115,7 @@ class RunningQuery:
         return self._progress
 
     def stop(self) -> None:
-        with contextlib.suppress(Exception):  # it waits for its thread so long, and no longer
+        with contextlib.suppress(Exception):  # it waits for its thread this long, and no longer
             self._query.stop()
 
 
@@ -132,7 +132,7 @@ class RunningWork:
         self._thread = threading.Thread(target=self._run, name=f"step-{step}", daemon=True)
 
     def start(self) -> None:
-        """Begin; whoever wants its reports has to know of it before."""
+        """Begin; listeners for its reports must be registered before."""
         self._thread.start()
 
     @property
@@ -178,7 +178,7 @@ def _rows_in(progress: Mapping[str, Any]) -> int:
 
 
 def _rows_of(progress: Mapping[str, Any]) -> int:
-    """Over Spark Connect only the sources say it."""
+    """The number of rows in a progress report; over Spark Connect only the sources have it."""
     rows = progress.get("numInputRows")
     if rows is None:
         rows = sum(source.get("numInputRows") or 0 for source in progress.get("sources") or ())
@@ -239,6 +239,6 @@ def _told(offset: Any, key: str) -> list[int]:
 
 
 def _behind(source: Mapping[str, Any]) -> list[int]:
-    """Events between what was read and what is there, from the positions alone."""
+    """Events between what was read and what is there, computed from the positions."""
     there, read = positions_in(source.get("latestOffset")), positions_in(source.get("endOffset"))
     return [max(0, next_id - read.get(name, next_id)) for name, next_id in there.items()]

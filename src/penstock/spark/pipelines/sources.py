@@ -54,8 +54,8 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The path of a table, relative to the definition's file, or a URI."""
 
     format: Literal["", "delta", "parquet", "csv", "json"] = ""
-    """The table's format. Empty: the end of the table's name tells; a name that does not tell means
-    a table that a pipeline has written, or a Delta table."""
+    """The table's format. Empty: the end of its name tells; any other name means a table that a
+    pipeline has written, or a Delta table."""
 
     durable: str = ""
     """The durable the reading is bound to: the realm keeps events until they are processed."""
@@ -190,7 +190,7 @@ def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names and patterns as one option says them; a comma in one of them is its own."""
+    """Names and patterns as one option, in which a comma within a name is escaped."""
     return ",".join(name.replace(",", "%2C") for name in names)
 
 
@@ -203,7 +203,7 @@ def _destination(source: Source) -> dict[str, str]:
 
 
 def _starting(starting: Any) -> dict[str, str]:
-    """The options that say where to begin. Raises ``InvalidArgument`` for what is no place."""
+    """The options that say where to begin. Raises ``InvalidArgument`` for an invalid position."""
     if isinstance(starting, dict) and starting and all(map(_is_place, starting.values())):
         return {"startingOffsets": json.dumps(starting, sort_keys=True)}
     if isinstance(starting, str) and starting in ("", "earliest", "latest"):

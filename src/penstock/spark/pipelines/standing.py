@@ -55,7 +55,7 @@ class Status(Struct, kw_only=True):
     """The last failure; stays after a restart that went well."""
 
     text: str = ""
-    """The result of work that ends by itself."""
+    """The result of work that ends."""
 
 
 class Positions(Struct, kw_only=True):
@@ -87,7 +87,7 @@ class Keeping:
             Path(self.checkpoint).mkdir(parents=True, exist_ok=True)
 
     def write(self, status: Status) -> None:
-        """Keep what a run says; whoever reads sees all of it or what was there before."""
+        """Write the status atomically: readers see all of it, or the previous one."""
         if not self.is_local:
             return
         status.at = datetime.now(UTC)
@@ -138,10 +138,9 @@ def _channels(path: Path) -> dict[str, int]:
 
 @contextlib.contextmanager
 def alone(pipeline: Pipeline) -> Iterator[None]:
-    """Nobody else runs this pipeline meanwhile; the lock goes with the process.
-
-    On a store the lock is this machine's alone. Raises ``IllegalState`` naming who has it.
-    """
+    """Hold the lock of a pipeline, so that no other process runs it; it ends with the process. On
+    an object store it holds for this machine only. Raises ``IllegalState``, which names the
+    holder."""
     path = _lock(pipeline)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
@@ -165,12 +164,12 @@ def _taken(file: IO[str]) -> bool:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
-        threading.Event().wait(wait_s)  # somebody may just look whether it is taken
+        threading.Event().wait(wait_s)  # another process may just be checking whether it is taken
     return False
 
 
 def is_running(pipeline: Pipeline) -> bool:
-    """Whether somebody runs it now."""
+    """Whether a process runs the pipeline now."""
     try:
         with _lock(pipeline).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""The state of each key, made of its events by aggregates Spark has itself.
+"""The state of each key, made from its events by Spark's own aggregates.
 
-For each column the newest event that says something of it is where its value comes from: that is
-how the merge engine merges (SEM K2), and what ``max_by`` finds. So no Python runs for each event
-or key, and what is aggregated may lie in any order and may come twice.
+For each column the value comes from the newest event that sets it: that is how the merge engine
+merges (SEM K2), and what ``max_by`` finds. So no Python runs for events or keys, and the events may
+come in any order, and twice.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ RENAMED: Final[Mapping[str, str]] = {
     "published": "last_published",
     "channel": "from_channel",
 }
-"""Columns of the newest event of a key, which are no properties, and what they are called in a
-result: a channel would give its own, and take ``channel`` for where to publish."""
+"""Columns of the newest event of a key that are not properties, with their names in a result: a
+channel would assign its own values, and take ``channel`` for where to publish."""
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     order: str = BY_ID
     """SQL: which of two events is newer. Events without it are left out."""
     deltas: bool = False
-    """Events have only what has changed; else each is all there is."""
+    """Whether events have only what has changed; otherwise each has everything."""
     replaces: str = ""
     """SQL condition: which events are all there is, among deltas."""
     deleted: str = ""
@@ -144,12 +144,12 @@ class _Aggregation:
         if not self._rules.deltas:
             return sf.max_by(value, self.order)
         says = self._says(name) | self._replaces | self._deleted
-        # An event without an order is none to max_by: it says nothing of this column.
+        # For max_by an event without an order does not exist: it sets nothing in this column.
         found = sf.max_by(value, sf.when(says, self.order))
         return sf.coalesce(found, sf.lit(b"")) if self._is_payload(name) else found
 
     def _says(self, name: str) -> Column:
-        """Whether an event says something of the column, be it null."""
+        """Whether an event sets the column, if only to null."""
         from pyspark.sql import functions as sf
 
         says = column_of(name).isNotNull()
@@ -160,12 +160,12 @@ class _Aggregation:
         return says | sf.coalesce(sf.array_contains(column_of(NULLS), name), sf.lit(False))
 
     def _is_payload(self, name: str) -> bool:
-        """The column ``data``, which is never null: empty, it says nothing."""
+        """Whether it is the column ``data``, which is never null; an empty value sets nothing."""
         return name == "data" and self._kinds[name] == "binary"
 
 
 def column_of(name: str) -> Column:
-    """The column of this very name, whatever is in it."""
+    """The column of exactly this name, whatever characters it has."""
     from pyspark.sql import functions as sf
 
     quoted = name.replace("`", "``")

@@ -1,10 +1,9 @@
 """A step of a pipeline: its definition, its context and its result.
 
 A kind of step is one class in :mod:`penstock.spark.pipelines.steps`: its fields are the keys of its
-TOML table, and its :meth:`Step.plan` says what is to be done. The runner does the rest: it starts
-the query or the thread, keeps the checkpoint, shows progress, restarts and stops.
-
-Nothing here imports PySpark when it is loaded: definitions are read and checked without it.
+TOML table, and its :meth:`Step.plan` says what to do. The runner does the rest: it starts the query
+or the thread, keeps the checkpoint, shows progress, restarts and stops. Nothing here imports
+PySpark when it is loaded: definitions are read and checked without it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 ASAP: Final = "as soon as possible"
 """The trigger that starts a micro-batch when the last one is done and there are new events."""
 AVAILABLE_NOW: Final = "available now"
-"""The trigger that takes what is there and ends."""
+"""The trigger that processes what is there, and ends."""
 
 _INTERVAL: Final = re.compile(r"\s*\d+\s*(ms|millisecond|second|minute|hour|day)s?\s*")
 
@@ -46,7 +45,7 @@ class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     name: str = ""
     column: str = ""
-    """The column of each row that says which channel it goes to; ``name`` where it is null."""
+    """The column that says which channel each row goes to; ``name`` is used where it is null."""
 
     delta: bool = False
     """Whether rows change events of a merge channel, by their key."""
@@ -116,7 +115,7 @@ class WorkOutcome(Struct, frozen=True, kw_only=True):
     """The result of work that ends by itself; shown at the end, and kept in the step's status."""
 
     text: str
-    """One line: "1,200 events replayed to flights"."""
+    """The result in one line: "1,200 events replayed to flights"."""
 
     rows: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
@@ -124,8 +123,9 @@ class WorkOutcome(Struct, frozen=True, kw_only=True):
 
 
 Work: TypeAlias = Callable[[], WorkOutcome]
-"""Work with an end. It runs in a thread of its own, looks at ``context.stopping`` often enough to
-end within seconds, and keeps where it was in ``context.checkpoint``, so that a next run goes on."""
+"""Work with an end. It runs in a thread of its own, checks ``context.stopping`` often enough to end
+within seconds, and stores its position in ``context.checkpoint``, so that the next run continues
+there."""
 
 
 class Progress(Struct, frozen=True, kw_only=True):

@@ -82,7 +82,7 @@ def stored(flow: Flow, place: QueryTarget) -> Callable[[DataFrame, MicroBatch], 
     """Stores a micro-batch in the channel and the table of a flow."""
 
     def write(frame: DataFrame, batch: MicroBatch) -> None:
-        # Computed once for both: the second time would cost, and a stateful query refuses it.
+        # Computed once for both: a second computation would cost, and a stateful query refuses it.
         both = flow.channel is not None and flow.table is not None
         frame = frame.persist() if both else frame
         try:

@@ -1,9 +1,9 @@
-"""Windows of time: how long they are, and closing those that are open when nothing follows.
+"""Windows of time: their length, and closing those that are open when no events follow.
 
 A window's final row comes when the watermark has passed its end, and the watermark follows the
-events. At the end of what there is, nothing moves it any more. :func:`close_windows` writes one
-more micro-batch into the query's own log, without events and with a watermark behind the last
-open window; the query runs it like any other, once, with its own number.
+events. After the last event nothing moves it any more. So :func:`close_windows` writes one more
+micro-batch into the query's own log, without events and with a watermark behind the last open
+window; the query runs it like any other, once, with its own number.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class _CheckpointLogs:
     def add(self, number: int, entry: str) -> None:
         """The entry is there whole or not at all."""
         target = f"{self._path}/offsets/{number}"
-        # Spark takes no file for an entry whose name is no number.
+        # Spark ignores files whose names are not numbers.
         aside = f"{self._path}/offsets/.{number}.closing.tmp"
         with self._files.open_output_stream(aside) as stream:
             stream.write(entry.encode())

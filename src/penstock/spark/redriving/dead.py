@@ -80,7 +80,7 @@ def dead_store(session: Session, name: str, selector: str = "") -> ChannelOfDead
 
 
 def united(batches: Sequence[pa.RecordBatch], count: int) -> pa.RecordBatch | None:
-    """One stored batch of several, of at most ``count`` rows."""
+    """One stored batch from several, with at most ``count`` rows."""
     filled = [batch for batch in batches if batch.num_rows]
     if not filled:
         return None
@@ -122,7 +122,7 @@ def rows_by_id(batch: pa.RecordBatch, ids: pa.Array) -> np.ndarray[tuple[int], n
 
 
 def _headers(array: pa.Array) -> pa.StructArray:
-    """With all fields there are."""
+    """The headers, with all fields that exist."""
     known = {}
     if pa.types.is_struct(array.type):
         known = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
@@ -132,5 +132,5 @@ def _headers(array: pa.Array) -> pa.StructArray:
 
 
 def _typed(array: pa.Array) -> pa.Array:
-    """A property that has only ever been null has no type; Spark wants one."""
+    """A property with a type: one that has only ever been null has none, but Spark wants one."""
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array

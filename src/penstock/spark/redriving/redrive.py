@@ -1,9 +1,9 @@
-"""A redrive, portion by portion: read dead events, decide, and let it happen in one step.
+"""A redrive, portion by portion: read dead events, decide, and commit the result in one step.
 
-What a portion becomes is published, recorded and taken off the store of the dead in one
-transaction. So there is no position to keep: an event that is still dead was not redriven, one
-that was is not dead any more, whoever was killed in between. Two redrives of one store do not
-meet: the second one to name an event is refused, and reads again.
+What becomes of a portion is published, recorded and removed from the dead event store in one
+transaction. So there is no position to keep: an event that is still dead was not redriven, and one
+that was is no longer dead, whichever process was killed in between. Two redrives of one store do
+not interfere: the second one to name an event is refused, and reads again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from penstock.spark.redriving.verdict import RedriveRules, RedriveVerdict, as_th
 from penstock.spark.replaying.pace import Timer
 
 PORTION: Final = 10_000
-"""Dead events of one transaction where nothing else is said."""
+"""Most dead events in one transaction, by default."""
 LOOK_US: Final = 1_000_000
 """Microseconds between two looks of a continuous redrive for new dead events, and between
 retries."""
@@ -39,11 +39,11 @@ ATTEMPTS_MAX: Final = 30
 """Number of times in a row that the events of a portion may be gone or held by others."""
 
 Transformation = Callable[[pa.RecordBatch], pa.Table]
-"""From stored dead events to rows of what they become."""
+"""Makes rows to publish from stored dead events."""
 
 
 class CommitVerdict(Protocol):
-    """Lets a verdict happen: all of it or nothing."""
+    """Commits a verdict: all of it or nothing."""
 
     def __call__(self, verdict: RedriveVerdict) -> None:
         """Raises ``IllegalState`` when an event is not there any more, and ``Refused``."""
@@ -71,11 +71,11 @@ class RedriveOutcome(Struct, frozen=True):
     channels: dict[str, int]
     """Events published, by channel."""
     is_complete: bool
-    """Whether every dead event was looked at."""
+    """Whether every dead event was processed."""
 
 
 class RedriveRun:
-    """Looks at the events of a store of the dead, each once in a run."""
+    """Processes the events of a dead event store, each once in a run."""
 
     def __init__(
         self,
@@ -100,11 +100,9 @@ class RedriveRun:
         self._next_id = 0
 
     def run(self, *, once: bool) -> RedriveOutcome:
-        """Until every dead event was looked at, or for ever, or until the timer says to stop.
-
-        Raises ``InvalidArgument`` for a result that says nothing of its events, ``IllegalState``
-        where others keep taking them.
-        """
+        """Run until every dead event was processed, or for ever, or until the timer stops it.
+        Raises ``InvalidArgument`` for a result that does not name its events, ``IllegalState`` if
+        others keep taking them."""
         is_complete = False
         while not self._timer.wait(0):
             dead = self._source.read(self._next_id, self._portion)
@@ -132,7 +130,7 @@ class RedriveRun:
                     raise
                 self._report(self._done(str(refusal)))
                 if isinstance(refusal, CapacityReached | MemoryLimit) and found.num_rows > 1:
-                    size = found.num_rows // 2  # a part may have room
+                    size = found.num_rows // 2  # a part may fit
                 elif self._timer.wait(LOOK_US):
                     return
                 found = self._source.read(self._next_id, size)
@@ -195,7 +193,7 @@ class RealmCommit:
                 unit.purge(self._source.store, verdict.dropped.tolist())
 
     def targets(self) -> frozenset[str]:
-        """Every channel and queue there is to publish to now."""
+        """All channels and queues that can be published to now."""
         names = {*self._session.channels.list(), *self._session.queues.list()}
         return frozenset(names - {self._source.name})
 
@@ -221,5 +219,5 @@ def _record_channel(session: Session, name: str) -> Channel:
         pass
     try:
         return session.channels.create(name, type="persistent")
-    except NameAlreadyBound:  # by another step, just now
+    except NameAlreadyBound:  # another step has just created it
         return session.channels.get(name)

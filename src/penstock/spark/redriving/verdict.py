@@ -24,10 +24,10 @@ KEPT: Final = "kept"
 OUTCOMES: Final = (REDRIVEN, DROPPED, KEPT)
 
 MARK: Final = "redrive_of"
-"""The property that says which event this was before it died."""
+"""The property with the id of the dead event."""
 
 _APART: Final = ("event_id", "origin", "published", *SAID)
-"""Columns of a result that say something about an event and are none of it."""
+"""Columns of a result that are about an event, and not a part of it."""
 
 Bools = npt.NDArray[np.bool_]
 
@@ -38,7 +38,7 @@ class RedriveRules(Struct, frozen=True):
     step: str
     """The step that redrives, for the record in the events."""
     targets: Collection[str]
-    """Every channel there is to publish to."""
+    """All channels that can be published to."""
     store: str
     """The dead event store."""
     channel: str = ""
@@ -70,22 +70,22 @@ class RedriveVerdict(Struct, frozen=True):
 
 
 def as_they_were(dead: pa.RecordBatch, rules: RedriveRules) -> RedriveVerdict:
-    """Each goes back as it was."""
+    """Publish each event again as it was."""
     body = restored(dead)
     rows = np.arange(dead.num_rows, dtype=np.int64)
     return _verdict(dead, rules, body, rows, _targets(dead, rules, None, rows), None)
 
 
 def transformed(dead: pa.RecordBatch, result: pa.Table, rules: RedriveRules) -> RedriveVerdict:
-    """Each becomes the rows of ``result`` with its ``event_id``.
+    """Publish the rows of ``result`` for the events that their ``event_id`` names.
 
-    A row may say in ``outcome`` what becomes of the event, ``redriven`` where it is null, and in
-    ``channel`` where it goes. Raises ``InvalidArgument`` for a result that cannot be read so.
+    A row may say in ``outcome`` what becomes of the event (null: ``redriven``), and in ``channel``
+    where it goes. Raises ``InvalidArgument`` for a result of another form.
     """
     result = result.combine_chunks()
     columns = {name: _whole(result.column(name)) for name in result.column_names}
     rows = _rows(dead, columns)
-    order = np.argsort(rows, kind="stable")  # Spark keeps none; the dead have one
+    order = np.argsort(rows, kind="stable")  # Spark keeps no order; dead events have one
     rows, columns = rows[order], {name: array.take(order) for name, array in columns.items()}
     outcomes = _outcomes(columns.get("outcome"), len(rows))
     ends = {name: np.unique(rows[outcomes == name]) for name in OUTCOMES}
@@ -109,11 +109,12 @@ def _verdict(
     targets: npt.NDArray[np.object_],
     ends: Mapping[str, Int64s] | None,
 ) -> RedriveVerdict:
-    """``rows`` says of which dead event each row of the body was made, ``targets`` where it goes,
-    ``ends`` what a transformation has said of them."""
+    """The verdict, where ``rows`` has the dead event of each row of the body, ``targets`` where it
+    goes, and ``ends`` what a transformation decided."""
     ids = ids_of(dead)
     has_place = np.array([target in rules.targets for target in targets], dtype=np.bool_)
-    homeless = np.unique(rows[~has_place])  # with all its rows: half an event is none
+    # with all their rows: an event is redriven as a whole or not at all
+    homeless = np.unique(rows[~has_place])
     going = ~np.isin(rows, homeless)
     state = np.full(len(ids), rules.unmatched, dtype=object)
     if ends is None:
@@ -198,7 +199,7 @@ def _targets(
         default = pa.repeat(pa.scalar(rules.channel), len(rows))
     else:
         origins = origins_of(dead)
-        # Back into the store of the dead ones is nowhere.
+        # The dead event store itself is not a destination.
         origins = pc.if_else(pc.equal(origins, rules.store), pa.scalar(None, pa.string()), origins)
         default = origins.take(pa.array(rows))
     if named is not None:

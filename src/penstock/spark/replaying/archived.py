@@ -62,7 +62,7 @@ class Bounds(Struct, frozen=True):
         return found
 
     def may_hold(self, statistics: Mapping[str, Mapping[str, Any]]) -> bool:
-        """Whether some of them can be in a row group with these statistics."""
+        """Whether a row group with these statistics can have matching events."""
         ids, times = statistics.get("event_id"), statistics.get("published")
         return _overlap(ids, self.first_id, self.end_id) and _overlap(
             times,
@@ -112,7 +112,7 @@ class Archived:
                 yield batch
 
     def count(self, first_id: int) -> int | None:
-        """Number of events from ``first_id`` on; None if only a read can tell."""
+        """Number of events from ``first_id`` on; None if only reading can tell."""
         if self._selector is not None:
             return None
         check_archive(self._dataset.schema)

@@ -44,7 +44,7 @@ class LiveHistory:
                 yield batch
 
     def count(self, first_id: int) -> int | None:
-        """None: more may come while it is read."""
+        """None: more events may come while it is read."""
 
 
 class RealmOutlet:

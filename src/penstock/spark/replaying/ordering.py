@@ -1,7 +1,7 @@
-"""Merging sorted sources, in portions of columns: never row by row, never all in memory.
+"""Merges sorted sources in portions of columns: never row by row, never all in memory.
 
-A source is a run of batches whose keys never fall. What comes out has, portion by portion, all
-that lies before what comes next; of equal keys the one of the first source is first.
+A source is a sequence of batches with ascending keys. Each portion of the result has everything
+that comes before the next one; among equal keys the first source comes first.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class SortedRows(NamedTuple):
 
 
 class SortedRun(Struct, frozen=True):
-    """A sorted run that is opened when its turn comes."""
+    """A sorted source that is opened when its turn comes."""
 
     lowest: int
-    """No key is below it."""
+    """No key is below this."""
     open: Callable[[], Iterator[SortedRows]]
 
 

@@ -14,7 +14,7 @@ FLAT_OUT = 0.0
 
 
 class Timer(Protocol):
-    """Time as a replay sees it; in tests it passes by itself."""
+    """Time as a replay sees it; tests control it."""
 
     def now_us(self) -> int:
         """Microseconds since 1970; never goes back."""

@@ -38,10 +38,10 @@ class ReplayPosition(Struct, frozen=True, kw_only=True):
     """Number of the portion begun last; 0: none."""
 
     next_ids: dict[str, int] = field(default_factory=dict)
-    """By channel, the first id that is not in an earlier portion."""
+    """The first id, by channel, that is in no earlier portion."""
 
     ends: dict[str, int] = field(default_factory=dict)
-    """By channel, the same behind the portion begun last."""
+    """The first id, by channel, after the portion that was begun last."""
 
     times: dict[str, int] = field(default_factory=dict)
     """By channel, the latest original time of earlier portions, in microseconds since 1970."""
@@ -64,7 +64,7 @@ class PositionStore(Protocol):
         ...
 
     def write(self, content: bytes) -> None:
-        """All of it or nothing, whenever the process or the machine stops."""
+        """Write atomically, whenever the process or the machine stops."""
         ...
 
 
@@ -90,7 +90,7 @@ class PositionFile:
         if self._store is None:
             _write_aside(Path(self._path), content)
             return
-        # A store shows an object when it is whole.
+        # An object store shows an object only when it is complete.
         with self._store.open_output_stream(self._path) as file:
             file.write(content)
 

@@ -44,7 +44,8 @@ class ReplayOutlet(Protocol):
     def publish(
         self, channel: str, bodies: Sequence[pa.RecordBatch], producer: str, sequence: int
     ) -> None:
-        """In one step; the same ``producer`` and ``sequence`` again is no second time."""
+        """Publish in one step; a repetition with the same ``producer`` and ``sequence`` publishes
+        nothing."""
         ...
 
 
@@ -84,12 +85,13 @@ class ReplayRoute(Struct, frozen=True):
 
 
 class ReplayRun:
-    """Publishes what ``histories`` have and was not published before.
+    """Publishes events of ``histories`` that were not published before.
 
-    Events come by original time, then name of the channel, then id; an event that was published
-    before one of a lower id of its channel, by a clock set back, comes behind it. In one target
-    channel that is the order of the new ids. Several target channels get a portion one after
-    the other: what is due in the same tick, or some ten thousand events flat out.
+    Events come by original time, then by name of the channel, then by id. An event that was
+    published before one with a lower id of its channel, because a clock was set back, comes after
+    it. In one target channel that is the order of the new ids. Several target channels get a
+    portion one after the other: what is due in the same tick, or some ten thousand events at full
+    speed.
     """
 
     def __init__(
@@ -134,7 +136,7 @@ class ReplayRun:
     # --- what is due ---------------------------------------------------------------------
 
     def _go_on(self) -> bool:
-        """False when it was told to stop."""
+        """Whether to continue; false when it was told to stop."""
         for portion in merged(self._sources(self._position.next_ids, {})):
             rest = portion
             while rest:
@@ -205,7 +207,7 @@ class ReplayRun:
         return self._publish(portions)
 
     def _publish_gathered(self) -> bool:
-        """Publish what was gathered; False when told to stop before the realm took it."""
+        """Publish what was gathered; gives False if told to stop before the realm accepted it."""
         portions, self._gathered = self._gathered, []
         if not portions:
             return True
@@ -300,7 +302,7 @@ class ReplayRun:
 
 
 def interleaved(bodies: Sequence[pa.RecordBatch], pieces: Portion) -> pa.RecordBatch:
-    """One body of several, its rows in the order of the pieces' keys."""
+    """One body from several, its rows in the order of the pieces' keys."""
     schema = ChannelSchema.empty()
     for body in bodies:
         schema = schema.grown(body.schema)

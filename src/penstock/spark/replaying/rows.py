@@ -27,12 +27,12 @@ from penstock.columns.schema.layout import (
 _PLAIN: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
 _OF_THE_TABLE: Final = ("origin", "channel")
 _STAMPED_HEADERS: Final = ("publisher", "host")
-"""The realm says who publishes: whoever replays."""
+"""Headers that the realm sets for the publisher, which is the replay."""
 _ESCAPE: Final = "properties."
 _SECOND_TYPE: Final = "::"
 
 MARK: Final = "replay_of"
-"""The property that says which event this is a replay of."""
+"""The property with the id of the replayed event."""
 
 
 def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
@@ -41,7 +41,7 @@ def stored_rows(flat: pa.RecordBatch, table: pa.Schema) -> pa.RecordBatch:
         return from_archive(flat, table)
     columns = dict(zip(flat.schema.names, flat.columns, strict=True))
     stamped = [columns.pop(name).cast(kind) for name, kind in STAMPED.items()]
-    # No property is a date: those are the table's own, for its partitions.
+    # No property is a date: dates are the table's own, for its partitions.
     kept = {
         name: array
         for name, array in columns.items()

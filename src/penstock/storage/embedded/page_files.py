@@ -205,7 +205,7 @@ class PageFiles:
             else:
                 self._disk.unlink(page.path)
         except FileNotFoundError:
-            return  # what was to be, is
+            return  # it is removed already
         except OSError as error:
             raise StorageFailed(f"{page.path} could not be removed: {error}") from error
 

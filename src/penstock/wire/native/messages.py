@@ -79,7 +79,7 @@ class Credit(Message, frozen=True, tag=44):
     subscription: Number
     count: Count
     next_id: EndId = 0
-    """What was sent of lower ids has arrived."""
+    """All deliveries with lower ids have arrived."""
     taken: Count = 0
     """Bytes of deliveries that the application has taken since it was said last."""
 
@@ -138,7 +138,7 @@ class Delivery(Message, frozen=True, tag=103):
     at_us: int
     redeliveries: tuple[tuple[int, Spans], ...] = ()
     publishers: tuple[tuple[str, Spans], ...] = ()
-    """By publisher (``user@host``): which of them; no spans: all (SEM E3)."""
+    """Ids by publisher (``user@host``); no spans: all ids (SEM E3)."""
 
 
 class Finished(Message, frozen=True, tag=104):
@@ -148,7 +148,7 @@ class Finished(Message, frozen=True, tag=104):
 
 
 class Closed(Message, frozen=True, tag=105):
-    """The server ended a subscription: its channel or durable is gone."""
+    """The server ended a subscription, because its channel or durable was deleted."""
 
     subscription: int
     code: str
@@ -163,21 +163,21 @@ class Goodbye(Message, frozen=True, tag=106):
 
 
 class Challenge(Message, frozen=True, tag=108):
-    """What the server says while a client signs in: a question, then its own proof."""
+    """The server's messages during sign-in: a challenge, then its own proof."""
 
     data: bytes
 
 
 class Recalled(Message, frozen=True, tag=107):
-    """An earlier event was rolled back, and order is strict: these, sent already, count as never
-    delivered (SEM D11). Nothing more comes until the client says :class:`RecallSeen`."""
+    """An earlier event was rolled back, and order is strict: these events, which were sent already,
+    count as never delivered (SEM D11). Nothing more is sent before :class:`RecallSeen`."""
 
     subscription: int
     spans: Spans
 
 
 FromClient = Hello | Proof | Schema | Credit | Demand | RecallSeen | Bye
-"""What a client says beside its requests."""
+"""Messages of a client besides its requests."""
 FromServer = (
     Welcome | Challenge | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye | Recalled
 )
@@ -203,7 +203,7 @@ _from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(From
 
 _PLACE = re.compile(r" - at `\$\[(\d+)\]")
 _BEYOND = re.compile(r"Expected `\w+` (of length )?(>=|<=) -?\d+")
-"""What a decoder says of a value beyond its bound, and not of one of another type."""
+"""The decoder's message for a value out of bounds, as opposed to one of the wrong type."""
 _NAMES = {"kind": "type"}
 """Fields that users know by another name than the protocol."""
 
@@ -253,18 +253,18 @@ def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
     if kind is None or not isinstance(request, int) or not 0 <= request <= NUMBER_MAX:
         return None
     if (place := _PLACE.search(fault)) is None:
-        return None  # not about a field: a header that is too short, say
+        return None  # not about a field, but for example a header that is too short
     if _BEYOND.match(fault) is None:
-        return None  # of another type altogether
+        return None  # of another type
     fields = msgspec.structs.fields(kind)
-    at = int(place[1]) - 2  # behind the tag and the number
+    at = int(place[1]) - 2  # after the tag and the number
     name = name_for_users(fields[at].name) if 0 <= at < len(fields) else "field"
     named = f"{fault[: place.start()]} - at `$.{name}{fault[place.end() :]}"
     return Unreadable(request, InvalidArgument(explain(msgspec.ValidationError(named))))
 
 
 def name_for_users(field: str) -> str:
-    """What users of a client call a field of a request."""
+    """The name under which users of a client know a field of a request."""
     return _NAMES.get(field, field)
 
 

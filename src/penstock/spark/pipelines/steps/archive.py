@@ -90,7 +90,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         lake = Lake(
             context.located(self.table), self.format, _is_several(source), bool(self.partition_by)
         )
-        # A stream begins at the end unless it is told; an archive begins with what is there.
+        # A stream begins at the end by default; an archive begins with the first stored event.
         first = {} if source.durable else {"startingOffsets": "earliest"}
         options = first | source.format_options()
         if "startingTimestamp" in options:
@@ -99,7 +99,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         return Flow(
             frame=frame,
             write=self._writer(context.url, lake),
-            events="sum(events)",  # a row is a file
+            events="sum(events)",  # each row is a file
             trigger=self.trigger,
         )
 

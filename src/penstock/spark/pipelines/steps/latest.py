@@ -170,7 +170,7 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         source = context.source(self.source)
         options = self.options_of(source)
         if source.starting == "" and not source.durable:
-            # A state is made of all there was.
+            # A state is made from all events.
             options["startingOffsets"] = "earliest"
         return context.table(self.source, **options)
 
@@ -229,7 +229,7 @@ class AsOf:
         events = self._read(step.source, ending)
         if not step.archive:
             return events
-        # What both have comes twice, which changes nothing.
+        # Events that both have come twice, which changes nothing.
         return events.unionByName(self._read(step.archive, {}), allowMissingColumns=True)
 
     def _read(self, name: str, options: dict[str, str]) -> DataFrame:
@@ -267,7 +267,7 @@ class AsOf:
     def _stored(self, found: DataFrame) -> bool:
         """Whether it was not there before."""
         step, context = self._step, self._context
-        # States as of an earlier event may be asked for later, so each has its own number 0.
+        # States after an earlier event may be asked for later, so each has its own number 0.
         batch = MicroBatch(f"{context.pipeline}/{step.name}/as-of/{step.as_of}", 0)
         written = True
         if (table := _located(table_target(step.table), context)) is not None:

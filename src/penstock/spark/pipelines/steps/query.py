@@ -144,10 +144,8 @@ class Query(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [name for name in names if name != SESSION]
 
     def function(self, folder: Path) -> Callable[..., Any]:
-        """Its Python function, loaded so that it and what stands beside it reach Spark's processes.
-
-        Raises ``InvalidArgument`` when what is around it in its file fails.
-        """
+        """The step's Python function, loaded so that it and the modules beside it reach Spark's
+        processes. Raises ``InvalidArgument`` if its file fails to load."""
         found = self._loaded(folder)
         _travels(found, folder)
         return found
@@ -208,10 +206,8 @@ def said(text: str, sql: str) -> str:
 
 
 def written_parameters(called: str, folder: Path) -> list[str]:
-    """The parameters of a function, read off its file.
-
-    Raises ``InvalidArgument`` when there is no such file or function, or it is no Python.
-    """
+    """The parameters of a function, read from its source. Raises ``InvalidArgument`` if there is no
+    such file or function, or it is not Python."""
     place, _, name = called.partition(":")
     path = _file_of(place, folder)
     try:
@@ -227,7 +223,8 @@ def written_parameters(called: str, folder: Path) -> list[str]:
 
 
 def _file_of(place: str, folder: Path) -> Path:
-    """The file of a module; beside the definition first, then among what is installed."""
+    """The file of a module, looked up beside the definition first, then among installed
+    packages."""
     beside = folder / (place if place.endswith(".py") else f"{place.replace('.', '/')}.py")
     if beside.is_file() or place.endswith(".py"):
         if not beside.is_file():

@@ -60,8 +60,8 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fate of dead events for which the transformation makes no row."""
 
     channel: str = ""
-    """The channel that all events go to. Empty: each event goes to the channel that its column
-    ``channel`` names, else to the one it came from."""
+    """The channel that all events go to. Empty: each event goes to the channel in its column
+    ``channel``, otherwise to the one it came from."""
 
     record: str = ""
     """The channel that gets a record of each event that leaves; made where it is missing."""
@@ -73,10 +73,10 @@ class RedriveStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Dead events of one transaction."""
 
     once: bool = False
-    """End when every dead event was looked at; else wait for more."""
+    """End when every dead event was processed; otherwise wait for more."""
 
     dry_run: bool = False
-    """Only say what would be done; ends as with ``once``."""
+    """Only report what would be done; ends as with ``once``."""
 
     def __post_init__(self) -> None:
         if not self.store:
@@ -191,7 +191,7 @@ def _transformation(step: RedriveStep, context: Context) -> Transformation | Non
 
     def transform(dead: pa.RecordBatch) -> pa.Table:
         spark = context.spark
-        # The frame is local to this driver; nothing of it is in the realm's way.
+        # The frame is local to this driver, and does not use the realm.
         frame = spark.createDataFrame(seen(dead))
         found = _by_sql(step, context, frame) if function is None else function(spark, frame)
         return found.toArrow()
@@ -202,7 +202,7 @@ def _transformation(step: RedriveStep, context: Context) -> Transformation | Non
 def _by_sql(step: RedriveStep, context: Context, frame: DataFrame) -> DataFrame:
     from pyspark.errors import AnalysisException, ParseException
 
-    # A view has one meaning in a session, and other steps have dead events, too.
+    # A view's name is shared within a session, and other steps may have dead events, too.
     view = f"`{VIEW} of {step.name}`"
     frame.createOrReplaceTempView(view)
     for name in used_in(step.sql, context.sources):

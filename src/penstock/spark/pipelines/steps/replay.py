@@ -55,7 +55,7 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The first event: an id, a time, or a table of ``channel = id``."""
 
     until: Any = None
-    """The first one that is not replayed any more, said in the same way."""
+    """The first event that is not replayed any more, given in the same way."""
 
     selector: str = ""
     """Only events that match."""
@@ -126,7 +126,7 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return channel in self.live if isinstance(self.live, tuple) else self.live
 
     def check(self, sources: Mapping[str, Source], folder: Path) -> None:
-        """Nothing more can be told without the archive and the realm."""
+        """Nothing: the rest can only be checked with the archive and the realm."""
 
     def plan(self, context: Context) -> Work:
         """The work: it ends when nothing is left, or is stopped and goes on with the next run."""
@@ -134,13 +134,13 @@ class ReplayStep(Step, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def replay(step: ReplayStep, context: Context) -> WorkOutcome:
-    """Replay what is not replayed yet. Raises ``NameDoesNotExist`` for an archive or a channel,
-    ``InvalidArgument`` for a table that is no archive, ``IllegalState``."""
+    """Replay what is not replayed yet. Raises ``NameDoesNotExist`` for an archive or channel,
+    ``InvalidArgument`` for a table that is not an archive, ``IllegalState``."""
     place = PositionFile(context.checkpoint)
     begun_with = identity(step)
     with connect(context.url) as session:
         for target in sorted(set(step.targets.values())):
-            session.channels.get(target)  # tells at once what is missing
+            session.channels.get(target)  # raises early if something is missing
         rows = max(1_024, ROWS // len(step.channels))
         histories = [history_of(step, name, context, session, rows) for name in step.channels]
         position = opened(place, begun_with)
@@ -221,7 +221,7 @@ def channel_of(path: str) -> str:
 
 
 def _count(histories: list[Archived | LiveHistory], next_ids: Mapping[str, int]) -> int | None:
-    """Number of events that are left; None if only a read can tell."""
+    """Number of events that are left; None if only reading can tell."""
     total = 0
     for history in histories:
         left = history.count(next_ids.get(history.channel, 0))
@@ -232,7 +232,7 @@ def _count(histories: list[Archived | LiveHistory], next_ids: Mapping[str, int])
 
 
 class Reporting:
-    """Says how far a replay has come, not too often."""
+    """Reports the progress of a replay, at limited intervals."""
 
     def __init__(self, step: str, context: Context, timer: Timer, total: int | None) -> None:
         self._step = step

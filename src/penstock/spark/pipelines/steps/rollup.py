@@ -79,7 +79,7 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     window: str = ""
     """Length of the windows."""
     slide: str = ""
-    """A window begins so often; not given: when the one before ends."""
+    """Interval between the beginnings of windows; empty: each begins when the one before ends."""
     gap: str = ""
     """Instead of ``window``: a window ends when nothing has come for so long."""
     delay: str = ""
@@ -91,7 +91,7 @@ class RollUpStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     output: Literal["append", "update"] = "append"
     """Final rows when a window closes, or each change of its values."""
     key: str = "key"
-    """With ``update``: the column that tells window and group apart, a text."""
+    """With ``update``: a text column that identifies window and group."""
     at_end: Literal["keep", "close"] = "keep"
     """Fate of open windows when a run has taken all events and ends."""
     channel: ChannelTarget | str | None = None
@@ -227,7 +227,7 @@ def check_aggregate(key: str, text: str) -> None:
 
 
 def _check_single(key: str, text: str) -> None:
-    """Raises ``InvalidArgument`` for what is no expression over one event."""
+    """Raise ``InvalidArgument`` unless the text is an expression over one event."""
     found = AGGREGATES & set(calls(words_of(key, text)))
     if found:
         raise InvalidArgument(
