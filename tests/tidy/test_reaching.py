@@ -1,5 +1,5 @@
-"""Front ends ask the realm's door and read its view; what reaches past both is listed, and the list
-only gets shorter."""
+"""Front ends ask the realm's door and read its view; they reach past neither, and every right
+stands in the one table of operations."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import re
 from pathlib import Path
 from typing import Final
 
+from penstock.api.operations import OPERATIONS
+
 FRONTENDS: Final = Path(__file__).parents[2] / "src" / "penstock" / "frontends"
 REACHES: Final = re.compile(r"\.(?:shard|directory)\b|\b(?:channel|group|store)\.state\b")
 """How the state of the realm, or the task that writes it, is taken hold of."""
-LEFT: Final = {
-    "amqp/consumers.py": 3,  # settles, and grants inside the group that is being written
-    "amqp/transactions.py": 1,  # one step for all that a transaction has done
-    "native/listener.py": 2,  # answers of a group leave together
-}
-"""How often a front end still does so."""
+OPERATION: Final = re.compile(rf'"({"|".join(map(re.escape, sorted(OPERATIONS)))})"')
+"""An operation by its name, and so the right that it needs."""
+SIGNING_IN: Final = "session.open"
+"""What nobody has a request for yet who is only coming in."""
 
 
 def reaches_in(path: Path) -> int:
@@ -31,9 +31,15 @@ def test_front_ends_do_not_reach_into_the_state_of_the_realm() -> None:
         if (count := reaches_in(path))
     }
 
-    more = {name: count for name, count in found.items() if count > LEFT.get(name, 0)}
-    assert more == {}, "ask penstock.runtime.operations.door, or read realm.view"
+    assert found == {}, "ask penstock.runtime.operations.door, or read realm.view"
 
 
-def test_what_no_longer_reaches_has_left_the_list() -> None:
-    assert {name: reaches_in(FRONTENDS / name) for name in LEFT} == LEFT
+def test_front_ends_name_no_right_themselves() -> None:
+    named = {
+        f"{path.relative_to(FRONTENDS).as_posix()}: {name}"
+        for path in FRONTENDS.rglob("*.py")
+        for name in OPERATION.findall(path.read_text(encoding="utf-8"))
+        if name != SIGNING_IN
+    }
+
+    assert named == set(), "read it off the request, by penstock.api.operations.operation_on"

@@ -201,6 +201,15 @@ class RunningRealm:
         return self.shard.ended.is_set()
 
     @property
+    def is_answering(self) -> bool:
+        """Whether the answers of a group are being given: they leave together after the last."""
+        return self.shard.is_answering
+
+    def on_answered(self, flush: Callable[[], None]) -> None:
+        """Have ``flush`` called once all answers of a group are given."""
+        self.shard.on_answered = flush
+
+    @property
     def journal_info(self) -> JournalInfo:
         """The size of the journal, and how long its syncs take."""
         return self._journal.info()

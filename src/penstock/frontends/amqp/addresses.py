@@ -9,6 +9,10 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from penstock.api.channels import CreateChannel
+from penstock.api.operations import operation_on
+from penstock.api.publishing import PublishEvents
+from penstock.api.reading import WatchEvents
+from penstock.api.subscriptions import Attach, Subscribe
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AccessDenied,
@@ -51,11 +55,6 @@ class Destination(Struct, frozen=True):
     is_jms: bool = False
     """Whether the rules of JMS topics apply."""
 
-    @property
-    def write(self) -> str:
-        """The operation that sending to it needs."""
-        return "queue.push" if self.kind == "queue" else "channel.publish"
-
 
 def wanted_kind(capabilities: frozenset[str]) -> Kind | None:
     """The kind of destination that the capabilities of a terminus name; None: either kind."""
@@ -72,9 +71,18 @@ def parsed(address: str, kind: Kind | None) -> tuple[str, Kind | None]:
     return destination_name(address), kind
 
 
-SENDS: Final[dict[Kind, str]] = {"queue": "queue.push", "channel": "channel.publish"}
-TAKES: Final[dict[Kind, str]] = {"queue": "queue.pop", "channel": "channel.subscribe"}
-LOOKS: Final[dict[Kind, str]] = {"queue": "queue.peek", "channel": "channel.subscribe"}
+SENDS: Final[dict[Kind, str]] = {
+    "queue": operation_on(PublishEvents, "queue"),
+    "channel": operation_on(PublishEvents, "channel"),
+}
+TAKES: Final[dict[Kind, str]] = {
+    "queue": operation_on(Attach, "queue"),
+    "channel": operation_on(Subscribe, "channel"),
+}
+LOOKS: Final[dict[Kind, str]] = {
+    "queue": operation_on(WatchEvents, "queue"),
+    "channel": operation_on(Subscribe, "channel"),
+}
 """The operation that a link needs, by kind of destination: to send, to take events, to browse."""
 
 
@@ -99,7 +107,7 @@ async def resolved(
         return known
     if _TEMPORARY.fullmatch(name):
         raise NameDoesNotExist(f"temporary destination {name} no longer exists")
-    if not realm.access.allows(principal, f"{kind or 'queue'}.create"):
+    if not realm.access.allows(principal, operation_on(CreateChannel, kind or "queue")):
         raise _hidden(principal, name, kind, needs)
     kind = kind or "queue"
     definition = TOPIC_DEFINITION if kind == "channel" else QUEUE_DEFINITION

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from proton import Link, Terminus, symbol
 
 from penstock.api.durables import CreateDurable, DeleteDurable, DurableInfo
+from penstock.api.operations import operation_on
+from penstock.api.reading import WatchEvents
+from penstock.api.requests import Request
+from penstock.api.subscriptions import Attach, Subscribe
 from penstock.columns.selectors import Selector
 from penstock.core.durable.queue import READERS
 from penstock.core.vocabulary.errors import (
@@ -46,7 +50,7 @@ from penstock.frontends.amqp.link_terms import (
 )
 from penstock.frontends.amqp.places import place_of
 from penstock.frontends.amqp.producers import Producer
-from penstock.runtime.operations.door import answer_to, execute_on
+from penstock.runtime.operations.door import answer_to, execute_on, open_subscription
 from penstock.runtime.subscriptions.realm_view import StoreView
 
 if TYPE_CHECKING:
@@ -219,24 +223,17 @@ class Attaching:
 
     async def _reader(self, destination: Destination, wish: Wish) -> Consumer:
         selector = Selector(wish.selector) if wish.selector else None
-        subscriptions = self._realm.subscriptions
-        operation = "queue.peek" if wish.copies else "queue.pop"
+        connection, number = self._connection, destination.number
+        asked = WatchEvents if wish.copies else Attach
         manner = Manner(seat=not wish.copies, browse=wish.copies)
-        consumer = self._made(destination, manner, selector, operation)
+        consumer = self._made(destination, manner, selector, asked)
         if wish.copies:
-            opened = await subscriptions.subscribe(
-                destination.number,
-                FromEarliest(),
-                consumer,
-                credit=0,
-                browse=True,
-                endless=True,
-            )
+            watch = WatchEvents(number, FromEarliest(), 0)
+            opened = await open_subscription(connection.caller, watch, consumer)
         else:
-            opened = await subscriptions.attach(
-                destination.number, READERS, consumer, window=None, pull=True
-            )
-            consumer.reader = (destination.number, READERS)
+            attach = Attach(number, 0, READERS, pull=True)
+            opened = await open_subscription(connection.caller, attach, consumer)
+            consumer.reader = (number, READERS)
         consumer.subscription = opened.number
         return consumer
 
@@ -244,19 +241,12 @@ class Attaching:
         self, link_name: str, destination: Destination, selector: Selector | None, wish: Wish
     ) -> Consumer:
         manner = Manner(seat=False)
-        consumer = self._made(
-            destination, manner, selector, "channel.subscribe", no_local=wish.no_local
-        )
+        consumer = self._made(destination, manner, selector, Subscribe, no_local=wish.no_local)
         place = place_of(self._connection, link_name) if destination.is_jms else ""
-        opened = await self._realm.subscriptions.subscribe(
-            destination.number,
-            # On the JMS engine a subscriber starts now, or at the place that was kept for it.
-            FromEarliest() if destination.is_jms else FromLatest(),
-            consumer,
-            credit=0,
-            place=place,
-            confirms=bool(place),
-        )
+        # On the JMS engine a subscriber starts now, or at the place that was kept for it.
+        start = FromEarliest() if destination.is_jms else FromLatest()
+        asked = Subscribe(destination.number, 0, start, 0, confirms=bool(place))
+        opened = await open_subscription(self._connection.caller, asked, consumer, place)
         consumer.subscription = opened.number
         consumer.confirms = opened.confirms
         if place:
@@ -268,16 +258,16 @@ class Attaching:
         destination: Destination,
         manner: Manner,
         selector: Selector | None,
-        operation: str,
+        asked: type[Request[Any]],
         *,
         no_local: bool = False,
     ) -> Consumer:
         """Make the consumer of a link. Raises ``AccessDenied``."""
         connection = self._connection
-        connection.require(operation, destination.name)
+        connection.check_on(asked, destination)
         number = destination.number
         consumer = Consumer(connection, number, manner, selector, no_local=no_local)
-        consumer.needs = (operation, destination.name)
+        consumer.needs = (asked, destination)
         return consumer
 
     # --- durables ------------------------------------------------------------------------
@@ -285,7 +275,7 @@ class Attaching:
     async def _client(self, attached: Attached, destination: Destination, wish: Wish) -> Consumer:
         name = self._name_of(attached.link.name, wish)
         number = destination.number
-        self._connection.require("durable.attach", destination.name)  # before anything is created
+        self._connection.check_on(Attach, destination)  # before anything is created
         if not wish.durable:
             attached.is_volatile = True
         await self._settle_on(destination, name, wish)
@@ -295,12 +285,9 @@ class Attaching:
         kind = durable.type
         selector = Selector(wish.selector) if wish.selector and not kind.stores_selector else None
         manner = Manner(seat=True, cumulative=kind.cumulative)
-        consumer = self._made(
-            destination, manner, selector, "durable.attach", no_local=wish.no_local
-        )
-        opened = await self._realm.subscriptions.attach(
-            number, name, consumer, window=None, pull=True
-        )
+        consumer = self._made(destination, manner, selector, Attach, no_local=wish.no_local)
+        attach = Attach(number, 0, name, pull=True)
+        opened = await open_subscription(self._connection.caller, attach, consumer)
         consumer.subscription = opened.number
         consumer.reader = (number, name)
         self._hub.wished(durable, (wish.selector, wish.no_local))
@@ -345,7 +332,7 @@ class Attaching:
                 await self._ask(made, destination.name, name)
                 return
             # Whoever may read a topic may have a subscription that ends with its last reader.
-            connection.require("channel.subscribe", destination.name)
+            connection.check_on(Subscribe, destination)
             await answer_to(connection.caller, replace(made, persistent=False))
 
     async def _ask(
@@ -382,9 +369,9 @@ class Attaching:
         base, _, rest = link.name.partition("|")
         wish = Wish(shared=True, is_global="global" in rest, durable=True)
         name = self._name_of(base, wish)
-        may = self._realm.access.allows
+        needed = operation_on(Attach, "channel")
         for store, _ in self._realm.view.with_durable(name):
-            if not may(self._connection.principal, "durable.attach", store.name):
+            if not self._connection.caller.allows(needed, store.name):
                 continue  # to a client without the right it does not exist
             attached.durable = (store.number, name)
             attached.ends_durable = True
@@ -414,7 +401,7 @@ class Attaching:
                 raise DurableInUse(f"subscription {name} has consumers; close them first")
             return
         if attached.is_volatile:
-            await self._realm.subscriptions.delete_durable(number, name)
+            await answer_to(self._connection.caller, DeleteDurable(number, name))
         elif closed and attached.ends_durable:
             await self._delete(number, store.name, name)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import structlog
 from proton import Event, Link, Session, symbol
 
+from penstock.api.requests import Request
 from penstock.core.access.rights import ANONYMOUS, Principal
 from penstock.core.vocabulary.errors import (
     ConnectionLost,
@@ -16,6 +17,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
+from penstock.frontends.amqp.addresses import Destination
 from penstock.frontends.amqp.conditions import (
     DECODE,
     LOCKED,
@@ -47,6 +49,7 @@ from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.open_connections import ConnectionState
 from penstock.runtime.access.quota import RequestPace
 from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import check_on
 from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:
@@ -386,9 +389,9 @@ class AmqpConnection(asyncio.Protocol):
         """The signed-in user, as the realm's operations know it."""
         return Caller(self.realm, self.principal)
 
-    def require(self, operation: str, name: str) -> None:
-        """Raise ``AccessDenied`` unless the signed-in user may do the operation on ``name``."""
-        self.realm.access.require(self.principal, operation, name)
+    def check_on(self, asked: type[Request[Any]], destination: Destination) -> None:
+        """Raise ``AccessDenied`` unless the signed-in user may ask this of a destination."""
+        check_on(self.caller, destination.kind, destination.name, asked)
 
     def check_rights(self) -> None:
         """Rights were taken away: end the links that this connection may no longer have, or all of

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from msgspec import Struct
 
+from penstock.api.requests import Request
 from penstock.columns.selectors import Selector
-from penstock.core.channel.release import Release
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Demand, RollBack, Spans
+from penstock.core.vocabulary.messages import Spans
 from penstock.frontends.amqp.conditions import (
     STOLEN,
     TOO_LARGE,
@@ -25,13 +25,12 @@ from penstock.frontends.amqp.link_ends import Outgoing
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
 from penstock.frontends.amqp.outgoing import Messages
-from penstock.runtime.store.bodies import Body
 from penstock.runtime.store.outgoing_batch import Rows
-from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.requests import Do, Reply
+from penstock.runtime.writer.requests import Reply
 from penstock.runtime.writer.unit_of_work import Acknowledged
 
 if TYPE_CHECKING:
+    from penstock.frontends.amqp.addresses import Destination
     from penstock.frontends.amqp.connection import AmqpConnection
 
 _log = structlog.get_logger("penstock.amqp")
@@ -77,8 +76,9 @@ class Consumer:
         """Whom annotations that receivers add to returned messages belong to: this consumer, or all
         clients of its durable or queue."""
         self.link: Outgoing | None = None
-        self.needs: tuple[str, str] = ("", "")
-        """The operation that it needs to go on, and the name of its destination."""
+        self.needs: tuple[type[Request[Any]], Destination] | None = None
+        """The request that it was opened by and needs the right to as long as it goes on, and its
+        destination."""
         self.confirms = False
         """Whether it reports what has arrived, so that it can resume after a lost connection (SEM
         J5)."""
@@ -221,7 +221,7 @@ class Consumer:
         if self.manner.seat:
             if not self._is_asked:
                 self._is_asked = True
-                self._realm.shard.submit(_Grant(self))
+                self._realm.subscriptions.grant(self.number, self)
             return
         wanted = self.room - self._granted
         if wanted:  # negative: the client has taken credit back
@@ -231,6 +231,20 @@ class Consumer:
             )
         if link.is_draining:  # answered once the client has everything there is now
             self._realm.subscriptions.demand(self.subscription, 0)
+
+    def asked(self) -> int | None:
+        """The seat to be handed events, now that the realm comes to it; None: it has no link."""
+        self._is_asked = False
+        return None if self.link is None else self.subscription
+
+    def room_now(self) -> tuple[int, bool]:
+        """Number of events that the seat may be handed, and whether the client drains its link."""
+        room, is_draining, link = 0, False, self.link
+        assert link is not None, "it has a seat with a link"
+        with self._connection.containing:
+            room, is_draining = self.room, link.is_draining
+            self._return_surplus()
+        return room, is_draining
 
     def _send_held(self) -> None:
         link = self.link
@@ -411,9 +425,9 @@ class Consumer:
             reply(None, None)
         else:
             spans = IdSet.of(sorted(ids)).spans
-            back = RollBack if counted else Release
-            command = back(self.subscription, spans, elsewhere)
-            self._realm.shard.submit(Do(self.number, command, reply))
+            self._realm.subscriptions.give_back(
+                self.number, self.subscription, spans, reply, counted=counted, elsewhere=elsewhere
+            )
 
     def _leave(self, ids: Sequence[int], reply: Reply) -> None:
         """Skip events that this client refuses. The next client of a durable gets them; a topic's
@@ -425,7 +439,9 @@ class Consumer:
         for event_id in ids:
             self._kept.pop(event_id, None)
         spans = IdSet.of(sorted(ids)).spans
-        self._realm.shard.submit(Do(self.number, RollBack(self.subscription, spans), reply))
+        self._realm.subscriptions.give_back(
+            self.number, self.subscription, spans, reply, counted=True
+        )
 
     def _again(self, ids: Sequence[int], *, counted: bool) -> None:
         """Deliver again, ahead of waiting events, what the realm would not deliver again."""
@@ -495,36 +511,6 @@ class Consumer:
             self._connection.hub.modifications.forget(self, list(self._kept))
         self._kept.clear()
         self._connection.hub.places.left(self)
-
-
-class _Grant(Struct):
-    """How many events a seat may be handed, asked at the moment the realm hands them out."""
-
-    consumer: Consumer
-    reply: Reply | None = None
-
-    @property
-    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
-        return ()
-
-    def run(self, group: Group) -> None:
-        consumer = self.consumer
-        consumer._is_asked = False
-        link = consumer.link
-        store = consumer._realm.view.store(consumer.number)
-        if link is None or store is None or not store.has_seat(consumer.subscription):
-            return
-        group.settle()
-        room, is_draining = 0, False
-        with consumer._connection.containing:
-            room, is_draining = consumer.room, link.is_draining
-            consumer._return_surplus()
-        group.do(consumer.number, Demand(consumer.subscription, room, at_once=True))
-        if is_draining:
-            if room:
-                group.do(consumer.number, Demand(consumer.subscription, 0))
-            else:
-                consumer.finished()
 
 
 def _counts(redeliveries: tuple[tuple[int, Spans], ...], ids: list[int]) -> dict[int, int]:

@@ -75,8 +75,8 @@ class Links:
             try:
                 if attached.producer is not None:
                     attached.producer.check()
-                elif attached.consumer is not None:
-                    self._connection.require(*attached.consumer.needs)
+                elif attached.consumer is not None and attached.consumer.needs is not None:
+                    self._connection.check_on(*attached.consumer.needs)
             except PenstockError as error:
                 link = attached.incoming or attached.outgoing
                 if link is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from penstock.api.publishing import PublishEvents
 from penstock.core.vocabulary.errors import (
     InvalidEvent,
     NameDoesNotExist,
@@ -85,7 +86,7 @@ class Producer:
         if not self._realm.view.has(destination.number):
             raise NameDoesNotExist(f"{destination.name} no longer exists")
         if destination.number not in self._allowed:
-            access.require(self._connection.principal, destination.write, destination.name)
+            self._connection.check_on(PublishEvents, destination)
             self._allowed.add(destination.number)
 
     # --- what comes ----------------------------------------------------------------------

@@ -24,7 +24,7 @@ from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.link_ends import Incoming
 from penstock.frontends.amqp.outcomes import RELEASED, Outcome, Pointer
 from penstock.runtime.store.bodies import Body
-from penstock.runtime.writer.unit_of_work import Acknowledged, UnitOfWork
+from penstock.runtime.writer.unit_of_work import Acknowledged
 from penstock.wire.amqp.performatives import DECLARE, DISCHARGE, Unfit, check_fields
 from penstock.wire.amqp.sections import VALUE, sections_of
 from penstock.wire.amqp.types import Described, read
@@ -180,13 +180,11 @@ class Transactions:
         try:
             publishes = await self._publishes(transaction)
             accepted = self._accepted(transaction)
-            work = UnitOfWork(
+            await realm.transactions.publish_and_acknowledge(
                 publishes,
                 [done for _, _, done in accepted if done is not None],
-                realm.limits.event_bytes_max,
                 self._connection.publisher,
             )
-            await realm.shard.ask(work)
         except PenstockError as error:
             self._roll_back(transaction)
             self._answer(link, delivery, ROLLED_BACK, description_of(error))

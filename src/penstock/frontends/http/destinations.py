@@ -22,6 +22,8 @@ from penstock.api.channels import (
     MaintainChannel,
     PurgeChannel,
 )
+from penstock.api.durables import ListDurables
+from penstock.api.operations import operation_on
 from penstock.api.requests import Kind
 from penstock.api.transfers import ExportTar, ImportTar
 from penstock.columns.schema.ipc import schema_from
@@ -103,7 +105,7 @@ def _durables(call: Call[NamesQuery, None], name: str, kind: Kind) -> tuple[str,
     store = call.realm.view.named(name)
     if not call.query.durables or kind == "queue" or store is None:
         return ()
-    if not call.caller.allows("durable.list", name):
+    if not call.caller.allows(operation_on(ListDurables, kind), name):
         return ()
     return tuple(sorted(each for each, _ in store.durables))
 

@@ -84,7 +84,7 @@ class NativeListener:
         self._unsent: list[Peer] = []
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()
-        realm.shard.on_answered = self.flush
+        realm.on_answered(self.flush)
         realm.on_deposed(self.cut)
 
     async def run(self, ready: asyncio.Event) -> None:
@@ -156,7 +156,7 @@ class NativeListener:
     def flush_soon(self, connection: Peer) -> None:
         """Send what a connection has queued at the end of this turn of the loop."""
         self._unsent.append(connection)
-        if not self._flush_is_due and not self.realm.shard.is_answering:
+        if not self._flush_is_due and not self.realm.is_answering:
             self._flush_is_due = True
             self._loop.call_soon(self.flush)
 

@@ -104,9 +104,17 @@ async def find(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]])
 
     Raises ``AccessDenied``, ``NameDoesNotExist``, ``InvalidName``.
     """
+    check_on(caller, kind, name, asked)
+    return await caller.realm.open_channel(name, kind)
+
+
+def check_on(caller: Caller, kind: Kind, name: str, asked: type[Request[Any]]) -> None:
+    """As :func:`check`, of a request of the type ``asked`` about the channel or queue ``name``.
+
+    Raises ``AccessDenied``, ``InvalidName``.
+    """
     operation = operation_on(asked, kind)
     caller.realm.access.require(caller.principal, operation, destination_name(name))
-    return await caller.realm.open_channel(name, kind)
 
 
 def begin(caller: Caller, request: Request[Any], reply: Reply, batches: Batches = ()) -> None:

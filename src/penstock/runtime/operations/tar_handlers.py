@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from datetime import UTC, datetime, timedelta
 
 from penstock.api.channels import ChannelOpened
+from penstock.api.operations import operation_on
 from penstock.api.requests import Kind
 from penstock.api.transfers import (
     BeginImport,
@@ -42,7 +43,7 @@ async def export_tar(by: Caller, asked: ExportTar) -> ExportedTar:
 
     def check() -> None:
         realm.access.check_still(by.principal, realm.clock.now_us())
-        realm.access.require(by.principal, f"{kind}.export", begun.name)
+        realm.access.require(by.principal, operation_on(ExportTar, kind), begun.name)
 
     return ExportedTar(
         name=f"{file_part(begun.name)}.tar",

@@ -175,9 +175,6 @@ class StoreView:
         place = self._channel.state.subscribers.get(subscription)
         return None if place is None else place.cursor
 
-    def has_seat(self, subscription: int) -> bool:
-        return subscription in self._channel.state.seats
-
     def durable(self, name: str) -> DurableView | None:
         found = self._channel.state.durables.get(name)
         return None if found is None else DurableView(self._channel, found)

@@ -12,6 +12,7 @@ from penstock.api.channels import Location
 from penstock.api.durables import DurableInfo
 from penstock.columns.selectors import Selector
 from penstock.core.channel.channel import Channel
+from penstock.core.channel.release import Release
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
@@ -52,7 +53,7 @@ from penstock.runtime.subscriptions.resume_places import ResumePlaces
 from penstock.runtime.subscriptions.start_positions import first_id
 from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.requests import Do, Reply
+from penstock.runtime.writer.requests import Do, GrantRoom, Reply, SeatHolder
 from penstock.runtime.writer.selector_scan import Among, Matching
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.with_files import act_reading
@@ -431,6 +432,25 @@ class Subscriptions:
         """A selector that takes long was put to what comes next: it may be granted now."""
         if channel_id := self._numbers.get(subscription):
             self._shard.submit(Do(channel_id, EndChoosing(subscription)))
+
+    def give_back(
+        self,
+        channel_id: ChannelId,
+        subscription: int,
+        spans: Spans,
+        reply: Reply,
+        *,
+        counted: bool,
+        elsewhere: bool = False,
+    ) -> None:
+        """Give events back for another delivery: ``counted`` as one where the client has tried
+        them, and to another client where they are wanted ``elsewhere``."""
+        command = (RollBack if counted else Release)(subscription, spans, elsewhere)
+        self._shard.submit(Do(channel_id, command, reply))
+
+    def grant(self, channel_id: ChannelId, holder: SeatHolder) -> None:
+        """Hand a seat what its holder has room for once the writer comes to it."""
+        self._shard.submit(GrantRoom(channel_id, holder))
 
     # --- ends ----------------------------------------------------------------------------
 

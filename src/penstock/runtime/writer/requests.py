@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Digest
+from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Demand, Digest
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.writer.group import Group
@@ -51,6 +51,48 @@ class Do(Struct):
         group.settle()
         group.sweep(self.number)
         return group.do(self.number, self.command).answer
+
+
+class SeatHolder(Protocol):
+    """A client at a queue or durable that says how much it has room for when the writer asks."""
+
+    def asked(self) -> int | None:
+        """The subscription of the seat; None: the client has left."""
+        ...
+
+    def room_now(self) -> tuple[int, bool]:
+        """How many events it may be handed, and whether it waits to hear that there are no more."""
+        ...
+
+    def finished(self) -> None:
+        """There is nothing more for it now."""
+        ...
+
+
+class GrantRoom(Struct):
+    """Hand a seat as many events as its client has room for when the writer comes to it."""
+
+    number: int
+    holder: SeatHolder
+    reply: Reply | None = None
+
+    @property
+    def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
+        return ()
+
+    def run(self, group: Group) -> None:
+        subscription = self.holder.asked()
+        channel = group.state.channels.get(self.number)
+        if subscription is None or channel is None or subscription not in channel.state.seats:
+            return
+        group.settle()
+        room, is_draining = self.holder.room_now()
+        group.do(self.number, Demand(subscription, room, at_once=True))
+        if is_draining:
+            if room:
+                group.do(self.number, Demand(subscription, 0))
+            else:
+                self.holder.finished()
 
 
 class PublishBatches(Struct):

@@ -12,15 +12,15 @@ from penstock.core.ids.ids import Span
 from penstock.core.realm.transactions import Ended
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Digest
-from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.store.records import StagesCommitted, TransactionEnded
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.removals import Leaving, check_there, is_redrive, leave
 from penstock.runtime.writer.requests import Reply
-from penstock.runtime.writer.schedules import scheduled, waits
+from penstock.runtime.writer.schedules import waits
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.stages import Stages
+from penstock.runtime.writer.unit_of_work import Acknowledged, UnitOfWork, by_store
 
 Spans = tuple[tuple[int, Span], ...]
 
@@ -211,6 +211,16 @@ class Transactions:
         work = CommitStagedParts(parts, self._stages, producer, sequence, limit, publisher, reply)
         self._shard.submit(work)
 
+    async def publish_and_acknowledge(
+        self,
+        publishes: Sequence[tuple[int, Sequence[Body]]],
+        acknowledged: Sequence[Acknowledged],
+        publisher: str,
+    ) -> None:
+        """Publish events to several stores and acknowledge others, in one step."""
+        work = UnitOfWork(publishes, acknowledged, self._event_bytes_max, publisher)
+        await self._shard.ask(work)
+
     async def abort(self, transaction: str) -> None:
         """End a transaction without its events. Raises ``NoSuchTransaction``,
         ``AlreadyCommitted``, ``AlreadyAborted``."""
@@ -233,22 +243,3 @@ class Transactions:
         info: Any = await self._shard.act(look)
         assert isinstance(info, TransactionInfo), "what look() gives"
         return info
-
-
-def by_store(
-    group: Group, found: dict[tuple[int, bool], list[Body]], event_bytes_max: int
-) -> dict[int, tuple[list[Body], Digest]]:
-    """Events by channel, and whether they wait for their time, as events by the store they go to:
-    those that wait, by the store they wait in. Nothing is made there before all are checked."""
-    digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in found.items()}
-    for (number, later), bodies in found.items():
-        if later:
-            state, store = group.channel(number).state, group.state.stores[number]
-            merging.refuse(state, store, bodies, digests[number, later])
-    publishes = {}
-    for (number, later), bodies in found.items():
-        where, digest = number, digests[number, later]
-        if later:
-            where, digest = scheduled(group, number, bodies, digest)
-        publishes[where] = (bodies, digest)
-    return publishes

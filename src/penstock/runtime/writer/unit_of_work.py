@@ -8,11 +8,11 @@ from msgspec import Struct
 
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Ack, AckPrevious, Digest, Spans
-from penstock.runtime.store.bodies import Body
+from penstock.runtime.store import merging
+from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.requests import Reply
-from penstock.runtime.writer.schedules import waits
-from penstock.runtime.writer.transactions import by_store
+from penstock.runtime.writer.schedules import scheduled, waits
 
 
 class Acknowledged(Struct, frozen=True):
@@ -75,3 +75,22 @@ class UnitOfWork(Struct):
             for body in bodies:
                 found.setdefault((number, waits((body,))), []).append(body)
         return by_store(group, found, self.event_bytes_max)
+
+
+def by_store(
+    group: Group, found: dict[tuple[int, bool], list[Body]], event_bytes_max: int
+) -> dict[int, tuple[list[Body], Digest]]:
+    """Events by channel, and whether they wait for their time, as events by the store they go to:
+    those that wait, by the store they wait in. Nothing is made there before all are checked."""
+    digests = {key: digest_of(bodies, event_bytes_max) for key, bodies in found.items()}
+    for (number, later), bodies in found.items():
+        if later:
+            state, store = group.channel(number).state, group.state.stores[number]
+            merging.refuse(state, store, bodies, digests[number, later])
+    publishes = {}
+    for (number, later), bodies in found.items():
+        where, digest = number, digests[number, later]
+        if later:
+            where, digest = scheduled(group, number, bodies, digest)
+        publishes[where] = (bodies, digest)
+    return publishes
