@@ -77,6 +77,10 @@ class FatefulConnection(NatsConnection):
             return
 
 
+async def ignore() -> None:
+    """Leave a reconnection to who asks next."""
+
+
 class Nodes:
     """Nodes that share an engine: new and empty for the first of them."""
 

@@ -22,6 +22,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.ports import Block, DamagedBlock
 from penstock.runtime.clock import SystemClock
+from penstock.storage.jetstream import journal as journal_module
 from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
 from penstock.storage.jetstream.engine import FRAME_BYTES_MAX, JetStreamEngine
 from penstock.storage.jetstream.guard import read_server
@@ -29,6 +30,7 @@ from penstock.storage.jetstream.journal import JetStreamJournal
 from penstock.storage.jetstream.stream import NatsStream, StoredMessage
 from penstock.testing.contracts import blocks_of
 from tests.contract.nats_servers import SERVERS, NatsServers
+from tests.contract.test_jetstream import ignore
 
 pytestmark = pytest.mark.process
 
@@ -85,14 +87,10 @@ class Story:
                 return int(leader.removeprefix("n"))
 
 
-async def ignore_reconnections() -> None:
-    pass
-
-
 @asynccontextmanager
 async def story(servers: NatsServers, frame_bytes: int = FRAME_BYTES_MAX) -> AsyncIterator[Story]:
     name = f"test{next(_numbers)}"
-    connection = await NatsConnection.open(servers.urls, ignore_reconnections)
+    connection = await NatsConnection.open(servers.urls, ignore)
     engine = JetStreamEngine(
         servers.urls,
         name=name,
@@ -171,7 +169,7 @@ def test_a_single_server_is_refused(tmp_path: Path) -> None:
 
 def test_servers_that_are_not_there_are_named() -> None:
     async def nobody() -> None:
-        await NatsConnection.open(["nats://127.0.0.1:1"], ignore_reconnections, timeout_s=0.2)
+        await NatsConnection.open(["nats://127.0.0.1:1"], ignore, timeout_s=0.2)
 
     with pytest.raises(Unavailable, match=r"nats://127\.0\.0\.1:1: .*Connect call failed"):
         asyncio.run(nobody())
@@ -269,23 +267,24 @@ def test_a_deposed_owner_does_not_trim(servers: NatsServers) -> None:
     tell(servers, told)
 
 
-def test_an_owner_that_trims_while_the_next_one_reads_is_no_damage(servers: NatsServers) -> None:
+def test_an_owner_that_trims_while_the_next_one_reads_is_no_damage(
+    servers: NatsServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def told(told_in: Story) -> None:
         old = await filled(told_in.engine, 50)
         asked = NatsStream.message
+        trimmed: list[int] = []
 
         async def message(stream: NatsStream, sequence: int) -> StoredMessage | None:
-            if sequence == 20:
-                NatsStream.message = asked  # type: ignore[method-assign]  # once
+            if sequence == 20 and not trimmed:
+                trimmed.append(sequence)
                 await old.trim(30)
             return await asked(stream, sequence)
 
-        NatsStream.message = message  # type: ignore[assignment, method-assign]
-        try:
-            new = await told_in.engine.journal(0, 2)
-        finally:
-            NatsStream.message = asked  # type: ignore[method-assign]
+        monkeypatch.setattr(NatsStream, "message", message)
+        new = await told_in.engine.journal(0, 2)
 
+        assert trimmed == [20]
         assert (new.info().floor, new.info().tail) == (30, 50)
         assert (await told_in.engine.health()).damage == ()
 
@@ -303,6 +302,37 @@ def test_what_somebody_else_trimmed_is_trimmed_and_not_damaged(servers: NatsServ
 
         assert old.info().floor == 4
         assert await blocks_of(old, 5) == [(5, content(5)), (6, content(6))]
+
+    tell(servers, told)
+
+
+def test_what_opening_has_read_is_not_read_again(
+    servers: NatsServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest blocks are kept, up to a limit, until something is appended."""
+
+    async def told(told_in: Story) -> None:
+        await filled(told_in.engine, 30)
+        monkeypatch.setattr(journal_module, "_KEPT_BYTES_MAX", 20 * 100)
+        journal = await told_in.engine.journal(0, 2)
+        asked = NatsStream.message
+        read: list[int] = []
+
+        async def message(stream: NatsStream, sequence: int) -> StoredMessage | None:
+            read.append(sequence)
+            return await asked(stream, sequence)
+
+        monkeypatch.setattr(NatsStream, "message", message)
+        assert await blocks_of(journal, 11) == [(n, content(n)) for n in range(11, 31)]
+        assert read == []
+
+        assert len(await blocks_of(journal, 1)) == 30
+        assert len(read) == 30
+        again = await told_in.engine.journal(0, 3)
+        await again.append(30, [b"more"])
+        read.clear()
+        assert len(await blocks_of(again, 11)) == 21
+        assert len(read) == 21
 
     tell(servers, told)
 
@@ -346,7 +376,7 @@ def test_a_copy_damaged_under_its_owner_is_read_around(servers: NatsServers) -> 
         assert [(each.seq, bytes(each.data)) for each in found if isinstance(each, Block)] == [
             (n, content(n, LARGE)) for n in range(1, BLOCKS + 1)
         ]
-        assert any(f"on server n{victim}" in told for told in journal.stream.damage)
+        assert any(f"on server n{victim}" in told for told in journal.stream.damage.values())
 
     tell(servers, told, SMALL_FRAMES)
 
@@ -383,6 +413,8 @@ def test_without_a_majority_an_append_waits_and_is_stored_once(servers: NatsServ
             while journal.info().waiting_us < UNANSWERED_US:
                 await asyncio.to_thread(read_server, servers.monitors[2])
             assert not append.done()
+            health = await told_in.engine.health()
+            assert (health.has_quorum, health.servers, health.present) == (False, 3, 1)
             for number in (0, 1):
                 servers.thaw(number)
 

@@ -63,6 +63,7 @@ class JetStreamEngine:
         self._journals: list[JetStreamJournal] = []
         self._registries: list[BucketRegistry] = []
         self._blobs: list[StreamBlobs] = []
+        self._marks: BucketRegistry | None = None
         self._connection: NatsConnection | None = None
         self._room: int | None = None
         self._read_us = 0
@@ -93,16 +94,16 @@ class JetStreamEngine:
         if epoch < 1 or begins < 0:
             raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
         connection = self._connected()
-        marks = await BucketRegistry(connection, self._name, "marks").open(watches=False)
+        if self._marks is None:
+            self._marks = await BucketRegistry(connection, self._name, "marks").open(watches=False)
         journal = JetStreamJournal(
             NatsStream(connection, f"{self._name}-shard-{shard}"),
-            RegistryMarks(marks, f"{shard}"),
+            RegistryMarks(self._marks, f"{shard}"),
             epoch,
             clock=self._clock,
             frame_bytes=self._frame_bytes(),
             room=self._known_room,
         )
-        self._registries.append(marks)
         self._journals = [each for each in self._journals if not each.stream.is_closed]
         self._journals.append(journal)
         try:
@@ -124,18 +125,20 @@ class JetStreamEngine:
         await self._compare(servers)
         read = [server for server in servers if not server.failure]
         size = max((server.cluster_size for server in read), default=len(servers))
-        infos = [await journal.stream.info() for journal in self._open_journals()]
+        looks = [await journal.stream.look() for journal in self._open_journals()]
+        infos = [info for info in looks if info is not None]
+        leaders = [info.cluster.leader for info in infos] or [_leader(read)]
         lags = [replica.lag for info in infos for replica in info.cluster.replicas]
-        damage = [told for stream in self._streams() for told in stream.damage]
+        damage = [told for stream in self._streams() for told in stream.damage.values()]
         if self._refused is not None:
             damage.append(f"{self._refused}")
         return EngineHealth(
             kind="jetstream",
             version=min((server.version for server in read), key=version_of, default=""),
-            has_quorum=2 * len(read) > size and any(server.leader for server in read),
+            has_quorum=2 * len(read) > size and None not in looks and all(leaders),
             servers=size,
             present=len(read),
-            leader=next((info.cluster.leader for info in infos), _leader(read)),
+            leader=leaders[0],
             sync="always" if all(server.syncs_always for server in read) else "interval",
             lag=max(lags, default=0),
             damage=tuple(damage),
@@ -159,7 +162,7 @@ class JetStreamEngine:
     def _streams(self) -> list[NatsStream]:
         return [
             *(journal.stream for journal in self._journals),
-            *(registry.stream for registry in self._registries),
+            *(registry.stream for registry in (*self._registries, self._marks) if registry),
             *(blobs.stream for blobs in self._blobs),
         ]
 

@@ -183,16 +183,22 @@ class JetStreamJournal:
         if limit < 1:
             raise InvalidArgument(f"limit {limit}: ask for at least 1 block")
         chosen = self._choose(first, limit, bytes_max)
-        kept = {block: self._release(block) for block in chosen if block in self._kept}
+        found = {block: self._release(block) for block in chosen if block in self._kept}
+        damaged: dict[int, Damaged] = {}
         try:
-            read = await self._read_blocks([block for block in chosen if block not in kept])
+            found |= await self._read_blocks([block for block in chosen if block not in found])
         except Damaged:
-            return [await self._read_around(block) for block in chosen]
+            damaged = await self._read_around(chosen, found)
         except Trimmed:
             # Only an older owner removes what is not trimmed here.
             self._index.trim_below((await self.stream.info()).state.first_seq)
             raise
-        return [Block(block, memoryview({**kept, **read}[block])) for block in chosen]
+        return [
+            Block(block, memoryview(found[block]))
+            if block in found
+            else self._damaged_block(block, damaged[block])
+            for block in chosen
+        ]
 
     async def sync(self) -> None:
         """Nothing to do: what was appended is on the disks of a majority."""
@@ -227,11 +233,10 @@ class JetStreamJournal:
         """Compare the stream with what it was when it was opened. When it differs, nothing is
         appended any more, and what waits for its outcome gets none."""
         try:
-            info = await self.stream.info()
-            check_settings(info, self._settings())
-            self._check_mark(info, self._mark)
-        except StorageFailed:
-            return  # closed meanwhile
+            info = await self.stream.look()
+            if info is not None:
+                check_settings(info, self._settings())
+                self._check_mark(info, self._mark)
         except Unavailable as error:
             self.end(error)
 
@@ -480,15 +485,31 @@ class JetStreamJournal:
             for block, (at, parts, _) in extents.items()
         }
 
-    async def _read_around(self, block: int) -> Block | DamagedBlock:
-        """A block from a copy that is not damaged."""
+    async def _read_around(
+        self, blocks: Sequence[int], found: dict[int, bytes]
+    ) -> dict[int, Damaged]:
+        """Add to what was ``found`` what any copy holds; gives the blocks that none does."""
+        damaged: dict[int, Damaged] = {}
+
+        async def read_missing() -> None:
+            for block in [block for block in blocks if block not in found]:
+                try:
+                    found.update(await self._read_blocks([block]))
+                except Damaged as error:
+                    damaged[block] = error
+            missing = [block for block in blocks if block not in found]
+            if missing:
+                raise Damaged(f"block {missing[0]}: {damaged[missing[0]]}")
+
         try:
-            read = await self.stream.on_each_copy(lambda: self._read_blocks([block]))
-        except Damaged as error:
-            at, _, size = self._index.extent(block)
-            where = f"stream {self.stream.name}, sequence {at}"
-            return DamagedBlock(block, where, f"{error}", size)
-        return Block(block, memoryview(read[block]))
+            await self.stream.on_each_copy(read_missing)
+        except Damaged:
+            return {block: error for block, error in damaged.items() if block not in found}
+        return {}
+
+    def _damaged_block(self, block: int, reason: Damaged) -> DamagedBlock:
+        at, _, size = self._index.extent(block)
+        return DamagedBlock(block, f"stream {self.stream.name}, sequence {at}", f"{reason}", size)
 
     async def _frame(self, sequence: int) -> BlockFrame:
         message = await self.stream.message(sequence)

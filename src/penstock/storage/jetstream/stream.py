@@ -139,8 +139,8 @@ class NatsStream:
 
     def __init__(self, connection: NatsConnection, name: str) -> None:
         self.name = name
-        self.damage: list[str] = []
-        """What was found damaged, for people."""
+        self.damage: dict[str, str] = {}
+        """What was found damaged last on each server, for people."""
         self._connection = connection
         self._closed = asyncio.Event()
 
@@ -175,6 +175,16 @@ class NatsStream:
     async def info(self) -> StreamInfo:
         """Its settings and state. Raises ``Unavailable`` when there is no such stream."""
         return await self._info({})
+
+    async def look(self) -> StreamInfo | None:
+        """Its settings and state, asked for once: None when nobody answers."""
+        try:
+            answer = await self._connection.ask(f"$JS.API.STREAM.INFO.{self.name}", b"{}")
+        except Unanswered:
+            return None
+        except JetStreamRefusal as error:
+            raise Unavailable(f"stream {self.name}: {error}") from error
+        return msgspec.json.decode(answer, type=StreamInfo)
 
     async def exists(self) -> bool:
         """Whether there is such a stream. A no is asked for several times: servers that have just
@@ -238,7 +248,7 @@ class NatsStream:
                 return await read()
             except Damaged as error:
                 found[leader] = f"{error}"
-                self.damage.append(f"stream {self.name} on server {leader}: {error}")
+                self.damage[leader] = f"stream {self.name} on server {leader}: {error}"
                 _log.warning(
                     "engine.copy_damaged", stream=self.name, server=leader, reason=f"{error}"
                 )
