@@ -27,7 +27,7 @@ class Events(NamedTuple):
 
 
 class Columns:
-    """The same rows, for an application that works in columns."""
+    """Rows for an application that works in columns."""
 
     def __init__(self, datas: Sequence[bytes], properties: Sequence[dict[str, Any]]) -> None:
         self._datas = datas
@@ -48,7 +48,8 @@ def pool(count: int, batch: int, size: int) -> list[Events]:
 
 
 def keyed_pool(count: int, batch: int, size: int, values: int) -> list[Events]:
-    """The same, but ``sku`` and ``quantity`` have one of ``values`` values each, at random."""
+    """A pool of rows in which ``sku`` and ``quantity`` have one of ``values`` values each, at
+    random."""
     draw = Random(7).randrange
     return [
         _rows(

@@ -144,8 +144,8 @@ class PostgresBroker:
         )
 
     async def publish_keyed(self, events: Events, api: str) -> None:
-        """Of those of a value in a batch only the last one is sent: one statement can touch a
-        row but once."""
+        """Send only the last change of each value in a batch: one statement can touch a row only
+        once."""
         newest = {row[COLUMNS.index(self._key)]: row for row in _rows(events)}
         rows = [newest[value] for value in sorted(newest)]  # in one order: nobody waits in a ring
         columns = [list(column) for column in zip(*rows, strict=True)]

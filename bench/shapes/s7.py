@@ -22,7 +22,7 @@ POOL_BATCHES = 64
 BATCHES_UNDER_WAY = 4
 """Batches a publisher has unconfirmed, equal for all."""
 WITHOUT = "penstock, no key"
-"""The same channel and the same events; the channel has no publish key."""
+"""A channel with the same events, and no publish key."""
 ONE_KEY = {
     "nats": "a message has one subject",
     "redis": "a hash has one field an entry",

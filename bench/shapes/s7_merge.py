@@ -27,7 +27,7 @@ from bench.shape import BATCH, Broker, Case, Figures
 FIELDS = 20
 BATCHES_UNDER_WAY = 4
 WHOLE = "penstock, whole events"
-"""The same channel; each change is published as the full event of 20 fields."""
+"""A channel on which each change is published as the full event of 20 fields."""
 
 
 class Deltas:

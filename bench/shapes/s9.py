@@ -92,7 +92,8 @@ class _Round(NamedTuple):
 
     events_per_s: float
     events_per_cpu_s: float
-    """Of client and server: says more than the rate on a busy machine; 0 if too short to tell."""
+    """Rate per second of processor time of client and server, which says more than the plain rate
+    on a busy machine; 0 if too short to tell."""
 
 
 def _typical(rounds: Sequence[_Round]) -> _Round:
@@ -100,7 +101,7 @@ def _typical(rounds: Sequence[_Round]) -> _Round:
 
 
 class _Nine:
-    """Those who work, and what is published for them in each round."""
+    """The clients, and what is published for them in each round."""
 
     def __init__(
         self,

@@ -39,7 +39,8 @@ class NativeCaller:
     def __init__(self, session: Session, numbers: dict[str, ChannelId]) -> None:
         self._session = session
         self._numbers = numbers
-        """Of the stores; a client without the right to open one might have heard of its number."""
+        """Numbers of stores; a client without the right to open one might have heard of its
+        number."""
         self._made = 0
 
     def try_(self, operation: str) -> None:

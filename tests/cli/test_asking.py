@@ -77,7 +77,7 @@ def realm() -> Iterator[penstock.Realm]:
 
 @pytest.fixture(scope="module")
 def url(realm: penstock.Realm) -> str:
-    """Of a realm that has something for every command to take away."""
+    """URL of a realm that has something for each command to remove."""
     with realm.connect() as session:
         orders = session.channels.create("orders")
         session.channels.create("copies")

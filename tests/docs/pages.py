@@ -44,7 +44,7 @@ class Block(Struct, frozen=True):
 
     page: Path
     line: int
-    """Of its first line of text, from 1."""
+    """Line of its first line of text, from 1."""
     language: str
     marks: frozenset[str]
     """Further words behind the language: ``spark``, or the name of the file it is."""

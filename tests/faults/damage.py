@@ -36,7 +36,7 @@ WAYS: Final = ("flip", "zeros", "cut")
 PAGE_BYTES: Final = 4_096
 
 Content = Mapping[str, Events]
-"""Of each channel."""
+"""The events of each channel."""
 
 
 class Damage(Struct):
@@ -49,11 +49,12 @@ class Damage(Struct):
     missing: int = 0
     """Acknowledged events that are not served."""
     named: int = 0
-    """Of them: named by id, as quarantined or unreadable."""
+    """Events named by id, as quarantined or unreadable."""
     placed: int = 0
-    """Of the others: where a finding says that bytes are damaged or missing."""
+    """Events that are not named, where a finding says that bytes are damaged or missing."""
     kept: int = 0
-    """Of the others: in files that are whole, or in quarantine, and nothing damaged leads there."""
+    """Other events, in files that are whole or in quarantine, where nothing damaged leads to
+    them."""
     refused: str = ""
     """Why the server did not start, when it did not."""
 

@@ -19,7 +19,7 @@ HOUR_S: Final = 3_600.0
 class Fault(NamedTuple):
     what: str
     after_s: float
-    """Of peace before it."""
+    """Seconds without faults before it."""
     for_s: float
     choice: float
     """In 0..1: what else there is to draw."""

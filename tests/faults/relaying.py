@@ -34,7 +34,7 @@ class Network:
         self._is_slow = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._deaf: set[asyncio.StreamWriter] = set()
-        """Those nothing reaches any more, and that do not know it."""
+        """Writers that reach nobody any more, without knowing it."""
 
     async def lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One client's connection, from its first byte to its end."""

@@ -18,7 +18,7 @@ class Loop(Struct):
     seed: int
     minutes: float
     lives: int
-    """Of the server."""
+    """Starts of the server."""
     faults: dict[str, int]
     publishers: list[Publishing]
     consumers: list[Consuming]

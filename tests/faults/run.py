@@ -57,7 +57,7 @@ class Given(NamedTuple):
     folder: Path
     """Empty, or not there."""
     cases: int
-    """Of damage at the end."""
+    """Cases of damage at the end."""
     kinds: Sequence[str] = tuple(KINDS)
     cast: Sequence[Sequence[str]] = CAST
     may_mount: bool = True

@@ -63,7 +63,7 @@ _HEADER_BYTES: Final = 8
 
 
 class AmqpServed(Served):
-    """The same realm, and AMQP connections to it."""
+    """The realm with AMQP connections."""
 
     said = b""
     """What the realm has answered last."""
@@ -177,8 +177,8 @@ def pieces(data: bytes) -> Iterator[bytes]:
 
 
 def reframed(data: bytes) -> bytes:
-    """The same bytes with sizes that fit, as far as there are frames: so that what has changed
-    is inside of them, and gets further than to the reader of frames."""
+    """Bytes with frame sizes that fit, as far as there are frames, so that a change inside of one
+    gets further than the reader of frames."""
     found = []
     for piece in pieces(data):
         if piece.startswith(b"AMQP"):

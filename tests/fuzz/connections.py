@@ -209,8 +209,8 @@ def conversations() -> Sequence[bytes]:
 
 
 def reframed(data: bytes) -> bytes:
-    """The same bytes with lengths that fit, as far as there are frames: so that what has changed
-    is inside of them, and gets further than to the reader of frames."""
+    """Bytes with frame lengths that fit, as far as there are frames, so that a change inside of one
+    gets further than the reader of frames."""
     found, at = [data[: len(PREFACE)]], len(PREFACE)
     while at + _LENGTHS.size <= len(data):
         length, header = _LENGTHS.unpack_from(data, at)

@@ -37,7 +37,7 @@ from tests.fuzz.connections import Served
 from tests.fuzz.values import usual_of, values_of
 
 ROUNDS: Final = 12
-"""Of several extreme values at a time, for each message."""
+"""Rounds with several extreme values at a time, for each message."""
 LATER: Final = 21
 """The request of each conversation that is answered once those before it are through."""
 EXAMPLES_A_REALM: Final = 8

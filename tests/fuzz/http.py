@@ -30,7 +30,7 @@ _LENGTH: Final = re.compile(rb"(?i)(content-length: *)\d+(\r\n)?")
 
 
 class HttpServed(Served):
-    """The same realm, and HTTP connections to it."""
+    """The realm with HTTP connections."""
 
     async def _restart(self) -> None:
         await super()._restart()

@@ -22,7 +22,7 @@ Change = tuple[int, int, int]
 
 
 def changed(content: bytes, changes: Sequence[Change]) -> bytes:
-    """The same bytes with these changes, one after the other."""
+    """Bytes with these changes, one after the other."""
     found = bytearray(content)
     for what, where, value in changes:
         at = where % (len(found) + 1)
@@ -59,7 +59,7 @@ def mutated(random: Random, seeds: Sequence[bytes]) -> bytes:
 
 
 def mutations(seeds: Sequence[bytes]) -> st.SearchStrategy[bytes]:
-    """The same, drawn by Hypothesis."""
+    """Changes drawn by Hypothesis."""
     change = st.tuples(st.integers(0, 7), st.integers(0, 1 << 16), st.integers(0, 255))
     changes = st.lists(change, max_size=CHANGES_MAX)
     nearly = st.builds(changed, st.sampled_from(list(seeds)), changes)

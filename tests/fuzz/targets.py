@@ -88,7 +88,7 @@ def frames(data: bytes) -> None:
 
 
 def answers(data: bytes) -> None:
-    """The same, as they come from a realm."""
+    """Messages as they come from a realm."""
     reader = FrameReader()
     with contextlib.suppress(RemoteProtocolViolation):
         reader.receive(data)

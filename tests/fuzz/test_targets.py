@@ -56,7 +56,7 @@ GROUPS = (
     ("connections", "extremes", "http", "realms"),
     ("settings", "pipelines", "descriptors", "messages"),
 )
-"""Those that share a process with a limit on its memory."""
+"""Targets that share a process with a limit on its memory."""
 
 
 def test_every_reader_has_its_memory_limited() -> None:

@@ -82,7 +82,7 @@ KINDS = [kind for kind in get_args(wire.FromClient) if kind not in (wire.Hello, 
 
 
 def made(kind: type[wire.Message]) -> st.SearchStrategy[wire.Message]:
-    """Of any values: its bounds are left out."""
+    """A request of any values: its bounds are left out."""
     drawn = {
         name: BY_NAME.get(name, BY_TYPE.get(hint, st.from_type(hint)))
         for name, hint in get_type_hints(kind).items()

@@ -33,7 +33,7 @@ def connection(amqp: str) -> Iterator[BlockingConnection]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """Of a destination no other test has."""
+    """Name of a destination that no other test has."""
     return f"proton_{request.node.name}"
 
 

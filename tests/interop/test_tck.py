@@ -20,7 +20,7 @@ FAIL = {
     ".transactionRollbackOnSessionCloseReceiveTopicTest",
     f"{CORE}.appclient.txtopictests.TxTopicTestsIT.txRollbackOnConnectionCloseReceiveTopicTest",
 }
-"""Those that fail, whoever the provider is: README.md says why."""
+"""Tests that fail, whoever the provider is: README.md says why."""
 
 
 @pytest.mark.slow

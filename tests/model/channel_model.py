@@ -76,7 +76,7 @@ class Ledger:
     counts: dict[int, int] = field(default_factory=dict)
     parked: set[int] = field(default_factory=set)
     rolled_back: set[int] = field(default_factory=set)
-    """Of a cumulative kind: given back, and not settled since."""
+    """For a cumulative kind: given back, and not settled since."""
     strict: bool = False
     lanes: bool = False
     turn: list[int] = field(default_factory=list)
@@ -114,7 +114,7 @@ class ChannelModel:
         self.capacity = definition.capacity
         self.retain = definition.retain_consumed or definition.engine == "merge"
         self.depth = max(definition.keys.values(), default=0)
-        """Of the publish key; 0: there is none."""
+        """Depth of the publish key; 0: there is none."""
         self.moves_dead = bool(definition.dead_event_store)
         self.start = self.issued = definition.start_event_id
         """``issued``: every id below may have been given."""
@@ -130,7 +130,7 @@ class ChannelModel:
         """The first id of the newest publish."""
         self.merges = definition.engine == "merge"
         self.fates: dict[int, tuple[Cause, bool]] = {}
-        """Of all that has left: why, and whether it was dead."""
+        """For all events that have left: why, and whether they were dead."""
         self.acked: set[int] = set()
         self.acked_lasting: set[int] = set()
         self.gone = Counters()

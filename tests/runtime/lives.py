@@ -49,7 +49,7 @@ def clock_now() -> datetime:
 
 
 def clock_us() -> int:
-    """The same, in microseconds since 1970."""
+    """The time in microseconds since 1970."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     return loop.now_us()
@@ -83,7 +83,7 @@ class Outlet:
         self.at_end = asyncio.Event()
         self.reason: PenstockError | None = None
         self.number = 0
-        """Of the subscription."""
+        """Number of the subscription."""
 
     def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
         counts = {i: n for n, spans in redeliveries for i in IdSet(spans)}

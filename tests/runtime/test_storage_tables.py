@@ -54,7 +54,7 @@ NOT_KEPT: Final = (
     Row(),
 )
 READERS: Final = (Row(), Row("", "client ack"), Row("", "synchronous"))
-"""Of a queue."""
+"""Readers of a queue."""
 
 BY_TYPE: Final[dict[tuple[str, bool], Where]] = {
     ("mixed", True): "disk",

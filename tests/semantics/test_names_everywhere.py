@@ -40,7 +40,7 @@ class Everywhere:
         return str(self._web.send("GET", f"channels/{escaped(name)}")["name"])
 
     def labels(self) -> set[str]:
-        """Of the channels in the metrics."""
+        """Labels of the channels in the metrics."""
         text = self._web.ask("GET", "/metrics").data.decode()
         return {
             sample.labels["name"]
@@ -138,7 +138,7 @@ def test_names_outlive_the_realm_with_their_files(tmp_path: Path) -> None:
 
 
 def _folders(data: Path) -> set[str]:
-    """Of the channels' files; no channel lies in another's."""
+    """The channels' folders; no channel lies in another's."""
     found = {path.parent.relative_to(data / "segments") for path in data.rglob("*.arrow")}
     assert all(len(folder.parts) == 1 for folder in found)
     return set(map(str, found))

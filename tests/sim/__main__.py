@@ -21,7 +21,7 @@ from tests.sim.tally import Tally
 from tests.sim.world import World
 
 LINES_MAX = 60
-"""Of the trace of a failure, unless all of it is asked for."""
+"""Lines of the trace of a failure, unless all of it is asked for."""
 
 
 def main(arguments: list[str]) -> int:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LONG = 0.15
-"""Of all publishes, how many have long names."""
+"""Share of publishes with long names."""
 
 Compose = Callable[[Random, str], Sequence[Event]]
 """The events of one publish, named by its label; a retry composes the same again."""

@@ -29,7 +29,7 @@ class Seat:
         self._is_done = is_done
         self._store = receipts.ledger.store
         self._last = -1
-        """Of what came over the present seat for the first time."""
+        """The newest id that came over the present seat for the first time."""
         self._place: tuple[aio.DurableSubscription | None, int] = (None, 0)
         self.program = Program(world, f"seat-{self._store}-{receipts.name}-{number}", self._main)
         self._refusals_left = 0

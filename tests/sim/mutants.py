@@ -346,7 +346,7 @@ class Mutant(NamedTuple):
     """What is wrong, for people."""
     spoil: Spoil
     scenes: tuple[str, ...] = ()
-    """Those that are to notice, in a world of their own."""
+    """Scenes that are to notice, in a world of their own."""
     rots: str = ""
     """Or: the folder of the realm whose files are to be damaged."""
     says: str = ""
@@ -477,6 +477,6 @@ def _rotten(seed: int, part: str) -> None:
 
 
 def row(mutant: Mutant, found: Noticed | None) -> str:
-    """Of the table in README.md."""
+    """A row of the table in README.md."""
     by = "`rot`" if mutant.rots else ", ".join(f"`{name}`" for name in mutant.scenes)
     return f"| {mutant.mistake} | {by} | {'nobody' if found is None else found.seed} |"

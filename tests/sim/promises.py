@@ -45,7 +45,7 @@ class Ledger:
 
     @property
     def ids(self) -> list[int]:
-        """Of everything confirmed."""
+        """Ids of everything confirmed."""
         return sorted(self.lives)
 
     def holds(self, found: Sequence[tuple[int, bytes]]) -> None:

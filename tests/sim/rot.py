@@ -33,7 +33,7 @@ from tests.sim.world import World, nothing_unforeseen
 
 ROOT = "/realm"
 SCENES = ("durables", "joined", "keyed", "memory", "passing", "queues", "transfers", "travel")
-"""Those in which nothing moves by itself: what is there has the same ids in every life."""
+"""Scenes in which nothing moves by itself: what is there has the same ids in every life."""
 LATER_S = 1_000.0
 """When the damaged disk is looked at."""
 
@@ -85,7 +85,7 @@ class Served(NamedTuple):
     content: Content
     numbers: Mapping[str, int]
     reports: list[str]
-    """Of damage."""
+    """Reports of damage."""
 
 
 def rot_of(seed: int, directory: Path, part: str = "") -> Rotten:

@@ -65,7 +65,7 @@ class World:
         self.gate = Gate()
         self.realm: RunningRealm
         self.numbers: dict[str, int] = {}
-        """Of every store, in the realm's present life."""
+        """Numbers of all stores, in the realm's present life."""
         self.is_quiet = False
         """Nothing happens to the realm any more."""
         self._definitions: dict[str, Definition] = {}
@@ -124,7 +124,7 @@ class World:
 
     @property
     def hash(self) -> str:
-        """Of everything that was noted."""
+        """Hash of everything that was noted."""
         told = "\n".join(f"{at_s:.6f} {what}" for at_s, what in self.trace)
         return sha256(told.encode()).hexdigest()
 

@@ -41,7 +41,7 @@ ROW: Final = (
 CHANNELS: Final = 3
 CONNECTS_MAX: Final = 20
 LIVES_MAX: Final = 60
-"""Of one query; more mean that it does not get on."""
+"""Most lives of one query; more mean that it makes no progress."""
 
 
 class Killed(Exception):
@@ -90,7 +90,7 @@ class Query:
 
     @property
     def numbers(self) -> range:
-        """Of all rows."""
+        """Numbers of all rows."""
         return range(self._offsets[self._batches - 1][1])
 
     def live(self) -> None:

@@ -47,7 +47,7 @@ def start(table: DataFrame, url: str, checkpoint: Path, **trigger: Any) -> Strea
 
 
 def properties(channel: Channel, count: int) -> list[dict[str, Any]]:
-    """Of the first events, waited for."""
+    """Properties of the first events, waited for."""
     found: list[dict[str, Any]] = []
     with channel.subscribe(start="earliest", timeout=QUERY_TIMEOUT_S) as subscription:
         for event in subscription:

@@ -38,7 +38,7 @@ def events(count: int, **more: object) -> list[penstock.Event]:
 
 
 def halfway(channel: Channel) -> None:
-    """Of fifty delivered every second is acknowledged; what is in hands goes back."""
+    """Every second of fifty delivered events is acknowledged; those in hands go back."""
     durable = channel.durables.create("billing", type="shared", start="earliest")
     with durable.subscribe(window=40, timeout=30.0) as held:
         for number, event in enumerate(held):

@@ -115,7 +115,7 @@ def test_it_may_match(text: str) -> None:
 
 
 def statistics_of(batch: pa.RecordBatch) -> dict[str, ColumnStatistics]:
-    """Of every column that is the only one of its name, and has all values of it."""
+    """Statistics of each column that is the only one of its name and has all of its values."""
     known = {}
     elsewhere = _in_more(batch)
     for path, columns in _leaves(batch.to_struct_array(), ""):

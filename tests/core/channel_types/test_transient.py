@@ -22,7 +22,7 @@ from penstock.testing.play import Play, delivered, events, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
 
 MIDDLE = (Span(1, 2),)
-"""Of three events published together the second is transient."""
+"""The second of three events that are published together; it is transient."""
 
 
 def passing(count: int = 1) -> Publish:

@@ -43,7 +43,7 @@ def held(play: Play, reader: int) -> list[int]:
 
 
 def matching(every: int, count: int) -> tuple[Span, ...]:
-    """Of ``count`` events each ``every``-th, from the first."""
+    """Every ``every``-th of ``count`` events, from the first."""
     return IdSet.of(range(0, count, every)).spans
 
 

@@ -23,7 +23,7 @@ from tests.frontends.amqp.conftest import Connect
 
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
-    """Those of the connections that come."""
+    """The engines of arriving connections."""
     found: list[Engine] = []
 
     class Known(Engine):

@@ -87,7 +87,7 @@ def accept(number: int) -> bytes:
 
 
 def body_of(peer: Peer) -> bytes:
-    """Of the next message."""
+    """The body of the next message."""
     return sections_of(message_of(peer.next(TRANSFER))).body[0][1][2:]
 
 
@@ -143,7 +143,7 @@ def test_what_has_arrived_out_of_order_does_not_come_again(
 
 @pytest.mark.spec("J5")
 def test_what_was_sent_settled_does_not_come_again(dial: Dial, news: penstock.Channel) -> None:
-    """Of it nobody says that it has arrived; what waited for credit comes."""
+    """Nobody confirms that it has arrived; events that waited for credit come."""
     peer = dial()
     attach = said(ATTACH, "sub", UInt(0), True, UByte(1), UByte(0), NEWS, terminus(0x29, "c"))
     peer.say(opened("me") + attach + flow(0, 1))

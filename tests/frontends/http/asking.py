@@ -29,7 +29,7 @@ class Reply:
 
     @property
     def code(self) -> str:
-        """Of the error it tells."""
+        """The code of the error in it."""
         return str(self.document["error"]["code"])
 
     @property

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 CAPACITY = 8
-"""Of the channel that refuses."""
+"""Capacity of the channel that refuses."""
 
 
 class Chain:

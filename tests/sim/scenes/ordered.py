@@ -76,7 +76,7 @@ class Ordered:
         return range(event_id)
 
     def _before_in_lane(self, event_id: int) -> Iterable[int]:
-        """Those that somebody has seen; whoever was given them has."""
+        """Events that somebody has seen, since they were given them."""
         content = self._ledger.content
         lane = self._lanes[content[event_id]]
         return (i for i in range(event_id) if i in content and self._lanes[content[i]] == lane)

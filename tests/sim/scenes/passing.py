@@ -40,7 +40,7 @@ class Passing:
         )
         self._ledger = Ledger("aloud")
         self._air = Ledger("air")
-        """Of this life."""
+        """Events of this life."""
         self._transient: set[bytes] = set()
         self._publishers = [
             Publisher(world, self._ledger, name, self._events, publishes=8) for name in ("p", "q")

@@ -44,7 +44,7 @@ class Scheduled:
         self._due_us: dict[bytes, int] = {}
         self._cancelling: set[bytes] = set()
         self._cancelled: set[bytes] = set()
-        """Those whose cancellation was answered with yes."""
+        """Events whose cancellation was answered with yes."""
 
     async def prepare(self) -> None:
         await self._world.create("later", self._definition)

@@ -48,7 +48,7 @@ class Timed:
         self._seen: dict[int, Times] = {}
         """By id, of every event that was ever seen in time."""
         self._first_id = 0
-        """Of those that are published in the realm's present life."""
+        """First id published in the realm's present life."""
 
     async def prepare(self) -> None:
         await self._world.create("briefly", self._short)

@@ -129,7 +129,7 @@ class Committing:
         self._begun: dict[str, tuple[str, tuple[bytes, ...]]] = {}
         """By id: label and events of those whose end is not known."""
         self._known: list[tuple[str, tuple[bytes, ...]]] = []
-        """Of which somebody was told later that they were committed."""
+        """Transactions that somebody was told later were committed."""
         self._n = 0
         self.program = Program(world, "committing", self._main)
 

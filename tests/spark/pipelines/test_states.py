@@ -19,7 +19,7 @@ CHANGES = Rules(key=("id",), deltas=True, replaces="is_full")
 
 
 class History:
-    """The same changes on a merge channel, with a join that keeps each state, and as plain
+    """A history of changes on a merge channel, with a join that keeps each state, and as plain
     events."""
 
     def __init__(self, client: Session, seed: int) -> None:
@@ -76,7 +76,7 @@ def shown(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def told(rows: list[Row]) -> dict[int, dict[str, Any]]:
-    """The same of what Spark found."""
+    """What Spark found, in the same form."""
     found = {}
     for row in rows:
         columns = row.asDict(recursive=True)

@@ -228,10 +228,11 @@ class RealmConnection:
         reasons = []
         for address in self._url.addresses:
             try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):  # wait_for may swallow close()
+                # wait_for could swallow the cancellation by close()
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await self._connect_to(address)
             except (AuthenticationFailed, AccessDenied):
-                raise  # another address would say the same, and so would another time
+                raise  # another address, or a later attempt, would give the same answer
             except (OSError, PenstockError, TimeoutError) as error:
                 reasons.append(f"{address}: {reason_of(error)}")
             else:
@@ -261,7 +262,7 @@ class RealmConnection:
             link.abort()
             raise
         self._welcome = welcome
-        # Without a pause between the two: nothing newer may overtake what waits for an answer.
+        # No pause between the two: newer requests must not overtake those that wait for an answer.
         for number, pending in list(self._pending.items()):
             if pending.answer.done() and not pending.sent:
                 del self._pending[number]  # the caller gave up before it was sent
@@ -287,7 +288,7 @@ class RealmConnection:
         except PenstockError as error:
             self._end(error)
         except asyncio.CancelledError:
-            if self._closed is None:  # nobody has closed it, and its loop ends
+            if self._closed is None:  # nobody has closed the session, and its loop ends
                 await self.close()
             raise
 
@@ -311,7 +312,8 @@ class RealmConnection:
         if silent_s > DEAD_AFTER_S:
             link.abort()
         elif self._online.is_set():
-            link.send(wire.Asked(0, Ping()))  # also when events flow: the realm wants to hear of us
+            # even while events flow, because the realm wants to see that we live
+            link.send(wire.Asked(0, Ping()))
 
     async def _reconnect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -381,7 +383,8 @@ class RealmConnection:
                 self._farewell = error_of(code, text)
                 if self._greeting is not None and not self._greeting.done():
                     self._greeting.set_exception(self._farewell)
-                    self._greeting.exception()  # nobody may be waiting any more
+                    # marks its error as seen, as nobody may be waiting any more
+                    self._greeting.exception()
             case wire.Schema():
                 pass  # the link keeps them
 
@@ -396,7 +399,7 @@ class RealmConnection:
             self._greeting.exception()
         for request, pending in list(self._pending.items()):
             if isinstance(self._farewell, RemoteProtocolViolation):
-                # It would end the next connection as well, and the one after.
+                # It would end the next connection as well, and the one after that.
                 reject(self._pending.pop(request).answer, self._farewell)
             elif pending.sent and not pending.resend:
                 what = type(pending.message).__name__
@@ -457,7 +460,7 @@ class RealmConnection:
         if self._closed is not None:
             answer.set_exception(self._closed)
             return
-        if waits and not bodies:  # else it is made of what the library has checked
+        if waits and not bodies:  # other requests have batches that the library has checked
             check_request(message)
         number = self._next_request
         self._next_request += 1

@@ -32,7 +32,8 @@ class SigningIn:
             check_token_is_safe(url)
         self.tls: ssl.SSLContext | None = tls_context(url)
         """The TLS context for the realm; None: no TLS."""
-        # A realm without authentication is on this machine; TLS has shown who another one is.
+        # A realm without authentication is on this machine; TLS has shown the identity of any
+        # other.
         self._may_skip_proof = url.tls or all(is_here(each.host) for each in url.addresses)
         self._challenges: list[asyncio.Future[bytes]] = []
 
@@ -54,7 +55,7 @@ class SigningIn:
         exchange = ScramClient(shown.user, shown.password, secrets.token_urlsafe(NONCE_BYTES))
         link.send(wire.Hello(_client_name(), session, shown.user, "", MECHANISM, exchange.first()))
         await _first(question, greeting)
-        if not question.done():  # it asks for no password; or it has refused
+        if not question.done():  # the realm asks for no password, or has refused
             if greeting.exception() is None and not self._may_skip_proof:
                 raise AuthenticationFailed(
                     "the realm could not prove that it knows the password, so it may be an "

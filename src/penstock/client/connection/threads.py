@@ -78,7 +78,7 @@ class LoopThread:
         Nothing is raised, as Python would print it in the middle of the program's output. A session
         that has ended has left every seat, and its error listeners were told of a lost connection.
         """
-        if os is None or not self.is_usable:  # modules are empty at the interpreter's very end
+        if os is None or not self.is_usable:  # modules are empty at the very end of the interpreter
             return
         if self.is_own_thread:
             start_task(begin(), name="penstock-closing", on_failure=leave_to_owner)

@@ -79,7 +79,7 @@ class Link(asyncio.BufferedProtocol):
                 async with asyncio.timeout(left_s):
                     await self._gone.wait()
             except TimeoutError:
-                continue  # something may have been heard meanwhile
+                continue  # something may have come meanwhile
 
     def abort(self) -> None:
         """Drop the connection at once."""
@@ -89,7 +89,8 @@ class Link(asyncio.BufferedProtocol):
     # --- asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        # uvloop's transport is one in all but its base class
+        transport = cast("asyncio.Transport", transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=4 << 20)
         transport.write(PREFACE)

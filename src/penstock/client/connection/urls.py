@@ -111,7 +111,8 @@ def _address(text: str, url: str) -> Address:
     if not host:
         raise InvalidArgument(f"{url!r} has no host; a URL looks like penstock://localhost:9000")
     if port and not (port.isdecimal() and 0 < int(port) < 65_536):
-        if "@" in url and f":{port}" not in url:  # it is the beginning of a password
+        # what looks like a port is the beginning of a password
+        if "@" in url and f":{port}" not in url:
             raise InvalidArgument(
                 f"{url!r} cannot be read; write characters such as ? and / in a password as %3F "
                 f"and %2F"

@@ -344,7 +344,7 @@ def _finish(folder: Path, manifest: BackupManifest) -> None:
                 if Path(root) != folder and Path(root) / name not in wanted:
                     (Path(root) / name).unlink()
             for name in directories:
-                with suppress(OSError):  # there is something in it
+                with suppress(OSError):  # the folder is not empty
                     (Path(root) / name).rmdir()
 
 

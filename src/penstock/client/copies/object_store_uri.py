@@ -48,12 +48,12 @@ def place(uri: str, what: str) -> Place:
     """Connect with a place. May ask the store; raises ``InvalidArgument`` that calls the URI
     ``what``, and says nothing that is secret."""
     check_place(uri, what)
-    from pyarrow import fs  # brings the clients of all stores: not before one is needed
+    from pyarrow import fs  # imports the clients of all stores, so only when one is needed
 
     try:
         files, folder = fs.FileSystem.from_uri(uri)
     except (OSError, pa.ArrowException, ValueError) as error:
-        # Not as its cause: its text may have the whole URI.
+        # Not as its cause, because the cause's text may have the whole URI.
         reason = without_secrets(first_line(error), uri)
         raise InvalidArgument(f"{what} {shown(uri)} cannot be used: {reason}") from None
     return Place(files, folder.rstrip("/"), shown(uri))
@@ -66,7 +66,7 @@ def shown(uri: str) -> str:
         return uri.partition("?")[0]
     whole, _, _ = rest.partition("?")
     _, signs_in, place = whole.rpartition("@")
-    if "@" in rest[len(whole) :]:  # a secret with a ? in it, or a parameter with an @
+    if "@" in rest[len(whole) :]:  # a secret with a ?, or a parameter with an @
         return f"{scheme}://***"
     return f"{scheme}://***@{place}" if signs_in else f"{scheme}://{whole}"
 

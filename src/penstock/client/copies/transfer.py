@@ -119,7 +119,7 @@ async def import_from(
         for number in (len(manifest.files), *range(len(manifest.files))):
             await _send(connection, known, number, manifest, source)
     except BaseException:
-        with suppress(PenstockError):  # refused: it has ended already
+        with suppress(PenstockError):  # it was refused, and has ended already
             await connection.request(AbortImport(known), resend=False, waits=False)
         raise
     return await connection.ask(CommitImport(known), ChannelOpened, resend=False, waits=False)

@@ -71,7 +71,7 @@ class Access:
         made = await self._verifier(password)
         proof = b"" if old is None else await self._proof(name, made, old)
         message = SetPassword(name, made, proof)
-        await self._connection.request(message, resend=old is None)  # a proof is good once
+        await self._connection.request(message, resend=old is None)  # a proof is valid once
 
     async def _proof(self, name: str, made: Verifier, old: str) -> bytes:
         """That the old password is known; it does not leave this process either."""

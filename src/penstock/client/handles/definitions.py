@@ -62,7 +62,7 @@ def _check_integers(tree: Mapping[str, Any], prefix: str = "") -> None:
 
 
 def _descriptors(given: object) -> bytes:
-    from penstock.columns.protobuf import descriptor_set  # brings Arrow
+    from penstock.columns.protobuf import descriptor_set  # imports Arrow
     from penstock.columns.protobuf.descriptors import check_size
 
     try:

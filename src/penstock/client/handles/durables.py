@@ -179,7 +179,7 @@ class Durable:
         """Take events as :meth:`fetch` does, in columns."""
         check_count(count, "count")
         check_timeout(timeout)
-        async with self._fetching:  # one seat: who fetches meanwhile waits for its turn
+        async with self._fetching:  # there is one seat, so other callers wait for their turn
             if self._puller is None:
                 puller = DurableSubscription(self._connection, self._channel, self.name, pull=True)
                 await puller.open()

@@ -90,7 +90,7 @@ class Session:
             await self.close()
         except ConnectionLost:
             if error is None:
-                raise  # else it was reported, and what went wrong before is what matters
+                raise  # otherwise it was reported, and the earlier error matters
 
     async def close(self) -> None:
         """End the session in order: settled events are settled, all others go back (SEM D13).

@@ -112,7 +112,7 @@ class Producer:
     async def _publish_gathered(self, gathered: Gathered) -> None:
         """Publish events that were gathered elsewhere, after those under way."""
         try:
-            async with self._order:  # asyncio's lock is fair: first come, first sent
+            async with self._order:  # asyncio's lock is fair, so the order stays
                 body = self._body(gathered)
                 if body is None:
                     return

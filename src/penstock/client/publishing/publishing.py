@@ -163,7 +163,7 @@ class Publisher:
             attempts += 1
             lost = not answer.cancelled() and isinstance(answer.exception(), NoSuchStage)
             if not lost or attempts == STAGINGS_MAX:
-                return answer  # lost: the realm was restarted in between, and has no parts
+                return answer  # lost: the realm was restarted, and has no stages
 
     async def stage(self, bodies: Sequence[pa.RecordBatch]) -> list[str]:
         """Put batches aside on the realm; gives the names :meth:`commit` has them by."""

@@ -102,7 +102,7 @@ class Streamed:
     async def abandon(self) -> None:
         """Give up: nothing of it is published."""
         if self._stages:
-            with contextlib.suppress(PenstockError):  # the realm drops it by itself, later
+            with contextlib.suppress(PenstockError):  # the realm drops it by itself later
                 await self._publisher.drop(self._stages)
 
 

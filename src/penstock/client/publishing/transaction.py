@@ -184,7 +184,7 @@ class Unit:
         while True:
             try:
                 return (await self._send_commit()).spans
-            except AlreadyCommitted:  # the answer was lost, and the request sent again
+            except AlreadyCommitted:  # the answer was lost, and the request was repeated
                 return (await describe(self._connection, self.id)).spans
             except NoSuchTransaction:  # the realm has restarted
                 if begun_again:
@@ -237,7 +237,7 @@ class Unit:
         """Publish nothing of it. Raises ``AlreadyCommitted``, ``AlreadyAborted``."""
         self._refuse_if_ended()
         if self._has_begun:
-            # A restart forgot it; or the answer was lost, and it is asked a second time.
+            # A restart has forgotten it, or the answer was lost and this is the second request.
             with contextlib.suppress(NoSuchTransaction, AlreadyAborted):
                 await self._connection.request(AbortTransaction(self.id))
         self._state = "aborted"

@@ -122,7 +122,7 @@ class SeamlessSubscription(Subscription):
         return self
 
     async def _found(self) -> Archive | None:
-        from penstock.client.reading.archive import Archive, Wanted, unreachable  # brings Parquet
+        from penstock.client.reading.archive import Archive, Wanted, unreachable  # imports Parquet
 
         named, name = self._named, self._name
         if named == "":
@@ -132,7 +132,7 @@ class SeamlessSubscription(Subscription):
         uri = info.definition.archive if named is None else named
         if not uri:
             return None
-        # A table that was named is read whatever the history of the channel.
+        # A table that the user named is read whatever the history of the channel is.
         epoch = "" if named else self._opened.epoch(self._connection.realm_id)
         try:
             archive = await asyncio.to_thread(Archive.open, uri, name, epoch)
@@ -168,11 +168,11 @@ class SeamlessSubscription(Subscription):
             self._at = self._first_id = first
             end = self._archive.end
             self._head = max(self._head, end)
-            if self._last_id is not None:  # what the channel has is not all there is
+            if self._last_id is not None:  # the channel does not have all there is
                 last = end - 1 if self._end_wanted is None else min(end - 1, self._end_wanted)
                 self._last_id = max(self._last_id, last)
             return
-        # What had left the channel by then is in the archive by now.
+        # Events that had left the channel by then are in the archive by now.
         await self._look_again()
 
     async def close(self) -> None:
@@ -270,13 +270,13 @@ class SeamlessSubscription(Subscription):
         behind = self._at < self._head
         shorter = behind and (wait is None or wait > LOOK_AGAIN_S)
         batch = await self._inbox.get(LOOK_AGAIN_S if shorter else wait)
-        if self._past is not None:  # another one has found that it must come first
+        if self._past is not None:  # another table has events that must come first
             if batch is not None:
                 self._inbox.put_back(batch)
             return None, False
         if batch is None:
             if behind:
-                self._head = 0  # asked once
+                self._head = 0  # asked for only once
                 if await self._has_come_first():
                     return None, False
             return None, not shorter or self._inbox.has_ended

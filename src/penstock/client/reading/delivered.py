@@ -81,7 +81,7 @@ class DeliveredBatch(EventBatch):
         make = DeliveredEvent.__new__
         for first, end in stretches(len(numbers)):
             for row, data, properties, count in self._read(rows, first, end):
-                event = make(DeliveredEvent)  # as the batch it is one of does
+                event = make(DeliveredEvent)  # as the events of its batch are made
                 event._rows = rows
                 event._row = row
                 event._data = data
@@ -120,7 +120,7 @@ class DeliveredBatch(EventBatch):
         """The other events of the batch; None if there are none."""
         own = self.event_ids
         kept = np.ones(len(own), dtype=bool)
-        # A delivery that comes again is behind later ids in a batch of several.
+        # Redelivered events come after later ids in a batch of several deliveries.
         around = Span(int(own.min()), int(own.max()) + 1)
         for first, end in ids.within(around).spans:
             kept &= (own < first) | (own >= end)

@@ -68,7 +68,8 @@ class DurableSubscription:
         self._pull = pull
         self._inbox: Inbox[DeliveredBatch] = Inbox()
         check_count(buffer_bytes, "buffer_bytes", "bytes")
-        self._buffer_bytes = 0 if pull else buffer_bytes  # who demands says how many it takes
+        # with demands the client says how many it takes
+        self._buffer_bytes = 0 if pull else buffer_bytes
         self._buffered = Buffered(self._buffer_bytes, self._make_room)
         self._number = 0
         self._is_open = False
@@ -104,7 +105,7 @@ class DurableSubscription:
 
     async def _open(self) -> None:
         if not self._is_open:
-            self._forget()  # the last one may have ended with the seat
+            self._forget()  # the last event may have ended with the seat
             self._number = self._settlements.subscription = self._connection.add(self._incoming())
             try:
                 await self._attach()
@@ -285,7 +286,7 @@ class DurableSubscription:
         try:
             while (batch := await self.next_batch()) is not None:
                 if self._auto_ack:
-                    begun.begin(batch)  # until it is done with
+                    begun.begin(batch)  # until the caller has processed it
                 yield batch
                 if not self._is_open:
                     return
@@ -313,12 +314,12 @@ class DurableSubscription:
                             begun.forget()
                             break
                         if batch.is_stale or self._has_ended:
-                            break  # the realm has taken the rest back, and delivers it again
+                            break  # the realm has taken back the rest, and delivers it again
                         begun.count += not self._auto_ack
                         yield event
                         if not self._is_open:  # closed meanwhile: all of it has gone back
                             return
-                        if self._auto_ack:  # until here it is not done with, and would come again
+                        if self._auto_ack:  # until here it is not processed, and would come again
                             await event.ack()
                             begun.count += 1
         finally:
@@ -329,11 +330,11 @@ class DurableSubscription:
         """Up to ``count`` events, as many as come within ``timeout`` seconds. If it is cancelled,
         the events that have come are given to the next call."""
         self._settlements.hurry()
-        await self._met.wait()  # an earlier one was cancelled, and is being called back
+        await self._met.wait()  # an earlier demand was cancelled, and is being withdrawn
         if self._is_strict:
-            await self._settlements.rolled_back()  # what that one has left may be recalled
+            await self._settlements.rolled_back()  # events left by that one may be recalled
             if self._settlements.has_lost_rollback:
-                self._inbox.clear()  # all of it has gone back
+                self._inbox.clear()  # all of them have gone back
         self._inbox.raise_failure()
         missing = count - self._inbox.rows
         if missing > 0:
@@ -430,7 +431,7 @@ class DurableSubscription:
             ids.remove_all(self._recalled)  # these are back already
         elif self._recalled and (recalled := self._recalled.overlap(ids)):
             raise self._recall_of(recalled.lowest)
-        self._settlements.hurry()  # what was settled before is before it
+        self._settlements.hurry()  # earlier settlements must arrive before it
         if ids or not roll_back:
             await self._settlements.send(ids, roll_back=roll_back, previous=previous)
 

@@ -188,6 +188,6 @@ def _selector(asked: StateQuestion) -> str:
     selector = f"{asked.key_name} = {quoted(asked.key)}"
     try:
         parse(selector)
-    except InvalidSelector:  # a key named like a word of the language
+    except InvalidSelector:  # a key named like a keyword of selectors
         return ""
     return selector

@@ -59,7 +59,7 @@ async def peek(connection: RealmConnection, queue: ChannelId, count: int, select
     room = max(count + 1, SCAN_EVENTS) if selector else count + 1
     while True:
         browse = DurableBrowse(connection, queue, READERS, selector=selector, count_max=room)
-        with contextlib.suppress(ConnectionLost):  # nothing was taken: look again
+        with contextlib.suppress(ConnectionLost):  # nothing was taken, so it can be repeated
             return Peeked(await _first(browse, count), count)
 
 

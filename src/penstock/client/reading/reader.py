@@ -210,7 +210,7 @@ class Reader:
     async def _reopen(self) -> None:
         if not self._is_open:
             return
-        self._parts.clear()  # the realm has taken these back, and those in the user's hands
+        self._parts.clear()  # the realm has taken these back, and those in the user's hands, too
         self._gone.add_all(self._held)
         self._held = IdSet()
         self._settlements.forget()
@@ -286,7 +286,8 @@ class Reader:
 
     def _handed(self, event_id: int, attachment: int) -> None:
         """An event is in the user's hands now."""
-        if attachment != self._attachment:  # lost just now, and delivered again
+        # the connection was lost just now, and they are delivered again
+        if attachment != self._attachment:
             if self._transactional:
                 self._gone.add(Span(event_id, event_id + 1))
         elif self._transactional:
@@ -389,7 +390,7 @@ class Reader:
         back = self._gone.copy() if event is None else self._gone.overlap(ids)
         self._gone.remove_all(back)
         ids.remove_all(back)
-        with contextlib.suppress(ConnectionLost):  # then the realm has taken all of them back
+        with contextlib.suppress(ConnectionLost):  # the realm has then taken all of them back
             await self._settle(ids, roll_back=True)
 
     def _check_returned(self) -> None:
@@ -435,7 +436,7 @@ class Reader:
         try:
             await self._settlements.send(ids, roll_back=roll_back)
         except ConnectionLost:
-            raise  # nothing is in hand any more
+            raise  # nothing is held any more
         except PenstockError:
             if attachment == self._attachment:
                 self._held.add_all(held)

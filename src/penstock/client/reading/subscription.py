@@ -122,7 +122,7 @@ class Subscription:
     async def open(self) -> Subscription:
         """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
         if not self._is_open:
-            self._forget()  # the last one may have ended
+            self._forget()  # the last event may have ended the subscription
             self._number = self._connection.add(self._incoming())
             try:
                 await self._ask(self._start)
@@ -283,7 +283,7 @@ class Subscription:
 
     def _keep_place(self) -> None:
         """Opened again, it goes on with the first event that was not handed out."""
-        if self._browse:  # this one is gone through again
+        if self._browse:  # a browse starts again
             return
         left = [int(batch.event_ids[count]) for batch, count in self._loops.left()]
         if (waiting := self._inbox.waiting()) is not None:

@@ -78,4 +78,4 @@ class SessionEnd:
             self.close()
         except ConnectionLost:
             if error is None:
-                raise  # else it was reported, and what went wrong before is what matters
+                raise  # otherwise it was reported, and the earlier error matters

@@ -126,12 +126,12 @@ class DurableIteration:
                         begun.count += 1
                         continue
                     if batch.is_stale or inner._has_ended:
-                        break  # the realm has taken the rest back, and delivers it again
+                        break  # the realm has taken back the rest, and delivers it again
                     begun.count += not inner._auto_ack
                     yield event
                     if not inner._is_open:  # closed meanwhile: all of it has gone back
                         return
-                    if inner._auto_ack:  # until here it is not done with, and would come again
+                    if inner._auto_ack:  # until here it is not processed, and would come again
                         event.ack()
                         begun.count += 1
 

@@ -1,47 +1,48 @@
-"""What happens to an event when it is published. Read it top to bottom.
+"""What happens to an event when it is published, step by step.
 
-Every publish passes what a step names, in this order; a test follows one and compares. What only
-some publishes pass stands behind "Only some".
+Every publish passes the functions that a step names, in this order; a test follows one and
+compares. What only some publishes pass comes after "Only some".
 
-1. Arrive. A frame is read (``frontends.native.connection.Connection.buffer_updated``) and taken for
-   a request (``frontends.native.requests.Requests.take``) with batches of events beside it
-   (``frontends.native.schemas.Announced.bodies``). Its right is asked for, and it is begun
+1. Arrive. The connection reads a frame (``frontends.native.connection.Connection.buffer_updated``)
+   and decodes a request (``frontends.native.requests.Requests.take``) with its batches of events
+   (``frontends.native.schemas.Announced.bodies``). The right is checked, and the request is begun
    (``runtime.operations.door.begin``).
-2. Digest. What the rules need is known of the columns at once (``runtime.store.bodies.digest_of``).
-   Only some: a batch of many events is looked through (``columns.events.digest.digest``).
-3. Wait for the single writer (``runtime.writer.shard.Shard.submit``). Only some: a thread puts many
-   selectors to the events meanwhile (``runtime.writer.looking.Looking.holds``).
-4. Reserve. It is known whether it writes more than its own events
-   (``runtime.writer.room_forecast.leads_nowhere``), and the disk has room for it
-   (``storage.embedded.journal.FileJournal.reserve``). Only some: it is estimated how much more
-   (``runtime.writer.room_forecast.bytes_that_follow``).
-5. Begin (``runtime.writer.group.Group.publish``). What is due leaves the channel before
-   (``runtime.writer.group.Group.sweep_in_time``). Only some: it is found out what selectors match,
-   what is merged (``runtime.store.merging.admitted``), and which events of the same publish keys
-   are replaced (``columns.keys.keys.KeyIndex.superseded``).
-6. Decide (``core.channel.decide.decide``). A retry is answered with the ids it got
+2. Digest. What the rules need is derived from the columns (``runtime.store.bodies.digest_of``).
+   Only some: a batch of many events is examined column by column
+   (``columns.events.digest.digest``).
+3. Wait for the single writer (``runtime.writer.shard.Shard.submit``). Only some: a thread applies
+   many selectors to the events meanwhile (``runtime.writer.looking.Looking.holds``).
+4. Reserve. It is clear whether the publish writes more than its own events
+   (``runtime.writer.room_forecast.leads_nowhere``), and the disk has space for them
+   (``storage.embedded.journal.FileJournal.reserve``). Only some: the bytes that follow are
+   estimated (``runtime.writer.room_forecast.bytes_that_follow``).
+5. Begin (``runtime.writer.group.Group.publish``). Due events leave the channel first
+   (``runtime.writer.group.Group.sweep_in_time``). Only some: selectors are applied, deltas are
+   merged (``runtime.store.merging.admitted``), and the replaced events of the same publish keys
+   are found (``columns.keys.keys.KeyIndex.superseded``).
+6. Decide (``core.channel.decide.decide``). A retry is answered with the ids of the first time
    (``core.channel.producers.Remembered.stored_as``). The batch gets the next dense ids; an id is
-   never given twice. Most publishes are decided with that: they only add events. Only some: they
-   are refused when an event is too large, when memory is short, or when the channel is full and
-   honours its capacity (``core.channel.retention.refuse_when_full``). Ids may be all that is kept
-   on the JMS engine (``core.channel.engine.Engine.interest``). Over capacity the oldest events are
-   evicted (``core.channel.retention.make_room``); what was not consumed goes to the dead event
-   store (``core.channel.dead.unconsumed``).
-7. Check that the channel takes the columns (``columns.schema.property_names.PropertyNames.check``).
-8. Apply. The ids join the channel and the ledger of every durable
+   never given twice. This is all for most publishes: they only add events. Only some: they are
+   refused when an event is too large, when memory is short, or when the channel is full and
+   honours its capacity (``core.channel.retention.refuse_when_full``). On the JMS engine, ids may
+   be all that is kept (``core.channel.engine.Engine.interest``). Over capacity the oldest events
+   are evicted (``core.channel.retention.make_room``); unconsumed ones go to the dead event store
+   (``core.channel.dead.unconsumed``).
+7. Check that the channel accepts the columns
+   (``columns.schema.property_names.PropertyNames.check``).
+8. Apply. The ids join the channel and the ledger of each durable
    (``core.channel.channel.Channel.apply``), the columns its tail
-   (``runtime.store.channel_store.ChannelStore.add``). Only some: joins publish what their selectors
+   (``runtime.store.channel_store.ChannelStore.add``). Only some: joins publish the events that
    match on other channels (``runtime.writer.join_copies.copy``).
-9. Store. The facts and the columns of everything that waited become one block
-   (``runtime.store.records.encode_block``), which is written in one go
+9. Store. The facts and columns of everything in the group become one block
+   (``runtime.store.records.encode_block``), which is written at once
    (``storage.embedded.journal.FileJournal.append``).
-10. Answer. Only now does the publisher hear of it
-   (``frontends.native.connection.Connection.send``).
-11. Offer. If there is anybody, events are granted to them
-   (``runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with credit,
-   subscribers follow (``core.channel.channel.Channel.offer``), and the columns travel as they
+10. Answer. Only now is the publisher told (``frontends.native.connection.Connection.send``).
+11. Offer. Events are granted to subscribers, if there are any
+   (``runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with credit, plain
+   subscribers follow (``core.channel.channel.Channel.offer``), and the columns are sent as they
    came, with their ids (``runtime.delivery.delivery.Dispatch.perform``). A transient event is
-   offered, and gone.
+   offered, and then gone.
 """
 
 from __future__ import annotations

@@ -299,9 +299,9 @@ class Skip(Command, frozen=True):
 
 
 class Withhold(Command, frozen=True):
-    """The shell did not send these of what was granted, nor anything behind them: the client has
-    no room for as many bytes, or its selector takes long. They come again, those of a durable
-    perhaps to another one."""
+    """The shell did not send these granted events, nor any behind them, because the client has no
+    room for so many bytes, or its selector takes long. They are delivered again; those of a durable
+    perhaps to another client."""
 
     subscription: int
     spans: Spans

@@ -1,10 +1,10 @@
-"""Subscriptions whose own selectors take long: a thread puts these to what is next for them.
+"""Subscriptions whose own selectors take long: a thread applies these to the events that come next.
 
-What the core grants a subscription is put to its selector in the turn of the single writer where
-that takes next to no time. Where it takes longer, the events are withheld and looked at here, one
-slice after the other, in turns of all sessions that wait. What is found out is kept by id. Then
-the core grants the events again, and the writer's turn that sends them has nothing left to ask.
-Everybody else is served meanwhile, and a subscription gets its events in their order.
+Where a selector takes next to no time, it is applied to granted events in the turn of the single
+writer. Otherwise the events are withheld and examined here, one slice after the other, in turns for
+all waiting sessions, and the results are kept by id. Then the core grants the events again, and the
+turn that sends them finds the results. Everybody else is served meanwhile, and a subscription gets
+its events in order.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from penstock.runtime.store.outgoing_batch import Rows, spans_in
 from penstock.tasks import start_task
 
 TURN_BYTES: Final = 64 << 20
-"""Bytes to look at, each as often as the selectors do, in one turn of the writer for all
+"""Bytes to examine, times the work of the selectors, in one turn of the writer for all
 subscriptions together: about a tenth of a second."""
 SLICE_BYTES: Final = 64 << 20
-"""Bytes to look at in one slice beside the loop, counted alike."""
+"""Bytes to examine in one slice of the thread, counted in the same way."""
 
 
 class SelectorUse(Struct, frozen=True):
@@ -57,7 +57,7 @@ class _Chooser(Struct):
     session: str
     use: SelectorUse
     parts: deque[Rows]
-    """What is left to look at, the next first."""
+    """The rows that are left to examine, next ones first."""
     spent_us: int = 0
 
 
@@ -78,7 +78,7 @@ class Choosers:
         self.on_chosen: Callable[[int], None] = lambda subscription: None
         """Called when a subscription may be granted again what was withheld."""
         self._waiting: dict[int, int] = {}
-        """By subscription: the first id that is withheld."""
+        """The first id that is withheld, by subscription."""
         self._turns: dict[str, deque[_Chooser]] = {}
         """By session, the one whose turn is next first: its subscriptions that wait."""
         self._found: dict[int, _Found] = {}
@@ -89,7 +89,7 @@ class Choosers:
     # --- in the turn of the writer -------------------------------------------------------
 
     def begin_turn(self) -> None:
-        """Another turn of the writer: a little may be asked in it."""
+        """Begin another turn of the writer, in which a little may be examined."""
         self._spent = 0
 
     def has(self, subscription: int) -> bool:
@@ -103,9 +103,10 @@ class Choosers:
     def chosen(
         self, subscription: int, session: str, use: SelectorUse | None, rows: Sequence[Rows]
     ) -> Iterator[tuple[Rows, Rows | None]]:
-        """Some rows after the other, and what is chosen of them: themselves if all, None if none.
+        """Yield rows one after the other with those that are chosen: the rows themselves if all
+        are, None if none.
 
-        Ends where the selector takes long: then the subscription waits (:meth:`waits_from`).
+        Ends where the selector takes long: the subscription then waits (:meth:`waits_from`).
         """
         if use is None:
             for part in rows:
@@ -142,17 +143,17 @@ class Choosers:
                 self.forget(subscription)
 
     def forget(self, subscription: int) -> None:
-        """It is over."""
+        """Forget a subscription that has ended."""
         self._found.pop(subscription, None)
 
     def close(self) -> None:
-        """Nobody is served any more."""
+        """End: no subscription is served any more."""
         self._is_over = True
         if self._task is not None:
             self._task.cancel()
 
     def _known(self, subscription: int, part: Rows) -> tuple[Rows | None, Rows | None]:
-        """The first rows of ``part`` that were looked at here, and the others."""
+        """The first rows of ``part``, which were examined here, and the others."""
         found = self._found.get(subscription)
         if found is None:
             return None, part
@@ -189,7 +190,7 @@ class Choosers:
     # --- beside the loop -----------------------------------------------------------------
 
     async def _look(self) -> None:
-        """One slice for each session that waits, again and again, until nobody does."""
+        """Examine one slice for each waiting session, again and again, until none waits."""
         while self._turns:
             session, waiting = next(iter(self._turns.items()))
             del self._turns[session]
@@ -204,7 +205,7 @@ class Choosers:
         self._task = None
 
     async def _needs_more(self, chooser: _Chooser) -> bool:
-        """Whether there is more to look at for one of them, after one slice."""
+        """Whether there is more to examine for a session, after one slice."""
         subscription = chooser.subscription
         try:
             await self._look_at_slice(chooser)

@@ -401,8 +401,8 @@ class Dispatch:
         return sent, None
 
     def _withhold(self, round_: _Round, effect: Deliver, held_from: int | None) -> None:
-        """Tell the core what its client has no room for, and that it has no more at all; and what
-        its selector takes long for."""
+        """Tell the core which events the client has no room for, with whether it gets no more for
+        now, and which its selector takes long for."""
         room = self._rooms.get(effect.subscription)
         if held_from is None and (room is None or not room.is_full):
             return

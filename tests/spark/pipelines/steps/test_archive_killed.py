@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("java"), pytest.mark.pro
 
 TIMEOUT_S = 600
 EVENTS = 120
-"""Of each channel."""
+"""Events of each channel."""
 KILLS = 4
 
 DEFINITION = """
