@@ -82,7 +82,12 @@ class Peer:
 
     def say(self, *messages: wire.Message) -> None:
         """In one piece."""
-        self._say(b"".join(bytes(part) for m in messages for part in frame(wire.encode(m))))
+        self.say_with(*((message, b"") for message in messages))
+
+    def say_with(self, *frames: tuple[wire.Message, bytes]) -> None:
+        """Messages with what comes beside them, in one piece."""
+        parts = [part for m, beside in frames for part in frame(wire.encode(m), beside)]
+        self._say(b"".join(map(bytes, parts)))
 
     def _say(self, data: bytes) -> None:
         while data:

@@ -50,6 +50,8 @@ GREETING_BYTES_MAX = 64 << 10
 WRITE_HIGH_WATER = 1 << 20
 """Bytes waiting to be sent above which a connection gets no more deliveries and is not read: a peer
 that does not read answers may not ask for more."""
+FRAMES_A_TURN = 32
+"""Frames of one connection that are received before the others have their turn."""
 REQUESTS_MAX = 1_024
 """Requests in progress above which a connection is not read."""
 
@@ -99,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._opened_s = self._heard_s = 0.0
         self._unsent = 0
         self._in_progress = 0
-        self._reading = Reading(self._may_read, self._reads_again)
+        self._reading = Reading(self._may_read, self._reads_again, self._take_in)
         self._is_open = self._is_parting = False
         """Parting: the peer has said Bye, and gets nothing more but the end of the connection."""
         self._loop = asyncio.get_running_loop()
@@ -122,13 +124,21 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         self._heard_s = self._loop.time()
         self._reader.buffer_updated(count)
+        self._reading.came()
+
+    def _take_in(self) -> bool:
+        """Receive some of the frames that are here; returns whether there may be more."""
+        taken = 0
         try:
             for header, body in self._reader.frames():
                 self._receive(wire.decode_from_client(header), body)
+                taken += 1
+                if taken == FRAMES_A_TURN:
+                    return self._reader.holds_bytes
         except PenstockError as error:
             _log.warning("connection.refused", peer=self._peer(), reason=str(error))
             self.end(error)
-        self._reading.check()
+        return False
 
     def eof_received(self) -> bool:
         """Keep the transport open if the peer has said Bye: it still gets answers."""

@@ -126,6 +126,11 @@ class FrameReader:
             self.buffer_updated(len(part))
             rest = rest[len(part) :]
 
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether bytes are here that no frame was made of yet."""
+        return self._end > self._start
+
     def frames(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Yield header and body of each complete frame. Raises ``RemoteProtocolViolation``."""
         if self._preface and not self._take_preface():
