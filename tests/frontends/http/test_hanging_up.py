@@ -6,14 +6,15 @@ import asyncio
 import socket
 import struct
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
 import penstock
+from penstock.core.vocabulary.errors import LimitReached
 from penstock.runtime.access.askers import asker
+from penstock.runtime.delivery import choosers
 from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.reading.collecting import Collected
 from penstock.runtime.transfer.exports import Exports
@@ -108,14 +109,19 @@ def test_a_live_view_ends_with_its_client(
 ) -> None:
     began, ended = threading.Event(), threading.Event()
 
-    async def chosen(self: Choosing, *given: Any) -> None:
-        is_wanted: Callable[[], bool] = given[-1]
+    async def look(self: choosers.Choosers, chooser: Any) -> None:
+        check = self._check(chooser, chooser.parts[0])
         began.set()
-        while is_wanted():  # noqa: ASYNC110  it stands for a thread that looks again and again
-            await asyncio.sleep(0)
-        ended.set()
+        try:
+            while True:  # it stands for a thread that looks again and again
+                check()
+                await asyncio.sleep(0)
+        except LimitReached:
+            ended.set()
+            raise
 
-    monkeypatch.setattr(Choosing, "chosen", chosen)
+    monkeypatch.setattr(choosers, "TURN_BYTES", -1)
+    monkeypatch.setattr(choosers.Choosers, "_look_at_slice", look)
     peer = ask(web, "GET", "channels/orders/live?start=earliest&selector=n%3E3")
     assert began.wait(TIMEOUT_S)
     hang_up(peer)

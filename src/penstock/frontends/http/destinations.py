@@ -20,6 +20,7 @@ from penstock.api.channels import (
     ListChannels,
     Locate,
     MaintainChannel,
+    Maintained,
     PurgeChannel,
 )
 from penstock.api.durables import ListDurables
@@ -39,7 +40,6 @@ from penstock.frontends.http.shapes import (
     ChannelAttributes,
     ColumnAnswer,
     Done,
-    MaintainedAnswer,
     MissingAnswer,
     MissingQuery,
     NewChannel,
@@ -175,10 +175,9 @@ async def delete(call: Call[NoQuery, None]) -> Done:
     return Done()
 
 
-async def maintain(call: Call[NoQuery, None]) -> MaintainedAnswer:
+async def maintain(call: Call[NoQuery, None]) -> Maintained:
     """Rewrite a store of a single file without the removed events in it (SEM S)."""
-    done = await call.ask(MaintainChannel(*named(call)))
-    return msgspec.convert(msgspec.structs.asdict(done), MaintainedAnswer)
+    return await call.ask(MaintainChannel(*named(call)))
 
 
 async def columns(call: Call[NoQuery, None]) -> Page[ColumnAnswer]:

@@ -14,7 +14,11 @@ _REF: Final = "#/components/schemas/"
 _GENERIC: Final = re.compile(r"(\w+?)_(\w+)_")
 ANSWERS: Final = {
     "DeadSummary": "DeadAnswer",
+    "GroupInfo": "GroupAnswer",
+    "Maintained": "MaintainedAnswer",
     "PipelineInfo": "PipelineAnswer",
+    "Redriven": "RedrivenAnswer",
+    "StorageInfo": "StorageAnswer",
 }
 """What answers of the realm's API are called here, which are documents as they stand."""
 
@@ -44,6 +48,18 @@ def worded(name: str) -> str:
     if generic is None:
         return ANSWERS.get(name, name)
     return f"{ANSWERS.get(generic[2], generic[2])}{generic[1]}"
+
+
+def said_whole(name: str, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a component; an answer of the realm's API always has all of its fields."""
+    if name not in ANSWERS:
+        return schema
+    fields = {
+        field: {word: said for word, said in own.items() if word != "default"}
+        for field, own in schema["properties"].items()
+    }
+    whole = {**schema, "properties": fields, "required": [*fields]}
+    return {word: said for word, said in whole.items() if word != "description"}
 
 
 def without_unused(paths: Any, components: Mapping[str, Any]) -> dict[str, Any]:

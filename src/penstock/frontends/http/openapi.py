@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.frontends.http.generating import readable, without_unused, worded
+from penstock.frontends.http.generating import readable, said_whole, without_unused, worded
 from penstock.frontends.http.publishing import ARROW, JSON, NDJSON
 from penstock.frontends.http.routing import (
     BASE,
@@ -55,7 +55,7 @@ def document(table: Table, version: str) -> dict[str, Any]:
         )
     paths = readable(paths)
     every = {
-        worded(name): {**readable(schema), "title": worded(name)}
+        worded(name): {**readable(said_whole(name, schema)), "title": worded(name)}
         for name, schema in components.items()
     }
     return {

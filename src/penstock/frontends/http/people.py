@@ -14,6 +14,7 @@ from penstock.api.access import (
     DeleteGroup,
     DeleteUser,
     Grant,
+    GroupInfo,
     ListEntries,
     ListGroups,
     ListUsers,
@@ -31,7 +32,6 @@ from penstock.frontends.http.people_shapes import (
     AclQuery,
     AuditEntry,
     AuditQuery,
-    GroupAnswer,
     GroupChange,
     Login,
     Me,
@@ -129,26 +129,20 @@ async def delete_user(call: Call[NoQuery, None]) -> Done:
     return Done()
 
 
-async def list_groups(call: Call[After, None]) -> Page[GroupAnswer]:
+async def list_groups(call: Call[After, None]) -> Page[GroupInfo]:
     """List groups and their members, by name."""
-    groups = [
-        GroupAnswer(name=group.name, members=list(group.members))
-        for group in await call.ask(ListGroups())
-    ]
-    return _page(groups, call.query)
+    return _page(await call.ask(ListGroups()), call.query)
 
 
-async def create_group(call: Call[NoQuery, NewGroup]) -> GroupAnswer:
+async def create_group(call: Call[NoQuery, NewGroup]) -> GroupInfo:
     """Create a group."""
-    made = await call.ask(CreateGroup(call.body.name, tuple(call.body.members)))
-    return GroupAnswer(name=made.name, members=list(made.members))
+    return await call.ask(CreateGroup(call.body.name, tuple(call.body.members)))
 
 
-async def change_group(call: Call[NoQuery, GroupChange]) -> GroupAnswer:
+async def change_group(call: Call[NoQuery, GroupChange]) -> GroupInfo:
     """Add users to a group, or remove them from it."""
     body = call.body
-    changed = await call.ask(ChangeGroup(call.params["group"], tuple(body.add), tuple(body.remove)))
-    return GroupAnswer(name=changed.name, members=list(changed.members))
+    return await call.ask(ChangeGroup(call.params["group"], tuple(body.add), tuple(body.remove)))
 
 
 async def delete_group(call: Call[NoQuery, None]) -> Done:

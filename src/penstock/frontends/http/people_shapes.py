@@ -76,11 +76,6 @@ class GroupChange(Body, frozen=True):
     remove: Members = field(default_factory=list)
 
 
-class GroupAnswer(Answer, frozen=True):
-    name: str
-    members: list[str]
-
-
 class AclQuery(Query, frozen=True):
     kind: ResourceKind
     name: Annotated[str, Meta(max_length=255)] = ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
+from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins, Redriven
 from penstock.api.joins import Redrive as RedriveDead
 from penstock.api.reading import (
     CancelScheduled,
@@ -40,7 +40,6 @@ from penstock.frontends.http.realm_shapes import (
     NewJoin,
     RatesQuery,
     Redrive,
-    RedrivenAnswer,
     ScheduledAnswer,
     ScheduleQuery,
 )
@@ -115,11 +114,10 @@ async def dead(call: Call[DeadQuery, None]) -> DeadSummary:
     return await call.ask_here(SummarizeDead, lambda now: SummarizeDead(now.channel, limit))
 
 
-async def redrive(call: Call[NoQuery, Redrive]) -> RedrivenAnswer:
+async def redrive(call: Call[NoQuery, Redrive]) -> Redriven:
     """Publish dead events again, each once, and remove them from their store (SEM T10)."""
     wanted = RedriveDead(**msgspec.structs.asdict(call.body))
-    done = await call.ask(wanted, dry_run=wanted.dry_run)
-    return msgspec.convert(msgspec.structs.asdict(done), RedrivenAnswer)
+    return await call.ask(wanted, dry_run=wanted.dry_run)
 
 
 # --- schedule -----------------------------------------------------------------------------

@@ -75,13 +75,6 @@ class Redrive(Body, frozen=True):
     dry_run: bool = False
 
 
-class RedrivenAnswer(Answer, frozen=True):
-    moved: int
-    destinations: dict[str, int]
-    left: int
-    dry_run: bool
-
-
 class ScheduleQuery(Query, frozen=True):
     channel: Name | None = None
     """Only events that wait for this channel or queue."""

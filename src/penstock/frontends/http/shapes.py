@@ -6,12 +6,15 @@ milliseconds, as everywhere; ``timeout`` is in seconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from penstock.api.channels import StorageInfo
+from penstock.api.durables import CreateDurable, DurableInfo
 from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, GivenName
 from penstock.core.vocabulary.messages import Definition, Storage
 
@@ -178,6 +181,47 @@ QueueAttributes = _optional(
 )
 
 
+def _own_fields(
+    source: type[Struct], without: frozenset[str], **own: Any
+) -> list[tuple[str, Any, Any]]:
+    """The fields of ``source`` with their defaults, in bounds of their ``own``."""
+    return [
+        (each.name, own.get(each.name, each.type), each.default)
+        for each in msgspec.structs.fields(source)
+        if each.name not in without
+    ]
+
+
+def _shown(
+    source: type[Struct],
+    name: str,
+    *,
+    doc: str = "",
+    without: frozenset[str] = frozenset(),
+    before: tuple[str, str] = ("", ""),
+    more: Sequence[tuple[str, Any]] = (),
+    **own: Any,
+) -> Any:
+    """The fields of ``source`` as an answer that always has all of them; the one named first in
+    ``before`` stands before the other."""
+    kinds = {each.name: own.get(each.name, each.type) for each in msgspec.structs.fields(source)}
+    moved, place = before
+    order = [each for each in kinds if each not in without and each != moved]
+    if moved:
+        order.insert(order.index(place), moved)
+    fields = [*((each, kinds[each]) for each in order), *more]
+    namespace = {"__doc__": doc} if doc else {}
+    return msgspec.defstruct(
+        name,
+        fields,
+        bases=(Answer,),
+        namespace=namespace,
+        frozen=True,
+        kw_only=True,
+        module=__name__,
+    )
+
+
 class NewChannel(Body, frozen=True):
     name: Name
     attributes: ChannelAttributes = ChannelAttributes()  # type: ignore[valid-type]  # made above
@@ -186,6 +230,21 @@ class NewChannel(Body, frozen=True):
 class NewQueue(Body, frozen=True):
     name: Name
     attributes: QueueAttributes = QueueAttributes()  # type: ignore[valid-type]  # made above
+
+
+DefinitionAnswer = _shown(
+    Definition,
+    "DefinitionAnswer",
+    without=frozenset(("descriptors",)),
+    more=(("message_types", list[str] | None),),
+    type=str,
+    engine=str,
+    kind=str,
+    archive=str,
+    keys=dict[str, int],
+    storage=dict[str, Any],
+)
+"""``message_types``: types of Protocol Buffers messages; null where they cannot be read."""
 
 
 class CounterAnswer(Answer, frozen=True):
@@ -224,43 +283,12 @@ class Conservation(Answer, frozen=True):
     """Whether the terms add up to the number of published events; they always do."""
 
 
-class DefinitionAnswer(Answer, frozen=True):
-    type: str
-    engine: str
-    kind: str
-    ttl: int
-    capacity: int
-    dead_event_store: str
-    keys: dict[str, int]
-    max_deliveries: int
-    retain_consumed: bool
-    event_ttl: bool
-    cluster_wide: bool
-    start_event_id: int
-    archive: str
-    storage: dict[str, Any]
-    message_types: list[str] | None
-    """Types of Protocol Buffers messages; null if the descriptors cannot be read."""
-
-
-class StorageAnswer(Answer, frozen=True):
-    tail_bytes: int
-    """Bytes in memory that are not sealed yet; the journal on disk has them, too, unless they live
-    in memory only."""
-    sealed_bytes: int
-    sealed_files: int
-    memory_bytes: int
-    quarantined: list[str]
-    home: str
-    paged_bytes: int
-
-
 class ChannelAnswer(Answer, frozen=True):
     """The document that ``penstock channel show --format json`` or ``penstock queue show``
     prints."""
 
     name: str
-    definition: DefinitionAnswer
+    definition: DefinitionAnswer  # type: ignore[valid-type]  # made above
     deprecated: bool
     first_event_id: int | None
     last_event_id: int
@@ -269,7 +297,7 @@ class ChannelAnswer(Answer, frozen=True):
     subscribers: int
     counters: CounterAnswer
     conservation: Conservation
-    storage: StorageAnswer
+    storage: StorageInfo
     readers: list[str]
     in_flight: int
     """Delivered and not acknowledged; on a queue, not committed."""
@@ -291,19 +319,11 @@ class SegmentAnswer(Answer, frozen=True):
 
 
 class StoragePlace(Answer, frozen=True):
-    storage: StorageAnswer
+    storage: StorageInfo
     segments: list[SegmentAnswer]
     """The first :data:`SEGMENTS_MAX` of them."""
     segments_left_out: int
     unsealed_events: int
-
-
-class MaintainedAnswer(Answer, frozen=True):
-    bytes_before: int
-    bytes_after: int
-    events: int
-    reason: str
-    """Why there was nothing to do; empty if the file was rewritten."""
 
 
 class ColumnAnswer(Answer, frozen=True):
@@ -491,39 +511,32 @@ class Lost(Answer, frozen=True):
 # --- durables -----------------------------------------------------------------------------
 
 
-class NewDurable(Body, frozen=True):
-    name: Name
-    type: Annotated[str, Meta(max_length=64)] = "shared"
-    start: StartText = "latest"
-    selector: Selector = ""
-    persistent: bool | None = None
-    max_deliveries: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)] = 0
-    cluster_wide: bool = False
-    strict_order: bool = False
-    order_by: Annotated[str, Meta(max_length=4_096)] = ""
-
-
-class DurableAnswer(Answer, frozen=True):
-    """The document that ``penstock durable show --format json`` prints."""
-
-    name: str
-    channel: str
-    type: str
-    persistent: bool
-    selector: str
-    clients: list[str]
-    position: int
-    outstanding: int
-    in_flight: int
-    """Delivered and not acknowledged; on a queue, not committed."""
-    pending: PendingCount
-    redelivered: int
-    oldest_outstanding_ms: int | None
-    last_read_ms: int | None
-    max_deliveries: int
-    cluster_wide: bool
-    strict_order: bool
-    order_by: str
+NewDurable: Any = msgspec.defstruct(
+    "NewDurable",
+    [
+        ("name", Name),
+        ("type", Annotated[str, Meta(max_length=64)], "shared"),
+        ("start", StartText, "latest"),
+        *_own_fields(
+            CreateDurable,
+            frozenset(("channel", "name", "kind", "start")),
+            selector=Selector,
+            max_deliveries=Annotated[int, Meta(ge=0, le=(1 << 31) - 1)],
+            order_by=Annotated[str, Meta(max_length=4_096)],
+        ),
+    ],
+    bases=(Body,),
+    frozen=True,
+    kw_only=True,
+    module=__name__,
+)
+DurableAnswer = _shown(
+    DurableInfo,
+    "DurableAnswer",
+    doc="The document that ``penstock durable show --format json`` prints.",
+    before=("in_flight", "pending"),
+    pending=PendingCount,
+)
 
 
 # --- queues -------------------------------------------------------------------------------
