@@ -9,9 +9,12 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from penstock.frontends.http.generating import readable, without_unused, worded
+from penstock.api.durables import CreateDurable, DurableInfo
+from penstock.core.vocabulary.messages import Definition
+from penstock.frontends.http.generating import readable, said_whole, without_unused, worded
 from penstock.frontends.http.openapi import document
 from penstock.frontends.http.routes import TABLE
+from penstock.frontends.http.shapes import DefinitionAnswer, DurableAnswer, NewDurable
 
 DOCUMENT = document(TABLE, "0")
 OPERATIONS = {
@@ -139,3 +142,21 @@ def test_only_what_is_referred_to_is_kept() -> None:
     kept = {"A": {"items": {"$ref": "#/components/schemas/B"}}, "B": {}, "C": {}}
 
     assert list(without_unused([{"$ref": "#/components/schemas/A"}], kept)) == ["A", "B"]
+
+
+def test_what_http_says_of_attributes_follows_the_structs_of_the_api() -> None:
+    made, told = {*CreateDurable.__struct_fields__}, {*Definition.__struct_fields__}
+
+    assert {*NewDurable.__struct_fields__} == made - {"channel", "kind"} | {"type"}
+    assert {*DurableAnswer.__struct_fields__} == {*DurableInfo.__struct_fields__}
+    assert {*DefinitionAnswer.__struct_fields__} == told - {"descriptors"} | {"message_types"}
+
+
+def test_an_answer_of_the_api_always_has_all_of_its_fields() -> None:
+    drawn = {"properties": {"a": {"type": "string", "default": ""}}, "required": []}
+
+    assert said_whole("Maintained", drawn) == {
+        "properties": {"a": {"type": "string"}},
+        "required": ["a"],
+    }
+    assert said_whole("NewEvent", drawn) is drawn
