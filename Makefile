@@ -26,13 +26,14 @@ setup: ## make .venv from requirements.lock (the others do it when needed)
 run: setup ## the demonstration: a year of real flights, from a publish to a Spark table
 	@$(bin)/python -m examples.flights.run $(ARGS)
 
-# What stays inside of one process runs on two processors; what starts processes and JVMs of its
-# own has them to itself.
+# What stays inside of one process runs on two processors, and so does what waits for processes of
+# its own, file by file. What is measured and what starts a JVM has both processors to itself.
 test: setup ## every test: fast, real processes, Spark
 ifeq ($(strip $(ARGS)),)
 	@$(bin)/python -m pytest -q -n 2 -m "not spark and not process"; inside=$$?; \
-	$(bin)/python -m pytest -q -m "spark or process"; outside=$$?; \
-	exit $$((inside ? inside : outside))
+	$(bin)/python -m pytest -q -n 2 --dist loadfile -m "process and not spark and not measures"; waiting=$$?; \
+	$(bin)/python -m pytest -q -m "spark or (process and measures)"; alone=$$?; \
+	exit $$((inside ? inside : waiting ? waiting : alone))
 else
 	@$(bin)/python -m pytest $(ARGS)
 endif

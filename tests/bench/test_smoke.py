@@ -17,6 +17,8 @@ from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import peers, shapes
 from tests.interop.programs import WITHOUT_PROTON, program
 
+pytestmark = pytest.mark.measures
+
 ROOT = Path(__file__).parent.parent.parent
 SPARK = ("S12", "S12P", "S12T")
 AMQP = "S15"
