@@ -27,12 +27,12 @@ run: setup ## the demonstration: a year of real flights, from a publish to a Spa
 	@$(bin)/python -m examples.flights.run $(ARGS)
 
 # What stays inside of one process runs on two processors, and so does what waits for processes of
-# its own, file by file. What is measured and what starts a JVM has both processors to itself.
+# its own, file by file. What counts its work in a time and what starts a JVM runs alone.
 test: setup ## every test: fast, real processes, Spark
 ifeq ($(strip $(ARGS)),)
 	@$(bin)/python -m pytest -q -n 2 -m "not spark and not process"; inside=$$?; \
-	$(bin)/python -m pytest -q -n 2 --dist loadfile -m "process and not spark and not measures"; waiting=$$?; \
-	$(bin)/python -m pytest -q -m "spark or (process and measures)"; alone=$$?; \
+	$(bin)/python -m pytest -q -n 2 --dist loadfile -m "process and not spark and not alone"; waiting=$$?; \
+	$(bin)/python -m pytest -q -m "spark or (process and alone)"; alone=$$?; \
 	exit $$((inside ? inside : waiting ? waiting : alone))
 else
 	@$(bin)/python -m pytest $(ARGS)

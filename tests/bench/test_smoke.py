@@ -17,7 +17,7 @@ from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import peers, shapes
 from tests.interop.programs import WITHOUT_PROTON, program
 
-pytestmark = pytest.mark.measures
+pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parent.parent.parent
 SPARK = ("S12", "S12P", "S12T")

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.report import as_json, table
 from tests.faults.run import Given, play
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.alone]
 
 CAST = (
     ("single", "pipelined", "careless", "short", "popped"),
