@@ -93,7 +93,7 @@ def test_no_two_are_alike_and_none_shows_its_secrets(logins: Logins) -> None:
     mine, more = logins.open(ALICE), logins.open(ALICE)
 
     assert len({mine.id, more.id, mine.csrf, more.csrf}) == 4
-    assert repr(mine) == "Login(alice@10.0.0.1)"
+    assert repr(mine) == "BrowserLogin(alice@10.0.0.1)"
 
 
 def test_there_is_an_end_to_how_many_are_kept(

@@ -12,7 +12,7 @@ from penstock.api.operations import OPERATIONS
 from penstock.core.access.rights import RIGHTS
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from penstock.frontends.http.routes import TABLE
-from penstock.frontends.http.routing import Found
+from penstock.frontends.http.routing import RouteMatch
 from tests.access import http_adapter, native_adapter  # noqa: F401  they register themselves
 from tests.access.http_adapter import ASKED
 from tests.access.matrix import ADAPTERS, CHANNEL, OTHER, PASSWORD, QUEUE, USER, Adapter, Caller
@@ -138,7 +138,7 @@ def test_every_route_is_in_the_matrix() -> None:
     for method, path, _ in [each for asked in ASKED.values() for each in asked]:
         at = TABLE.find("GET" if method == "HEAD" else method, path.partition("?")[0])
         if not path.startswith("/"):
-            assert isinstance(at, Found), path
+            assert isinstance(at, RouteMatch), path
             found.add((at.route.method, at.route.path))
 
     routes = {(each.method, each.path) for each in TABLE.routes if not each.is_open}

@@ -24,7 +24,7 @@ from penstock.core.vocabulary.errors import (
     InvalidArgument,
 )
 from penstock.frontends.http.access import Guard
-from penstock.runtime.access.access import Access
+from penstock.runtime.access.access import AccessControl
 from penstock.testing.process import ServerProcess
 from penstock.wire.addresses import is_loopback
 from tests.access.realms import QUICK
@@ -38,28 +38,28 @@ def basic(user: str, password: str) -> dict[str, str]:
     return {"authorization": f"Basic {code}", "host": "realm"}
 
 
-Way = Callable[[Access, str, bool], Awaitable[Principal]]
+Way = Callable[[AccessControl, str, bool], Awaitable[Principal]]
 
 
-async def by_password(access: Access, host: str, secure: bool) -> Principal:
+async def by_password(access: AccessControl, host: str, secure: bool) -> Principal:
     return await access.password("admin", access.first_password, host, secure=secure)
 
 
-async def by_token(access: Access, host: str, secure: bool) -> Principal:
+async def by_token(access: AccessControl, host: str, secure: bool) -> Principal:
     return await access.token("no.token.here", host, secure=secure)
 
 
-async def by_basic(access: Access, host: str, secure: bool) -> Principal:
+async def by_basic(access: AccessControl, host: str, secure: bool) -> Principal:
     headers = basic("admin", access.first_password)
     return await Guard(access, is_secure=secure).identify(headers, host, None, changes=False)
 
 
-async def by_bearer(access: Access, host: str, secure: bool) -> Principal:
+async def by_bearer(access: AccessControl, host: str, secure: bool) -> Principal:
     headers = {"authorization": "Bearer no.token.here"}
     return await Guard(access, is_secure=secure).identify(headers, host, None, changes=False)
 
 
-async def outcome(access: Access, way: Way, host: str, secure: bool) -> str:
+async def outcome(access: AccessControl, way: Way, host: str, secure: bool) -> str:
     try:
         return (await way(access, host, secure)).user
     except (InsecureConnection, AuthenticationFailed) as error:

@@ -17,12 +17,12 @@ from penstock.api.operations import (
     REQUESTS,
     ByName,
     DeadEventStore,
-    Named,
+    NamedTarget,
     Numbered,
     OfKind,
     OfResource,
     OnRealm,
-    OwnPassword,
+    PasswordTarget,
 )
 from penstock.api.reading import WatchEvents
 from penstock.api.requests import Request
@@ -33,7 +33,7 @@ from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.http.routes import TABLE
-from penstock.runtime.access.access import Access
+from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.permits import Permits
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.operations.beginners import BEGINNERS
@@ -84,9 +84,9 @@ def named_by_tables() -> Iterator[str]:
                     yield from pair
                 case OnRealm(name):
                     yield name
-                case OfKind(_, verb) | Named(_, verb):
+                case OfKind(_, verb) | NamedTarget(_, verb):
                     yield from (f"channel.{verb}", f"queue.{verb}")
-                case OwnPassword():
+                case PasswordTarget():
                     yield from ("me.password", "user.change")
                 case OfResource(verb):
                     yield from (f"{kind}.{verb}" for kind in ("realm", "channel", "queue"))
@@ -104,7 +104,7 @@ def test_every_operation_can_be_asked_for_natively_or_is_said_to_be_missing() ->
 
 @pytest.fixture
 def allowed() -> Permits:
-    access = Access.off(SystemClock())
+    access = AccessControl.off(SystemClock())
     directory = Directory.__new__(Directory)
     return Permits(access, directory, Principal("alice", "h"))
 

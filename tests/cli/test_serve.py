@@ -235,14 +235,14 @@ def test_a_newer_format_is_left_to_the_version_that_wrote_it(serve: Serve, tmp_p
 
 def with_format(record: bytes, number: int) -> bytes:
     """The format record of another version, its checksum right."""
-    from penstock.core.vocabulary.ports import Record
+    from penstock.core.vocabulary.ports import VersionedRecord
     from penstock.storage.embedded.records import RecordFiles
     from penstock.testing.disk import FaultyDisk
 
     disk = FaultyDisk()
     disk.make_directory("/registry")
     files = RecordFiles(disk, "/registry")
-    files.store("format", Record(1, b'{"format": %d}' % number))
+    files.store("format", VersionedRecord(1, b'{"format": %d}' % number))
     return disk.content(files.where("format"))
 
 

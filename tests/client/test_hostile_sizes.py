@@ -15,7 +15,7 @@ from penstock.api.subscriptions import Attach, Bury
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import Internal, InvalidArgument
 from penstock.core.vocabulary.messages import Definition
-from penstock.frontends.native.schemas import Announced
+from penstock.frontends.native.schemas import SchemaTable
 
 
 def ask(session: penstock.Session, request: Request[Any]) -> Any:
@@ -65,7 +65,7 @@ def test_a_publish_that_fails_unforeseen_gives_back_what_it_took(
         listener = realm._listener
         assert listener is not None
         with monkeypatch.context() as patch:
-            patch.setattr(Announced, "bodies", bodies)
+            patch.setattr(SchemaTable, "bodies", bodies)
             with pytest.raises(Internal, match="incident"):
                 orders.publish(b"x")
 

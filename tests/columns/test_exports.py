@@ -28,11 +28,11 @@ from penstock.columns.files.exports import (
 )
 from penstock.columns.files.segments import SegmentImage, encode_segment
 from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
 from penstock.core.realm.exports import exported
 from penstock.core.vocabulary.errors import DamagedExport
-from penstock.core.vocabulary.messages import Appended, CreateDurable, Definition
+from penstock.core.vocabulary.messages import AddDurable, Appended, Definition
 
 pytestmark = pytest.mark.spec("C7")
 
@@ -52,8 +52,8 @@ FIRST, SECOND = image(range(4)), image(range(4, 10))
 
 def state_file(**durable: Any) -> StateFile:
     """Ten events in two files."""
-    channel = Channel("orders", Definition(type="persistent"), rules())
-    for fact in channel.decide(CreateDurable("d", "exclusive"), NOW_US).facts:
+    channel = ChannelMachine("orders", Definition(type="persistent"), rules())
+    for fact in channel.decide(AddDurable("d", "exclusive"), NOW_US).facts:
         channel.apply(fact)
     channel.apply(Appended(Span(0, 10), NOW_US, 100))
     taken = exported(channel.state)

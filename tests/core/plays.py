@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.bootstrap import rules
-from penstock.core.channel.channel import Channel
-from penstock.core.vocabulary.messages import Attach, Cause, CreateDurable, Definition
+from penstock.core.channel.channel import ChannelMachine
+from penstock.core.vocabulary.messages import AddDurable, Cause, Definition, TakeSeat
 from penstock.testing.play import Play, events, publish
 
 
 def play_of(definition: Definition | None = None, *, events: int = 0, **attributes: Any) -> Play:
     """A persistent channel (or what ``attributes`` say) with ``events`` on it."""
     attributes.setdefault("type", "persistent")
-    play = Play(Channel("orders", definition or Definition(**attributes), rules()))
+    play = Play(ChannelMachine("orders", definition or Definition(**attributes), rules()))
     if events:
         play.do(publish(events))
     return play
@@ -31,9 +31,9 @@ def durable_play(
     ``events`` are published last.
     """
     play = play_of(**attributes)
-    play.do(CreateDurable("d", kind))
+    play.do(AddDurable("d", kind))
     for seat, window in enumerate(windows, start=1):
-        play.do(Attach("d", seat, f"s{seat}", window, pull))
+        play.do(TakeSeat("d", seat, f"s{seat}", window, pull))
     if events:
         play.do(publish(events))
     return play
@@ -57,5 +57,5 @@ def left(play: Play) -> list[tuple[Cause, list[int], list[int]]]:
 
 def reader(play: Play, name: str, kind: str, subscription: int, **more: Any) -> None:
     """A durable with one client that takes all it can get."""
-    play.do(CreateDurable(name, kind, **more))
-    play.do(Attach(name, subscription, f"s{subscription}", 100 if kind == "shared" else None))
+    play.do(AddDurable(name, kind, **more))
+    play.do(TakeSeat(name, subscription, f"s{subscription}", 100 if kind == "shared" else None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.frontends.shared.backpressure import LOOK_AGAIN_S, Reading
+from penstock.frontends.shared.backpressure import LOOK_AGAIN_S, ReadThrottle
 from penstock.testing.loop import pass_time, simulated
 from tests.frontends.transports import Scripted
 
@@ -14,7 +14,7 @@ class Busy:
         self.has_room = True
         self.transport = Scripted()
         self.resumed_s: list[float] = []
-        self.reading = Reading(lambda: self.has_room, self.resumed_s.append)
+        self.reading = ReadThrottle(lambda: self.has_room, self.resumed_s.append)
         self.reading.begin(self.transport)
 
 
@@ -98,7 +98,7 @@ class Pieces(Busy):
     def __init__(self) -> None:
         super().__init__()
         self.left = 0
-        self.reading = Reading(lambda: self.has_room, self.resumed_s.append, self._take)
+        self.reading = ReadThrottle(lambda: self.has_room, self.resumed_s.append, self._take)
         self.reading.begin(self.transport)
 
     def _take(self) -> bool:

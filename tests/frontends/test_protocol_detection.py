@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.frontends.shared.protocol_detection import Either
+from penstock.frontends.shared.protocol_detection import ProtocolSniffer
 from tests.loops import on_a_loop
 
 
@@ -50,7 +50,7 @@ class Wire(asyncio.Transport):
 @on_a_loop
 async def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, step: int) -> None:
     wire = Wire()
-    either = Either(Native, Amqp, 9.0)
+    either = ProtocolSniffer(Native, Amqp, 9.0)
     either.connection_made(wire)
     for at in range(0, len(data), step):
         part = data[at : at + step]
@@ -70,7 +70,7 @@ async def test_the_first_bytes_decide_and_none_is_lost(data: bytes, kind: type, 
 @on_a_loop
 async def test_whoever_says_too_little_is_dropped() -> None:
     wire = Wire()
-    either = Either(Native, Amqp, 0.0)
+    either = ProtocolSniffer(Native, Amqp, 0.0)
     either.connection_made(wire)
     either.data_received(b"AM")
     async with asyncio.timeout(9):
@@ -81,7 +81,7 @@ async def test_whoever_says_too_little_is_dropped() -> None:
 def test_who_finds_no_place_to_wait_is_dropped() -> None:
     async def life() -> Wire:
         wire = Wire()
-        either = Either(
+        either = ProtocolSniffer(
             Native, Amqp, 9.0, enter=lambda _: False, leave=lambda _: pytest.fail("it had none")
         )
         either.connection_made(wire)
@@ -95,12 +95,12 @@ def test_who_finds_no_place_to_wait_is_dropped() -> None:
 def test_a_place_to_wait_in_is_given_back_once(data: bytes) -> None:
     said: list[str] = []
 
-    def enter(_: Either) -> bool:
+    def enter(_: ProtocolSniffer) -> bool:
         said.append("in")
         return True
 
     async def life() -> None:
-        either = Either(Native, Amqp, 9.0, enter, lambda _: said.append("out"))
+        either = ProtocolSniffer(Native, Amqp, 9.0, enter, lambda _: said.append("out"))
         either.connection_made(Wire())
         either.data_received(data)
         either.connection_lost(None)

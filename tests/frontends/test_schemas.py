@@ -9,9 +9,9 @@ from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.schema.layout import BODY_ROWS_MAX, EVENT_BYTES_MIN
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidEvent
-from penstock.frontends.native.schemas import Announced
+from penstock.frontends.native.schemas import SchemaTable
 from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.tail_batch import Meter, Piece
+from penstock.runtime.store.tail_batch import Meter, TailBatch
 
 
 def nulls(rows: int) -> pa.RecordBatch:
@@ -19,7 +19,7 @@ def nulls(rows: int) -> pa.RecordBatch:
 
 
 def taken(*batches: pa.RecordBatch) -> list[Body]:
-    announced = Announced()
+    announced = SchemaTable()
     announced.learn(1, schema_bytes(batches[0].schema))
     parts = [batch_bytes(batch).to_pybytes() for batch in batches]
     return announced.bodies(1, tuple(map(len, parts)), memoryview(b"".join(parts)))
@@ -42,7 +42,7 @@ def test_an_event_counts_sixteen_bytes_however_little_it_says() -> None:
     assert body.weight == wanted
     assert body.digest(1 << 20).size == wanted
     meter = Meter()
-    piece = Piece(Span(0, 100_000), 0, 1, body.schema, body.buffer, home="heap")
+    piece = TailBatch(Span(0, 100_000), 0, 1, body.schema, body.buffer, home="heap")
     meter.add_bytes(piece.home, piece.weight)
     assert meter.memory_bytes == wanted
     meter.add_bytes(piece.home, -piece.weight)

@@ -21,7 +21,7 @@ from penstock.bootstrap import http_server
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.frontends.http.routing import BASE
-from penstock.frontends.http.server import Peer
+from penstock.frontends.http.server import HttpConnection
 from tests.fuzz.connections import SETTINGS, TURNS_MAX, Served, Wire
 
 PIECE_BYTES: Final = 300
@@ -44,7 +44,7 @@ class HttpServed(Served):
         assert not unforeseen, f"nobody has thought of this: {unforeseen}"
 
     async def _feed(self, data: bytes) -> None:
-        peer, out = Peer(self._http), Wire()
+        peer, out = HttpConnection(self._http), Wire()
         peer.connection_made(out)
         for at in range(0, len(data), PIECE_BYTES):
             if not out.is_closing():

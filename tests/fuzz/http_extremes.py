@@ -24,7 +24,7 @@ from penstock.frontends.http.app import OPEN_BYTES_MAX
 from penstock.frontends.http.publishing import ARROW, NDJSON
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import TAR, Content, Events, Route, Upload
-from penstock.frontends.http.server import Peer
+from penstock.frontends.http.server import HttpConnection
 from penstock.frontends.http.shapes import NewEvent, NewEvents
 from tests.fuzz.connections import Wire
 from tests.fuzz.http import END_S, HttpServed, request
@@ -220,7 +220,7 @@ class HttpExtremes(HttpServed):
         return answer_of(said)
 
     async def _said(self, data: bytes, patience_s: float) -> bytes:
-        peer, out = Peer(self._http), Wire()
+        peer, out = HttpConnection(self._http), Wire()
         peer.connection_made(out)
         for at in range(0, len(data), PIECE_BYTES):
             if not out.is_closing():

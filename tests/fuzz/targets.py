@@ -44,7 +44,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
-from penstock.core.vocabulary.ports import Record
+from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.runtime.store.records import decode_block
 from penstock.runtime.upkeep.recovery import checked
 from penstock.settings import load
@@ -300,7 +300,7 @@ TARGETS: Final[dict[str, Target]] = {
     "journal": Target(journal, _journal),
     "blocks": Target(blocks, stored.blocks),
     "snapshots": Target(snapshots, stored.snapshots),
-    "records": Target(records, lambda: [encode_record(Record(3, b"value"))]),
+    "records": Target(records, lambda: [encode_record(VersionedRecord(3, b"value"))]),
     "segments": Target(segments, lambda: [_segment().buffer.to_pybytes()]),
     "manifests": Target(manifests, _manifests),
     "tables": Target(stored.read_table, stored.tables),

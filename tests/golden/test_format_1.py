@@ -17,7 +17,7 @@ import pytest
 
 from penstock.columns.files.segments import SegmentIndex, SegmentReader, encode_segment
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.ports import Block, Record
+from penstock.core.vocabulary.ports import Block, VersionedRecord
 from penstock.storage.disk import RealDisk
 from penstock.testing.stores import open_store
 from tests.loops import on_a_loop
@@ -75,7 +75,7 @@ async def test_todays_code_reads_the_first_format(tmp_path: Path) -> None:
     assert (info.floor, info.tail, info.cut) == (1, 5, 0)
     found = await journal.read(2, 99)
     assert [b.data for b in found if isinstance(b, Block)] == BLOCKS[1:]
-    assert await registry.get("manifest/orders") == Record(2, b'{"segments": 1}')
+    assert await registry.get("manifest/orders") == VersionedRecord(2, b'{"segments": 1}')
     stored = (GOLDEN / "segment-index.msgpack").read_bytes()
     index = msgspec.msgpack.decode(stored, type=SegmentIndex)
     reader = SegmentReader(await blobs.get(SEGMENT), index)

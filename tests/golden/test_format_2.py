@@ -15,7 +15,7 @@ from penstock.bootstrap import rules
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.messages import PackedIds, Restored
-from penstock.core.vocabulary.ports import Record
+from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.runtime.store.records import decode_block
 from penstock.runtime.store.state import RealmState
 from penstock.storage.disk import RealDisk
@@ -67,11 +67,11 @@ def test_a_directory_of_the_first_format_is_of_the_second_once_it_was_opened(
 ) -> None:
     shutil.copytree(GOLDEN / "format-1" / "realm", tmp_path / "realm")
 
-    async def opened() -> Record | None:
+    async def opened() -> VersionedRecord | None:
         journal, _, registry, _ = open_store(f"{tmp_path}/realm", RealDisk())
         found = await registry.get("format")
         await journal.close()
         return found
 
-    assert asyncio.run(opened()) == Record(2, b'{"format": 2}')
-    assert asyncio.run(opened()) == Record(2, b'{"format": 2}')
+    assert asyncio.run(opened()) == VersionedRecord(2, b'{"format": 2}')
+    assert asyncio.run(opened()) == VersionedRecord(2, b'{"format": 2}')

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.client.sync.sync import Channel
-from penstock.core.vocabulary.ports import Record
+from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.storage.embedded.records import encode_record
 from penstock.testing.process import ServerDidNotStart, ServerProcess
 
@@ -69,7 +69,7 @@ def test_a_data_directory_of_a_newer_format_is_refused_and_left_alone(tmp_path: 
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
         session.channels.create("orders", type="persistent").publish(b"one")
     written = (tmp_path / "registry" / "format").read_bytes()
-    newer = encode_record(Record(7, b'{"format": 12}'))
+    newer = encode_record(VersionedRecord(7, b'{"format": 12}'))
     (tmp_path / "registry" / "format").write_bytes(newer)
 
     with pytest.raises(penstock.NewerFormat, match="format 12"):

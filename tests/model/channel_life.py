@@ -12,33 +12,33 @@ from hypothesis.stateful import initialize, rule
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
+    AddDurable,
+    AddSubscriber,
     Cause,
     Command,
     ConfirmRecall,
-    CreateDurable,
-    Credit,
     Definition,
-    DeleteDurable,
-    Demand,
     Detach,
     Edit,
-    Purge,
-    PurgeDurable,
+    GrantCredit,
+    PurgeEvents,
+    PurgeOutstanding,
     Quarantine,
-    Redrive,
+    RemoveDurable,
+    RemoveRedriven,
     RollBack,
+    SetDemand,
     Skip,
     Spans,
     Storage,
-    Subscribe,
+    TakeSeat,
 )
 from penstock.testing.play import Play
 from tests.model.channel_model import (
@@ -56,9 +56,9 @@ from tests.model.publishing import Publishing
 TYPES = ["persistent", "persistent", "mixed", "mixed"]
 TYPES += ["reliable", "simple", "transient", "off_heap", "paged"]
 TAKEN_OUT: list[tuple[Callable[[Spans], Command], Cause]] = [
-    (Purge, Cause.PURGED),
-    (Purge, Cause.PURGED),
-    (Redrive, Cause.REDRIVEN),
+    (PurgeEvents, Cause.PURGED),
+    (PurgeEvents, Cause.PURGED),
+    (RemoveRedriven, Cause.REDRIVEN),
     (Quarantine, Cause.QUARANTINED),
 ]
 KINDS = ("shared", "shared", "exclusive", "priority", "serial", "serial", "shared_queued")
@@ -142,7 +142,7 @@ class ChannelLife(Publishing, Holding):
         self.limit = limit if definition.dead_event_store else 0
         self.event_bytes = event_bytes
         short = replace(rules(), event_timeout_us=EVENT_TIMEOUT_MS * 1_000)
-        self.play = Play(Channel("life", definition, short))
+        self.play = Play(ChannelMachine("life", definition, short))
         self.play.lane_of = lane_of
         self.model = model
         self.is_exact = True
@@ -185,7 +185,7 @@ class ChannelLife(Publishing, Holding):
         if self.definition.kind == "queue":
             self.settle_time()
             with pytest.raises(IllegalState):
-                self.do(CreateDurable("a", "shared"))
+                self.do(AddDurable("a", "shared"))
         elif free:
             kind = random.choice(KINDS)
             order = (
@@ -217,7 +217,7 @@ class ChannelLife(Publishing, Holding):
         matched = _spans(ledger.due) if selector else ()
         self.model.durables[name] = ledger
         self.do(
-            CreateDurable(
+            AddDurable(
                 name,
                 kind,
                 start,
@@ -238,7 +238,7 @@ class ChannelLife(Publishing, Holding):
         self.settle_time()
         del self.model.durables[name]
         self.model.seats = {n: s for n, s in self.model.seats.items() if s.durable != name}
-        self.do(DeleteDurable(name))
+        self.do(RemoveDurable(name))
 
     def attach(self, random: Random) -> None:
         if self.model.durables:
@@ -263,7 +263,7 @@ class ChannelLife(Publishing, Holding):
         windowed = not ledger.is_cumulative
         self.settle_time()
         even = {i for i in ledger.due if self.model.stored[i].even} if selective else set()
-        command = Attach(
+        command = TakeSeat(
             name,
             self.subscription,
             session,
@@ -297,7 +297,7 @@ class ChannelLife(Publishing, Holding):
         seat = self.model.seats[subscription]
         if seat.demand is not None:
             seat.demand = count
-        self.do(Demand(subscription, count))
+        self.do(SetDemand(subscription, count))
 
     def settle(self, random: Random) -> None:
         holders = [n for n, seat in self.model.seats.items() if seat.held]
@@ -375,7 +375,7 @@ class ChannelLife(Publishing, Holding):
         name = random.choice(sorted(self.model.durables))
         ledger = self.model.durables[name]
         first, size = random.randint(0, self.model.issued), random.randint(1, 6)
-        command = PurgeDurable(name, (Span(first, first + size),))
+        command = PurgeOutstanding(name, (Span(first, first + size),))
         self.settle_time()
         if ledger.kind not in ("shared", "serial"):
             with pytest.raises(IllegalState, match="cannot be purged"):
@@ -423,7 +423,7 @@ class ChannelLife(Publishing, Holding):
         self.subscription += 1
         stop = self.play.channel.state.next_id if browse else None
         self.model.readers[self.subscription] = Reader(start, credit, stop)
-        self.do(Subscribe(self.subscription, "plain", start, stop, credit))
+        self.do(AddSubscriber(self.subscription, "plain", start, stop, credit))
 
     def credit(self, random: Random) -> None:
         if not self.model.readers:
@@ -431,7 +431,7 @@ class ChannelLife(Publishing, Holding):
         subscription, count = random.choice(sorted(self.model.readers)), random.randint(1, 20)
         self.settle_time()
         self.model.readers[subscription].credit += count
-        self.do(Credit(subscription, count))
+        self.do(GrantCredit(subscription, count))
 
     # --- the channel ---------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import replace
 
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.effects import Deliver, Effect, Finished, Recall
+from penstock.core.vocabulary.effects import Deliver, Effect, Recall, ReportEnd
 from penstock.core.vocabulary.messages import Command
 from penstock.testing.play import Play, events
 from tests.model.channel_model import ChannelModel, Reader, Seat, lane_of
@@ -46,7 +46,7 @@ class Compared(RuleBasedStateMachine):
                         self.granted(self.model.seats[subscription], ids, effect)
                     else:
                         self.read(self.model.readers[subscription], ids)
-                case Finished(subscription):
+                case ReportEnd(subscription):
                     reader = self.model.readers.pop(subscription, None)
                     if reader is not None:
                         assert reader.stop is not None, "only a browse ends"

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from penstock.core.channel.holding import Bury, Hold
+from penstock.core.channel.holding import BuryEvents, HoldEvents
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import AckPrevious, Attach, Cause, Definition
+from penstock.core.vocabulary.messages import AckPrevious, Cause, Definition, TakeSeat
 from tests.model.channel_model import Seat
 from tests.model.compared import Compared
 
@@ -50,7 +50,7 @@ class Holding(Compared):
             span = Span(event_id, event_id + random.randint(1, 8))
             ready = self.model.ready(seat.durable)
             seat.held |= {i for i in ready if span.first <= i < span.end}
-            self.do(Hold(subscription, span))
+            self.do(HoldEvents(subscription, span))
         else:
             self.model.ack(seat, self.covered(seat, event_id))
             self.do(AckPrevious(subscription, event_id))
@@ -59,7 +59,7 @@ class Holding(Compared):
         name = random.choice(sorted(self.model.durables))
         self.settle_time()
         self.subscription += 1
-        command = Attach(name, self.subscription, "s1", sole=True)
+        command = TakeSeat(name, self.subscription, "s1", sole=True)
         if self.model.durables[name].lanes:
             with pytest.raises(InvalidArgument, match="order_by"):
                 self.do(command)
@@ -74,7 +74,7 @@ class Holding(Compared):
         durable = self.model.seats[subscription].durable
         due = sorted(self.model.durables[durable].due)
         event_id = random.choice(due) if due else self.model.issued
-        command = Bury(subscription, (Span(event_id, event_id + 1),))
+        command = BuryEvents(subscription, (Span(event_id, event_id + 1),))
         if not self.model.moves_dead:
             with pytest.raises(IllegalState, match="dead event store"):
                 self.do(command)

@@ -8,7 +8,13 @@ from random import Random
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant
 
-from penstock.core.vocabulary.messages import Credit, Definition, Lose, Storage, Subscribe
+from penstock.core.vocabulary.messages import (
+    AddSubscriber,
+    Definition,
+    Disconnect,
+    GrantCredit,
+    Storage,
+)
 from tests.model.channel_life import (
     EVENT_TIMEOUT_MS,
     FIRST,
@@ -83,7 +89,7 @@ class JmsLife(ChannelLife):
             self.model.resumed(listener, former, start)
         self.model.readers[self.subscription] = listener
         self.do(
-            Subscribe(
+            AddSubscriber(
                 self.subscription,
                 "plain",
                 start,
@@ -109,7 +115,7 @@ class JmsLife(ChannelLife):
         self.subscription += 1
         stop = self.play.channel.state.next_id
         self.model.readers[self.subscription] = Reader(start, credit, stop)
-        self.do(Subscribe(self.subscription, "plain", start, stop, credit))
+        self.do(AddSubscriber(self.subscription, "plain", start, stop, credit))
 
     def lose(self, random: Random) -> None:
         if there := [n for n, one in self.model.readers.items() if isinstance(one, Listener)]:
@@ -118,7 +124,7 @@ class JmsLife(ChannelLife):
             if subscription in self.model.readers:
                 self.left.add(subscription)
                 self.model.lost(subscription, self.play.now_us)
-                self.do(Lose(subscription))
+                self.do(Disconnect(subscription))
 
     def come_back(self, random: Random) -> None:
         """In time, too late, or before the loss was noticed; some of what was on its way has
@@ -153,7 +159,7 @@ class JmsLife(ChannelLife):
             listener.sent -= arrived
             listener.arrived |= arrived
         listener.credit += count
-        self.do(Credit(subscription, count, next_id))
+        self.do(GrantCredit(subscription, count, next_id))
 
     def attach(self, random: Random) -> None:
         if self.model.durables:

@@ -14,7 +14,7 @@ from penstock.bootstrap import rules
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
-from penstock.columns.schema.rows import Rows as RowsOf
+from penstock.columns.schema.rows import Rows
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import PenstockError, StorageFailed
@@ -25,9 +25,9 @@ from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
 from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.runtime.writer.transactions import Part
+from penstock.runtime.writer.transactions import StorePart
 from penstock.storage.embedded import Embedded
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SimLoop, pass_time
@@ -85,9 +85,9 @@ class Outlet:
         self.number = 0
         """Number of the subscription."""
 
-    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
         counts = {i: n for n, spans in redeliveries for i in IdSet(spans)}
-        columns = RowsOf(rows.batch, rows.publishers)
+        columns = Rows(rows.batch, rows.publishers)
         for row in range(rows.batch.num_rows):
             event = Event.received(columns, row)
             assert event.event_id is not None
@@ -228,7 +228,7 @@ class Lives:
         self.realm.transactions.commit(
             transaction,
             [
-                Part(self.number(name), [body_from_events(events)] if events else [], stages)
+                StorePart(self.number(name), [body_from_events(events)] if events else [], stages)
                 for name, events in parts.items()
             ],
             _into(done),

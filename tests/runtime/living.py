@@ -24,7 +24,7 @@ from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.delivery.owner_lease import ENDLESS
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryPages
@@ -125,7 +125,7 @@ class Reader:
         self.publishers: list[Any] = []
         self.at_end = asyncio.Event()
 
-    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
         self.batches.append(rows.batch)
         self.publishers.append(rows.publishers)
 

@@ -6,12 +6,12 @@ from penstock.columns.events.batch import stamp
 from penstock.columns.events.body import body_of_columns
 from penstock.core.ids.ids import Span
 from penstock.runtime.delivery.byte_credit import Room, parted
-from penstock.runtime.store.outgoing_batch import Rows, spans_in
+from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 
-def rows(*sizes: int) -> Rows:
+def rows(*sizes: int) -> OutgoingBatch:
     batch = stamp(body_of_columns([b"x" * size for size in sizes]), Span(10, 10 + len(sizes)), 1)
-    return Rows(spans_in(batch), batch=batch)
+    return OutgoingBatch(spans_in(batch), batch=batch)
 
 
 def test_all_of_it_goes_where_there_is_room() -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Purge, Storage
+from penstock.core.vocabulary.messages import Definition, PurgeEvents, Storage
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.file_names import FileNames, epoch_in, snapshot_age
@@ -199,7 +199,9 @@ async def test_maintenance_joins_sparse_files_into_new_ones() -> None:
     async with shard.owner() as realm:
         await realm.create_channel("orders", SINGLE)
         written = await ten_at_a_time(realm, 6)
-        await realm.shard.act(lambda group: group.do(ORDERS, Purge((Span(5, 12), Span(30, 60)))))
+        await realm.shard.act(
+            lambda group: group.do(ORDERS, PurgeEvents((Span(5, 12), Span(30, 60))))
+        )
         kept = {i: data for i, data in written.items() if not (5 <= i < 12 or i >= 30)}
 
         done = await realm.maintain("orders")
@@ -221,7 +223,7 @@ async def test_maintenance_of_a_file_without_events_leaves_none() -> None:
     async with shard.owner() as realm:
         await realm.create_channel("orders", SINGLE)
         await ten_at_a_time(realm, 2)
-        await realm.shard.act(lambda group: group.do(ORDERS, Purge((Span(0, 20),))))
+        await realm.shard.act(lambda group: group.do(ORDERS, PurgeEvents((Span(0, 20),))))
 
         await realm.maintain("orders")
 

@@ -10,18 +10,18 @@ from structlog.testing import capture_logs
 
 import penstock
 from penstock.columns.selectors import Selector
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError, RealmStopping
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.frontends.native.deliveries import Subscription
+from penstock.frontends.native.deliveries import SubscriptionOutlet
 from penstock.runtime.delivery import selection
 from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living, publish
@@ -41,7 +41,7 @@ class Client(Reader):
         self.redeliveries: Redeliveries = ()
         self.fails = ""
 
-    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
         if self.fails == "deliver":
             raise Unforeseen
         self.redeliveries = redeliveries
@@ -206,13 +206,13 @@ async def test_where_it_cannot_be_told_whose_events_are_next_all_of_that_channel
         await realm.subscriptions.attach(ChannelId(number), "d", seat, window=10, pull=False)
         await realm.subscriptions.subscribe(ChannelId(number), FromEarliest(), plain, credit=10)
         await realm.subscriptions.subscribe(other, FromEarliest(), good, credit=10)
-        broken, offer = realm.directory.channels[number], Channel.offer
+        broken, offer = realm.directory.channels[number], ChannelMachine.offer
 
-        def offers(channel: Channel, below: int | None = None) -> Any:
+        def offers(channel: ChannelMachine, below: int | None = None) -> Any:
             return fail() if channel is broken else offer(channel, below)
 
         with capture_logs() as logged, monkeypatch.context() as patch:
-            patch.setattr(Channel, "offer", offers)
+            patch.setattr(ChannelMachine, "offer", offers)
             await publish(realm, ChannelId(number), body([b"a"]))
             await pass_time(0.1)
 
@@ -302,7 +302,7 @@ async def test_facts_that_are_half_made_while_events_are_delivered_end_the_realm
         number = await opened(realm, type="transient")
         client = Client("c")
 
-        def breaks(rows: Rows, redeliveries: Redeliveries) -> None:
+        def breaks(rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
             """What is delivered next leaves the channel, and that cannot be made true."""
             Client.deliver(client, rows, redeliveries)
             monkeypatch.setattr(realm.shard.state, "apply", fail)
@@ -323,14 +323,16 @@ async def test_facts_that_are_half_made_while_events_are_delivered_end_the_realm
 def test_a_native_client_is_told_and_another_gets_what_it_could_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    deliver = Subscription.deliver
+    deliver = SubscriptionOutlet.deliver
 
-    def fails_once(outlet: Subscription, rows: Rows, redeliveries: Redeliveries) -> None:
+    def fails_once(
+        outlet: SubscriptionOutlet, rows: OutgoingBatch, redeliveries: Redeliveries
+    ) -> None:
         if outlet.session == victims[0]:
             raise Unforeseen
         deliver(outlet, rows, redeliveries)
 
-    monkeypatch.setattr(Subscription, "deliver", fails_once)
+    monkeypatch.setattr(SubscriptionOutlet, "deliver", fails_once)
     with penstock.Realm() as realm, realm.connect() as session, realm.connect() as other:
         victims = [_session_of(session)]
         orders = session.channels.create("orders", type="persistent")

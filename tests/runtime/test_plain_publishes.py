@@ -17,7 +17,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Appended
 from penstock.core.vocabulary.ports import Block
 from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.records import Record, decode_block
+from penstock.runtime.store.records import FactRecord, decode_block
 from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives
 
@@ -63,7 +63,7 @@ async def published(lives: Lives, name: str, bodies: list[Body], sequence: int) 
     return span if error is None else error
 
 
-async def appended(lives: Lives, name: str) -> list[tuple[Record, list[bytes]]]:
+async def appended(lives: Lives, name: str) -> list[tuple[FactRecord, list[bytes]]]:
     """What the journal says was published on a channel, times left out."""
     number, found = lives.number(name), []
     for block in await lives.store.journal.read(1, 1 << 20):

@@ -16,7 +16,7 @@ from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery import prefetch
 from penstock.runtime.delivery.prefetch import ReadAhead
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
@@ -30,7 +30,7 @@ LATE = SealingLimits()
 class Client(Reader):
     """Has its window, and asks for bytes as a connection does."""
 
-    def deliver(self, rows: Rows, redeliveries: Any) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: Any) -> None:
         assert rows.body
         super().deliver(rows, redeliveries)
 
@@ -172,11 +172,13 @@ def test_there_are_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(ahead) == 2
     ahead.delivered(3, (Span(20, 30),), [large])
     assert len(ahead) == 1
-    ahead.delivered(2, (Span(20, 30),), [Rows((Span(20, 30),))])  # a selector chose some of them
+    ahead.delivered(
+        2, (Span(20, 30),), [OutgoingBatch((Span(20, 30),))]
+    )  # a selector chose some of them
     assert len(ahead) == 0
 
 
-def made(size: int) -> Rows:
-    rows = Rows((Span(0, 10),))
+def made(size: int) -> OutgoingBatch:
+    rows = OutgoingBatch((Span(0, 10),))
     rows._body = memoryview(bytes(size))
     return rows

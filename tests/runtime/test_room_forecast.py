@@ -55,7 +55,7 @@ async def test_the_room_made_is_enough_for_every_graph_of_joins(
                 continue
         batch = events(random)
         state, body = lives.realm.shard.state, body_from_events(batch)
-        room = room_forecast.bytes_that_follow(state, lives.number("s0"), [body])
+        room = room_forecast.side_effect_bytes(state, lives.number("s0"), [body])
         before = lives.store.journal.info().size
         await lives.put("s0", *batch)
         written = lives.store.journal.info().size - before
@@ -76,5 +76,5 @@ async def test_no_room_is_made_for_what_joins_do_not_copy(monkeypatch: pytest.Mo
         body = body_from_events([Event(bytes(10_000), properties={"n": n}) for n in range(5)])
         number = lives.number("source")
 
-        assert room_forecast.bytes_that_follow(lives.realm.shard.state, number, [body]) > 50_000
-        assert room_forecast.bytes_that_follow(lives.realm.shard.state, number, [body]) < 100_000
+        assert room_forecast.side_effect_bytes(lives.realm.shard.state, number, [body]) > 50_000
+        assert room_forecast.side_effect_bytes(lives.realm.shard.state, number, [body]) < 100_000

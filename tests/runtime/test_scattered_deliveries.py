@@ -10,7 +10,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import Reader, body, living, publish, sealed
@@ -26,7 +26,7 @@ class Client(Reader):
         super().__init__()
         self.counts: list[Redeliveries] = []
 
-    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
         super().deliver(rows, redeliveries)
         self.counts.append(redeliveries)
 

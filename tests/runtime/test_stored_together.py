@@ -8,13 +8,13 @@ from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.core.ids.ids import Span
-from penstock.runtime.store.tail_batch import Piece, gathered, stored_together
+from penstock.runtime.store.tail_batch import TailBatch, gathered, stored_together
 
 
-def piece(first: int, count: int, at_us: int) -> Piece:
+def piece(first: int, count: int, at_us: int) -> TailBatch:
     batch = body_of([Event(b"%d" % (first + i), properties={"n": i}) for i in range(count)])
     body = memoryview(batch_bytes(batch))
-    return Piece(Span(first, first + count), at_us, 0, batch.schema, body, batch)
+    return TailBatch(Span(first, first + count), at_us, 0, batch.schema, body, batch)
 
 
 def test_ids_and_times_are_those_of_each_piece_with_gaps_between_them() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.vocabulary.errors import IllegalState, Unavailable
-from penstock.runtime.transfer.transfer_registry import IDLE_US, Begun, UnderWay
+from penstock.runtime.transfer.transfer_registry import IDLE_US, Transfer, TransferRegistry
 
 
 class Watch:
@@ -21,13 +21,13 @@ class Watch:
         return self.now_us()
 
 
-def begun(watch: Watch) -> Begun[UnderWay]:
-    return Begun("export", 2, watch, ends="has ended, or nobody read from it")
+def begun(watch: Watch) -> TransferRegistry[Transfer]:
+    return TransferRegistry("export", 2, watch, ends="has ended, or nobody read from it")
 
 
 def test_only_the_session_that_began_it_may_take_it_up() -> None:
     exports = begun(Watch())
-    one = UnderWay("ann", 0)
+    one = Transfer("ann", 0)
     name = exports.add(one)
 
     assert name == "export-1"
@@ -38,7 +38,7 @@ def test_only_the_session_that_began_it_may_take_it_up() -> None:
 
 def test_no_more_are_under_way_than_may_be() -> None:
     exports = begun(Watch())
-    names = [exports.add(UnderWay("ann", 0)) for _ in range(2)]
+    names = [exports.add(Transfer("ann", 0)) for _ in range(2)]
 
     with pytest.raises(Unavailable, match="2 exports are running"):
         exports.check_room()
@@ -49,8 +49,8 @@ def test_no_more_are_under_way_than_may_be() -> None:
 
 def test_what_ends_with_a_session_is_what_it_began() -> None:
     exports = begun(Watch())
-    name = exports.add(UnderWay("ann", 0))
-    exports.add(UnderWay("bob", 0))
+    name = exports.add(Transfer("ann", 0))
+    exports.add(Transfer("bob", 0))
 
     assert [found for found, _ in exports.of("ann")] == [name]
 
@@ -58,7 +58,7 @@ def test_what_ends_with_a_session_is_what_it_began() -> None:
 def test_what_a_request_works_with_does_not_expire_and_counts_from_its_end() -> None:
     watch = Watch()
     exports = begun(watch)
-    one = UnderWay("ann", 0)
+    one = Transfer("ann", 0)
     exports.add(one)
 
     with exports.at_work(one):

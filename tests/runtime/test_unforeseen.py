@@ -11,7 +11,7 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import RealmStopping
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
-from penstock.core.vocabulary.messages import Purge as PurgeSpans
+from penstock.core.vocabulary.messages import PurgeEvents as PurgeSpans
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.writer.group import Group
 from penstock.storage.memory import MemoryBlobs, MemoryJournal

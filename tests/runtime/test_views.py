@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.core.channel.channel import Channel
-from penstock.core.vocabulary.messages import Definition, Purge, Sweep
+from penstock.core.channel.channel import ChannelMachine
+from penstock.core.vocabulary.messages import Definition, PurgeEvents, Sweep
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.tail_batch import Meter
 from penstock.runtime.subscriptions.views import channel_info
@@ -17,10 +17,10 @@ from penstock.testing.play import Play, publish, span
 @pytest.mark.parametrize("start", [0, 100])
 def test_the_last_event_id_is_minus_one_before_first_use_and_never_goes_back(start: int) -> None:
     definition = Definition(type="persistent", start_event_id=start)
-    play = Play(Channel("orders", definition, rules()))
+    play = Play(ChannelMachine("orders", definition, rules()))
     store = ChannelStore(Meter())
     seen = [channel_info(play.channel.state, store).last_event_id]
-    for command in (publish(2), Purge((span(0, 500),)), publish(1)):
+    for command in (publish(2), PurgeEvents((span(0, 500),)), publish(1)):
         play.do(command)
         play.restart()
         seen.append(channel_info(play.channel.state, store).last_event_id)
@@ -31,7 +31,7 @@ def test_the_last_event_id_is_minus_one_before_first_use_and_never_goes_back(sta
 @pytest.mark.spec("T1", "T8")
 def test_what_is_about_to_move_to_the_dead_event_store_is_not_available_and_not_lost() -> None:
     definition = Definition(ttl=1_000, dead_event_store="dead")
-    play = Play(Channel("orders", definition, rules()))
+    play = Play(ChannelMachine("orders", definition, rules()))
     play.do(publish(3))
 
     play.channel.attend(Sweep(), play.now_us + 2_000_000)

@@ -9,16 +9,16 @@ import pytest
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.messages import (
     Ack,
+    AddDurable,
+    AddSubscriber,
     Appended,
-    Attach,
-    CreateDurable,
-    Credit,
     Detach,
-    Lose,
+    Disconnect,
+    GrantCredit,
     Publish,
-    Purge,
+    PurgeEvents,
     Storage,
-    Subscribe,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live
@@ -28,7 +28,7 @@ from tests.core.plays import play_of
 def picky(*, credit: int = 100, confirms: bool = False, **attributes: Any) -> Play:
     """A subscriber to events that match ``x``."""
     play = jms(**attributes)
-    play.do(Subscribe(1, "s", 0, credit=credit, selector="x", confirms=confirms))
+    play.do(AddSubscriber(1, "s", 0, credit=credit, selector="x", confirms=confirms))
     return play
 
 
@@ -45,7 +45,7 @@ def test_what_it_does_not_match_is_dropped_as_it_is_published() -> None:
 
     assert live(play) == [1, 4]
     assert play.channel.state.counters.dropped == 3
-    assert delivered(play.do(Credit(1, 10))) == {1: [1, 4]}
+    assert delivered(play.do(GrantCredit(1, 10))) == {1: [1, 4]}
     assert live(play) == []
     assert conserved(play)
 
@@ -65,7 +65,7 @@ def test_what_matches_nobody_costs_no_memory_and_evicts_nothing() -> None:
 @pytest.mark.spec("J2", "J6")
 def test_each_event_stays_for_those_it_matches() -> None:
     play = picky(credit=0)
-    play.do(Subscribe(2, "t", 0, credit=100, selector="y"))
+    play.do(AddSubscriber(2, "t", 0, credit=100, selector="y"))
     play.do(publish(3, matched={"x": (span(0, 1),), "y": (span(1),)}))
 
     assert live(play) == [0, 1]
@@ -78,7 +78,7 @@ def test_each_event_stays_for_those_it_matches() -> None:
 @pytest.mark.spec("J2")
 def test_one_without_a_selector_waits_for_all() -> None:
     play = picky(credit=0)
-    play.do(Subscribe(2, "t", 0, credit=0))
+    play.do(AddSubscriber(2, "t", 0, credit=0))
 
     play.do(some(3, 1))
 
@@ -90,8 +90,8 @@ def test_one_without_a_selector_waits_for_all() -> None:
 @pytest.mark.spec("J6", "D6")
 def test_what_only_a_durable_wants_leaves_with_its_acknowledgement() -> None:
     play = picky(credit=0)
-    play.do(CreateDurable("d", "shared"))
-    play.do(Attach("d", 2, "w"))
+    play.do(AddDurable("d", "shared"))
+    play.do(TakeSeat("d", 2, "w"))
     play.do(some(3, 1))
     assert live(play) == [0, 1, 2]
 
@@ -115,15 +115,15 @@ def test_a_transient_event_reaches_it_if_it_matches() -> None:
 def test_while_it_is_absent_what_matches_waits_and_comes_once() -> None:
     play = picky(confirms=True)
     play.do(some(2, 0, 1))
-    play.do(Credit(1, 0, 1))
-    play.do(Lose(1))
+    play.do(GrantCredit(1, 0, 1))
+    play.do(Disconnect(1))
     play.do(some(4, 0, 3))
     assert live(play) == [1, 2, 5]
 
-    back = play.do(Subscribe(2, "s", 1, credit=100, selector="x", resumes=1, confirms=True))
+    back = play.do(AddSubscriber(2, "s", 1, credit=100, selector="x", resumes=1, confirms=True))
 
     assert delivered(back) == {2: [1, 2, 5]}
-    play.do(Credit(2, 0, 6))
+    play.do(GrantCredit(2, 0, 6))
     assert live(play) == []
     assert gone(play) == {"dropped": 4}
     assert conserved(play)
@@ -132,11 +132,11 @@ def test_while_it_is_absent_what_matches_waits_and_comes_once() -> None:
 @pytest.mark.spec("J5", "J3")
 def test_who_comes_back_with_another_selector_begins_anew() -> None:
     play = picky()
-    play.do(Lose(1))
+    play.do(Disconnect(1))
     play.do(some(2, 0))
     assert live(play) == [0]
 
-    assert play.do(Subscribe(2, "s", 0, credit=100, selector="y", resumes=1)) == []
+    assert play.do(AddSubscriber(2, "s", 0, credit=100, selector="y", resumes=1)) == []
 
     assert live(play) == []
     assert conserved(play)
@@ -146,15 +146,15 @@ def test_a_subscriber_that_reads_nothing_remembers_nothing_of_what_has_left() ->
     play = picky(credit=0)
     for _ in range(100):
         play.do(some(3, 0))
-        play.do(Purge((span(0, 1_000),)))
+        play.do(PurgeEvents((span(0, 1_000),)))
 
     assert play.channel.state.subscribers[1].only == IdSet()
 
 
 def test_the_default_engine_asks_no_subscriber() -> None:
     play = play_of()
-    play.do(Subscribe(1, "s", 0, credit=100))
-    play.do(Subscribe(2, "s", 0, credit=100, selector=""))
+    play.do(AddSubscriber(1, "s", 0, credit=100))
+    play.do(AddSubscriber(2, "s", 0, credit=100, selector=""))
 
     assert play.channel.state.selectors == set()
     assert delivered(play.do(publish(2))) == {1: [0, 1], 2: [0, 1]}
@@ -163,8 +163,8 @@ def test_the_default_engine_asks_no_subscriber() -> None:
 def test_a_selector_is_asked_once_however_many_have_it() -> None:
     play = picky()
     for subscription in range(2, 100):
-        play.do(Subscribe(subscription, "t", 0, credit=1, selector="x"))
-    play.do(Lose(2))
+        play.do(AddSubscriber(subscription, "t", 0, credit=1, selector="x"))
+    play.do(Disconnect(2))
 
     assert play.channel.state.selectors == {"x"}
     play.wait(60_000)

@@ -10,17 +10,17 @@ from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
+    AddDurable,
+    AddSubscriber,
     Cause,
-    CreateDurable,
     Definition,
     Detach,
     Edit,
     Publish,
-    Purge,
+    PurgeEvents,
     RollBack,
     Storage,
-    Subscribe,
+    TakeSeat,
 )
 from penstock.testing.play import delivered, events, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
@@ -134,7 +134,7 @@ def test_a_transaction_larger_than_a_channel_that_evicts_keeps_its_end() -> None
 @pytest.mark.spec("T3", "E6")
 def test_who_is_connected_gets_what_a_channel_has_no_room_for() -> None:
     play = durable_play("shared", 9, capacity=2)
-    play.do(Subscribe(2, "s", 0, credit=9))
+    play.do(AddSubscriber(2, "s", 0, credit=9))
 
     assert delivered(play.do(publish(5))) == {1: [0, 1, 2, 3, 4], 2: [0, 1, 2, 3, 4]}
     assert outstanding(play) == [3, 4]
@@ -159,7 +159,7 @@ def test_a_capacity_edited_below_the_count_and_honoured_drops_nothing_and_refuse
     assert len(play.channel.state.stored) == 5
     with pytest.raises(CapacityReached, match="5 of 2 events are stored"):
         play.do(publish(1))
-    play.do(Purge((span(0, 3),)))
+    play.do(PurgeEvents((span(0, 3),)))
     play.do(publish(1))
 
     assert list(play.channel.state.stored) == [4, 5]
@@ -219,7 +219,7 @@ def test_a_redrive_evicts_nothing_and_is_refused_where_there_is_no_room() -> Non
 @pytest.mark.spec("T5", "T9")
 def test_a_purge_never_makes_an_event_dead() -> None:
     play = play_of(dead_event_store="dead", ttl=100, events=1)
-    play.do(Purge((span(0),)))
+    play.do(PurgeEvents((span(0),)))
 
     assert play.channel.state.counters.dead == 0
 
@@ -227,7 +227,7 @@ def test_a_purge_never_makes_an_event_dead() -> None:
 @pytest.mark.spec("T5", "T6")
 def test_an_expired_event_all_durables_have_acknowledged_is_not_dead() -> None:
     play = durable_play("shared", 5, dead_event_store="dead", ttl=100, events=1)
-    play.do(Subscribe(9, "slow", 0))
+    play.do(AddSubscriber(9, "slow", 0))
     play.do(Ack(1, (span(0),)))
     assert list(play.channel.state.stored) == [0], "a subscriber has still to get it"
     play.wait(100)
@@ -251,9 +251,9 @@ def test_a_state_that_all_durables_have_acknowledged_stays() -> None:
 @pytest.mark.spec("T6", "T10")
 def test_an_event_rolled_back_too_often_stays_for_the_durables_that_want_it() -> None:
     play = play_of(dead_event_store="dead")
-    play.do(CreateDurable("d", "shared", max_deliveries=1))
-    play.do(CreateDurable("e", "shared"))
-    play.do(Attach("d", 1, "s"))
+    play.do(AddDurable("d", "shared", max_deliveries=1))
+    play.do(AddDurable("e", "shared"))
+    play.do(TakeSeat("d", 1, "s"))
     play.do(publish(1))
     play.do(RollBack(1, (span(0),)))
 
@@ -268,7 +268,7 @@ def test_an_event_rolled_back_too_often_stays_for_the_durables_that_want_it() ->
 @pytest.mark.parametrize("kind", ["exclusive", "shared"])
 def test_a_purge_of_events_in_flight_takes_them_and_a_later_ack_is_no_error(kind: str) -> None:
     play = durable_play(kind, None, events=3)
-    play.do(Purge((span(1, 2),)))
+    play.do(PurgeEvents((span(1, 2),)))
     assert play.answer == 2
     assert outstanding(play) == [0]
     play.do(Ack(1, (span(1),)))
@@ -281,7 +281,7 @@ def test_a_purge_of_events_in_flight_takes_them_and_a_later_ack_is_no_error(kind
 def test_a_purge_of_events_in_flight_frees_the_window() -> None:
     play = durable_play("shared", 2, events=4)
 
-    assert delivered(play.do(Purge((span(0, 1),)))) == {1: [2, 3]}
+    assert delivered(play.do(PurgeEvents((span(0, 1),)))) == {1: [2, 3]}
 
 
 @pytest.mark.spec("D5", "D6")
@@ -293,7 +293,7 @@ def test_an_event_rolled_back_outlives_the_acknowledgement_of_a_later_one(kind: 
 
     assert (list(play.channel.state.stored), outstanding(play)) == ([1], [1])
     play.do(Detach(1))
-    assert delivered(play.do(Attach("d", 2, "s2"))) == {2: [1]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2"))) == {2: [1]}
 
 
 @pytest.mark.spec("K1", "D15")
@@ -332,7 +332,7 @@ def test_a_newer_value_on_a_full_channel_that_honours_its_capacity_is_stored() -
 @pytest.mark.spec("E8", "T4")
 def test_a_transient_event_on_a_full_channel_is_relayed() -> None:
     play = play_of(capacity=1, storage=HONOURED, events=1)
-    play.do(Subscribe(1, "s", 1, credit=9))
+    play.do(AddSubscriber(1, "s", 1, credit=9))
 
     assert delivered(play.do(publish(1, transient=(Span(0, 1),)))) == {1: [1]}
 
@@ -342,4 +342,4 @@ def test_a_transient_event_on_a_queue_is_stored_like_any_other() -> None:
     play = play_of(kind="queue")
     play.do(publish(1, transient=(Span(0, 1),)))
 
-    assert delivered(play.do(Attach("", 1, "s"))) == {1: [0]}
+    assert delivered(play.do(TakeSeat("", 1, "s"))) == {1: [0]}

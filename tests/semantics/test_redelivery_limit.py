@@ -9,15 +9,15 @@ import pytest
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
+    AddDurable,
     Buried,
     Cause,
-    CreateDurable,
     Definition,
     Detach,
     Edit,
-    Purge,
+    PurgeEvents,
     RollBack,
+    TakeSeat,
 )
 from penstock.testing.play import Play, publish, redelivered, span
 from tests.core.plays import dying, left, outstanding, play_of, reader
@@ -25,8 +25,8 @@ from tests.core.plays import dying, left, outstanding, play_of, reader
 
 def limited(limit: int, **attributes: Any) -> Play:
     play = dying(**attributes)
-    play.do(CreateDurable("d", "shared", max_deliveries=limit))
-    play.do(Attach("d", 1, "s1"))
+    play.do(AddDurable("d", "shared", max_deliveries=limit))
+    play.do(TakeSeat("d", 1, "s1"))
     return play
 
 
@@ -42,7 +42,7 @@ def test_an_event_dies_at_its_last_delivery_however_it_comes_back(limit: int, ho
         if how == "disconnect" or (how == "each in turn" and delivery % 2):
             play.do(Detach(client))
             client += 1
-            play.do(Attach("d", client, "s"))
+            play.do(TakeSeat("d", client, "s"))
         else:
             play.do(RollBack(client, (span(0),)))
 
@@ -75,7 +75,7 @@ def test_while_another_durable_wants_it_the_event_is_dead_for_the_one_alone() ->
 
     play.do(Ack(2, (span(0),)))
     assert left(play) == [(Cause.CONSUMED, [0], [])]
-    play.do(Purge((span(1),)))
+    play.do(PurgeEvents((span(1),)))
     counters = play.channel.state.counters
     assert counters.published == counters.gone == 2
 
@@ -99,7 +99,7 @@ def test_the_limit_and_the_count_survive_a_restart(how: str) -> None:
     play.do(RollBack(1, (span(0),)))
     play.do(RollBack(1, (span(0),)))
     getattr(play, how)()
-    effects = play.do(Attach("d", 2, "s"))
+    effects = play.do(TakeSeat("d", 2, "s"))
     assert redelivered(effects) == {0: 2}
     play.do(RollBack(2, (span(0),)))
 
@@ -120,7 +120,7 @@ def test_acknowledged_in_time_it_is_consumed() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_a_queue_has_the_limit_itself(limit: int) -> None:
     play = dying(kind="queue", max_deliveries=limit)
-    play.do(Attach("", 1, "s"))
+    play.do(TakeSeat("", 1, "s"))
     play.do(publish(1))
     for _ in range(limit):
         assert left(play) == []
@@ -138,7 +138,7 @@ def test_a_queues_limit_can_be_edited(how: str) -> None:
     wanted = Definition(type=mine.type, kind="queue", dead_event_store="dead", max_deliveries=1)
     play.do(Edit(wanted))
     getattr(play, how)()
-    play.do(Attach("", 1, "s"))
+    play.do(TakeSeat("", 1, "s"))
     play.do(RollBack(1, (span(0),)))
 
     assert left(play) == [(Cause.UNDELIVERABLE, [0], [0])]
@@ -149,20 +149,20 @@ def test_a_queues_limit_can_be_edited(how: str) -> None:
     ("command", "attributes", "reason"),
     [
         (
-            CreateDurable("d", "exclusive", max_deliveries=2),
+            AddDurable("d", "exclusive", max_deliveries=2),
             {"dead_event_store": "dead"},
             "exclusive does not count redeliveries",
         ),
-        (CreateDurable("d", "shared", max_deliveries=2), {}, "needs a dead event store"),
+        (AddDurable("d", "shared", max_deliveries=2), {}, "needs a dead event store"),
         (
-            CreateDurable("d", "shared", max_deliveries=-1),
+            AddDurable("d", "shared", max_deliveries=-1),
             {"dead_event_store": "dead"},
             "max_deliveries is -1; allowed are 0 to 1000000",
         ),
     ],
 )
 def test_a_limit_that_cannot_be_kept_is_refused(
-    command: CreateDurable, attributes: dict[str, Any], reason: str
+    command: AddDurable, attributes: dict[str, Any], reason: str
 ) -> None:
     play = play_of(**attributes)
     with pytest.raises(InvalidArgument, match=reason):

@@ -21,7 +21,7 @@ from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.store.bodies import Body, body_from
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.testing.loop import pass_time
 from tests.sim.promises import Ledger, Receipts
 
@@ -75,7 +75,7 @@ class Outlet:
         self._at_end = asyncio.Event()
         self._complaint = ""
 
-    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None:
         batch = rows.batch
         ids = ids_of(batch).tolist()
         known = set(ids)

@@ -40,7 +40,7 @@ from penstock.runtime import realm
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store import state
-from penstock.runtime.store.records import Record, TransactionEnded
+from penstock.runtime.store.records import FactRecord, TransactionEnded
 from penstock.runtime.subscriptions.resume_places import ResumePlaces
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.writer.group import Group
@@ -200,14 +200,14 @@ def lost_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def stored_in_two_blocks(
-    patch: pytest.MonkeyPatch, is_late: Callable[[Group, Record], bool]
+    patch: pytest.MonkeyPatch, is_late: Callable[[Group, FactRecord], bool]
 ) -> None:
     """What ``is_late`` says comes a moment after the rest of its group."""
     whole = Shard._append
 
     async def halves(shard: Shard, group: Group) -> None:
         bodies = iter(group.bodies)
-        parts: list[tuple[list[Record], list[Buffer]]] = [([], []), ([], [])]
+        parts: list[tuple[list[FactRecord], list[Buffer]]] = [([], []), ([], [])]
         for record in group.records:
             records, own = parts[is_late(group, record)]
             records.append(record)
@@ -238,7 +238,7 @@ def lost_block(patch: pytest.MonkeyPatch) -> None:
 def late_dead(patch: pytest.MonkeyPatch) -> None:
     """Dead events leave after they were moved (SEM T7)."""
 
-    def leaves(_: Group, record: Record) -> bool:
+    def leaves(_: Group, record: FactRecord) -> bool:
         return isinstance(record.fact, Removed) and bool(record.fact.dead)
 
     stored_in_two_blocks(patch, leaves)
@@ -247,7 +247,7 @@ def late_dead(patch: pytest.MonkeyPatch) -> None:
 def late_store(patch: pytest.MonkeyPatch) -> None:
     """The other stores of a transaction come after its first one (SEM X4)."""
 
-    def comes_last(group: Group, record: Record) -> bool:
+    def comes_last(group: Group, record: FactRecord) -> bool:
         ended = [each.fact for each in group.records if isinstance(each.fact, TransactionEnded)]
         if not ended:
             return False
@@ -260,7 +260,7 @@ def late_store(patch: pytest.MonkeyPatch) -> None:
 def late_due(patch: pytest.MonkeyPatch) -> None:
     """A scheduled event leaves before it is published (SEM X4)."""
 
-    def arrives(group: Group, record: Record) -> bool:
+    def arrives(group: Group, record: FactRecord) -> bool:
         due = any(
             isinstance(each.fact, Removed)
             and group.state.channels[each.channel].state.definition.kind == "schedule"
@@ -275,7 +275,7 @@ def late_due(patch: pytest.MonkeyPatch) -> None:
 def late_copy(patch: pytest.MonkeyPatch) -> None:
     """The copy of a join is stored after its event (SEM L1)."""
 
-    def is_copy(group: Group, record: Record) -> bool:
+    def is_copy(group: Group, record: FactRecord) -> bool:
         return isinstance(record.fact, Appended) and bool(
             group.state.directory.joins.into(record.channel)
         )

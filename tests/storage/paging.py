@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from penstock.core.vocabulary.ports import Place
+from penstock.core.vocabulary.ports import PageSlot
 from penstock.storage.disk import Disk
 from penstock.storage.embedded import FilePages
 from penstock.testing.stores import open_store
@@ -14,7 +14,7 @@ ONE = "/realm/pages/1"
 
 async def opened(
     disk: Disk,
-    in_use: Mapping[int, Sequence[Place]] | None = None,
+    in_use: Mapping[int, Sequence[PageSlot]] | None = None,
     *,
     root: str = "/realm",
     keep_rest: bool = False,
@@ -27,7 +27,7 @@ async def opened(
 
 async def put(
     pages: FilePages, bodies: Sequence[bytes], *, channel: int = 1, sync: bool = True
-) -> list[Place]:
+) -> list[PageSlot]:
     await pages.reserve(channel, [len(body) for body in bodies])
     places = [pages.allocate(channel, body) for body in bodies]
     await pages.flush(sync=sync)

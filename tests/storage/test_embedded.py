@@ -19,7 +19,7 @@ from penstock.core.vocabulary.errors import (
     NewerFormat,
     StorageFailed,
 )
-from penstock.core.vocabulary.ports import Block, Record
+from penstock.core.vocabulary.ports import Block, VersionedRecord
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.records import encode_record
@@ -38,7 +38,7 @@ def close(store: Embedded) -> None:
 def test_a_new_directory_gets_the_format_record(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}/deep/realm", RealDisk())
 
-    assert asyncio.run(store.registry.get("format")) == Record(1, b'{"format": 2}')
+    assert asyncio.run(store.registry.get("format")) == VersionedRecord(1, b'{"format": 2}')
     names = {"LOCK", "journal", "pages", "registry", "segments", "snapshots"}
     assert set(os.listdir(tmp_path / "deep/realm")) == names
     close(store)
@@ -68,7 +68,7 @@ def test_the_lock_of_a_process_that_ended_is_free(tmp_path: Path) -> None:
 
 def test_a_newer_format_is_refused_and_nothing_touched(tmp_path: Path) -> None:
     close(open_store(f"{tmp_path}", RealDisk()))
-    record = encode_record(Record(7, b'{"format": 12}'))
+    record = encode_record(VersionedRecord(7, b'{"format": 12}'))
     (tmp_path / "registry/format").write_bytes(record)
     before = tree(tmp_path)
 
@@ -118,7 +118,7 @@ def test_a_format_record_that_makes_no_sense_is_damaged(disk: FaultyDisk, value:
     close(open_store("/realm", disk))
     disk.unlink("/realm/registry/format")
     file = disk.open("/realm/registry/format", create=True)
-    disk.pwrite(file, [encode_record(Record(1, value))], 0)
+    disk.pwrite(file, [encode_record(VersionedRecord(1, value))], 0)
 
     with pytest.raises(Damaged, match="format record"):
         open_store("/realm", disk)
@@ -147,7 +147,7 @@ def test_a_damaged_record_is_kept_aside_and_hides_only_its_key(disk: FaultyDisk)
 
     registry = open_store("/realm", disk).registry
 
-    assert asyncio.run(registry.get("c")) == Record(1, b"two")
+    assert asyncio.run(registry.get("c")) == VersionedRecord(1, b"two")
     assert list(asyncio.run(registry.list())) == ["a/b", "c", "format"]
     with pytest.raises(Damaged, match="a%2Fb"):
         asyncio.run(registry.get("a/b"))
@@ -191,7 +191,7 @@ def test_records_outlive_power_and_a_full_disk_changes_nothing() -> None:
         disk.power_cut()
 
         again = open_store("/realm", disk).registry
-        assert asyncio.run(again.get("a")) == Record(2, b"three")
+        assert asyncio.run(again.get("a")) == VersionedRecord(2, b"three")
         assert [entry.name for entry in disk.list("/realm/registry")] == ["a", "format", "journal"]
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from penstock.core.vocabulary.errors import Damaged, StorageFailed
-from penstock.core.vocabulary.ports import PagesInfo, Place
+from penstock.core.vocabulary.ports import PagesInfo, PageSlot
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import FilePages, PageLimits
 from penstock.testing.disk import FaultyDisk
@@ -28,7 +28,7 @@ T = TypeVar("T")
 async def test_a_place_whose_flush_returned_outlives_every_power_cut() -> None:
     for seed in range(60):
         random, disk = Random(seed), FaultyDisk(seed)
-        held: dict[int, dict[Place, bytes]] = {1: {}, 2: {}}
+        held: dict[int, dict[PageSlot, bytes]] = {1: {}, 2: {}}
         for _ in range(6):
             pages = await opened(disk, {channel: list(of) for channel, of in held.items()})
             for _ in range(random.randrange(5)):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.ports import Place
+from penstock.core.vocabulary.ports import PageSlot
 from penstock.storage.embedded import FilePages
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store
@@ -18,7 +18,7 @@ from tests.thorough import examples
 
 pytestmark = pytest.mark.slow
 
-Name = tuple[int, Place]
+Name = tuple[int, PageSlot]
 
 channels = st.integers(1, 3)
 bodies = st.lists(
@@ -53,7 +53,7 @@ class PagesLife(RuleBasedStateMachine):
         self.runner.run(store.pages.restore(in_use, keep_rest=keep_rest))
         return store.pages
 
-    def of(self, channel: int) -> list[Place]:
+    def of(self, channel: int) -> list[PageSlot]:
         return [place for number, place in self.bodies if number == channel]
 
     @rule(channel=channels, put=bodies, left_out=st.sets(st.integers(0, 3)), sync=st.booleans())

@@ -129,7 +129,7 @@ class OfKind(Struct, frozen=True):
     verb: str
 
 
-class Named(Struct, frozen=True):
+class NamedTarget(Struct, frozen=True):
     """An operation on the channel or queue whose kind and name are in the request."""
 
     kind: Callable[[Any], str]
@@ -160,7 +160,7 @@ class DeadEventStore(Struct, frozen=True):
     channel does not exist yet."""
 
 
-class OwnPassword(Struct, frozen=True):
+class PasswordTarget(Struct, frozen=True):
     """Setting a password: one's own, or another user's."""
 
 
@@ -170,7 +170,16 @@ class OfResource(Struct, frozen=True):
     verb: str
 
 
-Ask = OnRealm | OfKind | Named | Numbered | ByName | DeadEventStore | OwnPassword | OfResource
+Ask = (
+    OnRealm
+    | OfKind
+    | NamedTarget
+    | Numbered
+    | ByName
+    | DeadEventStore
+    | PasswordTarget
+    | OfResource
+)
 
 
 class Operation(Struct, frozen=True):
@@ -206,7 +215,7 @@ def operation_on(request: type[Request[Any]], kind: str) -> str:
     match asks[0] if asks else None:
         case OnRealm(operation):
             return operation
-        case OfKind(_, verb) | Named(_, verb):
+        case OfKind(_, verb) | NamedTarget(_, verb):
             return f"{kind}.{verb}"
         case Numbered(pair):
             return pair[kind == "queue"]
@@ -221,7 +230,7 @@ def _on_realm(operation: str, about: Callable[[Any], str] | None = None) -> Oper
 
 
 def _named(verb: str) -> Operation:
-    return Operation((Named(lambda request: request.kind, verb),))
+    return Operation((NamedTarget(lambda request: request.kind, verb),))
 
 
 def _numbered(pair: Pair) -> Operation:
@@ -275,7 +284,9 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
             ),
             _its_name,
         ),
-        channels.EditChannel: Operation((Named(_defined_kind, "edit"), DeadEventStore(_its_name))),
+        channels.EditChannel: Operation(
+            (NamedTarget(_defined_kind, "edit"), DeadEventStore(_its_name))
+        ),
         channels.ListChannels: Operation((OfKind(lambda request: request.kind, "list"),)),
         channels.OpenChannel: _named("open"),
         channels.DeleteChannel: _named("delete"),
@@ -387,7 +398,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         access.ChangePassword: _on_realm("me.password"),
         access.ResetPassword: _on_realm("user.change", _its_name),
         access.AddUser: _on_realm("user.change", _its_name),
-        access.SetPassword: Operation((OwnPassword(),), _its_name),
+        access.SetPassword: Operation((PasswordTarget(),), _its_name),
         access.ListUsers: _on_realm("user.list"),
         access.CreateUser: _on_realm("user.change", _its_name),
         access.DeleteUser: _on_realm("user.change", _its_name),

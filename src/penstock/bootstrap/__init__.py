@@ -34,7 +34,7 @@ from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import NativeLimits, NativeListener, check_exposed
 from penstock.frontends.shared.tls import Tls
 from penstock.logs import configure_unless_done
-from penstock.runtime.access.access import Access, AccessRules
+from penstock.runtime.access.access import AccessControl, AccessRules
 from penstock.runtime.access.accounts import Accounts
 from penstock.runtime.access.audit import KINDS, Audit, AuditFile, Kind
 from penstock.runtime.access.logins import Logins
@@ -49,7 +49,7 @@ from penstock.storage.audit_file import NAMES, FileAudit
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.copying import Capture
-from penstock.storage.embedded.looking import look_at as look_at
+from penstock.storage.embedded.looking import inspect_directory as inspect_directory
 from penstock.storage.embedded.repairing import check_exists
 from penstock.storage.memory import InMemory
 from penstock.storage.secrecy import mend
@@ -100,7 +100,9 @@ def _apart(wanted: AccessSettings) -> frozenset[str]:
     return frozenset(proof for proof, users in given.items() if users == "apart")
 
 
-def access(registry: Registry, directory: Path | None, settings: Settings, clock: Clock) -> Access:
+def access(
+    registry: Registry, directory: Path | None, settings: Settings, clock: Clock
+) -> AccessControl:
     """Access control as the settings configure it. Raises ``InvalidArgument``."""
     wanted = settings.access
     rules = TokenRules(
@@ -121,7 +123,7 @@ def access(registry: Registry, directory: Path | None, settings: Settings, clock
                 files_max=wanted.audit_files,
             )
     kept = registry if wanted.mode != "off" else None
-    return Access(
+    return AccessControl(
         Accounts(
             kept,
             clock,
@@ -373,7 +375,7 @@ class Realm:
         return f"{'amqp' if self._listener.tls is None else 'amqps'}://{Address(host, bound)}"
 
     @property
-    def access(self) -> Access:
+    def access(self) -> AccessControl:
         """Users, groups and rights of this realm."""
         assert self._running is not None, "it was started"
         return self._running.access

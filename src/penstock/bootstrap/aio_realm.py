@@ -17,7 +17,7 @@ from penstock.client.connection.transport import Link
 from penstock.client.handles.opening import Opening
 from penstock.client.handles.session import Session
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.runtime.access.access import Access
+from penstock.runtime.access.access import AccessControl
 
 
 class Realm:
@@ -90,7 +90,7 @@ class Realm:
         return await asyncio.to_thread(self._open.listen_http, host, port)
 
     @property
-    def access(self) -> Access:
+    def access(self) -> AccessControl:
         """Users, groups and rights of this realm."""
         return self._open.access
 

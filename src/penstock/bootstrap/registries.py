@@ -10,7 +10,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from penstock.core import channel_types, durables, engines
-from penstock.core.channel.state import Rules
+from penstock.core.channel.state import RealmRules
 from penstock.settings import Settings
 
 
@@ -26,9 +26,9 @@ def registered(package: ModuleType, export: str) -> Mapping[str, Any]:
     return MappingProxyType(found)
 
 
-def rules(settings: Settings | None = None) -> Rules:
+def rules(settings: Settings | None = None) -> RealmRules:
     """The registries of channel types, engines and durable types, and the realm's limits."""
-    return Rules(
+    return RealmRules(
         types=registered(channel_types, "TYPE"),
         engines=registered(engines, "ENGINE"),
         kinds=registered(durables, "KIND"),

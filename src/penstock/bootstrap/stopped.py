@@ -18,7 +18,7 @@ from penstock.runtime.upkeep.recovery import recover
 from penstock.runtime.upkeep.verification import Finding, StoreReport, check_all
 from penstock.storage.audit_file import files_of
 from penstock.storage.disk import RealDisk
-from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.quarantine import QuarantineFolder
 from penstock.storage.embedded.repairing import (
     check_exists,
     check_records,
@@ -86,7 +86,7 @@ async def repair_store(directory: Path) -> Repaired:
     before = set(report.quarantined)
     mend_format(disk, root, holder())
     store = opened(root, disk)
-    quarantine = Quarantine(disk, root)
+    quarantine = QuarantineFolder(disk, root)
     try:
         realm = await RunningRealm.open(
             store.journal,

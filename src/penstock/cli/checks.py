@@ -90,7 +90,7 @@ def _version(name: str) -> str | None:
 
 def data_directory(directory: Path) -> Iterator[Check]:
     """Whether a realm can be served from a directory; nothing is made or changed in it."""
-    from penstock.bootstrap import look_at
+    from penstock.bootstrap import inspect_directory
 
     existing = directory
     while not existing.exists() and existing != existing.parent:
@@ -107,7 +107,7 @@ def data_directory(directory: Path) -> Iterator[Check]:
         yield Check("data", "ok", f"{directory} is not there; `penstock serve` makes it")
         return
     try:
-        look = look_at(directory)
+        look = inspect_directory(directory)
     except PenstockError as error:
         yield Check("data", "failed", str(error), "check its owner and its disk")
         return

@@ -31,7 +31,14 @@ from penstock.core.vocabulary.errors import (
     Trimmed,
     Unknown,
 )
-from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Record, Registry, StorageEngine
+from penstock.core.vocabulary.ports import (
+    Blobs,
+    Clock,
+    Journal,
+    Registry,
+    StorageEngine,
+    VersionedRecord,
+)
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 
@@ -164,11 +171,11 @@ class ClusterNode:
     async def _look(self, registry: Registry) -> None:
         """Read all claims, and then all members: who claims relies on this order."""
         began_us = self._clock.steady_us()
-        claims: dict[int, Record] = {}
+        claims: dict[int, VersionedRecord] = {}
         for shard in range(self._shards):
             if (record := await registry.get(f"{SHARDS}{shard}")) is not None:
                 claims[shard] = record
-        members: dict[str, Record] = {}
+        members: dict[str, VersionedRecord] = {}
         for key in await registry.list(MEMBERS):
             if (record := await registry.get(key)) is not None:
                 members[key.removeprefix(MEMBERS)] = record

@@ -13,14 +13,14 @@ from penstock.api.joins import Redriven
 from penstock.api.realm import RealmInfo
 from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
-from penstock.core.channel.state import Rules
-from penstock.core.realm.directory import Directory, PublishingPaused
+from penstock.core.channel.state import RealmRules
+from penstock.core.realm.directory import Directory, PublishingPauseSet
 from penstock.core.vocabulary.errors import IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Digest, Edit
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
-from penstock.runtime.access.access import Access
+from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.open_connections import OpenConnections
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
@@ -33,19 +33,19 @@ from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.transfer.backups import Backups
 from penstock.runtime.transfer.exports import Exports
 from penstock.runtime.transfer.imports import Imports
-from penstock.runtime.upkeep.recovery import Recovered, index_keys, recover
+from penstock.runtime.upkeep.recovery import RecoveredRealm, index_keys, recover
 from penstock.runtime.upkeep.repair_growing_files import mend_files
 from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
 from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.joins import Joins
+from penstock.runtime.writer.joins import JoinOperations
 from penstock.runtime.writer.placement import MemoryLimits, Placing
 from penstock.runtime.writer.redrive import MayPublish, Redriving
 from penstock.runtime.writer.requests import PublishBatches, Reply
 from penstock.runtime.writer.schedules import Alarm
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.stages import CommitStaged, Stages
-from penstock.runtime.writer.transactions import Transactions
-from penstock.runtime.writer.with_files import act_reading
+from penstock.runtime.writer.transactions import TransactionOperations
+from penstock.runtime.writer.with_files import with_open_files
 
 _log = structlog.get_logger("penstock.realm")
 
@@ -70,7 +70,7 @@ class RunningRealm:
 
     def __init__(
         self,
-        recovered: Recovered,
+        recovered: RecoveredRealm,
         journal: Journal,
         blobs: Blobs,
         pages: Pages,
@@ -124,8 +124,8 @@ class RunningRealm:
         self.imports = Imports(
             self.shard, blobs, clock, offload, self.directory.rules, limits.memory
         )
-        self.transactions = Transactions(self.shard, self.stages, limits.event_bytes_max)
-        self.joins = Joins(self.shard)
+        self.transactions = TransactionOperations(self.shard, self.stages, limits.event_bytes_max)
+        self.joins = JoinOperations(self.shard)
         self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock)
         self.shard.on_scheduled = self._alarm.changed.set
@@ -133,7 +133,7 @@ class RunningRealm:
         self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
             self.shard.quarantine(channel_id, command)
-        self.access = Access.off(clock)
+        self.access = AccessControl.off(clock)
         """Users and rights; replaced before the first client connects."""
         self.connections = OpenConnections()
         self.pipeline_folders: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class RunningRealm:
         journal: Journal,
         blobs: Blobs,
         pages: Pages,
-        rules: Rules,
+        rules: RealmRules,
         clock: Clock,
         offload: Offload,
         *,
@@ -350,7 +350,9 @@ class RunningRealm:
             return group.state.opened(channel_id)
 
         channel_id = await self.shard.act(look)  # a new capacity may move what is in files (SEM T7)
-        opened: ChannelOpened = await act_reading(self.shard, self.dispatch.files, channel_id, edit)
+        opened: ChannelOpened = await with_open_files(
+            self.shard, self.dispatch.files, channel_id, edit
+        )
         return opened
 
     async def list_channels(self, kind: Kind = "channel") -> list[str]:
@@ -430,7 +432,7 @@ class RunningRealm:
 
         def pause(group: Group) -> None:
             if self.directory.publishing_paused != paused:
-                group.realm_fact(0, PublishingPaused(paused))
+                group.realm_fact(0, PublishingPauseSet(paused))
 
         await self.shard.act(pause)
 
@@ -503,7 +505,7 @@ def _store_closing(group: Group) -> None:
             group.realm_fact(channel_id, fact)
 
 
-def _keep_unknown(recovered: Recovered) -> None:
+def _keep_unknown(recovered: RecoveredRealm) -> None:
     """Keep segments none of whose events are known, because the fact about them may be damaged (SEM
     S1). A tail torn by a crash is no reason: it comes after the facts about all segments."""
     for store in recovered.state.stores.values():
@@ -515,7 +517,7 @@ def _keep_unknown(recovered: Recovered) -> None:
             )
 
 
-async def _remove_strays(recovered: Recovered, blobs: Blobs) -> None:
+async def _remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
     """Segments that were written and never recorded: a crash came between.
 
     Their events are in the journal still. Where something is damaged, nothing is removed, and

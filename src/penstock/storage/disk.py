@@ -31,7 +31,7 @@ PRIVATE_FILE = 0o600
 PRIVATE_DIRECTORY = 0o700
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """One name in a directory."""
 
     name: str
@@ -84,7 +84,7 @@ class Disk(Protocol):
 
     def unlink(self, path: str) -> None: ...
 
-    def list(self, path: str) -> list[Entry]:
+    def list(self, path: str) -> list[DirectoryEntry]:
         """The entries of a directory by name. ``FileNotFoundError`` if it does not exist."""
         ...
 
@@ -193,10 +193,10 @@ class RealDisk:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
-    def list(self, path: str) -> list[Entry]:
+    def list(self, path: str) -> list[DirectoryEntry]:
         with os.scandir(path) as found:
             entries = [
-                Entry(
+                DirectoryEntry(
                     entry.name,
                     entry.stat(follow_symlinks=False).st_size,
                     entry.is_dir(follow_symlinks=False),

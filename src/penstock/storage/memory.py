@@ -27,8 +27,8 @@ from penstock.core.vocabulary.ports import (
     DamagedBody,
     JournalInfo,
     PagesInfo,
-    Place,
-    Record,
+    PageSlot,
+    VersionedRecord,
 )
 from penstock.storage.blob_names import check_blob_name
 from penstock.storage.watching import Watches
@@ -166,21 +166,21 @@ class MemoryPages:
     """:class:`~penstock.core.vocabulary.ports.Pages` in dictionaries, lost with the process."""
 
     def __init__(self) -> None:
-        self._channels: dict[int, dict[Place, bytes]] = {}
+        self._channels: dict[int, dict[PageSlot, bytes]] = {}
         self._ends: dict[int, int] = {}
-        self._pending: list[tuple[int, Place, Buffer]] = []
+        self._pending: list[tuple[int, PageSlot, Buffer]] = []
         self._closed = False
 
     async def reserve(self, channel: int, sizes: Sequence[int]) -> None:
         """Nothing to do: there is no disk that could be full."""
         self._check_open()
 
-    def allocate(self, channel: int, body: Buffer) -> Place:
+    def allocate(self, channel: int, body: Buffer) -> PageSlot:
         """See :meth:`penstock.core.vocabulary.ports.Pages.allocate`."""
         self._check_open()
         size, offset = memoryview(body).nbytes, self._ends.get(channel, 0)
         self._ends[channel] = offset + (size // 8 + 1) * 8
-        place = Place(1, offset, size, xxh3_64_intdigest(body))
+        place = PageSlot(1, offset, size, xxh3_64_intdigest(body))
         self._pending.append((channel, place, body))
         return place
 
@@ -191,14 +191,14 @@ class MemoryPages:
             self._channels.setdefault(channel, {})[place] = bytes(body)
         self._pending.clear()
 
-    def view(self, channel: int, place: Place) -> memoryview:
+    def view(self, channel: int, place: PageSlot) -> memoryview:
         """See :meth:`penstock.core.vocabulary.ports.Pages.view`."""
         body = self._channels.get(channel, {}).get(place)
         if body is None:
             raise Damaged(f"channel {channel} has no body at byte {place.offset} in memory")
         return memoryview(body)
 
-    async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
+    async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
         """The bodies that are missing. Bodies in memory cannot be damaged."""
         self._check_open()
         held = self._channels.get(channel, {})
@@ -210,12 +210,12 @@ class MemoryPages:
         ]
 
     async def restore(
-        self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
+        self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
     ) -> None:
         """Nothing to do: memory is empty at the start."""
         self._check_open()
 
-    async def release(self, channel: int, places: Sequence[Place]) -> None:
+    async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Pages.release`."""
         self._check_open()
         held, gone = self._channels.get(channel, {}), set(places)
@@ -248,10 +248,10 @@ class MemoryRegistry:
     """A :class:`~penstock.core.vocabulary.ports.Registry` in a dictionary."""
 
     def __init__(self) -> None:
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, VersionedRecord] = {}
         self._watches = Watches()
 
-    async def get(self, key: str) -> Record | None:
+    async def get(self, key: str) -> VersionedRecord | None:
         return self._records.get(key)
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
@@ -262,7 +262,7 @@ class MemoryRegistry:
         version = held.version if held is not None else 0
         if version != expected:
             raise Conflict(f"{key!r} is at version {version}, not {expected}")
-        record = Record(version + 1, bytes(value))
+        record = VersionedRecord(version + 1, bytes(value))
         self._records[key] = record
         self._watches.note(key, record)
         return record.version

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from penstock.core.vocabulary.ports import Buffer
-from penstock.storage.disk import Disk, Entry
+from penstock.storage.disk import DirectoryEntry, Disk
 
 
 class OverlayDisk:
@@ -89,16 +89,16 @@ class OverlayDisk:
         self._changed.pop(path, None)
         self._removed.add(path)
 
-    def list(self, path: str) -> list[Entry]:
+    def list(self, path: str) -> list[DirectoryEntry]:
         found = {entry.name: entry for entry in self._listed(path)}
         for changed, content in self._changed.items():
             parent, _, name = changed.rpartition("/")
             if parent == path:
-                found[name] = Entry(name, len(content), is_directory=False)
+                found[name] = DirectoryEntry(name, len(content), is_directory=False)
         for directory in self._directories:
             parent, _, name = directory.rpartition("/")
             if parent == path:
-                found.setdefault(name, Entry(name, 0, is_directory=True))
+                found.setdefault(name, DirectoryEntry(name, 0, is_directory=True))
         return sorted(found.values())
 
     def make_directory(self, path: str, *, private: bool = False) -> None:
@@ -127,7 +127,7 @@ class OverlayDisk:
             self._changed[path] = bytearray(content)
         return self._changed[path]
 
-    def _listed(self, path: str) -> Sequence[Entry]:
+    def _listed(self, path: str) -> Sequence[DirectoryEntry]:
         try:
             entries = self._disk.list(path)
         except FileNotFoundError:

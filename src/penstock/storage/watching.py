@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from weakref import ReferenceType, ref
 
-from penstock.core.vocabulary.ports import Change, Record
+from penstock.core.vocabulary.ports import Change, VersionedRecord
 
 
 class Watch:
@@ -17,10 +17,10 @@ class Watch:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._waiting: dict[str, Record | None] = {}
+        self._waiting: dict[str, VersionedRecord | None] = {}
         self._changed = asyncio.Event()
 
-    def note(self, key: str, record: Record | None) -> None:
+    def note(self, key: str, record: VersionedRecord | None) -> None:
         if key.startswith(self._prefix):
             self._waiting[key] = record
             self._changed.set()
@@ -47,7 +47,7 @@ class Watches:
         self._open.append(ref(watch))
         return watch
 
-    def note(self, key: str, record: Record | None) -> None:
+    def note(self, key: str, record: VersionedRecord | None) -> None:
         found = [(held, watch) for held in self._open if (watch := held()) is not None]
         for _, watch in found:
             watch.note(key, record)

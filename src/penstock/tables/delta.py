@@ -110,18 +110,18 @@ class DeltaLog:
     # --- commits -------------------------------------------------------------------------
 
     @contextmanager
-    def new_file(self, partition: str) -> Iterator[_NewFile]:
+    def new_file(self, partition: str) -> Iterator[_NewDeltaFile]:
         name = f"part-{uuid.uuid4().hex}.parquet"
         path = f"{partition}/{name}" if partition else name
         if not is_local(self.uri):
             with self._filesystem.open_output_stream(f"{self._root}/{path}") as sink:
-                file = _NewFile(path, sink)
+                file = _NewDeltaFile(path, sink)
                 yield file
             file.size = self._filesystem.get_file_info(f"{self._root}/{path}").size
             return
         folder = Folder(self._root)
         sink = folder.create(path)
-        file = _NewFile(path, sink)
+        file = _NewDeltaFile(path, sink)
         try:
             yield file
         except BaseException:
@@ -251,7 +251,7 @@ class DeltaLog:
         return len(gone)
 
 
-class _NewFile:
+class _NewDeltaFile:
     def __init__(self, path: str, sink: Any) -> None:
         self.path = path
         self.sink = sink

@@ -194,10 +194,10 @@ class ParquetLog:
     # --- commits -------------------------------------------------------------------------
 
     @contextmanager
-    def new_file(self, partition: str) -> Iterator[_NewFile]:
+    def new_file(self, partition: str) -> Iterator[_NewParquetFile]:
         name = f"{uuid.uuid4().hex}.parquet"
         sink = self._folder.create(f"{ASIDE}/{name}")
-        file = _NewFile(f"{partition}/{name}" if partition else name, sink)
+        file = _NewParquetFile(f"{partition}/{name}" if partition else name, sink)
         try:
             yield file
         except BaseException:
@@ -290,7 +290,7 @@ class ParquetLog:
         return [path for path in paths if self._folder.age_s(path) >= hours * 3_600]
 
 
-class _NewFile:
+class _NewParquetFile:
     def __init__(self, path: str, sink: Any) -> None:
         self.path = path
         self.sink = sink

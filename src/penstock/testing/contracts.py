@@ -36,9 +36,9 @@ from penstock.core.vocabulary.ports import (
     Journal,
     Pages,
     PagesInfo,
-    Place,
-    Record,
+    PageSlot,
     Registry,
+    VersionedRecord,
 )
 
 
@@ -275,7 +275,7 @@ class RegistryContract(ABC):
         assert await registry.get("test/a") is None
         assert await registry.cas("test/a", 0, b"one") == 1
         assert await registry.cas("test/a", 1, b"") == 2
-        assert await registry.get("test/a") == Record(2, b"")
+        assert await registry.get("test/a") == VersionedRecord(2, b"")
 
     async def check_who_is_late_changes_nothing(self) -> None:
         registry = await self.open()
@@ -283,7 +283,7 @@ class RegistryContract(ABC):
         for expected in (0, 2):
             await raises(Conflict, registry.cas("test/a", expected, b"two"))
         await raises(Conflict, registry.cas("test/b", 1, b"two"))
-        assert await registry.get("test/a") == Record(1, b"one")
+        assert await registry.get("test/a") == VersionedRecord(1, b"one")
         assert await registry.get("test/b") is None
 
     async def check_a_key_is_deleted_by_who_knows_its_version(self) -> None:
@@ -293,14 +293,14 @@ class RegistryContract(ABC):
         for expected in (0, 2):
             await raises(Conflict, registry.delete("test/a", expected))
         await raises(Conflict, registry.delete("test/none", 1))
-        assert await registry.get("test/a") == Record(1, b"one")
+        assert await registry.get("test/a") == VersionedRecord(1, b"one")
         await registry.delete("test/a", 1)
         await registry.delete("test/a", 0)
         assert await registry.get("test/a") is None
         assert list(await registry.list("test/")) == ["test/b"]
         await raises(Conflict, registry.cas("test/a", 1, b"two"))
         assert await registry.cas("test/a", 0, b"again") == 1
-        assert await registry.get("test/a") == Record(1, b"again")
+        assert await registry.get("test/a") == VersionedRecord(1, b"again")
 
     async def check_keys_list_in_order(self) -> None:
         registry = await self.open()
@@ -321,9 +321,9 @@ class RegistryContract(ABC):
         await registry.cas("test/a", 0, b"before")
         changes = registry.watch("test/")
         await registry.cas("test/a", 1, b"one")
-        assert await _next(changes.__anext__()) == ("test/a", Record(2, b"one"))
+        assert await _next(changes.__anext__()) == ("test/a", VersionedRecord(2, b"one"))
         await registry.cas("test/b", 0, b"two")
-        assert await _next(changes.__anext__()) == ("test/b", Record(1, b"two"))
+        assert await _next(changes.__anext__()) == ("test/b", VersionedRecord(1, b"two"))
 
     async def check_watch_wakes_who_waits(self) -> None:
         registry = await self.open()
@@ -332,7 +332,7 @@ class RegistryContract(ABC):
             waiting = group.create_task(_next(changes.__anext__()))
             await registry.cas("test/b", 0, b"not this")
             await registry.cas("test/a", 0, b"this")
-        assert waiting.result() == ("test/a", Record(1, b"this"))
+        assert waiting.result() == ("test/a", VersionedRecord(1, b"this"))
 
 
 class PagesContract(ABC):
@@ -511,14 +511,14 @@ async def raises(kind: type[PenstockError], call: Awaitable[object]) -> Penstock
 
 async def _put(
     pages: Pages, channel: int, bodies: Sequence[bytes], *, sync: bool = True
-) -> list[Place]:
+) -> list[PageSlot]:
     await pages.reserve(channel, [len(body) for body in bodies])
     places = [pages.allocate(channel, body) for body in bodies]
     await pages.flush(sync=sync)
     return places
 
 
-def _refused(pages: Pages, channel: int, place: Place) -> None:
+def _refused(pages: Pages, channel: int, place: PageSlot) -> None:
     try:
         pages.view(channel, place)
     except Damaged:

@@ -16,7 +16,7 @@ from random import Random
 from typing import NamedTuple
 
 from penstock.core.vocabulary.ports import Buffer
-from penstock.storage.disk import Entry, LockHeld
+from penstock.storage.disk import DirectoryEntry, LockHeld
 
 SECTOR = 512
 """Bytes that a power cut writes all or not at all."""
@@ -296,9 +296,9 @@ class FaultyDisk:
             self.free_bytes += len(node.live)
         directory.apply({name: None})
 
-    def list(self, path: str) -> list[Entry]:
+    def list(self, path: str) -> list[DirectoryEntry]:
         return sorted(
-            Entry(name, len(node.live), isinstance(node, _Directory))
+            DirectoryEntry(name, len(node.live), isinstance(node, _Directory))
             for name, node in self._directory(path).live.items()
         )
 

@@ -37,7 +37,7 @@ from penstock.core.vocabulary.ports import (
     EngineHealth,
     JournalInfo,
     Offload,
-    Record,
+    VersionedRecord,
     inline,
 )
 from penstock.storage.memory import MemoryBlobs, MemoryRegistry
@@ -406,7 +406,7 @@ class EngineRegistry:
         self._records = records
         self._asking = asking
 
-    async def get(self, key: str) -> Record | None:
+    async def get(self, key: str) -> VersionedRecord | None:
         return await self._asking.patiently(lambda: at_once(self._records.get(key)))
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
@@ -421,7 +421,9 @@ class EngineRegistry:
                 may_be_done = True
                 await self._asking.pause()
             except Conflict:
-                if may_be_done and await self.get(key) == Record(expected + 1, bytes(value)):
+                if may_be_done and await self.get(key) == VersionedRecord(
+                    expected + 1, bytes(value)
+                ):
                     return expected + 1
                 raise
 

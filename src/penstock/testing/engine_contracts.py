@@ -19,7 +19,7 @@ from penstock.core.vocabulary.errors import (
     Trimmed,
     Unknown,
 )
-from penstock.core.vocabulary.ports import Block, Journal, Record, Registry, StorageEngine
+from penstock.core.vocabulary.ports import Block, Journal, Registry, StorageEngine, VersionedRecord
 from penstock.testing.contracts import blocks_of, raises
 
 T = TypeVar("T")
@@ -268,7 +268,7 @@ class EngineContract(ABC):
         for version in range(3):
             won = await _raced(registries, "test/a", version)
             record = await registries[0].get("test/a")
-            assert record == Record(version + 1, won), (record, won)
+            assert record == VersionedRecord(version + 1, won), (record, won)
 
     async def check_a_key_deleted_by_one_is_gone_for_all(self) -> None:
         registry, other = [await (await self.engine()).registry() for _ in range(2)]
@@ -340,10 +340,10 @@ class EngineContract(ABC):
             key, value = f"test/{number}", b"mine %d" % number
             fates.draw(drawn)
             assert await _soon(registry.cas(key, 0, value)) == 1, drawn
-            assert await other.get(key) == Record(1, value), drawn
+            assert await other.get(key) == VersionedRecord(1, value), drawn
             fates.draw(drawn)
             assert await _soon(registry.cas(key, 1, value)) == 2, drawn
-            assert await other.get(key) == Record(2, value), drawn
+            assert await other.get(key) == VersionedRecord(2, value), drawn
             fates.draw(drawn)
             await _soon(registry.delete(key, 2))
             assert await other.get(key) is None, drawn
@@ -359,7 +359,7 @@ class EngineContract(ABC):
             await raises(Conflict, _soon(registry.cas(key, 0, b"mine")))
             fates.draw(drawn)
             await raises(Conflict, _soon(registry.delete(key, 7)))
-            assert await other.get(key) == Record(1, b"theirs"), drawn
+            assert await other.get(key) == VersionedRecord(1, b"theirs"), drawn
 
     async def check_what_it_says_of_itself(self) -> None:
         engine = await self.engine()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable
 
-from penstock.core.channel.channel import Channel
-from penstock.core.channel.state import Rules
+from penstock.core.channel.channel import ChannelMachine
+from penstock.core.channel.state import RealmRules
 from penstock.core.durable.lanes import AssignLanes
 from penstock.core.ids.id_lists import ids_in, listed
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Finished
+from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, ReportEnd
 from penstock.core.vocabulary.messages import (
     Cause,
     Command,
@@ -29,7 +29,7 @@ from penstock.core.vocabulary.messages import (
 class Play:
     """A channel, and the facts it recorded in the order in which a shard would store them."""
 
-    def __init__(self, channel: Channel, *, now_us: int = 1_700_000_000_000_000) -> None:
+    def __init__(self, channel: ChannelMachine, *, now_us: int = 1_700_000_000_000_000) -> None:
         self.channel = channel
         self.now_us = now_us
         self.definition = channel.state.definition
@@ -44,7 +44,7 @@ class Play:
         """The answer to the last command."""
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> RealmRules:
         return self.channel.state.rules
 
     def wait(self, ms: int) -> None:
@@ -142,7 +142,7 @@ class Play:
         return decided.answer
 
     def _rebuild(self) -> None:
-        self.channel = Channel(self.channel.state.name, self.definition, self.rules)
+        self.channel = ChannelMachine(self.channel.state.name, self.definition, self.rules)
         for fact in self.recorded:
             self.channel.apply(fact)
         self.channel.recovered()
@@ -187,4 +187,4 @@ def redelivered(effects: list[Effect]) -> dict[int, int]:
 
 def finished(effects: list[Effect]) -> list[int]:
     """The subscriptions whose browse has ended, or whose demand is met."""
-    return [effect.subscription for effect in effects if isinstance(effect, Finished)]
+    return [effect.subscription for effect in effects if isinstance(effect, ReportEnd)]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.holding import Hold
+from penstock.core.channel.holding import HoldEvents
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
+    AddDurable,
+    AddSubscriber,
     Cause,
-    CreateDurable,
-    Credit,
-    Demand,
     Detach,
+    GrantCredit,
     RollBack,
-    Subscribe,
+    SetDemand,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, dying, left, outstanding, play_of
@@ -36,7 +36,7 @@ def test_a_subscriber_with_credit_gets_what_was_published(
     publishes: int, count: int, engine: str
 ) -> None:
     play = play_of(capacity=10, engine=engine)
-    play.do(Subscribe(1, "s", 0, credit=1_000))
+    play.do(AddSubscriber(1, "s", 0, credit=1_000))
 
     assert pipelined(play, publishes, count) == {1: list(range(50))}
     state = play.channel.state
@@ -49,7 +49,7 @@ def test_a_subscriber_with_credit_gets_what_was_published(
 @pytest.mark.spec("T3", "J2")
 def test_on_the_jms_engine_a_selector_and_a_lost_connection_are_no_hindrance() -> None:
     play = play_of(capacity=1, engine="jms")
-    play.do(Subscribe(1, "s", 0, credit=1_000, confirms=True, selector="even"))
+    play.do(AddSubscriber(1, "s", 0, credit=1_000, confirms=True, selector="even"))
     for _ in range(5):
         play.step(publish(2, matched={"even": (span(0),)}))
 
@@ -62,13 +62,13 @@ def test_on_the_jms_engine_a_selector_and_a_lost_connection_are_no_hindrance() -
 @pytest.mark.spec("T3")
 def test_who_has_no_credit_does_not_hold_anything_back() -> None:
     play = play_of(capacity=10)
-    play.do(Subscribe(1, "s", 0, credit=4))
-    play.do(Subscribe(2, "t", 0))
+    play.do(AddSubscriber(1, "s", 0, credit=4))
+    play.do(AddSubscriber(2, "t", 0))
 
     assert pipelined(play, 30) == {1: [0, 1, 2, 3]}
     assert list(play.channel.state.stored) == list(range(20, 30))
-    assert delivered(play.do(Credit(1, 100))) == {1: list(range(20, 30))}
-    assert delivered(play.do(Credit(2, 1))) == {2: [20]}
+    assert delivered(play.do(GrantCredit(1, 100))) == {1: list(range(20, 30))}
+    assert delivered(play.do(GrantCredit(2, 1))) == {2: [20]}
 
 
 @pytest.mark.spec("T3")
@@ -104,16 +104,16 @@ def test_what_has_made_room_and_is_given_back_does_not_come_again(kind: str) -> 
     assert again == {}
     play.do(Detach(1))
 
-    assert delivered(play.do(Attach("d", 2, "s2"))) == {2: [4, 5]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2"))) == {2: [4, 5]}
 
 
 @pytest.mark.spec("T3", "D11")
 def test_lanes_are_known_of_what_has_made_room() -> None:
     play = play_of(capacity=2)
     play.lane_of = lambda event_id: event_id % 2
-    play.do(CreateDurable("d", "serial", order_by="k"))
-    play.do(Attach("d", 1, "s1", 3))
-    play.do(Attach("d", 2, "s2", 3))
+    play.do(AddDurable("d", "serial", order_by="k"))
+    play.do(TakeSeat("d", 1, "s1", 3))
+    play.do(TakeSeat("d", 2, "s2", 3))
 
     assert pipelined(play, 8) == {1: [0, 2, 4], 2: [1, 3, 5]}
     assert outstanding(play) == [6, 7]
@@ -124,9 +124,9 @@ def test_lanes_are_known_of_what_has_made_room() -> None:
 @pytest.mark.spec("T3", "Q1")
 def test_readers_of_a_queue_get_what_they_want_of_it() -> None:
     play = play_of(kind="queue", capacity=2)
-    play.do(Attach("", 1, "s1", 10, selector="even"))
-    play.do(Attach("", 2, "s2", 10, pull=True))
-    play.do(Demand(2, 2))
+    play.do(TakeSeat("", 1, "s1", 10, selector="even"))
+    play.do(TakeSeat("", 2, "s2", 10, pull=True))
+    play.do(SetDemand(2, 2))
     for _ in range(4):
         play.step(publish(2, matched={"even": (span(0),)}))
 
@@ -136,8 +136,8 @@ def test_readers_of_a_queue_get_what_they_want_of_it() -> None:
 @pytest.mark.spec("T3", "T6", "T8")
 def test_what_goes_by_is_dead_or_evicted_all_the_same() -> None:
     play = dying(capacity=2)
-    play.do(CreateDurable("d", "shared"))
-    play.do(Attach("d", 1, "s1", 10))
+    play.do(AddDurable("d", "shared"))
+    play.do(TakeSeat("d", 1, "s1", 10))
 
     assert pipelined(play, 5) == {1: [0, 1, 2, 3, 4]}
     assert left(play)[:3] == [(Cause.EVICTED, [n], [n]) for n in range(3)]
@@ -147,10 +147,10 @@ def test_what_goes_by_is_dead_or_evicted_all_the_same() -> None:
 @pytest.mark.spec("T3")
 def test_a_browse_and_a_client_that_holds_the_durable_do_not_see_it() -> None:
     play = durable_play("shared", capacity=2)
-    play.do(Attach("d", 1, "s1", sole=True))
+    play.do(TakeSeat("d", 1, "s1", sole=True))
     play.do(publish(2))
-    play.do(Hold(1, span(0, 9)))
-    play.do(Subscribe(2, "b", 0, stop_id=9, credit=100))
+    play.do(HoldEvents(1, span(0, 9)))
+    play.do(AddSubscriber(2, "b", 0, stop_id=9, credit=100))
 
     assert pipelined(play, 5) == {2: [5, 6]}
     assert not play.channel.state.leaving
@@ -159,7 +159,7 @@ def test_a_browse_and_a_client_that_holds_the_durable_do_not_see_it() -> None:
 @pytest.mark.spec("T3")
 def test_it_goes_once_those_who_were_there_are_gone() -> None:
     play = play_of(capacity=2)
-    play.do(Subscribe(1, "s", 0, credit=10))
+    play.do(AddSubscriber(1, "s", 0, credit=10))
     play.step(publish(5))
     play.step(Detach(1))
 
@@ -170,6 +170,6 @@ def test_it_goes_once_those_who_were_there_are_gone() -> None:
 @pytest.mark.spec("K4")
 def test_states_that_are_merged_do_not_go_by() -> None:
     play = play_of(engine="merge", keys={"k": 1}, capacity=2)
-    play.do(Subscribe(1, "s", 0, credit=10))
+    play.do(AddSubscriber(1, "s", 0, credit=10))
 
     assert pipelined(play, 5) == {1: [3, 4]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.channel import offer, recovery
-from penstock.core.vocabulary.messages import Subscribe
+from penstock.core.vocabulary.messages import AddSubscriber
 from penstock.testing.play import publish
 from tests.core.plays import play_of
 
@@ -19,7 +19,7 @@ def test_a_channel_says_what_its_modules_say() -> None:
 def test_an_offer_is_made_once_something_has_happened() -> None:
     play = play_of(events=1)
     assert not play.channel.has_offers
-    play.channel.attend(Subscribe(1, "s", 0, credit=1), play.now_us)
+    play.channel.attend(AddSubscriber(1, "s", 0, credit=1), play.now_us)
 
     assert play.channel.has_offers
     assert len(list(offer.offer(play.channel.state))) == 1

@@ -7,27 +7,27 @@ from collections.abc import Callable
 import pytest
 
 from penstock.core.channel.dead import MOVED_EVENTS_MAX, Missed, lowest, missed, moved_at_once
-from penstock.core.channel.holding import Bury
+from penstock.core.channel.holding import BuryEvents
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
+    AddDurable,
+    AddSubscriber,
     Cause,
     Command,
-    CreateDurable,
-    Credit,
     Definition,
-    DeleteDurable,
     Digest,
     Edit,
     EndRelay,
+    GrantCredit,
     Publish,
-    Purge,
+    PurgeEvents,
     Quarantine,
-    Redrive,
+    RemoveDurable,
+    RemoveRedriven,
     RollBack,
     Storage,
-    Subscribe,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, events, publish, span
 from tests.core.plays import dying, left, play_of, reader
@@ -77,8 +77,8 @@ def test_what_a_smaller_capacity_evicts_is_dead() -> None:
 @pytest.mark.parametrize(
     ("command", "cause"),
     [
-        (Purge((span(0, 1),)), Cause.PURGED),
-        (Redrive((span(0, 1),)), Cause.REDRIVEN),
+        (PurgeEvents((span(0, 1),)), Cause.PURGED),
+        (RemoveRedriven((span(0, 1),)), Cause.REDRIVEN),
         (Quarantine((span(0, 1),)), Cause.QUARANTINED),
         (publish(1, superseded=(Span(0, 2),)), Cause.REPLACED),
     ],
@@ -145,7 +145,7 @@ def test_without_a_dead_event_store_nothing_is_dead() -> None:
 @pytest.mark.spec("T5", "Q5")
 def test_what_no_reader_of_a_queue_has_committed_is_dead() -> None:
     play = dying(kind="queue", ttl=100, retain_consumed=True)
-    play.do(Attach("", 1, "s", 2))
+    play.do(TakeSeat("", 1, "s", 2))
     play.do(publish(3))
     play.do(Ack(1, (span(0),)))
     play.wait(100)
@@ -167,7 +167,7 @@ def expired(play: Play) -> list[int]:
 @pytest.mark.spec("T6")
 def test_with_no_durable_every_event_is_unconsumed_though_a_subscriber_saw_it() -> None:
     play = dying(ttl=1_000)
-    play.do(Subscribe(1, "s", 0, credit=9))
+    play.do(AddSubscriber(1, "s", 0, credit=9))
     assert delivered(play.do(publish(2))) == {1: [0, 1]}
 
     assert expired(play) == [0, 1]
@@ -187,7 +187,7 @@ def test_with_one_durable_what_it_has_not_acknowledged_is_dead(kind: str) -> Non
 @pytest.mark.spec("T6")
 def test_a_filtered_durable_that_does_not_match_does_not_count() -> None:
     play = dying(ttl=1_000)
-    play.do(CreateDurable("even", "shared", selector="even"))
+    play.do(AddDurable("even", "shared", selector="even"))
     play.do(publish(4, matched={"even": (Span(0, 1), Span(2, 3))}))
 
     assert expired(play) == [0, 2]
@@ -196,7 +196,7 @@ def test_a_filtered_durable_that_does_not_match_does_not_count() -> None:
 @pytest.mark.spec("T6")
 def test_a_durable_that_began_later_does_not_count_for_what_came_before() -> None:
     play = dying(ttl=1_000, events=2)
-    play.do(CreateDurable("d", "shared", start_id=2))
+    play.do(AddDurable("d", "shared", start_id=2))
     play.do(publish(2))
 
     assert expired(play) == [2, 3]
@@ -221,7 +221,7 @@ def test_in_a_mix_one_durable_that_misses_an_event_is_enough() -> None:
 def test_the_same_holds_for_what_is_evicted() -> None:
     play = dying(capacity=4, retain_consumed=True)
     reader(play, "shared", "shared", 1)
-    play.do(CreateDurable("odd", "shared", selector="odd"))
+    play.do(AddDurable("odd", "shared", selector="odd"))
     odd = {"odd": (Span(1, 2), Span(3, 4))}
     play.do(publish(4, matched=odd))
     play.do(Ack(1, (span(0, 3),)))
@@ -233,8 +233,8 @@ def test_the_same_holds_for_what_is_evicted() -> None:
 @pytest.mark.spec("T6", "T3")
 def test_of_a_batch_larger_than_the_channel_what_nobody_wants_is_not_dead() -> None:
     play = dying(capacity=1)
-    play.do(CreateDurable("odd", "shared", selector="odd"))
-    play.do(CreateDurable("later", "shared", start_id=3))
+    play.do(AddDurable("odd", "shared", selector="odd"))
+    play.do(AddDurable("later", "shared", start_id=3))
     play.do(publish(6, matched={"odd": (Span(1, 2), Span(3, 4), Span(5, 6))}))
 
     assert left(play) == [(Cause.EVICTED, [0, 1, 2, 3, 4], [1, 3, 4])]
@@ -262,7 +262,7 @@ def test_who_missed_it_and_how_often_it_was_delivered_again_is_told() -> None:
 @pytest.mark.spec("T6")
 def test_a_queue_names_no_durable_of_its_own() -> None:
     play = dying(kind="queue", events=2)
-    play.do(Attach("", 1, "s"))
+    play.do(TakeSeat("", 1, "s"))
     play.do(RollBack(1, (span(1),)))
 
     assert missed(play.channel.state, (span(0, 1),)) == Missed((), ((1, (span(1),)),))
@@ -292,7 +292,7 @@ def test_events_that_expire_by_the_thousand_move_in_steps_and_are_seen_by_nobody
     play = dying(ttl=1_000)
     play.do(publish(25_000))
     play.wait(1_000)
-    browse = Subscribe(1, "s", 0, stop_id=25_000, credit=100_000)
+    browse = AddSubscriber(1, "s", 0, stop_id=25_000, credit=100_000)
     effects, steps = play.do(browse), 2  # before and after the command
     while play.channel.state.overdue:
         play.sweep()
@@ -309,7 +309,7 @@ def test_events_that_expire_by_the_thousand_move_in_steps_and_are_seen_by_nobody
 def test_publishing_goes_on_meanwhile_and_is_delivered_after() -> None:
     storage = Storage(honour_capacity=True)
     play = dying(ttl=1_000, capacity=50_000, storage=storage)
-    play.do(Subscribe(1, "s", 50_000, credit=9))
+    play.do(AddSubscriber(1, "s", 50_000, credit=9))
     play.do(publish(50_000))
     play.wait(1_000)
     assert not delivered(play.do(publish(2))), "expired events take no place and come first"
@@ -323,7 +323,7 @@ def test_publishing_goes_on_meanwhile_and_is_delivered_after() -> None:
 def test_a_capacity_lowered_far_moves_in_steps_the_oldest_first() -> None:
     play = dying(capacity=60_000)
     play.do(publish(50_000))
-    play.do(Subscribe(1, "s", 0, credit=100_000))
+    play.do(AddSubscriber(1, "s", 0, credit=100_000))
     lowered = Definition(type="persistent", dead_event_store="dead", capacity=10)
     play.do(Edit(lowered))
     while play.channel.state.overdue:
@@ -338,7 +338,7 @@ def test_a_capacity_lowered_far_moves_in_steps_the_oldest_first() -> None:
 @pytest.mark.spec("T1", "C3")
 def test_what_is_no_longer_too_old_is_delivered_again() -> None:
     play = dying(ttl=1_000)
-    play.do(Subscribe(1, "s", 0, credit=0))
+    play.do(AddSubscriber(1, "s", 0, credit=0))
     play.do(publish(50_000))
     play.wait(1_000)
     play.sweep()
@@ -347,7 +347,7 @@ def test_what_is_no_longer_too_old_is_delivered_again() -> None:
 
     assert not play.channel.state.overdue
     assert not play.channel.needs_sweep(play.now_us)
-    assert delivered(play.do(Credit(1, 1))) == {1: [play.channel.state.stored.lowest]}
+    assert delivered(play.do(GrantCredit(1, 1))) == {1: [play.channel.state.stored.lowest]}
 
 
 def test_large_events_move_fewer_at_once() -> None:
@@ -365,12 +365,12 @@ def test_copies_in_a_dead_event_store_are_counted_by_durable_and_cause(
 ) -> None:
     play = dying(capacity=4)
     for name in ("d", "e"):
-        play.do(CreateDurable(name, "shared", max_deliveries=1))
-    play.do(Attach("d", 1, "s1", 10))
+        play.do(AddDurable(name, "shared", max_deliveries=1))
+    play.do(TakeSeat("d", 1, "s1", 10))
     play.do(publish(4))
     play.do(RollBack(1, (span(0, 1),)))
-    play.do(Bury(1, (span(2),)))
-    play.do(Attach("e", 2, "s2", 10))
+    play.do(BuryEvents(1, (span(2),)))
+    play.do(TakeSeat("e", 2, "s2", 10))
     play.do(Ack(2, (span(0),)))
     play.do(RollBack(2, (span(1),)))
     play.do(publish(4))
@@ -384,14 +384,14 @@ def test_copies_in_a_dead_event_store_are_counted_by_durable_and_cause(
     assert play.channel.state.died == died
     again(play)
     assert play.channel.state.died == died
-    play.do(DeleteDurable("d"))
+    play.do(RemoveDurable("d"))
     assert play.channel.state.died == {("e", "redelivery_limit"): 1, ("", "evicted"): 2}
 
 
 @pytest.mark.spec("T10", "Q1")
 def test_what_readers_of_a_queue_bring_back_too_often_is_counted_as_theirs() -> None:
     play = dying(kind="queue", max_deliveries=1)
-    play.do(Attach("", 1, "s1", 10))
+    play.do(TakeSeat("", 1, "s1", 10))
     play.do(publish(3))
     play.do(RollBack(1, (span(0, 1),)))
 

@@ -15,20 +15,20 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
+    AddDurable,
     Cause,
     Command,
-    CreateDurable,
     Definition,
-    DeleteDurable,
     Detach,
     Edit,
-    Purge,
+    PurgeEvents,
     Quarantine,
     Removed,
+    RemoveDurable,
     RollBack,
     Storage,
     Sweep,
+    TakeSeat,
 )
 from penstock.testing.play import publish, span
 from tests.core.plays import durable_play, outstanding, play_of
@@ -39,10 +39,10 @@ COMMANDS: list[Command] = [
     AckPrevious(1, 1),
     RollBack(1, (span(0),)),
     Detach(1),
-    Attach("d", 2, "s2"),
-    CreateDurable("e", "shared"),
-    DeleteDurable("d"),
-    Purge((span(0, 9),)),
+    TakeSeat("d", 2, "s2"),
+    AddDurable("e", "shared"),
+    RemoveDurable("d"),
+    PurgeEvents((span(0, 9),)),
     Quarantine((span(0),)),
     Edit(Definition(type="persistent", capacity=1)),
     Sweep(),
@@ -65,8 +65,8 @@ def test_deciding_changes_nothing(command: Command) -> None:
         (Ack(7, (span(0),)), IllegalState),
         (RollBack(7, (span(0),)), IllegalState),
         (AckPrevious(7, 0), IllegalState),
-        (Attach("x", 2, "s"), NameDoesNotExist),
-        (DeleteDurable("x"), NameDoesNotExist),
+        (TakeSeat("x", 2, "s"), NameDoesNotExist),
+        (RemoveDurable("x"), NameDoesNotExist),
     ],
 )
 def test_a_refusal_changes_nothing(command: Command, error: type[Refused]) -> None:
@@ -81,11 +81,11 @@ def test_a_refusal_changes_nothing(command: Command, error: type[Refused]) -> No
 @pytest.mark.spec("T9")
 def test_a_purge_answers_with_what_it_removed() -> None:
     play = play_of(events=5)
-    play.do(Purge((span(1, 3),)))
+    play.do(PurgeEvents((span(1, 3),)))
     assert play.answer == 3
-    play.do(Purge((span(0, 99),)))
+    play.do(PurgeEvents((span(0, 99),)))
     assert play.answer == 2
-    play.do(Purge((span(0, 99),)))
+    play.do(PurgeEvents((span(0, 99),)))
 
     assert play.answer == 0
     assert play.channel.state.counters.purged == 5

@@ -6,12 +6,12 @@ import pytest
 
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
-    CreateDurable,
-    Credit,
+    AddDurable,
+    AddSubscriber,
     Detach,
-    Lose,
-    Subscribe,
+    Disconnect,
+    GrantCredit,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live
@@ -22,16 +22,16 @@ TIMEOUT_MS = 60_000
 def absent(*, events: int = 3) -> Play:
     """A subscriber has got 0 and 1 and lost its connection; ``events`` more are published."""
     play = jms()
-    play.do(Subscribe(1, "s", 0, credit=100))
+    play.do(AddSubscriber(1, "s", 0, credit=100))
     play.do(publish(2))
-    play.do(Lose(1))
+    play.do(Disconnect(1))
     if events:
         play.do(publish(events))
     return play
 
 
 def back(play: Play, start_id: int = 0) -> dict[int, list[int]]:
-    return delivered(play.do(Subscribe(2, "s", start_id, credit=100, resumes=1)))
+    return delivered(play.do(AddSubscriber(2, "s", start_id, credit=100, resumes=1)))
 
 
 @pytest.mark.spec("J5")
@@ -67,7 +67,7 @@ def test_the_window_ends() -> None:
 @pytest.mark.spec("J5")
 def test_a_subscriber_that_closes_keeps_nothing() -> None:
     play = jms()
-    play.do(Subscribe(1, "s", 0, credit=0))
+    play.do(AddSubscriber(1, "s", 0, credit=0))
     play.do(publish(2))
 
     play.do(Detach(1))
@@ -110,18 +110,18 @@ def test_a_long_ttl_ends_too() -> None:
 @pytest.mark.spec("J5")
 def test_what_was_sent_and_has_not_arrived_is_sent_again() -> None:
     play = jms()
-    play.do(Subscribe(1, "s", 0, credit=100, confirms=True))
+    play.do(AddSubscriber(1, "s", 0, credit=100, confirms=True))
     play.do(publish(5))
     assert live(play) == [0, 1, 2, 3, 4]
-    play.do(Credit(1, 0, next_id=2))
+    play.do(GrantCredit(1, 0, next_id=2))
     assert live(play) == [2, 3, 4]
 
-    play.do(Lose(1))
+    play.do(Disconnect(1))
 
-    assert delivered(play.do(Subscribe(2, "s", 3, credit=100, confirms=True, resumes=1))) == {
+    assert delivered(play.do(AddSubscriber(2, "s", 3, credit=100, confirms=True, resumes=1))) == {
         2: [3, 4]
     }
-    play.do(Credit(2, 0, next_id=5))
+    play.do(GrantCredit(2, 0, next_id=5))
     assert live(play) == []
     assert conserved(play)
 
@@ -131,16 +131,16 @@ def test_what_was_sent_and_has_not_arrived_is_sent_again() -> None:
 def test_what_has_arrived_out_of_order_is_not_sent_again(told: str) -> None:
     """Though it is kept for others."""
     play = jms()
-    play.do(CreateDurable("d", "shared"))
-    play.do(Subscribe(1, "s", 0, credit=100, confirms=True))
+    play.do(AddDurable("d", "shared"))
+    play.do(AddSubscriber(1, "s", 0, credit=100, confirms=True))
     play.do(publish(5))
     arrived = (span(1), span(3))
     if told == "before":
-        play.do(Credit(1, 0, arrived=arrived))
-        play.do(Lose(1))
+        play.do(GrantCredit(1, 0, arrived=arrived))
+        play.do(Disconnect(1))
     else:
-        play.do(Lose(1, arrived))
-    play.do(Credit(1, 0, arrived=arrived))  # on its way when the connection was lost
+        play.do(Disconnect(1, arrived))
+    play.do(GrantCredit(1, 0, arrived=arrived))  # on its way when the connection was lost
     play.do(publish(1))
 
     assert back(play) == {2: [0, 2, 4, 5]}
@@ -151,10 +151,10 @@ def test_what_has_arrived_out_of_order_is_not_sent_again(told: str) -> None:
 @pytest.mark.spec("J5")
 def test_what_has_arrived_out_of_order_is_kept_for_nobody() -> None:
     play = jms()
-    play.do(Subscribe(1, "s", 0, credit=100, confirms=True))
+    play.do(AddSubscriber(1, "s", 0, credit=100, confirms=True))
     play.do(publish(4))
 
-    play.do(Lose(1, (span(1), span(3))))
+    play.do(Disconnect(1, (span(1), span(3))))
     play.sweep()
 
     assert live(play) == [0, 2]
@@ -164,12 +164,12 @@ def test_what_has_arrived_out_of_order_is_kept_for_nobody() -> None:
 @pytest.mark.spec("J5")
 def test_it_may_be_back_before_its_loss_is_noticed() -> None:
     play = jms()
-    play.do(Subscribe(1, "s", 0, credit=2, confirms=True))
+    play.do(AddSubscriber(1, "s", 0, credit=2, confirms=True))
     play.do(publish(4))
 
     assert back(play, 1) == {2: [1, 2, 3]}
 
-    play.do(Lose(1))
+    play.do(Disconnect(1))
     play.do(Detach(1))
     assert delivered(play.do(publish())) == {2: [4]}
     assert play.channel.state.absent == 0
@@ -178,8 +178,8 @@ def test_it_may_be_back_before_its_loss_is_noticed() -> None:
 @pytest.mark.spec("J5", "J6")
 def test_others_are_not_held_up_and_hold_nothing_up() -> None:
     play = absent(events=0)
-    play.do(CreateDurable("d", "shared"))
-    play.do(Attach("d", 7, "w", window=100))
+    play.do(AddDurable("d", "shared"))
+    play.do(TakeSeat("d", 7, "w", window=100))
     play.do(publish(3))
     play.do(Ack(7, (span(2, 4),)))
     assert live(play) == [2, 3, 4]
@@ -197,21 +197,21 @@ def test_what_it_was_absent_too_long_for_does_not_come_though_another_still_want
     selector: str,
 ) -> None:
     play = jms()
-    play.do(CreateDurable("d", "shared"))
-    play.do(Subscribe(1, "s", 0, credit=100, selector=selector, confirms=True))
-    play.do(Lose(1))
+    play.do(AddDurable("d", "shared"))
+    play.do(AddSubscriber(1, "s", 0, credit=100, selector=selector, confirms=True))
+    play.do(Disconnect(1))
     all_of = {"x": (span(0, 1),)}
     play.do(publish(2, ttls=((90_000, (span(1),)),), matched=all_of))
     play.wait(TIMEOUT_MS)
     play.do(publish(2, matched=all_of))
     assert live(play) == [0, 1, 2, 3]
-    again = Subscribe(2, "s", 0, credit=100, selector=selector, confirms=True, resumes=1)
+    again = AddSubscriber(2, "s", 0, credit=100, selector=selector, confirms=True, resumes=1)
 
     assert delivered(play.do(again)) == {2: [1]}
 
     assert delivered(play.do(publish(2, matched=all_of))) == {2: [4, 5]}
-    play.do(Lose(2))
-    once_more = Subscribe(3, "s", 0, credit=100, selector=selector, confirms=True, resumes=2)
+    play.do(Disconnect(2))
+    once_more = AddSubscriber(3, "s", 0, credit=100, selector=selector, confirms=True, resumes=2)
     assert delivered(play.do(once_more)) == {3: [1, 4, 5]}
 
 
@@ -219,7 +219,7 @@ def test_what_it_was_absent_too_long_for_does_not_come_though_another_still_want
 def test_credit_that_comes_late_is_for_nobody() -> None:
     play = absent()
 
-    assert play.do(Credit(1, 100)) == []
+    assert play.do(GrantCredit(1, 100)) == []
 
     assert back(play) == {2: [2, 3, 4]}
 
@@ -228,7 +228,7 @@ def test_credit_that_comes_late_is_for_nobody() -> None:
 def test_the_default_engine_knows_no_absence() -> None:
     play = jms()
     play.channel.state.engine = play.rules.engines["default"]
-    play.do(Subscribe(1, "s", 0, credit=10, confirms=True))
+    play.do(AddSubscriber(1, "s", 0, credit=10, confirms=True))
     play.do(publish(2))
 
     assert not play.channel.state.subscribers[1].confirms

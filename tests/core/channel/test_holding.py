@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel.holding import Bury, Hold
+from penstock.core.channel.holding import BuryEvents, HoldEvents
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
+    AddDurable,
     Buried,
     Cause,
-    CreateDurable,
     Definition,
     Detach,
-    Purge,
-    PurgeDurable,
+    PurgeEvents,
+    PurgeOutstanding,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, dying, left, outstanding, play_of, reader
@@ -28,15 +28,15 @@ KINDS = ("exclusive", "priority", "shared", "serial", "shared_queued")
 COUNTING = ("shared", "serial", "shared_queued")
 
 
-def sole(durable: str = "d", subscription: int = 9) -> Attach:
-    return Attach(durable, subscription, f"s{subscription}", sole=True)
+def sole(durable: str = "d", subscription: int = 9) -> TakeSeat:
+    return TakeSeat(durable, subscription, f"s{subscription}", sole=True)
 
 
 def held_play(kind: str, *, events: int = 10, dead: bool = False) -> Play:
     """A channel with a durable ``d`` held by subscription 9."""
     play = dying() if dead else durable_play(kind)
     if dead:
-        play.do(CreateDurable("d", kind))
+        play.do(AddDurable("d", kind))
     play.do(sole())
     play.do(publish(events))
     return play
@@ -51,11 +51,11 @@ def in_hands(play: Play, subscription: int = 9) -> list[int]:
 def test_nobody_sits_beside_a_sole_client_whatever_the_type(kind: str) -> None:
     play = held_play(kind)
     with pytest.raises(DurableInUse, match="held as a whole by session s9"):
-        play.do(Attach("d", 1, "s1"))
+        play.do(TakeSeat("d", 1, "s1"))
     with pytest.raises(DurableInUse, match="held as a whole"):
         play.do(sole(subscription=2))
     play.do(Detach(9))
-    play.do(Attach("d", 1, "s1"))
+    play.do(TakeSeat("d", 1, "s1"))
     with pytest.raises(DurableInUse, match="in use by session s1"):
         play.do(sole())
 
@@ -64,11 +64,11 @@ def test_nobody_sits_beside_a_sole_client_whatever_the_type(kind: str) -> None:
 def test_nothing_is_delivered_to_it_and_it_takes_what_it_names(kind: str) -> None:
     play = held_play(kind)
     assert delivered(play.do(publish(3))) == {}
-    assert delivered(play.do(Hold(9, Span(2, 5)))) == {}
+    assert delivered(play.do(HoldEvents(9, Span(2, 5)))) == {}
 
     assert in_hands(play) == [2, 3, 4]
     assert outstanding(play) == list(range(13))
-    play.do(Hold(9, Span(4, 7)))
+    play.do(HoldEvents(9, Span(4, 7)))
     assert in_hands(play) == [2, 3, 4, 5, 6]
 
 
@@ -77,9 +77,9 @@ def test_what_is_settled_or_gone_is_not_taken() -> None:
     play.do(Ack(1, (span(1), span(4))))
     play.do(Detach(1))
     play.do(sole())
-    play.do(Purge((span(2),)))
-    play.do(PurgeDurable("d", (span(3),)))
-    play.do(Hold(9, Span(0, 7)))
+    play.do(PurgeEvents((span(2),)))
+    play.do(PurgeOutstanding("d", (span(3),)))
+    play.do(HoldEvents(9, Span(0, 7)))
 
     assert in_hands(play) == [0, 5, 6]
 
@@ -87,10 +87,10 @@ def test_what_is_settled_or_gone_is_not_taken() -> None:
 def test_ids_that_were_not_given_yet_are_not_held() -> None:
     """Neither now, nor once they are given."""
     play = held_play("shared", events=2)
-    play.do(CreateDurable("even", "serial", selector="even"))
+    play.do(AddDurable("even", "serial", selector="even"))
     play.do(sole("even", 8))
     for subscription in (8, 9):
-        play.do(Hold(subscription, Span(0, 100)))
+        play.do(HoldEvents(subscription, Span(0, 100)))
     play.do(publish(4, matched={"even": (Span(0, 1), Span(2, 3))}))
 
     assert in_hands(play) == [0, 1]
@@ -103,7 +103,7 @@ def test_ids_that_were_not_given_yet_are_not_held() -> None:
 def test_it_acknowledges_all_that_is_outstanding_up_to_an_event(kind: str) -> None:
     """Held or not: after a reconnect nothing is held, and what was committed is known."""
     play = held_play(kind)
-    play.do(Hold(9, Span(3, 6)))
+    play.do(HoldEvents(9, Span(3, 6)))
     play.do(AckPrevious(9, 5))
     assert outstanding(play) == [6, 7, 8, 9]
     assert in_hands(play) == []
@@ -117,28 +117,28 @@ def test_it_acknowledges_all_that_is_outstanding_up_to_an_event(kind: str) -> No
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_held_comes_back_as_from_any_client(kind: str) -> None:
     play = held_play(kind, events=4)
-    play.do(Hold(9, Span(0, 2)))
+    play.do(HoldEvents(9, Span(0, 2)))
     play.do(Detach(9))
     assert outstanding(play) == [0, 1, 2, 3]
 
     play.do(sole(subscription=10))
-    play.do(Hold(10, Span(0, 4)))
+    play.do(HoldEvents(10, Span(0, 4)))
     counts = {n: list(ids) for n, ids in play.channel.state.durables["d"].levels.items()}
     assert counts == ({1: [0, 1]} if kind in COUNTING else {})
     assert in_hands(play, 10) == [0, 1, 2, 3]
     play.do(Detach(10))
-    effects = play.do(Attach("d", 11, "s11"))
+    effects = play.do(TakeSeat("d", 11, "s11"))
     assert redelivered(effects) == ({0: 2, 1: 2, 2: 1, 3: 1} if kind in COUNTING else {})
 
 
 @pytest.mark.spec("T10")
 def test_what_a_sole_client_holds_too_often_is_dead() -> None:
     play = dying()
-    play.do(CreateDurable("d", "serial", max_deliveries=2))
+    play.do(AddDurable("d", "serial", max_deliveries=2))
     play.do(publish(3))
     for subscription in (9, 10):
         play.do(sole(subscription=subscription))
-        play.do(Hold(subscription, Span(0, 2)))
+        play.do(HoldEvents(subscription, Span(0, 2)))
         play.do(Detach(subscription))
 
     assert left(play) == [(Cause.UNDELIVERABLE, [0, 1], [0, 1])]
@@ -149,8 +149,8 @@ def test_what_a_sole_client_holds_too_often_is_dead() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_buried_event_is_dead_and_the_others_stay(kind: str) -> None:
     play = held_play(kind, dead=True)
-    play.do(Hold(9, Span(0, 5)))
-    play.do(Bury(9, (span(3), span(7))))
+    play.do(HoldEvents(9, Span(0, 5)))
+    play.do(BuryEvents(9, (span(3), span(7))))
 
     assert play.answer == 2
     assert left(play) == [(Cause.BURIED, [3, 7], [3, 7])]
@@ -158,7 +158,7 @@ def test_a_buried_event_is_dead_and_the_others_stay(kind: str) -> None:
     assert outstanding(play) == [0, 1, 2, 4, 5, 6, 8, 9]
     counters = play.channel.state.counters
     assert (counters.dead, counters.gone) == (2, 2)
-    play.do(Bury(9, (span(3),)))
+    play.do(BuryEvents(9, (span(3),)))
     assert play.answer == 0
     play.restart()
     assert outstanding(play) == [0, 1, 2, 4, 5, 6, 8, 9]
@@ -168,7 +168,7 @@ def test_a_buried_event_is_dead_and_the_others_stay(kind: str) -> None:
 def test_an_event_buried_for_one_durable_stays_for_the_others() -> None:
     play = held_play("serial", dead=True)
     reader(play, "other", "shared", 2)
-    play.do(Bury(9, (span(3),)))
+    play.do(BuryEvents(9, (span(3),)))
 
     assert play.recorded[-1] == Buried("d", (span(3),), Cause.BURIED)
     assert 3 not in outstanding(play)
@@ -180,15 +180,15 @@ def test_an_event_buried_for_one_durable_stays_for_the_others() -> None:
 @pytest.mark.spec("D15", "T10")
 def test_a_client_that_is_not_alone_buries_what_it_holds() -> None:
     play = dying()
-    play.do(CreateDurable("d", "shared"))
-    play.do(Attach("d", 1, "s1", 2))
-    play.do(Attach("d", 2, "s2", 2))
+    play.do(AddDurable("d", "shared"))
+    play.do(TakeSeat("d", 1, "s1", 2))
+    play.do(TakeSeat("d", 2, "s2", 2))
     play.do(publish(4))
     mine = list(play.channel.state.seats[1][1].in_flight)
     theirs = list(play.channel.state.seats[2][1].in_flight)
     with pytest.raises(IllegalState, match="only the subscription that holds it may settle it"):
-        play.do(Bury(1, (span(theirs[0]),)))
-    play.do(Bury(1, (span(mine[0]),)))
+        play.do(BuryEvents(1, (span(theirs[0]),)))
+    play.do(BuryEvents(1, (span(mine[0]),)))
 
     assert left(play) == [(Cause.BURIED, [mine[0]], [mine[0]])]
     assert in_hands(play, 1) == mine[1:]
@@ -197,24 +197,24 @@ def test_a_client_that_is_not_alone_buries_what_it_holds() -> None:
 def test_without_a_dead_event_store_nothing_is_buried() -> None:
     play = held_play("serial")
     with pytest.raises(IllegalState, match="no dead event store"):
-        play.do(Bury(9, (span(3),)))
+        play.do(BuryEvents(9, (span(3),)))
 
 
 def test_no_more_is_buried_in_one_step_than_may_move_in_one() -> None:
     play = held_play("serial", dead=True, events=10_001)
     with pytest.raises(InvalidArgument, match="10001 events to bury in one step"):
-        play.do(Bury(9, (Span(0, 10_001),)))
+        play.do(BuryEvents(9, (Span(0, 10_001),)))
 
 
 def test_only_a_sole_client_takes_by_id() -> None:
     play = durable_play("shared", 1, events=3)
     with pytest.raises(IllegalState, match="has not taken hold of durable d"):
-        play.do(Hold(1, Span(0, 3)))
+        play.do(HoldEvents(1, Span(0, 3)))
 
 
 def test_a_durable_with_lanes_is_not_held() -> None:
     play = durable_play("shared")
-    play.do(CreateDurable("lanes", "serial", order_by="account"))
+    play.do(AddDurable("lanes", "serial", order_by="account"))
     with pytest.raises(InvalidArgument, match="order_by"):
         play.do(sole("lanes"))
 

@@ -11,7 +11,14 @@ from penstock.core.channel.interest import unwanted, wanted_of
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Ack, Attach, CreateDurable, Detach, RollBack, Secured
+from penstock.core.vocabulary.messages import (
+    Ack,
+    AddDurable,
+    Detach,
+    PersistedLate,
+    RollBack,
+    TakeSeat,
+)
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.engines.test_jms import conserved, gone, jms, live, written
 from tests.core.plays import outstanding
@@ -57,8 +64,8 @@ def test_a_durable_wants_what_matches_from_where_it_begins(
 
 def fed(kind: str = "exclusive", **attributes: Any) -> Play:
     play = jms(**attributes)
-    play.do(CreateDurable("d", kind))
-    play.do(Attach("d", 1, "s", auto_ack=True))
+    play.do(AddDurable("d", kind))
+    play.do(TakeSeat("d", 1, "s", auto_ack=True))
     return play
 
 
@@ -88,12 +95,14 @@ def test_what_it_has_not_acknowledged_as_it_leaves_is_kept_from_then_on(
 
     play.do(Detach(1))
 
-    assert [fact.spans for fact in play.recorded if isinstance(fact, Secured)] == [(span(2, 4),)]
+    assert [fact.spans for fact in play.recorded if isinstance(fact, PersistedLate)] == [
+        (span(2, 4),)
+    ]
     assert len(play.channel.state.volatile) == 0
     play.restart()
     play.sweep()
     assert (live(play), outstanding(play)) == ([2, 3, 4], [2, 3, 4])
-    assert delivered(play.do(Attach("d", 1, "s", auto_ack=True))) == {1: [2, 3, 4]}
+    assert delivered(play.do(TakeSeat("d", 1, "s", auto_ack=True))) == {1: [2, 3, 4]}
     assert conserved(play)
 
 
@@ -106,7 +115,7 @@ def test_where_the_type_has_events_in_memory_they_stay_there() -> None:
 
     assert (live(play), outstanding(play)) == ([0, 1, 2], [0, 1, 2])
     assert len(play.channel.state.passing) == 0
-    assert not any(isinstance(fact, Secured) for fact in play.recorded)
+    assert not any(isinstance(fact, PersistedLate) for fact in play.recorded)
 
 
 @pytest.mark.spec("J7")
@@ -116,7 +125,7 @@ def test_an_event_that_is_not_persistent_on_a_mixed_channel_is_not_written() -> 
 
     play.do(Detach(1))
 
-    written_now = [fact.spans for fact in play.recorded if isinstance(fact, Secured)]
+    written_now = [fact.spans for fact in play.recorded if isinstance(fact, PersistedLate)]
     assert written_now == [(span(0),), (span(3),)] or written_now == [(span(0), span(3))]
     assert live(play) == [0, 1, 2, 3]
     play.restart()
@@ -127,20 +136,20 @@ def test_an_event_that_is_not_persistent_on_a_mixed_channel_is_not_written() -> 
 @pytest.mark.spec("J7")
 def test_another_client_of_the_same_durable_takes_over_from_memory() -> None:
     play = fed("priority")
-    play.do(Attach("d", 2, "t", auto_ack=True))
+    play.do(TakeSeat("d", 2, "t", auto_ack=True))
     play.do(publish(3))
 
     assert delivered(play.do(Detach(1))) == {2: [0, 1, 2]}
-    assert not any(isinstance(fact, Secured) for fact in play.recorded)
+    assert not any(isinstance(fact, PersistedLate) for fact in play.recorded)
     play.do(Detach(2))
-    assert any(isinstance(fact, Secured) for fact in play.recorded)
+    assert any(isinstance(fact, PersistedLate) for fact in play.recorded)
 
 
 @pytest.mark.spec("J7", "D4")
 def test_what_one_durable_has_acknowledged_does_not_come_back_with_what_another_is_owed() -> None:
     play = fed()
-    play.do(CreateDurable("e", "exclusive"))
-    play.do(Attach("e", 2, "t", auto_ack=True))
+    play.do(AddDurable("e", "exclusive"))
+    play.do(TakeSeat("e", 2, "t", auto_ack=True))
     play.do(publish(4))
     play.do(Ack(2, (span(0, 3),)))
 
@@ -165,7 +174,7 @@ def test_what_a_fed_client_gives_back_is_kept_and_comes_again() -> None:
     play.restart()
     play.sweep()
     assert (live(play), outstanding(play)) == ([1], [1])
-    assert delivered(play.do(Attach("d", 2, "t", auto_ack=True))) == {2: [1]}
+    assert delivered(play.do(TakeSeat("d", 2, "t", auto_ack=True))) == {2: [1]}
 
 
 @pytest.mark.spec("J7", "T1")
@@ -188,9 +197,11 @@ def test_a_client_that_acknowledges_itself_joins_and_what_the_durable_is_owed_is
     play.do(publish(3))
     play.do(Ack(1, (span(0),)))
 
-    play.do(Attach("d", 2, "t"))
+    play.do(TakeSeat("d", 2, "t"))
 
-    assert [fact.spans for fact in play.recorded if isinstance(fact, Secured)] == [(span(1, 2),)]
+    assert [fact.spans for fact in play.recorded if isinstance(fact, PersistedLate)] == [
+        (span(1, 2),)
+    ]
     play.restart()
     play.sweep()
     assert outstanding(play) == [1, 2]
@@ -208,7 +219,7 @@ def test_what_is_kept_after_a_snapshot_was_taken_is_owed_after_a_restart() -> No
     play.sweep()
 
     assert (live(play), outstanding(play)) == ([1, 2, 3], [1, 2, 3])
-    assert delivered(play.do(Attach("d", 1, "s"))) == {1: [1, 2, 3]}
+    assert delivered(play.do(TakeSeat("d", 1, "s"))) == {1: [1, 2, 3]}
 
 
 @pytest.mark.spec("J4")
@@ -221,5 +232,5 @@ def test_what_a_snapshot_finds_in_memory_is_gone_after_a_restart() -> None:
 
     assert (live(play), outstanding(play)) == ([], [])
     assert len(play.channel.state.durables["d"].ready) == 0
-    assert delivered(play.do(Attach("d", 1, "s", auto_ack=True))) == {}
+    assert delivered(play.do(TakeSeat("d", 1, "s", auto_ack=True))) == {}
     assert conserved(play)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.effects import Deliver, Finished
+from penstock.core.vocabulary.effects import Deliver, ReportEnd
 from penstock.core.vocabulary.messages import (
-    Attach,
-    CreateDurable,
-    Credit,
-    Demand,
+    AddDurable,
+    AddSubscriber,
     Detach,
+    GrantCredit,
+    SetDemand,
     Skip,
-    Subscribe,
+    TakeSeat,
 )
 from penstock.testing.play import delivered, finished, publish
 from tests.core.plays import durable_play, play_of
@@ -24,9 +24,9 @@ def test_a_session_that_cannot_take_more_gets_nothing_and_costs_nobody(durable: 
     play = durable_play("shared")
     for subscription, session in ((1, "slow"), (2, "quick")):
         if durable:
-            play.do(Attach("d", subscription, session, 5))
+            play.do(TakeSeat("d", subscription, session, 5))
         else:
-            play.do(Subscribe(subscription, session, 0, credit=9))
+            play.do(AddSubscriber(subscription, session, 0, credit=9))
     play.channel.stall("slow", stalled=True)
     assert delivered(play.do(publish(3))) == {2: [0, 1, 2]}
     play.channel.stall("slow", stalled=False)
@@ -36,7 +36,7 @@ def test_a_session_that_cannot_take_more_gets_nothing_and_costs_nobody(durable: 
 
 def test_nothing_is_offered_twice() -> None:
     play = play_of(events=2)
-    assert play.do(Subscribe(1, "s", 0, credit=9))
+    assert play.do(AddSubscriber(1, "s", 0, credit=9))
 
     assert not play.channel.has_offers
     assert list(play.channel.offer()) == []
@@ -46,7 +46,7 @@ def test_nothing_is_offered_twice() -> None:
 def test_a_durable_remembers_when_it_was_last_read() -> None:
     play = durable_play("shared")
     play.wait(5)
-    play.do(Attach("d", 1, "s", 5))
+    play.do(TakeSeat("d", 1, "s", 5))
     durable = play.channel.state.durables["d"]
 
     assert durable.read_us == play.now_us
@@ -58,7 +58,7 @@ def test_a_durable_remembers_when_it_was_last_read() -> None:
 def test_while_a_block_is_written_only_events_stored_before_it_go_out() -> None:
     play = durable_play("shared")
     play.do(publish(3))
-    for command in (Attach("d", 1, "s", 10), Subscribe(2, "t", 0), Credit(2, 10)):
+    for command in (TakeSeat("d", 1, "s", 10), AddSubscriber(2, "t", 0), GrantCredit(2, 10)):
         play.channel.attend(command, play.now_us)
     for fact in play.channel.decide(publish(2), play.now_us).facts:
         play.channel.apply(fact)
@@ -69,10 +69,10 @@ def test_while_a_block_is_written_only_events_stored_before_it_go_out() -> None:
 
 def test_a_filtered_durable_waits_for_the_block_too() -> None:
     play = play_of()
-    play.do(CreateDurable("d", "shared", selector="n > 1"))
+    play.do(AddDurable("d", "shared", selector="n > 1"))
     every = {"n > 1": (Span(0, 2),)}
     play.do(publish(2, matched=every))
-    play.channel.attend(Attach("d", 1, "s", 10), play.now_us)
+    play.channel.attend(TakeSeat("d", 1, "s", 10), play.now_us)
     for fact in play.channel.decide(publish(2, matched=every), play.now_us).facts:
         play.channel.apply(fact)
 
@@ -82,32 +82,32 @@ def test_a_filtered_durable_waits_for_the_block_too() -> None:
 
 def test_a_subscriber_that_asks_is_told_when_it_has_all_there_is_now() -> None:
     play = play_of(events=3)
-    play.do(Subscribe(1, "s", 0, credit=0))
-    play.do(Subscribe(2, "t", 3, credit=9))
-    play.do(Credit(1, 9))
+    play.do(AddSubscriber(1, "s", 0, credit=0))
+    play.do(AddSubscriber(2, "t", 3, credit=9))
+    play.do(GrantCredit(1, 9))
 
-    assert finished(play.do(Demand(1, 0))) == [1]
+    assert finished(play.do(SetDemand(1, 0))) == [1]
     assert finished(play.do(publish(1))) == [], "once"
-    assert finished(play.do(Demand(2, 0))) == [2]
-    assert finished(play.do(Demand(3, 0))) == [], "there is no such one"
+    assert finished(play.do(SetDemand(2, 0))) == [2]
+    assert finished(play.do(SetDemand(3, 0))) == [], "there is no such one"
 
 
 def test_all_there_is_goes_out_first_as_far_as_there_is_credit() -> None:
     play = play_of(events=5)
-    play.do(Subscribe(1, "s", 0, credit=0))
-    play.channel.attend(Demand(1, 0), play.now_us)
-    play.channel.attend(Credit(1, 3), play.now_us)
+    play.do(AddSubscriber(1, "s", 0, credit=0))
+    play.channel.attend(SetDemand(1, 0), play.now_us)
+    play.channel.attend(GrantCredit(1, 3), play.now_us)
 
     effects = play.offers()
 
     assert delivered(effects) == {1: [0, 1, 2]}
-    assert isinstance(effects[-1], Finished)
+    assert isinstance(effects[-1], ReportEnd)
 
 
 def test_what_was_not_for_it_leaves_credit_for_the_rest() -> None:
     play = play_of(events=5)
-    play.do(Subscribe(1, "s", 0, credit=0))
-    for command in (Credit(1, 3), Demand(1, 0)):
+    play.do(AddSubscriber(1, "s", 0, credit=0))
+    for command in (GrantCredit(1, 3), SetDemand(1, 0)):
         play.channel.attend(command, play.now_us)
     found = []
     for effect in play.channel.offer():
@@ -121,10 +121,10 @@ def test_what_was_not_for_it_leaves_credit_for_the_rest() -> None:
 
 def test_who_cannot_take_more_is_not_told_before_it_has_the_rest() -> None:
     play = play_of(events=2)
-    play.do(Subscribe(1, "s", 0, credit=0))
+    play.do(AddSubscriber(1, "s", 0, credit=0))
     play.channel.stall("s", stalled=True)
-    play.do(Credit(1, 9))
-    assert play.do(Demand(1, 0)) == []
+    play.do(GrantCredit(1, 9))
+    assert play.do(SetDemand(1, 0)) == []
     assert not play.channel.has_offers, "nobody looks again and again"
 
     play.channel.stall("s", stalled=False)
@@ -134,8 +134,8 @@ def test_who_cannot_take_more_is_not_told_before_it_has_the_rest() -> None:
 
 def test_who_asks_is_not_told_while_a_block_is_written() -> None:
     play = play_of(events=2)
-    play.do(Subscribe(1, "s", 0, credit=9))
-    play.channel.attend(Demand(1, 0), play.now_us)
+    play.do(AddSubscriber(1, "s", 0, credit=9))
+    play.channel.attend(SetDemand(1, 0), play.now_us)
 
     assert list(play.channel.offer(below=2)) == []
 
@@ -145,12 +145,12 @@ def test_who_asks_is_not_told_while_a_block_is_written() -> None:
 @pytest.mark.spec("D5")
 def test_a_demand_that_is_taken_back_at_once_is_met_by_nothing() -> None:
     play = durable_play("shared")
-    play.do(Attach("d", 1, "s", pull=True))
-    play.do(Demand(1, 5))
-    play.channel.attend(Demand(1, 0, at_once=True), play.now_us)
+    play.do(TakeSeat("d", 1, "s", pull=True))
+    play.do(SetDemand(1, 5))
+    play.channel.attend(SetDemand(1, 0, at_once=True), play.now_us)
 
     effects = play.do(publish(1))
 
     assert delivered(effects) == {}
     assert finished(effects) == [], "nobody waits for it"
-    assert delivered(play.do(Demand(1, 1))) == {1: [0]}
+    assert delivered(play.do(SetDemand(1, 1))) == {1: [0]}

@@ -9,13 +9,13 @@ from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
+    AddDurable,
     ConfirmRecall,
-    CreateDurable,
-    Demand,
     Detach,
-    Purge,
+    PurgeEvents,
     RollBack,
+    SetDemand,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, events, publish, redelivered, span
 from tests.core.plays import outstanding, play_of
@@ -24,9 +24,9 @@ from tests.core.plays import outstanding, play_of
 def strict_play(*windows: int | None, stored: int = 0, pull: bool = False) -> Play:
     """A serial durable ``d`` of strict order, a seat of each window, ``stored`` events."""
     play = play_of()
-    play.do(CreateDurable("d", "serial", strict_order=True))
+    play.do(AddDurable("d", "serial", strict_order=True))
     for seat, window in enumerate(windows, start=1):
-        play.do(Attach("d", seat, f"s{seat}", window, pull))
+        play.do(TakeSeat("d", seat, f"s{seat}", window, pull))
     if stored:
         play.do(publish(stored))
     return play
@@ -149,7 +149,7 @@ def test_a_client_that_leaves_recalls_nothing_and_the_next_gets_all_in_order() -
 def test_a_recalled_event_that_is_purged_is_acknowledged_without_error() -> None:
     play = strict_play(3, stored=3)
     play.do(RollBack(1, (span(0),)))
-    play.do(Purge((span(2),)))
+    play.do(PurgeEvents((span(2),)))
     play.do(Ack(1, (span(2),)))
 
     assert outstanding(play) == [0, 1]
@@ -159,10 +159,10 @@ def test_a_recalled_event_that_is_purged_is_acknowledged_without_error() -> None
 def test_fetched_events_are_recalled_too() -> None:
     play = strict_play(1, pull=True)
     play.do(publish(5))
-    play.do(Demand(1, 4))
+    play.do(SetDemand(1, 4))
 
     assert recalled(play.do(RollBack(1, (span(1),)))) == {1: [2, 3]}
-    assert delivered(play.do(Demand(1, 2))) == {}, "not before the client knows"
+    assert delivered(play.do(SetDemand(1, 2))) == {}, "not before the client knows"
     assert delivered(play.do(ConfirmRecall(1))) == {1: [1, 2]}
 
 
@@ -175,7 +175,7 @@ def test_strict_order_and_counts_survive_a_restart(how: str) -> None:
         play.restart()
     else:
         play.restart_from_snapshot()
-    again = play.do(Attach("d", 9, "s9", 3))
+    again = play.do(TakeSeat("d", 9, "s9", 3))
 
     assert delivered(again) == {9: [0, 1, 2]}
     assert redelivered(again) == {0: 1}
@@ -186,7 +186,7 @@ def test_strict_order_and_counts_survive_a_restart(how: str) -> None:
 @pytest.mark.parametrize("kind", ["shared", "exclusive", "priority", "shared_queued"])
 def test_only_a_serial_durable_orders_strictly(kind: str) -> None:
     with pytest.raises(InvalidArgument, match=f"type {kind} cannot have strict_order"):
-        play_of().do(CreateDurable("d", kind, strict_order=True))
+        play_of().do(AddDurable("d", kind, strict_order=True))
 
 
 def test_a_confirmation_of_nothing_is_nothing() -> None:

@@ -8,15 +8,15 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import (
     Ack,
     Acked,
+    AddDurable,
     Appended,
-    Attach,
-    CreateDurable,
     IdsReserved,
     Publish,
-    Purge,
+    PurgeEvents,
     Removed,
     Restored,
     RollBack,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
@@ -98,9 +98,9 @@ def test_reliable_keeps_none_and_stores_one_fact_for_many_publishes(how: str) ->
 
 def test_a_removal_of_what_lived_in_memory_is_not_stored() -> None:
     play = mixed()
-    play.do(Purge((span(1),)))
+    play.do(PurgeEvents((span(1),)))
     assert not any(isinstance(fact, Removed) for fact in play.recorded)
-    play.do(Purge((span(2, 3),)))
+    play.do(PurgeEvents((span(2, 3),)))
 
     assert any(isinstance(fact, Removed) for fact in play.recorded)
 
@@ -117,8 +117,8 @@ def test_what_a_durable_is_due_of_a_mixed_channel() -> None:
 
 def test_acks_of_a_durable_that_does_not_last_are_not_stored() -> None:
     play = play_of()
-    play.do(CreateDurable("d", "shared", persistent=False))
-    play.do(Attach("d", 1, "s"))
+    play.do(AddDurable("d", "shared", persistent=False))
+    play.do(TakeSeat("d", 1, "s"))
     play.do(publish(1))
     play.do(Ack(1, (span(0),)))
 
@@ -131,7 +131,7 @@ def test_every_event_is_live_or_accounted_for(how: str) -> None:
     play = durable_play("shared", 10, type="mixed", capacity=6, ttl=100)
     play.do(publish(4, volatile=VOLATILE))
     play.do(Ack(1, (span(0, 1),)))
-    play.do(Purge((span(2),)))
+    play.do(PurgeEvents((span(2),)))
     play.do(publish(8))
     play.wait(50)
     play.do(publish(2))
@@ -154,7 +154,7 @@ def test_a_snapshot_and_later_facts_are_as_good_as_all_facts() -> None:
     play.restart()
 
     assert isinstance(play.recorded[0], Restored)
-    assert delivered(play.do(Attach("d", 9, "s", 20))) == {9: [1, 2, 4, 5, 6, 7]}
+    assert delivered(play.do(TakeSeat("d", 9, "s", 20))) == {9: [1, 2, 4, 5, 6, 7]}
 
 
 @pytest.mark.spec("S1")
@@ -193,7 +193,7 @@ def test_a_frozen_channel_is_what_it_was_however_late_it_is_written_out() -> Non
     play.do(publish(200, ttls=((1_000, tuple(span(i) for i in range(0, 200, 2))),)))
     frozen, before = play.channel.frozen(), play.channel.snapshot()
     play.do(publish(3))
-    play.do(Purge((span(0), span(7))))
+    play.do(PurgeEvents((span(0), span(7))))
 
     assert frozen() == before
     assert play.channel.snapshot() != before

@@ -10,13 +10,13 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
+    AddDurable,
     Command,
-    CreateDurable,
-    Demand,
     Detach,
-    Purge,
+    PurgeEvents,
     RollBack,
+    SetDemand,
+    TakeSeat,
 )
 from penstock.testing.play import delivered, publish, redelivered
 from tests.core.plays import durable_play, play_of
@@ -26,7 +26,7 @@ from tests.core.plays import durable_play, play_of
 @pytest.mark.parametrize("kind", ["shared", "serial"])
 def test_what_is_released_comes_again_and_is_not_counted(kind: str) -> None:
     play = durable_play(kind)
-    play.do(Attach("d", 1, "s1", 2))
+    play.do(TakeSeat("d", 1, "s1", 2))
     play.do(publish(2))
 
     effects = play.do(Release(1, (Span(0, 1),)))
@@ -37,10 +37,10 @@ def test_what_is_released_comes_again_and_is_not_counted(kind: str) -> None:
 
 def test_what_is_released_goes_to_another_client() -> None:
     play = durable_play("shared")
-    play.do(Attach("d", 1, "s1", pull=True))
+    play.do(TakeSeat("d", 1, "s1", pull=True))
     play.do(publish(1))
-    play.do(Demand(1, 1))
-    play.do(Attach("d", 2, "s2"))
+    play.do(SetDemand(1, 1))
+    play.do(TakeSeat("d", 2, "s2"))
 
     effects = play.do(Release(1, (Span(0, 1),)))
 
@@ -50,9 +50,9 @@ def test_what_is_released_goes_to_another_client() -> None:
 @pytest.mark.spec("D15")
 def test_only_what_a_client_holds_can_be_released() -> None:
     play = durable_play("shared")
-    play.do(Attach("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", 1))
     play.do(publish(1))
-    play.do(Attach("d", 2, "s2", 1))
+    play.do(TakeSeat("d", 2, "s2", 1))
 
     with pytest.raises(IllegalState, match="was not delivered to this subscription"):
         play.do(Release(2, (Span(0, 1),)))
@@ -60,13 +60,13 @@ def test_only_what_a_client_holds_can_be_released() -> None:
 
 def test_what_an_exclusive_client_releases_waits_for_the_next_one() -> None:
     play = durable_play("exclusive")
-    play.do(Attach("d", 1, "s1"))
+    play.do(TakeSeat("d", 1, "s1"))
     play.do(publish(2))
 
     assert delivered(play.do(Release(1, (Span(1, 2),)))) == {}
 
     play.do(Detach(1))
-    assert delivered(play.do(Attach("d", 2, "s2"))) == {2: [0, 1]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2"))) == {2: [0, 1]}
 
 
 FIRST = (Span(0, 1),)
@@ -82,7 +82,7 @@ def test_what_a_client_leaves_to_others_is_not_for_itself(kind: str, back: Comma
 
     assert delivered(effects) == {}
     assert len(play.channel.state.durables["d"].ready) == 1, "it is in nobody's hands"
-    effects = play.do(Attach("d", 2, "s2", 5))
+    effects = play.do(TakeSeat("d", 2, "s2", 5))
     assert delivered(effects) == {2: [0]}
     assert redelivered(effects) == ({0: 1} if isinstance(back, RollBack) else {})
 
@@ -106,13 +106,13 @@ def test_a_turn_passes_to_who_takes_what_its_holder_has_left() -> None:
 
 def test_a_reader_of_a_queue_leaves_events_to_those_whose_selectors_want_them() -> None:
     play = play_of(kind="queue")
-    play.do(Attach(READERS, 1, "s1", 5))
+    play.do(TakeSeat(READERS, 1, "s1", 5))
     play.do(publish(2))
-    play.do(Attach(READERS, 2, "s2", 5, selector="n = 1", matched=(Span(1, 2),)))
+    play.do(TakeSeat(READERS, 2, "s2", 5, selector="n = 1", matched=(Span(1, 2),)))
     play.do(Release(1, (Span(0, 2),), elsewhere=True))
     assert delivered(play.do(Detach(2))) == {}
 
-    assert delivered(play.do(Attach(READERS, 3, "s3", 5))) == {3: [0, 1]}
+    assert delivered(play.do(TakeSeat(READERS, 3, "s3", 5))) == {3: [0, 1]}
 
 
 def test_what_has_left_is_not_remembered_as_left_to_others() -> None:
@@ -121,7 +121,7 @@ def test_what_has_left_is_not_remembered_as_left_to_others() -> None:
     seat = play.channel.state.seats[1][1]
     assert len(seat.refused) == 2
 
-    play.do(Purge(FIRST))
+    play.do(PurgeEvents(FIRST))
 
     assert list(seat.refused) == [1]
 
@@ -129,10 +129,10 @@ def test_what_has_left_is_not_remembered_as_left_to_others() -> None:
 @pytest.mark.spec("D11")
 def test_a_lane_that_begins_with_what_its_client_does_not_want_is_anothers() -> None:
     play = play_of()
-    play.do(CreateDurable("d", "serial", order_by="lane"))
+    play.do(AddDurable("d", "serial", order_by="lane"))
     play.lane_of = "aab".__getitem__
-    play.do(Attach("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", 1))
     assert delivered(play.do(publish(3))) == {1: [0]}
 
     assert delivered(play.do(ELSEWHERE[0])) == {1: [2]}
-    assert delivered(play.do(Attach("d", 2, "s2", 5))) == {2: [0, 1]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2", 5))) == {2: [0, 1]}

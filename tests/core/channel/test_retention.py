@@ -8,7 +8,7 @@ import pytest
 
 from penstock.core.channel.retention import COARSE_US, Ages, make_room
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Definition, Edit, Subscribe
+from penstock.core.vocabulary.messages import AddSubscriber, Definition, Edit
 from penstock.testing.play import delivered, publish, span
 from tests.core.plays import play_of
 
@@ -20,7 +20,7 @@ def test_an_expired_event_is_never_delivered() -> None:
     play.do(publish(1))
     play.wait(400)
 
-    assert delivered(play.do(Subscribe(1, "s", 0, credit=9))) == {1: [2]}
+    assert delivered(play.do(AddSubscriber(1, "s", 0, credit=9))) == {1: [2]}
     assert play.channel.state.counters.expired == 2
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.channel_types.simple import TYPE
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Ack, Attach, CreateDurable, Digest, Edit
+from penstock.core.vocabulary.messages import Ack, AddDurable, Digest, Edit, TakeSeat
 from penstock.testing.play import publish, span
 from tests.core.plays import outstanding, play_of
 
@@ -30,10 +30,10 @@ def test_what_tells_it_from_the_others() -> None:
 def test_its_durables_start_over(how: str, selector: str) -> None:
     play = play_of(type="simple", start_event_id=5)
     every = {"even": (Span(0, 4),)}
-    play.do(CreateDurable("usual", "shared"))
-    play.do(CreateDurable("d", "shared", 7, selector, persistent=True))
+    play.do(AddDurable("usual", "shared"))
+    play.do(AddDurable("d", "shared", 7, selector, persistent=True))
     play.do(publish(4, matched=every))
-    play.do(Attach("d", 1, "s"))
+    play.do(TakeSeat("d", 1, "s"))
     play.do(Ack(1, (span(7),)))
     getattr(play, how)()
     assert set(play.channel.state.durables) == {"d"}

@@ -8,15 +8,15 @@ from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
+    AddDurable,
+    AddSubscriber,
     Cause,
-    CreateDurable,
-    Credit,
     Detach,
+    GrantCredit,
     Publish,
     RollBack,
     Storage,
-    Subscribe,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, events, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
@@ -34,10 +34,10 @@ def passing(count: int = 1) -> Publish:
 @pytest.mark.parametrize("type_", ["persistent", "mixed", "reliable", "off_heap", "paged"])
 def test_a_transient_event_reaches_who_is_connected_and_is_stored_nowhere(type_: str) -> None:
     play = play_of(type=type_)
-    play.do(Subscribe(1, "there", 0, credit=9))
+    play.do(AddSubscriber(1, "there", 0, credit=9))
 
     assert delivered(play.do(publish(3, transient=MIDDLE))) == {1: [0, 1, 2]}
-    assert delivered(play.do(Subscribe(2, "late", 0, credit=9))) == {2: [0, 2]}
+    assert delivered(play.do(AddSubscriber(2, "late", 0, credit=9))) == {2: [0, 2]}
     assert list(play.channel.state.stored) == [0, 2]
     assert play.channel.state.counters.relayed == 1
 
@@ -45,16 +45,16 @@ def test_a_transient_event_reaches_who_is_connected_and_is_stored_nowhere(type_:
 @pytest.mark.spec("E8")
 def test_a_subscriber_without_credit_misses_it_for_ever() -> None:
     play = play_of()
-    play.do(Subscribe(1, "busy", 0, credit=1))
+    play.do(AddSubscriber(1, "busy", 0, credit=1))
     assert delivered(play.do(publish(3, transient=MIDDLE))) == {1: [0]}
 
-    assert delivered(play.do(Credit(1, 9))) == {1: [2]}
+    assert delivered(play.do(GrantCredit(1, 9))) == {1: [2]}
 
 
 @pytest.mark.spec("E8")
 def test_a_session_whose_connection_is_full_misses_it() -> None:
     play = play_of()
-    play.do(Subscribe(1, "slow", 0, credit=9))
+    play.do(AddSubscriber(1, "slow", 0, credit=9))
     play.channel.stall("slow", stalled=True)
     play.do(passing())
     play.channel.stall("slow", stalled=False)
@@ -79,7 +79,7 @@ def test_an_exclusive_durable_without_a_client_misses_it() -> None:
     play.do(Detach(1))
     play.do(passing())
 
-    assert delivered(play.do(Attach("d", 2, "later"))) == {2: [0, 2]}
+    assert delivered(play.do(TakeSeat("d", 2, "later"))) == {2: [0, 2]}
 
 
 @pytest.mark.spec("E8")
@@ -93,7 +93,7 @@ def test_a_shared_durable_never_gets_it() -> None:
 @pytest.mark.spec("E8")
 def test_a_filtered_durable_is_not_owed_it_either() -> None:
     play = play_of()
-    play.do(CreateDurable("d", "shared", selector="n > 1"))
+    play.do(AddDurable("d", "shared", selector="n > 1"))
     play.do(publish(3, transient=MIDDLE, matched={"n > 1": (Span(0, 3),)}))
 
     assert outstanding(play) == [0, 2]
@@ -185,7 +185,7 @@ def test_a_snapshot_in_the_middle_of_its_turn_accounts_for_it() -> None:
 @pytest.mark.spec("E8", "T1")
 def test_it_waits_while_expired_events_move_away() -> None:
     play = play_of(ttl=100, dead_event_store="dead")
-    play.do(Subscribe(1, "s", 20_000, credit=9))
+    play.do(AddSubscriber(1, "s", 20_000, credit=9))
     play.do(publish(20_001))
     play.wait(100)
     assert not delivered(play.do(passing()))
@@ -201,8 +201,8 @@ def relay(kind: str | None = None, *windows: int) -> Play:
 @pytest.mark.spec("C1e")
 def test_a_transient_channel_gives_what_comes_to_who_is_there() -> None:
     play = relay()
-    play.do(Subscribe(1, "a", 0, credit=9))
-    play.do(Subscribe(2, "b", 0, credit=1))
+    play.do(AddSubscriber(1, "a", 0, credit=9))
+    play.do(AddSubscriber(2, "b", 0, credit=1))
 
     assert delivered(play.do(publish(3))) == {1: [0, 1, 2], 2: [0]}
     assert not play.channel.state.stored
@@ -216,7 +216,7 @@ def test_with_nobody_there_the_event_is_dropped() -> None:
     play = relay()
     play.do(publish(3))
 
-    assert not delivered(play.do(Subscribe(1, "late", 0, credit=9)))
+    assert not delivered(play.do(AddSubscriber(1, "late", 0, credit=9)))
     assert play.channel.state.counters.relayed == 3
     assert play.channel.state.counters.published == 3
 
@@ -245,8 +245,8 @@ def test_rolling_back_what_was_relayed_frees_the_window_and_nothing_comes_again(
 def test_a_transient_queue_relays_to_one_reader_each() -> None:
     play = play_of(type="transient", kind="queue")
     play.do(publish(2))
-    play.do(Attach("", 1, "a", 10))
-    play.do(Attach("", 2, "b", 10, selector="n > 1"))
+    play.do(TakeSeat("", 1, "a", 10))
+    play.do(TakeSeat("", 2, "b", 10, selector="n > 1"))
     got = delivered(play.do(publish(4, matched={"n > 1": (Span(0, 2),)})))
 
     assert sorted(got[1] + got[2]) == [2, 3, 4, 5]

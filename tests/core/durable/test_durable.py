@@ -14,16 +14,16 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
-    CreateDurable,
-    Credit,
-    DeleteDurable,
-    Demand,
+    AddDurable,
+    AddSubscriber,
     Detach,
     EndChoosing,
-    Purge,
+    GrantCredit,
+    PurgeEvents,
+    RemoveDurable,
     RollBack,
-    Subscribe,
+    SetDemand,
+    TakeSeat,
     Withhold,
 )
 from penstock.testing.play import delivered, finished, publish, redelivered, span
@@ -37,9 +37,9 @@ RESTARTS = ("restart", "restart_from_snapshot", "close")
 def test_durables_of_a_channel_do_not_touch_each_other() -> None:
     play = play_of()
     for name in ("one", "One"):
-        play.do(CreateDurable(name, "shared"))
+        play.do(AddDurable(name, "shared"))
     play.do(publish(2))
-    play.do(Attach("one", 1, "s"))
+    play.do(TakeSeat("one", 1, "s"))
     play.do(Ack(1, (span(0),)))
 
     assert outstanding(play, "one") == [1]
@@ -50,11 +50,11 @@ def test_durables_of_a_channel_do_not_touch_each_other() -> None:
 def test_names_clash_and_miss_with_their_own_errors() -> None:
     play = durable_play("shared")
     with pytest.raises(NameAlreadyBound):
-        play.do(CreateDurable("d", "exclusive"))
+        play.do(AddDurable("d", "exclusive"))
     with pytest.raises(NameDoesNotExist, match="orders has no durable e"):
-        play.do(DeleteDurable("e"))
+        play.do(RemoveDurable("e"))
     with pytest.raises(InvalidArgument, match="exclusive, priority, serial, shared, shared_queued"):
-        play.do(CreateDurable("e", "grouped"))
+        play.do(AddDurable("e", "grouped"))
 
 
 @pytest.mark.spec("D2")
@@ -64,7 +64,7 @@ def test_a_durable_lives_without_clients_and_events_until_it_is_deleted() -> Non
     play.do(Detach(1))
     play.restart()
     assert "d" in play.channel.state.durables
-    play.do(DeleteDurable("d"))
+    play.do(RemoveDurable("d"))
     play.restart()
 
     assert "d" not in play.channel.state.durables
@@ -73,7 +73,7 @@ def test_a_durable_lives_without_clients_and_events_until_it_is_deleted() -> Non
 @pytest.mark.spec("D2")
 def test_a_seat_goes_with_its_durable() -> None:
     play = durable_play("shared", 10, events=2)
-    play.do(DeleteDurable("d"))
+    play.do(RemoveDurable("d"))
 
     with pytest.raises(IllegalState, match="its durable was deleted"):
         play.do(Ack(1, (span(0),)))
@@ -85,7 +85,7 @@ def test_a_seat_goes_with_its_durable() -> None:
 def test_a_durable_begins_where_it_was_told(start: int, first: int, selector: str) -> None:
     play = play_of(events=4)
     everything = (span(start, 3),) if selector and start < 4 else ()
-    play.do(CreateDurable("d", "shared", start, selector, everything))
+    play.do(AddDurable("d", "shared", start, selector, everything))
     play.do(publish(4, matched={"even": (Span(0, 4),)}))
 
     assert outstanding(play) == list(range(first, 8))
@@ -98,8 +98,8 @@ def test_a_durable_begins_where_it_was_told(start: int, first: int, selector: st
 @pytest.mark.parametrize(("type_", "lasts"), [("persistent", True), ("reliable", False)])
 def test_a_durable_is_as_persistent_as_its_channel_unless_told(type_: str, lasts: bool) -> None:
     play = play_of(type=type_)
-    play.do(CreateDurable("usual", "shared"))
-    play.do(CreateDurable("other", "shared", persistent=not lasts))
+    play.do(AddDurable("usual", "shared"))
+    play.do(AddDurable("other", "shared", persistent=not lasts))
     play.restart()
 
     assert set(play.channel.state.durables) == {"usual" if lasts else "other"}
@@ -114,7 +114,7 @@ def test_position_acks_and_counts_survive_a_restart(how: str) -> None:
     play.do(Ack(1, (span(0), span(2), span(4))))
     getattr(play, how)()
 
-    effects = play.do(Attach("d", 9, "s", 10))
+    effects = play.do(TakeSeat("d", 9, "s", 10))
     assert delivered(effects) == {9: [1, 3, 5, 6, 7]}
     assert redelivered(effects) == {1: 1, 3: 2}
 
@@ -123,7 +123,7 @@ def test_position_acks_and_counts_survive_a_restart(how: str) -> None:
 def test_a_fetch_gets_what_it_demands_whatever_the_window() -> None:
     play = durable_play("shared", 1, events=10, pull=True)
     assert not delivered(play.do(publish(1)))
-    effects = play.do(Demand(1, 4))
+    effects = play.do(SetDemand(1, 4))
 
     assert delivered(effects) == {1: [0, 1, 2, 3]}
     assert finished(effects) == [1]
@@ -132,10 +132,10 @@ def test_a_fetch_gets_what_it_demands_whatever_the_window() -> None:
 @pytest.mark.spec("D5")
 def test_a_demand_is_met_once_though_it_takes_several_deliveries() -> None:
     play = durable_play("shared", 1, events=20, pull=True)
-    play.do(Attach("d", 2, "s2", 1, pull=True))
+    play.do(TakeSeat("d", 2, "s2", 1, pull=True))
     play.channel.stall("s1", stalled=True)
-    play.do(Demand(1, 10))
-    play.do(Demand(2, 0))
+    play.do(SetDemand(1, 10))
+    play.do(SetDemand(2, 0))
     play.channel.state.seats[2][1].demand = 2
     play.channel.stall("s1", stalled=False)
     effects = play.offers()
@@ -148,17 +148,17 @@ def test_a_demand_is_met_once_though_it_takes_several_deliveries() -> None:
 @pytest.mark.spec("D5")
 def test_a_demand_waits_for_events_and_can_be_taken_back() -> None:
     play = durable_play("shared", 1, events=1, pull=True)
-    effects = play.do(Demand(1, 3))
+    effects = play.do(SetDemand(1, 3))
     assert delivered(effects) == {1: [0]}
     assert finished(effects) == []
 
-    assert finished(play.do(Demand(1, 0))) == [1]
+    assert finished(play.do(SetDemand(1, 0))) == [1]
     assert not delivered(play.do(publish(3)))
 
 
 def test_a_seat_events_are_pushed_to_demands_nothing() -> None:
     play = durable_play("shared", 5, events=2)
-    play.do(Demand(1, 0))
+    play.do(SetDemand(1, 0))
 
     assert delivered(play.do(publish(1))) == {1: [2]}
 
@@ -167,12 +167,12 @@ def test_a_seat_events_are_pushed_to_demands_nothing() -> None:
 @pytest.mark.parametrize("other", KINDS)
 def test_an_event_leaves_when_the_last_durable_has_acknowledged_it(other: str) -> None:
     play = durable_play("shared", 5)
-    play.do(CreateDurable("e", other))
+    play.do(AddDurable("e", other))
     play.do(publish(3))
     play.do(Ack(1, (span(0, 1),)))
     assert list(play.channel.state.stored) == [0, 1, 2]
 
-    play.do(Attach("e", 2, "s"))
+    play.do(TakeSeat("e", 2, "s"))
     play.do(Ack(2, (span(0),)))
     assert list(play.channel.state.stored) == [1, 2]
     assert play.channel.state.counters.consumed == 1
@@ -181,7 +181,7 @@ def test_an_event_leaves_when_the_last_durable_has_acknowledged_it(other: str) -
 @pytest.mark.spec("D6")
 def test_an_event_stays_while_a_connected_subscriber_has_not_got_it() -> None:
     play = durable_play("shared", 5)
-    play.do(Subscribe(7, "slow", 0, credit=1))
+    play.do(AddSubscriber(7, "slow", 0, credit=1))
     play.do(publish(3))
     play.do(Ack(1, (span(0, 2),)))
     assert list(play.channel.state.stored) == [1, 2]
@@ -193,10 +193,10 @@ def test_an_event_stays_while_a_connected_subscriber_has_not_got_it() -> None:
 @pytest.mark.spec("D6")
 def test_what_no_durable_was_ever_due_stays() -> None:
     play = play_of(events=2)
-    play.do(CreateDurable("d", "shared", 2))
-    play.do(CreateDurable("f", "shared", 0, "even", ()))
+    play.do(AddDurable("d", "shared", 2))
+    play.do(AddDurable("f", "shared", 0, "even", ()))
     play.do(publish(2, matched={"even": ()}))
-    play.do(Attach("d", 1, "s"))
+    play.do(TakeSeat("d", 1, "s"))
     play.do(Ack(1, (span(2),)))
 
     assert list(play.channel.state.stored) == [0, 1, 3]
@@ -207,7 +207,7 @@ def test_a_channel_that_retains_what_is_consumed_lets_it_be_replayed() -> None:
     play = durable_play("shared", 5, retain_consumed=True, events=2)
     play.do(Ack(1, (span(0, 1),)))
 
-    assert delivered(play.do(Subscribe(7, "late", 0, credit=9))) == {7: [0, 1]}
+    assert delivered(play.do(AddSubscriber(7, "late", 0, credit=9))) == {7: [0, 1]}
 
 
 @pytest.mark.spec("D6")
@@ -216,11 +216,11 @@ def test_what_a_deleted_durable_had_acknowledged_goes_once_all_there_are_do_not_
     restarted: bool,
 ) -> None:
     play = durable_play("shared", 5, events=3)
-    play.do(CreateDurable("e", "shared"))
+    play.do(AddDurable("e", "shared"))
     play.do(Ack(1, (span(1),)))
     for name in "de":
-        play.do(DeleteDurable(name))
-    play.do(CreateDurable("later", "shared", 3))
+        play.do(RemoveDurable(name))
+    play.do(AddDurable("later", "shared", 3))
     if restarted:
         play.restart()
         play.sweep()
@@ -231,10 +231,10 @@ def test_what_a_deleted_durable_had_acknowledged_goes_once_all_there_are_do_not_
 @pytest.mark.spec("D6")
 def test_deleting_the_durable_that_lagged_lets_events_go() -> None:
     play = durable_play("shared", 5)
-    play.do(CreateDurable("lagging", "exclusive"))
+    play.do(AddDurable("lagging", "exclusive"))
     play.do(publish(2))
     play.do(Ack(1, (span(0),)))
-    play.do(DeleteDurable("lagging"))
+    play.do(RemoveDurable("lagging"))
 
     assert list(play.channel.state.stored) == [1]
 
@@ -262,7 +262,7 @@ def test_time_takes_events_out_of_a_clients_hands(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_purged_in_a_clients_hands_is_acknowledged_without_error(kind: str) -> None:
     play = durable_play(kind, None, events=3)
-    play.do(Purge((span(1),)))
+    play.do(PurgeEvents((span(1),)))
     assert play.answer == 1
     assert outstanding(play) == [0, 2]
 
@@ -290,7 +290,7 @@ def test_what_was_never_delivered_cannot_be_settled(
     kind: str, command: type[Ack] | type[RollBack]
 ) -> None:
     play = durable_play(kind, None, pull=True, events=3)
-    play.do(Demand(1, 1))
+    play.do(SetDemand(1, 1))
 
     with pytest.raises(IllegalState, match="event 1 of durable d was not delivered"):
         play.do(command(1, (span(0, 2),)))
@@ -301,13 +301,13 @@ def test_what_was_never_delivered_cannot_be_settled(
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_are_exact_and_asking_changes_nothing(kind: str) -> None:
     play = durable_play(kind, None, pull=True, events=5)
-    play.do(Demand(1, 2))
+    play.do(SetDemand(1, 2))
     state = play.channel.state
     durable = state.durables["d"]
 
     assert durable.outstanding_count(state.stored) == 5
     assert durable.in_flight_count == 2
-    browse = Subscribe(9, "b", 0, 5, 10, durable.outstanding_spans(state.stored))
+    browse = AddSubscriber(9, "b", 0, 5, 10, durable.outstanding_spans(state.stored))
     effects = play.do(browse)
     assert delivered(effects) == {9: [0, 1, 2, 3, 4]}
     assert finished(effects) == [9]
@@ -345,14 +345,14 @@ def test_what_a_client_has_no_room_for_is_granted_again_uncounted(kind: str) -> 
     assert not delivered(play.do(publish(1)))
     assert not delivered(play.do(Ack(1, (span(0, 1),))))
     assert outstanding(play) == [2, 3, 4, 5]
-    assert not delivered(play.do(Credit(1, 0)))
+    assert not delivered(play.do(GrantCredit(1, 0)))
 
-    effects = play.do(Credit(1, 0, has_room=True))
+    effects = play.do(GrantCredit(1, 0, has_room=True))
 
     assert delivered(effects) == {1: [2, 3, 4, 5]}
     assert not redelivered(effects)
     assert play.channel.state.durables["d"].delivered == 6
-    assert not delivered(play.do(Credit(7, 0, has_room=True)))  # nobody
+    assert not delivered(play.do(GrantCredit(7, 0, has_room=True)))  # nobody
     assert not delivered(play.do(Withhold(7, (span(2),), is_full=True)))
 
 
@@ -363,7 +363,7 @@ def test_what_a_clients_selector_takes_long_for_is_granted_again_uncounted(kind:
     assert delivered(play.do(publish(5))) == {1: [0, 1, 2, 3, 4]}
     assert not delivered(play.do(Withhold(1, (span(2, 4),), is_full=False, is_choosing=True)))
     assert not delivered(play.do(publish(1, transient=(span(0),))))
-    assert not delivered(play.do(Credit(1, 0, has_room=True)))
+    assert not delivered(play.do(GrantCredit(1, 0, has_room=True)))
 
     effects = play.do(EndChoosing(1))
 
@@ -376,11 +376,11 @@ def test_a_demand_is_as_large_as_before_and_ends_once_its_events_are_chosen() ->
     play = durable_play("exclusive", None)
     play.do(Detach(1))
     play.do(publish(3))
-    play.do(Attach("d", 2, "s2", None, pull=True))
-    assert delivered(play.do(Demand(2, 2))) == {2: [0, 1]}
-    play.do(Demand(2, 2))
+    play.do(TakeSeat("d", 2, "s2", None, pull=True))
+    assert delivered(play.do(SetDemand(2, 2))) == {2: [0, 1]}
+    play.do(SetDemand(2, 2))
     play.do(Withhold(2, (span(2),), is_full=False, is_choosing=True))
-    assert not finished(play.do(Demand(2, 0))), "what is there goes out first"
+    assert not finished(play.do(SetDemand(2, 0))), "what is there goes out first"
 
     effects = play.do(EndChoosing(2))
 
@@ -392,7 +392,7 @@ def test_a_demand_is_as_large_as_before_and_ends_once_its_events_are_chosen() ->
 def test_what_one_client_has_no_room_for_goes_to_another_that_has() -> None:
     play = durable_play("shared", 10)
     assert delivered(play.do(publish(4))) == {1: [0, 1, 2, 3]}
-    play.do(Attach("d", 2, "s2", 10))
+    play.do(TakeSeat("d", 2, "s2", 10))
 
     effects = play.do(Withhold(1, (span(1, 3),), is_full=True))
 
@@ -407,7 +407,7 @@ def test_what_was_withheld_is_not_counted_when_its_client_goes() -> None:
     play.do(Withhold(1, (span(1, 2),), is_full=True))
     play.do(Detach(1))
 
-    effects = play.do(Attach("d", 2, "s2", 10))
+    effects = play.do(TakeSeat("d", 2, "s2", 10))
 
     assert delivered(effects) == {2: [0, 1, 2]}
     assert redelivered(effects) == {0: 1}

@@ -10,15 +10,15 @@ from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
+    AddDurable,
     ConfirmRecall,
-    CreateDurable,
-    Demand,
     Detach,
-    Purge,
-    PurgeDurable,
+    PurgeEvents,
+    PurgeOutstanding,
     RollBack,
+    SetDemand,
     Skip,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, events, publish, redelivered, span
 from tests.core.plays import dying, left, outstanding, play_of
@@ -29,9 +29,9 @@ def lanes_play(values: str, *windows: int, pull: bool = False, play: Play | None
     event for each letter; a dash has no value."""
     play = play or play_of()
     play.lane_of = dict(enumerate(None if v == "-" else v for v in values)).__getitem__
-    play.do(CreateDurable("d", "serial", order_by="sku"))
+    play.do(AddDurable("d", "serial", order_by="sku"))
     for seat, window in enumerate(windows, start=1):
-        play.do(Attach("d", seat, f"s{seat}", window, pull))
+        play.do(TakeSeat("d", seat, f"s{seat}", window, pull))
     return play
 
 
@@ -67,7 +67,7 @@ def test_where_nobody_can_look_which_lanes_events_are_in_nothing_goes_out_blindl
     effects = list(play.channel.offer())  # and no lanes are assigned
 
     assert [type(effect) for effect in effects] == [FindLanes]
-    assert served_now(play.do(Attach("d", 2, "s2", 10))) == {0, 1}
+    assert served_now(play.do(TakeSeat("d", 2, "s2", 10))) == {0, 1}
 
 
 @pytest.mark.spec("D11")
@@ -102,11 +102,11 @@ def test_what_lies_far_behind_a_blocked_lane_is_found() -> None:
     count = LOOK_EVENTS_MAX * (LOOKS_MAX + 2)
     play = play_of()
     play.lane_of = lambda event_id: "b" if event_id == count - 1 else "a"
-    play.do(CreateDurable("d", "serial", order_by="sku"))
+    play.do(AddDurable("d", "serial", order_by="sku"))
     play.do(publish(count))
-    play.do(Attach("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 1, "s1", 1))
 
-    assert delivered(play.do(Attach("d", 2, "s2", 1))) == {2: [count - 1]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2", 1))) == {2: [count - 1]}
 
 
 @pytest.mark.spec("D11")
@@ -130,8 +130,8 @@ def test_fetches_keep_to_lanes_too() -> None:
     play = lanes_play("aab", 10, 10, pull=True)
     play.do(publish(3))
 
-    assert delivered(play.do(Demand(1, 1))) == {1: [0]}
-    assert delivered(play.do(Demand(2, 2))) == {2: [2]}
+    assert delivered(play.do(SetDemand(1, 1))) == {1: [0]}
+    assert delivered(play.do(SetDemand(2, 2))) == {2: [2]}
     assert delivered(play.do(Ack(1, (span(0),)))) == {2: [1]}
 
 
@@ -200,9 +200,9 @@ def test_what_was_not_sent_waits_in_its_place() -> None:
 def test_a_dead_event_frees_its_lane() -> None:
     play = dying()
     play.lane_of = "aab".__getitem__
-    play.do(CreateDurable("d", "serial", order_by="sku", max_deliveries=1))
-    play.do(Attach("d", 1, "s1", 1))
-    play.do(Attach("d", 2, "s2", 1))
+    play.do(AddDurable("d", "serial", order_by="sku", max_deliveries=1))
+    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 2, "s2", 1))
     play.do(publish(3))
     effects = play.do(RollBack(1, (span(0),)))
 
@@ -218,7 +218,7 @@ def test_a_dead_event_frees_its_lane() -> None:
 @pytest.mark.parametrize("gone", [(span(0),), (span(0), span(2)), (span(0), span(2, 3))])
 def test_what_leaves_the_channel_frees_its_lane(gone: tuple[object, ...]) -> None:
     play, _ = served("abaaa", 1, 1)
-    effects = play.do(Purge(gone))  # type: ignore[arg-type]  # spans
+    effects = play.do(PurgeEvents(gone))  # type: ignore[arg-type]  # spans
     there = [i for i in (2, 3, 4) if i in outstanding(play)]
 
     assert delivered(effects) == {1: there[:1]}
@@ -228,11 +228,11 @@ def test_what_leaves_the_channel_frees_its_lane(gone: tuple[object, ...]) -> Non
 def test_a_purge_of_what_waits_behind_a_blocked_lane_leaves_nothing_behind() -> None:
     play = play_of()
     play.lane_of = lambda event_id: event_id % 2
-    play.do(CreateDurable("d", "serial", order_by="sku"))
+    play.do(AddDurable("d", "serial", order_by="sku"))
     for seat in (1, 2, 3):
-        play.do(Attach("d", seat, f"s{seat}", 1))
+        play.do(TakeSeat("d", seat, f"s{seat}", 1))
     play.do(publish(6_000))
-    play.do(PurgeDurable("d", (span(2, 5_990),)))
+    play.do(PurgeOutstanding("d", (span(2, 5_990),)))
     lanes = play.channel.state.durables["d"].lanes
 
     assert lanes is not None
@@ -271,7 +271,7 @@ def test_lanes_are_there_after_a_restart(how: str) -> None:
     play.do(ConfirmRecall(1))
     play.do(Ack(1, (span(1),)))
     play.restart() if how == "cut" else play.restart_from_snapshot()
-    first = play.do(Attach("d", 1, "s1", 10))
+    first = play.do(TakeSeat("d", 1, "s1", 10))
     effects = play.do(RollBack(1, (span(0),)))
 
     assert delivered(first) == {1: [0, 2, 3]}
@@ -286,16 +286,16 @@ def test_only_serial_durables_have_lanes(kind: str) -> None:
     with pytest.raises(
         InvalidArgument, match=f"type {kind} cannot have order_by.*use a serial durable"
     ):
-        play_of().do(CreateDurable("d", kind, order_by="sku"))
+        play_of().do(AddDurable("d", kind, order_by="sku"))
 
 
 @pytest.mark.spec("D11")
 def test_strict_order_and_lanes_exclude_each_other() -> None:
     with pytest.raises(InvalidArgument, match="give only one of them"):
-        play_of().do(CreateDurable("d", "serial", order_by="sku", strict_order=True))
+        play_of().do(AddDurable("d", "serial", order_by="sku", strict_order=True))
 
 
 @pytest.mark.spec("D11")
 def test_lanes_are_by_a_property() -> None:
     with pytest.raises(InvalidArgument, match="name a property"):
-        play_of().do(CreateDurable("d", "serial", order_by="$tag"))
+        play_of().do(AddDurable("d", "serial", order_by="$tag"))

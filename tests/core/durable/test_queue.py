@@ -12,17 +12,17 @@ from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameD
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
+    AddDurable,
+    AddSubscriber,
     Cause,
     Command,
-    CreateDurable,
     Definition,
-    Demand,
     Detach,
     Edit,
-    Purge,
+    PurgeEvents,
     RollBack,
-    Subscribe,
+    SetDemand,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, finished, publish, redelivered, span
 from tests.core.plays import outstanding, play_of
@@ -32,7 +32,7 @@ def queue(*windows: int | None, events: int = 0, **attributes: Any) -> Play:
     """A queue with a reader (1, 2, …) for each window; ``events`` come last."""
     play = play_of(kind="queue", **attributes)
     for reader, window in enumerate(windows, start=1):
-        play.do(Attach(READERS, reader, f"s{reader}", window))
+        play.do(TakeSeat(READERS, reader, f"s{reader}", window))
     if events:
         play.do(publish(events))
     return play
@@ -83,8 +83,8 @@ def test_a_committed_event_has_left_the_queue() -> None:
 @pytest.mark.spec("Q1")
 def test_a_reader_that_fetches_gets_what_it_asks_for() -> None:
     play = play_of(kind="queue", events=5)
-    play.do(Attach(READERS, 1, "s", pull=True))
-    effects = play.do(Demand(1, 2))
+    play.do(TakeSeat(READERS, 1, "s", pull=True))
+    effects = play.do(SetDemand(1, 2))
 
     assert delivered(effects) == {1: [0, 1]}
     assert finished(effects) == [1]
@@ -147,7 +147,7 @@ def test_place_and_count_survive_a_restart(how: str) -> None:
     play.do(RollBack(1, (span(1),)))
     play.do(Ack(1, (span(0),)))
     getattr(play, how)()
-    effects = play.do(Attach(READERS, 5, "s"))
+    effects = play.do(TakeSeat(READERS, 5, "s"))
 
     assert delivered(effects) == {5: [1, 2, 3]}
     assert redelivered(effects) == {1: 1}
@@ -168,7 +168,7 @@ def test_a_reader_that_is_gone_has_rolled_back() -> None:
 def test_a_reader_with_a_selector_gets_what_it_matches_of_what_waits_and_what_comes() -> None:
     play = queue(events=4)
     even = {"even": matching(2, 4)}
-    effects = play.do(Attach(READERS, 1, "s", 10, selector="even", matched=(span(0), span(2))))
+    effects = play.do(TakeSeat(READERS, 1, "s", 10, selector="even", matched=(span(0), span(2))))
     assert delivered(effects) == {1: [0, 2]}
     effects = play.do(publish(4, matched=even))
 
@@ -179,17 +179,17 @@ def test_a_reader_with_a_selector_gets_what_it_matches_of_what_waits_and_what_co
 @pytest.mark.spec("Q1", "F5")
 def test_what_one_reader_does_not_want_waits_for_one_that_does() -> None:
     play = queue()
-    play.do(Attach(READERS, 1, "s1", 10, selector="even"))
+    play.do(TakeSeat(READERS, 1, "s1", 10, selector="even"))
     play.do(publish(4, matched={"even": matching(2, 4)}))
 
-    assert delivered(play.do(Attach(READERS, 2, "s2", 10))) == {2: [1, 3]}
+    assert delivered(play.do(TakeSeat(READERS, 2, "s2", 10))) == {2: [1, 3]}
 
 
 @pytest.mark.spec("Q1", "F5")
 def test_readers_with_different_selectors_each_get_their_own() -> None:
     play = queue()
-    play.do(Attach(READERS, 1, "s1", 10, selector="even"))
-    play.do(Attach(READERS, 2, "s2", 10, selector="third"))
+    play.do(TakeSeat(READERS, 1, "s1", 10, selector="even"))
+    play.do(TakeSeat(READERS, 2, "s2", 10, selector="third"))
     matched = {"even": matching(2, 7), "third": matching(3, 7)}
     got = delivered(play.do(publish(7, matched=matched)))
 
@@ -201,7 +201,7 @@ def test_readers_with_different_selectors_each_get_their_own() -> None:
 @pytest.mark.spec("Q3", "F5")
 def test_what_a_selective_reader_rolls_back_is_still_what_it_wants() -> None:
     play = queue()
-    play.do(Attach(READERS, 1, "s1", 1, selector="even"))
+    play.do(TakeSeat(READERS, 1, "s1", 1, selector="even"))
     play.do(publish(4, matched={"even": matching(2, 4)}))
     effects = play.do(RollBack(1, (span(0),)))
 
@@ -212,7 +212,7 @@ def test_what_a_selective_reader_rolls_back_is_still_what_it_wants() -> None:
 @pytest.mark.spec("F5")
 def test_the_selectors_of_readers_are_asked_of_each_event_while_they_are_there() -> None:
     play = queue()
-    play.do(Attach(READERS, 1, "s1", selector="even"))
+    play.do(TakeSeat(READERS, 1, "s1", selector="even"))
     assert play.channel.state.selectors == {"even"}
     play.do(Detach(1))
 
@@ -222,7 +222,7 @@ def test_the_selectors_of_readers_are_asked_of_each_event_while_they_are_there()
 @pytest.mark.spec("X3", "F5")
 def test_a_retried_publish_does_not_change_what_a_reader_wants() -> None:
     play = queue()
-    play.do(Attach(READERS, 1, "s1", 10, selector="even"))
+    play.do(TakeSeat(READERS, 1, "s1", 10, selector="even"))
     first = publish(2, matched={"even": (Span(0, 1),)})
     retried = type(first)(first.digest, "p", 1)
     play.do(retried)
@@ -236,7 +236,7 @@ def test_a_peek_takes_nothing_away() -> None:
     play = queue(2, events=5)
     state = play.channel.state
     everything = state.durables[READERS].outstanding_spans(state.stored)
-    effects = play.do(Subscribe(9, "p", 0, 5, 10, everything))
+    effects = play.do(AddSubscriber(9, "p", 0, 5, 10, everything))
 
     assert delivered(effects) == {9: [0, 1, 2, 3, 4]}
     assert finished(effects) == [9]
@@ -248,7 +248,7 @@ def test_what_expires_on_a_queue_is_read_by_nobody() -> None:
     play = queue(1, ttl=100, events=3)
     play.wait(100)
 
-    assert not delivered(play.do(Attach(READERS, 2, "late")))
+    assert not delivered(play.do(TakeSeat(READERS, 2, "late")))
     assert outstanding(play, READERS) == []
     play.do(Ack(1, (span(0),)))
 
@@ -264,7 +264,7 @@ def test_a_full_queue_drops_its_oldest() -> None:
 @pytest.mark.spec("Q5", "T9")
 def test_a_purge_takes_events_from_readers() -> None:
     play = queue(1, events=3)
-    play.do(Purge((span(0, 1),)))
+    play.do(PurgeEvents((span(0, 1),)))
 
     assert play.answer == 2
     assert outstanding(play, READERS) == [2]
@@ -285,24 +285,24 @@ def test_a_queue_without_readers_keeps_its_events() -> None:
     play = queue(events=3)
     play.wait(1 << 40)
 
-    assert delivered(play.do(Attach(READERS, 1, "s"))) == {1: [0, 1, 2]}
+    assert delivered(play.do(TakeSeat(READERS, 1, "s"))) == {1: [0, 1, 2]}
 
 
 def test_a_queue_has_readers_and_no_durables() -> None:
     play = queue()
     with pytest.raises(IllegalState, match="orders is a queue; queues have readers, not durables"):
-        play.do(CreateDurable("d", "shared"))
+        play.do(AddDurable("d", "shared"))
     with pytest.raises(NameDoesNotExist):
-        play.do(Attach("d", 1, "s"))
+        play.do(TakeSeat("d", 1, "s"))
 
     assert set(play.channel.state.durables) == {READERS}
 
 
 def test_a_durable_of_a_channel_takes_no_selector_of_a_reader() -> None:
     play = play_of()
-    play.do(CreateDurable("d", "shared"))
+    play.do(AddDurable("d", "shared"))
     with pytest.raises(InvalidArgument, match="only queues do"):
-        play.do(Attach("d", 1, "s", selector="even"))
+        play.do(TakeSeat("d", 1, "s", selector="even"))
 
     assert not play.channel.state.seats
 

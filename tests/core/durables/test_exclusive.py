@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.channel.holding import Hold
+from penstock.core.channel.holding import HoldEvents
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import DurableInUse, InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
-    CreateDurable,
+    AddDurable,
     Detach,
-    Purge,
+    PurgeEvents,
     RollBack,
     Skip,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
@@ -27,9 +27,9 @@ from tests.core.plays import durable_play, outstanding, play_of
 def test_a_second_client_is_refused_until_the_first_ends() -> None:
     play = durable_play("exclusive", None)
     with pytest.raises(DurableInUse, match="held by session s1"):
-        play.do(Attach("d", 2, "s2"))
+        play.do(TakeSeat("d", 2, "s2"))
     play.do(Detach(1))
-    play.do(Attach("d", 2, "s2"))
+    play.do(TakeSeat("d", 2, "s2"))
 
     assert delivered(play.do(publish(1))) == {2: [0]}
 
@@ -48,7 +48,7 @@ def test_an_ack_covers_all_lower_ids(command: Ack | AckPrevious) -> None:
 @pytest.mark.spec("T9")
 def test_an_ack_of_an_event_that_is_gone_still_covers_all_lower_ids() -> None:
     play = durable_play("exclusive", None, events=5)
-    play.do(Purge((span(2),)))
+    play.do(PurgeEvents((span(2),)))
     play.do(Ack(1, (span(2),)))
 
     assert outstanding(play) == [3, 4]
@@ -69,7 +69,7 @@ def test_a_rolled_back_event_waits_for_the_next_attach_uncounted() -> None:
     play = durable_play("exclusive", None, events=3)
     assert not delivered(play.do(RollBack(1, (span(0, 1),))))
     play.do(Detach(1))
-    effects = play.do(Attach("d", 2, "s2"))
+    effects = play.do(TakeSeat("d", 2, "s2"))
 
     assert delivered(effects) == {2: [0, 1, 2]}
     assert redelivered(effects) == {}
@@ -83,7 +83,7 @@ def test_an_ack_covers_nothing_that_was_rolled_back() -> None:
     play.do(Ack(1, (span(4),)))
     assert outstanding(play) == [1]
     play.do(Detach(1))
-    effects = play.do(Attach("d", 2, "s2"))
+    effects = play.do(TakeSeat("d", 2, "s2"))
 
     assert delivered(effects) == {2: [1]}
     assert redelivered(effects) == {}
@@ -96,7 +96,7 @@ def test_delivered_again_it_is_covered_like_any_other() -> None:
     play = durable_play("exclusive", None, events=3)
     play.do(RollBack(1, (span(0),)))
     play.do(Detach(1))
-    play.do(Attach("d", 2, "s2"))
+    play.do(TakeSeat("d", 2, "s2"))
     play.do(Ack(2, (span(2),)))
 
     assert outstanding(play) == []
@@ -112,13 +112,13 @@ def test_a_selector_that_skips_what_was_rolled_back_does_not_settle_it(
     play = durable_play("exclusive", None, events=3)
     play.do(RollBack(1, (span(0),)))
     again(play)
-    play.do(Attach("d", 2, "s2"))
+    play.do(TakeSeat("d", 2, "s2"))
     play.channel.attend(Skip(2, (span(0, 1),)), play.now_us)
     play.do(Ack(2, (span(2),)))
     assert outstanding(play) == [0]
     again(play)
 
-    assert delivered(play.do(Attach("d", 3, "s3"))) == {3: [0]}
+    assert delivered(play.do(TakeSeat("d", 3, "s3"))) == {3: [0]}
     play.do(Ack(3, (span(0),)))
     assert outstanding(play) == []
 
@@ -134,14 +134,14 @@ def test_what_was_rolled_back_and_lived_in_memory_only_is_gone_after_a_restart(
     again(play)
 
     assert play.channel.state.durables["d"].rolled_back == IdSet((span(1),))
-    assert delivered(play.do(Attach("d", 2, "s2"))) == {2: [1, 2]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2"))) == {2: [1, 2]}
 
 
 @pytest.mark.spec("T9")
 def test_what_was_rolled_back_and_is_gone_is_forgotten() -> None:
     play = durable_play("exclusive", None, events=3)
     play.do(RollBack(1, (span(0, 1),)))
-    play.do(Purge((span(0),)))
+    play.do(PurgeEvents((span(0),)))
 
     assert play.channel.state.durables["d"].rolled_back == IdSet((span(1),))
 
@@ -152,8 +152,8 @@ def test_a_client_that_holds_it_whole_settles_what_another_has_given_back() -> N
     play = durable_play("exclusive", None, events=4)
     play.do(RollBack(1, (span(0),)))
     play.do(Detach(1))
-    play.do(Attach("d", 2, "s2", sole=True))
-    play.do(Hold(2, span(0, 3)))
+    play.do(TakeSeat("d", 2, "s2", sole=True))
+    play.do(HoldEvents(2, span(0, 3)))
     play.do(RollBack(2, (span(2),)))
     play.do(AckPrevious(2, 3))
 
@@ -165,7 +165,7 @@ def test_what_a_lost_client_held_comes_first_and_uncounted() -> None:
     play = durable_play("exclusive", None, events=2)
     play.do(Detach(1))
     play.do(publish(1))
-    effects = play.do(Attach("d", 2, "s2"))
+    effects = play.do(TakeSeat("d", 2, "s2"))
 
     assert delivered(effects) == {2: [0, 1, 2]}
     assert redelivered(effects) == {}
@@ -177,7 +177,7 @@ def test_what_one_subscriptions_selector_left_out_is_there_for_the_next() -> Non
     assert not delivered(play.do(publish(0 + 1))).get(1, [])[1:]
     play.do(Detach(1))
 
-    assert delivered(play.do(Attach("d", 2, "s2"))) == {2: [0, 1, 2, 3]}
+    assert delivered(play.do(TakeSeat("d", 2, "s2"))) == {2: [0, 1, 2, 3]}
 
 
 @pytest.mark.spec("D9")
@@ -185,10 +185,10 @@ def test_it_takes_no_window() -> None:
     play = durable_play("exclusive")
 
     with pytest.raises(InvalidArgument, match="does not take a window"):
-        play.do(Attach("d", 1, "s", 5))
+        play.do(TakeSeat("d", 1, "s", 5))
 
 
 @pytest.mark.spec("D3")
 def test_it_keeps_no_selector() -> None:
     with pytest.raises(InvalidArgument, match="does not keep a selector"):
-        play_of().do(CreateDurable("d", "exclusive", 0, "price > 3"))
+        play_of().do(AddDurable("d", "exclusive", 0, "price > 3"))

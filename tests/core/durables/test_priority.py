@@ -8,13 +8,13 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
-    CreateDurable,
+    AddDurable,
     Detach,
     Digest,
     Publish,
-    PurgeDurable,
+    PurgeOutstanding,
     RollBack,
+    TakeSeat,
 )
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding, play_of
@@ -44,7 +44,7 @@ def test_one_that_waits_may_leave_and_nothing_changes() -> None:
     play.do(RollBack(1, (span(1),)))
 
     assert delivered(play.do(Detach(2))) == {}
-    assert delivered(play.do(Attach("d", 3, "s3"))) == {}
+    assert delivered(play.do(TakeSeat("d", 3, "s3"))) == {}
 
 
 @pytest.mark.spec("D13")
@@ -69,16 +69,16 @@ def test_an_ack_covers_all_lower_ids() -> None:
 def test_it_takes_no_window_and_no_selector() -> None:
     play = play_of()
     with pytest.raises(InvalidArgument, match="does not keep a selector"):
-        play.do(CreateDurable("d", "priority", selector="a = 1"))
-    play.do(CreateDurable("d", "priority"))
+        play.do(AddDurable("d", "priority", selector="a = 1"))
+    play.do(AddDurable("d", "priority"))
     with pytest.raises(InvalidArgument, match="does not take a window"):
-        play.do(Attach("d", 1, "s1", window=5))
+        play.do(TakeSeat("d", 1, "s1", window=5))
 
 
 def test_its_events_cannot_be_purged_for_it_alone() -> None:
     play = durable_play("priority", None, events=3)
     with pytest.raises(IllegalState, match="d is priority"):
-        play.do(PurgeDurable("d", (span(0),)))
+        play.do(PurgeOutstanding("d", (span(0),)))
 
 
 @pytest.mark.spec("E8")

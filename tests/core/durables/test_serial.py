@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Ack, Detach, Digest, Publish, PurgeDurable, RollBack
+from penstock.core.vocabulary.messages import (
+    Ack,
+    Detach,
+    Digest,
+    Publish,
+    PurgeOutstanding,
+    RollBack,
+)
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding
 
@@ -91,7 +98,7 @@ def test_transient_events_pass_by() -> None:
 
 def test_its_events_can_be_purged_for_it_alone() -> None:
     play = durable_play("serial", 1, events=4)
-    play.do(PurgeDurable("d", (span(0, 1),)))
+    play.do(PurgeOutstanding("d", (span(0, 1),)))
 
     assert play.answer == 2
     assert outstanding(play) == [2, 3]

@@ -8,12 +8,12 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
     Detach,
     Digest,
     Publish,
-    PurgeDurable,
+    PurgeOutstanding,
     RollBack,
+    TakeSeat,
 )
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play
@@ -33,7 +33,7 @@ def test_windows_go_round_and_are_not_worked_on_at_the_same_time() -> None:
 def test_the_window_of_a_client_that_is_alone_is_topped_up() -> None:
     play = durable_play("shared_queued", 3, events=6)
     assert delivered(play.do(Ack(1, (span(1),)))) == {1: [3]}
-    play.do(Attach("d", 2, "s2", 2))
+    play.do(TakeSeat("d", 2, "s2", 2))
     assert delivered(play.do(Ack(1, (span(0), span(2))))) == {}
     assert delivered(play.do(Ack(1, (span(3),)))) == {2: [4, 5]}
 
@@ -43,8 +43,8 @@ def test_the_window_of_a_client_that_is_alone_is_topped_up() -> None:
 def test_who_comes_is_served_before_who_was_served_just_now(kind: str) -> None:
     play = durable_play(kind, 1)
     assert delivered(play.do(publish(1))) == {1: [0]}
-    play.do(Attach("d", 2, "s2", 1))
-    play.do(Attach("d", 3, "s3", 1))
+    play.do(TakeSeat("d", 2, "s2", 1))
+    play.do(TakeSeat("d", 3, "s3", 1))
     play.do(Ack(1, (span(0),)))
     turns = []
     for event_id in range(1, 7):
@@ -60,7 +60,7 @@ def test_who_comes_goes_behind_those_who_wait_longer() -> None:
     play = durable_play("serial", 1, 1)
     assert delivered(play.do(publish(1))) == {1: [0]}
     play.do(Ack(1, (span(0),)))
-    play.do(Attach("d", 3, "s3", 1))
+    play.do(TakeSeat("d", 3, "s3", 1))
     turns = []
     for event_id in range(1, 4):
         ((seat, _),) = delivered(play.do(publish(1))).items()
@@ -90,7 +90,7 @@ def test_the_next_gets_what_a_lost_client_held() -> None:
 def test_its_events_cannot_be_purged_for_it_alone() -> None:
     play = durable_play("shared_queued", 2, events=3)
     with pytest.raises(IllegalState, match="d is shared_queued"):
-        play.do(PurgeDurable("d", (span(0),)))
+        play.do(PurgeOutstanding("d", (span(0),)))
 
 
 @pytest.mark.spec("E8")

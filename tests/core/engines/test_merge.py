@@ -11,14 +11,14 @@ from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
+    AddDurable,
     Cause,
-    CreateDurable,
     Definition,
-    DeleteDurable,
     Detach,
-    Purge,
+    PurgeEvents,
+    RemoveDurable,
     RollBack,
+    TakeSeat,
 )
 from penstock.testing.play import publish, span
 from tests.core.plays import dying, left, outstanding, play_of
@@ -61,13 +61,13 @@ def test_events_stay_as_on_the_default_engine_and_may_be_deltas() -> None:
 def test_a_state_stays_whatever_durables_acknowledge() -> None:
     """A delta that comes later changes all there is, and nothing begins anew."""
     play = play_of(engine="merge", keys={"k": 1}, events=3)
-    play.do(CreateDurable("d", "exclusive"))
-    play.do(Attach("d", 1, "s1"))
+    play.do(AddDurable("d", "exclusive"))
+    play.do(TakeSeat("d", 1, "s1"))
     play.do(Ack(1, (span(2),)))
     play.do(publish(1, superseded=(span(1),)))
     play.do(Ack(1, (span(3),)))
-    play.do(CreateDurable("late", "shared", 0))
-    play.do(DeleteDurable("late"))
+    play.do(AddDurable("late", "shared", 0))
+    play.do(RemoveDurable("late"))
 
     assert list(play.channel.state.stored) == [0, 2, 3]
     assert left(play) == [(Cause.REPLACED, [1], [])]
@@ -81,10 +81,10 @@ def test_a_state_stays_whatever_durables_acknowledge() -> None:
 def test_time_and_purges_take_a_state_that_was_acknowledged_and_it_is_not_dead() -> None:
     play = dying(engine="merge", keys={"k": 1}, ttl=1_000)
     play.do(publish(3))
-    play.do(CreateDurable("d", "exclusive"))
-    play.do(Attach("d", 1, "s1"))
+    play.do(AddDurable("d", "exclusive"))
+    play.do(TakeSeat("d", 1, "s1"))
     play.do(Ack(1, (span(1),)))
-    play.do(Purge((span(0),)))
+    play.do(PurgeEvents((span(0),)))
     play.wait(1_000)
     play.sweep()
 
@@ -94,8 +94,8 @@ def test_time_and_purges_take_a_state_that_was_acknowledged_and_it_is_not_dead()
 @pytest.mark.spec("D6", "T10")
 def test_a_state_that_is_dead_for_a_durable_stays_for_everybody_else() -> None:
     play = dying(engine="merge", keys={"k": 1})
-    play.do(CreateDurable("d", "shared", max_deliveries=1))
-    play.do(Attach("d", 1, "s1", 10))
+    play.do(AddDurable("d", "shared", max_deliveries=1))
+    play.do(TakeSeat("d", 1, "s1", 10))
     play.do(publish(2))
     play.do(RollBack(1, (span(0),)))
 

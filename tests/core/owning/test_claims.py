@@ -21,7 +21,7 @@ from penstock.core.owning.claims import (
     RegisterWrite,
 )
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.ports import Record
+from penstock.core.vocabulary.ports import VersionedRecord
 from tests.thorough import examples
 
 LEASE_S = 6
@@ -32,24 +32,24 @@ class Register:
     """Records changed by compare-and-set."""
 
     def __init__(self) -> None:
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, VersionedRecord] = {}
 
     def write(self, write: RegisterWrite) -> int | None:
         """The new version; None: somebody was faster."""
         held = self.records.get(write.key)
         if write.expected != (held.version if held else 0):
             return None
-        self.records[write.key] = Record(write.expected + 1, write.value)
+        self.records[write.key] = VersionedRecord(write.expected + 1, write.value)
         return write.expected + 1
 
-    def claims(self) -> dict[int, Record]:
+    def claims(self) -> dict[int, VersionedRecord]:
         return {
             int(key.removeprefix(SHARDS)): record
             for key, record in self.records.items()
             if key.startswith(SHARDS)
         }
 
-    def members(self) -> dict[str, Record]:
+    def members(self) -> dict[str, VersionedRecord]:
         return {
             key.removeprefix(MEMBERS): record
             for key, record in self.records.items()
@@ -449,7 +449,7 @@ class World:
         self.register = Register()
         self.nodes: list[Claims] = []
         self.rates: list[float] = []
-        self.looking: dict[int, tuple[dict[int, Record], int]] = {}
+        self.looking: dict[int, tuple[dict[int, VersionedRecord], int]] = {}
         self.asked: list[tuple[int, RegisterWrite]] = []
         self.answers: list[tuple[int, RegisterWrite, int]] = []
         self.starts = 0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.bootstrap import rules
-from penstock.core.realm.directory import ChannelDeleted, Directory, PublishingPaused
+from penstock.core.realm.directory import ChannelDeleted, Directory, PublishingPauseSet
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
@@ -333,8 +333,8 @@ def test_a_join_ends_where_it_is_deleted_or_its_source_is() -> None:
 def test_publishing_pauses_until_it_is_resumed() -> None:
     found = directory("a")
     assert not found.publishing_paused
-    found.apply(PublishingPaused(True))
+    found.apply(PublishingPauseSet(True))
     assert found.publishing_paused
-    found.apply(PublishingPaused(False))
+    found.apply(PublishingPauseSet(False))
 
     assert not found.publishing_paused

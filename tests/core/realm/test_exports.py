@@ -8,20 +8,20 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.durables.shared import KIND as SHARED
 from penstock.core.ids.ids import Span
 from penstock.core.realm.exports import ExportedState, check, exported, take_over
 from penstock.core.vocabulary.errors import DamagedExport
 from penstock.core.vocabulary.messages import (
     Ack,
-    Attach,
     Definition,
     Detach,
     ProducerState,
     Publish,
     Restored,
     RollBack,
+    TakeSeat,
 )
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
@@ -44,7 +44,7 @@ def moved(play: Play) -> Play:
     state = play.channel.state
     taken = exported(state)
     check(taken, rules())
-    other = Play(Channel("elsewhere", state.definition, rules()), now_us=play.now_us)
+    other = Play(ChannelMachine("elsewhere", state.definition, rules()), now_us=play.now_us)
     take_over(other.channel.state, taken)
     return other
 
@@ -57,7 +57,7 @@ def test_ids_durables_and_counts_go_on_where_they_were() -> None:
     assert other.channel.state.counters == play.channel.state.counters
     other.do(publish(1))
     assert other.answer == Span(10, 11)
-    effects = other.do(Attach("d", 1, "s", 20))
+    effects = other.do(TakeSeat("d", 1, "s", 20))
     assert delivered(effects) == {1: [0, 2, 4, 5, 6, 7, 8, 9, 10]}
     assert [deliver.redeliveries for deliver in effects if deliver.redeliveries] == [  # type: ignore[attr-defined]  # they are deliveries
         ((2, (span(2),)),)
@@ -83,14 +83,14 @@ def test_what_lives_in_memory_goes_along_and_is_still_in_memory_there() -> None:
 
 def test_a_queue_keeps_its_readers_and_what_they_rolled_back() -> None:
     play = play_of(kind="queue", events=3)
-    play.do(Attach("", 1, "s", 1))
+    play.do(TakeSeat("", 1, "s", 1))
     play.do(RollBack(1, (span(0),)))
     play.do(Detach(1))
     other = moved(play)
 
     assert outstanding(other, "") == [0, 1, 2]
-    (deliver,) = other.do(Attach("", 1, "s", 1))
-    assert deliver.redeliveries == play.do(Attach("", 2, "s", 1))[0].redeliveries  # type: ignore[attr-defined]  # they are deliveries
+    (deliver,) = other.do(TakeSeat("", 1, "s", 1))
+    assert deliver.redeliveries == play.do(TakeSeat("", 2, "s", 1))[0].redeliveries  # type: ignore[attr-defined]  # they are deliveries
 
 
 def test_a_publish_repeated_in_the_new_realm_is_stored_once() -> None:

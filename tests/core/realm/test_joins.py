@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.realm.joins import Join, Joins
+from penstock.core.realm.joins import Join, JoinTable
 
 
 @pytest.mark.spec("L1")
 def test_joins_are_found_from_both_ends_in_the_order_they_were_made() -> None:
-    joins = Joins()
+    joins = JoinTable()
     for source, destination in ((1, 3), (1, 2), (2, 3)):
         joins.add(Join(source, destination, f"n > {destination}"))
 
@@ -22,7 +22,7 @@ def test_joins_are_found_from_both_ends_in_the_order_they_were_made() -> None:
 
 @pytest.mark.spec("L1")
 def test_a_join_made_again_has_its_new_selector() -> None:
-    joins = Joins()
+    joins = JoinTable()
     joins.add(Join(1, 2, "old"))
     joins.add(Join(1, 2, "new", archive=True))
 
@@ -31,7 +31,7 @@ def test_a_join_made_again_has_its_new_selector() -> None:
 
 @pytest.mark.spec("L1")
 def test_removing_one_leaves_the_others_and_twice_is_once() -> None:
-    joins = Joins()
+    joins = JoinTable()
     joins.add(Join(1, 2))
     joins.add(Join(1, 3))
     for _ in range(2):

@@ -11,7 +11,7 @@ from penstock.core.realm.transactions import (
     OPEN_OF_ONE_MAX,
     REMEMBERED_US,
     Ended,
-    Transactions,
+    TransactionTable,
 )
 from penstock.core.vocabulary.errors import (
     AlreadyAborted,
@@ -26,8 +26,8 @@ COMMITTED = Ended("t", NOW, committed=True, spans=((1, Span(4, 7)),))
 ABORTED = Ended("t", NOW, committed=False)
 
 
-def ledger(*ended: Ended) -> Transactions:
-    found = Transactions()
+def ledger(*ended: Ended) -> TransactionTable:
+    found = TransactionTable()
     for each in ended:
         found.apply(each)
     return found
@@ -123,7 +123,7 @@ def test_ends_survive_a_restart_and_open_ones_do_not() -> None:
 
 
 def test_one_user_has_only_so_many_open_and_keeps_nobody_out() -> None:
-    transactions = Transactions()
+    transactions = TransactionTable()
     for number in range(OPEN_OF_ONE_MAX):
         transactions.begin(owned(f"t{number}", "alice"), NOW, [])
 

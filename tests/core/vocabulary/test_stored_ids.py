@@ -9,10 +9,9 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import (
     Ack,
     Acked,
-    Attach,
+    AddDurable,
     Buried,
     Cause,
-    CreateDurable,
     Definition,
     Edited,
     PackedIds,
@@ -21,6 +20,7 @@ from penstock.core.vocabulary.messages import (
     RollBack,
     RolledBack,
     StoredFact,
+    TakeSeat,
 )
 from penstock.core.vocabulary.stored_ids import (
     RANGES_MAX,
@@ -89,8 +89,8 @@ def test_other_bytes_are_refused() -> None:
 @pytest.mark.parametrize("count", [50_000, 1_000_000])
 def test_events_acknowledged_here_and_there_cost_a_bit_each(count: int) -> None:
     play = play_of(retain_consumed=True)
-    play.do(CreateDurable("d", "shared"))
-    play.do(Attach("d", 1, "s1", count))
+    play.do(AddDurable("d", "shared"))
+    play.do(TakeSeat("d", 1, "s1", count))
     for _ in range(0, count, PART):
         play.do(publish(PART))
     back = IdSet.of(range(1, count, 10))

@@ -7,8 +7,8 @@ from typing import Any
 
 from proton import Collector, Connection, Event, Message, Transport
 
-from penstock.frontends.amqp.engine import Engine
-from penstock.frontends.amqp.link_ends import Incoming, Outgoing
+from penstock.frontends.amqp.engine import AmqpEngine
+from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 
 
 class Pair:
@@ -22,16 +22,16 @@ class Pair:
         idle_timeout_s: float = 0,
     ) -> None:
         self.message_bytes_max = message_bytes_max
-        self.engine = Engine(self, idle_timeout_s, parts_bytes_max)
+        self.engine = AmqpEngine(self, idle_timeout_s, parts_bytes_max)
         self.connection = Connection()
         self._transport = Transport(Transport.CLIENT)
         self._collector = Collector()
         self.connection.collect(self._collector)
         self._transport.bind(self.connection)
-        self.incoming: list[Incoming] = []
-        self.outgoing: list[Outgoing] = []
-        self.too_large_by: list[Incoming] = []
-        self.too_many_parts_by: list[Incoming] = []
+        self.incoming: list[IncomingLink] = []
+        self.outgoing: list[OutgoingLink] = []
+        self.too_large_by: list[IncomingLink] = []
+        self.too_many_parts_by: list[IncomingLink] = []
         self.too_early_by: list[Any] = []
         self.messages: list[bytes] = []
         self.outcomes: list[Any] = []
@@ -83,27 +83,27 @@ class Pair:
 
     # --- the engine's peer ---------------------------------------------------------------
 
-    def received(self, link: Incoming) -> None:
+    def received(self, link: IncomingLink) -> None:
         self.messages += link.messages
         link.messages.clear()
         link.deliveries.clear()
 
-    def settled(self, link: Outgoing) -> None:
+    def settled(self, link: OutgoingLink) -> None:
         self.outcomes += link.outcomes
         self.accepted += link.accepted
         link.outcomes, link.accepted = [], []
 
-    def too_large(self, link: Incoming) -> None:
+    def too_large(self, link: IncomingLink) -> None:
         self.too_large_by.append(link)
         self.engine.drop(link)
 
     def too_early(self, link: Any) -> None:
         self.too_early_by.append(link)
 
-    def too_many(self, link: Incoming) -> None:
+    def too_many(self, link: IncomingLink) -> None:
         raise AssertionError("Proton's own client keeps to its credit")
 
-    def too_many_parts(self, link: Incoming) -> None:
+    def too_many_parts(self, link: IncomingLink) -> None:
         self.too_many_parts_by.append(link)
         self.engine.drop(link)
 
@@ -118,10 +118,10 @@ class Pair:
             event.link.open()
             if event.link.is_receiver:
                 most = self.message_bytes_max
-                self.incoming.append(Incoming(event.link, credit=10, message_bytes_max=most))
+                self.incoming.append(IncomingLink(event.link, credit=10, message_bytes_max=most))
                 self.engine.add_incoming(self.incoming[-1])
             else:
-                self.outgoing.append(Outgoing(event.link, settled=False))
+                self.outgoing.append(OutgoingLink(event.link, settled=False))
                 self.engine.add_outgoing(self.outgoing[-1])
 
 

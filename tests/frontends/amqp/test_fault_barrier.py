@@ -12,7 +12,7 @@ from proton.utils import BlockingReceiver
 import penstock
 from penstock.frontends.amqp.connection import AmqpConnection
 from penstock.frontends.amqp.consumers import Consumer
-from penstock.frontends.amqp.engine import Engine
+from penstock.frontends.amqp.engine import AmqpEngine
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
 
@@ -31,8 +31,8 @@ def leave(receiver: BlockingReceiver) -> None:
 
 
 CASES: dict[str, tuple[type, str, Callable[[BlockingReceiver], None]]] = {
-    "an outcome is stored": (Engine, "forget", release),
-    "a demand is met": (Engine, "drained", drain),
+    "an outcome is stored": (AmqpEngine, "forget", release),
+    "a demand is met": (AmqpEngine, "drained", drain),
     "a link's queue is deleted": (AmqpConnection, "end_link", leave),
 }
 
@@ -71,7 +71,7 @@ def test_a_publish_that_cannot_be_answered(
 ) -> None:
     client = Client(connect.url)
     sender = client.sender("jobs")
-    broken = Broken(monkeypatch, Engine, "settle")
+    broken = Broken(monkeypatch, AmqpEngine, "settle")
 
     with pytest.raises(ConnectionException):
         sender.send(Message(body="a"))

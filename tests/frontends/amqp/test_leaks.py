@@ -10,8 +10,8 @@ import penstock
 from penstock.client.sync.sync import Session
 from penstock.frontends.amqp import connection
 from penstock.frontends.amqp.connection import AmqpConnection
-from penstock.frontends.amqp.engine import Engine
-from penstock.frontends.amqp.link_ends import Incoming, Outgoing
+from penstock.frontends.amqp.engine import AmqpEngine
+from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.wire.amqp.sections import section
 from penstock.wire.amqp.types import Symbol, UInt, symbols
 from tests.frontends.amqp.frames import (
@@ -62,7 +62,7 @@ ENDS = {
     "a channel of no session": frame(performative(0x14), channel=9),
     "an address that is no text": sender("bad", 6, terminus(0x29, Raw(b"\xa1\x02\xff\xfe"))),
 }
-KINDS = (AmqpConnection, Engine, Incoming, Outgoing)
+KINDS = (AmqpConnection, AmqpEngine, IncomingLink, OutgoingLink)
 
 
 def left() -> list[str]:

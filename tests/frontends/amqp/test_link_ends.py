@@ -15,34 +15,34 @@ from proton.utils import LinkDetached
 
 import penstock
 from penstock.frontends.amqp import connection as connection_module
-from penstock.frontends.amqp.engine import Engine
+from penstock.frontends.amqp.engine import AmqpEngine
 from penstock.runtime.realm import RunningRealm
 from tests.frontends.amqp.clients import WAIT_S
 from tests.frontends.amqp.conftest import Connect
 
 
 @pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> list[Engine]:
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[AmqpEngine]:
     """The engines of arriving connections."""
-    found: list[Engine] = []
+    found: list[AmqpEngine] = []
 
-    class Known(Engine):
+    class Known(AmqpEngine):
         def __init__(self, *args: Any, **more: Any) -> None:
             super().__init__(*args, **more)
             found.append(self)
 
-    monkeypatch.setattr(connection_module, "Engine", Known)
+    monkeypatch.setattr(connection_module, "AmqpEngine", Known)
     return found
 
 
-def sessions_of(engine: Engine) -> int:
+def sessions_of(engine: AmqpEngine) -> int:
     count, session = 0, pn.pn_session_head(engine.connection._impl, 0)
     while session != ffi.NULL:
         count, session = count + 1, pn.pn_session_next(session, 0)
     return count
 
 
-def test_sessions_that_are_over_take_no_memory(connect: Connect, engines: list[Engine]) -> None:
+def test_sessions_that_are_over_take_no_memory(connect: Connect, engines: list[AmqpEngine]) -> None:
     client = connect()
     client.sender("jobs").send(Message(body="a"))
     wait: Callable[..., None] = client.blocking.wait
@@ -66,7 +66,7 @@ def test_a_link_the_realm_has_ended_lives_until_its_publishes_are_answered(
 ) -> None:
     held: list[Any] = []
     done: list[str] = []
-    publish, free, reject = RunningRealm.publish, proton.Link.free, Engine.reject
+    publish, free, reject = RunningRealm.publish, proton.Link.free, AmqpEngine.reject
     is_held = threading.Event()
 
     def held_publish(self: RunningRealm, *args: Any, **more: Any) -> None:
@@ -78,7 +78,7 @@ def test_a_link_the_realm_has_ended_lives_until_its_publishes_are_answered(
             done.append("freed")
         free(self)
 
-    def noted_reject(self: Engine, *args: Any) -> None:
+    def noted_reject(self: AmqpEngine, *args: Any) -> None:
         done.append("answered")
         reject(self, *args)
 
@@ -87,7 +87,7 @@ def test_a_link_the_realm_has_ended_lives_until_its_publishes_are_answered(
     with realm.connect() as session, monkeypatch.context() as patched:
         patched.setattr(RunningRealm, "publish", held_publish)
         patched.setattr(proton.Link, "free", noted_free)
-        patched.setattr(Engine, "reject", noted_reject)
+        patched.setattr(AmqpEngine, "reject", noted_reject)
         sender.link.send(Message(body="a"))
         flushed = client.sender("others")
         assert is_held.wait(WAIT_S)

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.frontends.amqp.connection import AmqpConnection
-from penstock.frontends.amqp.engine import Engine
+from penstock.frontends.amqp.engine import AmqpEngine
 from penstock.wire.amqp.types import UByte, UInt, ULong, written
 from tests.frontends.amqp.frames import (
     AMQP,
@@ -264,9 +264,9 @@ def test_who_is_not_listened_to_is_not_silent(
     """The realm has enough to do for longer than a peer may say nothing."""
     ticks: list[float] = []
     is_over = threading.Event()
-    tick = Engine.tick
+    tick = AmqpEngine.tick
 
-    def noted_tick(self: Engine, now_s: float) -> float:
+    def noted_tick(self: AmqpEngine, now_s: float) -> float:
         again_s = tick(self, now_s)
         ticks.append(now_s)
         if now_s > ticks[0] + 4 * SECONDS_MAX:
@@ -274,7 +274,7 @@ def test_who_is_not_listened_to_is_not_silent(
         return again_s
 
     with monkeypatch.context() as patched:
-        patched.setattr(Engine, "tick", noted_tick)
+        patched.setattr(AmqpEngine, "tick", noted_tick)
         patched.setattr(AmqpConnection, "is_congested", property(lambda self: True))
         peer.say(opened())
         peer.hear(performative(BEGIN)[:3])

@@ -19,9 +19,9 @@ from penstock.columns.events.check import check_body
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
 from penstock.frontends.amqp.incoming import batches_of
-from penstock.frontends.amqp.outgoing import Messages
+from penstock.frontends.amqp.outgoing import EncodedMessages
 from penstock.frontends.amqp.single_message import Lone
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -88,8 +88,8 @@ def event(raw: bytes, **more: Any) -> Event:
 
 
 def sent(batch: pa.RecordBatch, row: int = 0, deliveries: int = 0) -> bytes:
-    rows = Rows((Span(0, batch.num_rows),), batch=batch)
-    return Messages(rows).message(row, deliveries)
+    rows = OutgoingBatch((Span(0, batch.num_rows),), batch=batch)
+    return EncodedMessages(rows).message(row, deliveries)
 
 
 def of_native(*events: Event) -> bytes:
@@ -450,10 +450,10 @@ def test_what_the_header_of_a_message_says_of_its_way_here_is_not_kept() -> None
 
 def test_the_time_to_live_that_comes_out_is_what_is_left() -> None:
     batch = stamp(batches_of([headed(True, None, UInt(9_000))], NOW_MS)[0][0].batch, Span(0, 1), 5)
-    rows = Rows((Span(0, 1),), batch=batch)
+    rows = OutgoingBatch((Span(0, 1),), batch=batch)
     left = {}
     for ms in (0, 1, 8_999, 10_000):
-        raw = Messages(rows, 5 + ms * 1_000 + 999).message(0, 0)
+        raw = EncodedMessages(rows, 5 + ms * 1_000 + 999).message(0, 0)
         left[ms] = fields(sections_of(raw).header)[2]
 
     assert left == {0: 9_000, 1: 8_999, 8_999: 1, 10_000: 1}

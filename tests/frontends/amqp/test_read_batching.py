@@ -6,7 +6,7 @@ from penstock.frontends.amqp.read_batching import (
     GATHER_S,
     GATHERED_BYTES_MAX,
     MANY_BYTES,
-    Gathering,
+    ReadBatch,
 )
 from penstock.testing.loop import pass_time, simulated
 
@@ -14,10 +14,10 @@ MUCH = b"m" * MANY_BYTES
 LITTLE = b"l"
 
 
-def gathered() -> tuple[Gathering, list[bytes]]:
+def gathered() -> tuple[ReadBatch, list[bytes]]:
     """One, and what it gave on."""
     taken: list[bytes] = []
-    return Gathering(taken.append), taken
+    return ReadBatch(taken.append), taken
 
 
 @simulated

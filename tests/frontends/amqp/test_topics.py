@@ -13,7 +13,7 @@ from proton.utils import BlockingReceiver, BlockingSender, LinkDetached
 
 import penstock
 from penstock.frontends.amqp.consumers import Consumer
-from penstock.frontends.amqp.engine import Engine
+from penstock.frontends.amqp.engine import AmqpEngine
 from penstock.frontends.amqp.hub import AmqpHub
 from tests.frontends.amqp.clients import WAIT_S, Client, texts
 from tests.frontends.amqp.conftest import Connect
@@ -352,18 +352,18 @@ def test_a_delivery_is_forgotten_before_its_event_comes_again(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
-    send, forget = Engine.send, Engine.forget
+    send, forget = AmqpEngine.send, AmqpEngine.forget
 
-    def noted_send(self: Engine, *args: Any) -> None:
+    def noted_send(self: AmqpEngine, *args: Any) -> None:
         done.append("send")
         send(self, *args)
 
-    def noted_forget(self: Engine, *args: Any) -> None:
+    def noted_forget(self: AmqpEngine, *args: Any) -> None:
         done.append("forget")
         forget(self, *args)
 
-    monkeypatch.setattr(Engine, "send", noted_send)
-    monkeypatch.setattr(Engine, "forget", noted_forget)
+    monkeypatch.setattr(AmqpEngine, "send", noted_send)
+    monkeypatch.setattr(AmqpEngine, "forget", noted_forget)
     receiver = connect().receiver("news", "topic")
     publish(connect().sender("news", "topic"), "a")
     assert receiver.receive(WAIT_S).body == "a"

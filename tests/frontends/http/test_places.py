@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.frontends.http.places import SPARE, Places, home_of
+from penstock.frontends.http.places import SPARE, ConnectionPlaces, home_of
 
 
 class Guest:
@@ -24,7 +24,7 @@ def busy(address: str) -> Guest:
 
 
 def test_who_has_been_waited_for_longest_gives_way() -> None:
-    places = Places(2, 2)
+    places = ConnectionPlaces(2, 2)
     first, second, third = Guest("10.0.0.1", 3), Guest("10.0.0.2", 1), Guest("10.0.0.3", 4)
 
     assert all(places.take(guest) for guest in (first, second, third))
@@ -33,7 +33,7 @@ def test_who_has_been_waited_for_longest_gives_way() -> None:
 
 
 def test_the_busiest_address_gives_way_before_those_of_others() -> None:
-    places = Places(4, 4)
+    places = ConnectionPlaces(4, 4)
     alone = Guest("10.0.0.1", heard_s=0)
     many = [Guest("10.0.0.2", heard_s=number) for number in range(1, 4)]
     assert all(places.take(guest) for guest in (alone, *many))
@@ -44,7 +44,7 @@ def test_the_busiest_address_gives_way_before_those_of_others() -> None:
 
 
 def test_an_address_at_its_share_gives_way_itself_or_is_refused() -> None:
-    places = Places(10, 2)
+    places = ConnectionPlaces(10, 2)
     other, working, waiting = Guest("10.0.0.1"), busy("10.0.0.2"), Guest("10.0.0.2")
     assert all(places.take(guest) for guest in (other, working, waiting))
 
@@ -56,7 +56,7 @@ def test_an_address_at_its_share_gives_way_itself_or_is_refused() -> None:
 
 
 def test_while_all_work_a_few_are_let_in_to_look() -> None:
-    places = Places(2, 100)
+    places = ConnectionPlaces(2, 100)
     working = [busy("10.0.0.1"), busy("10.0.0.2")]
     assert all(places.take(guest) for guest in working)
     looking = [busy("10.0.0.3") for _ in range(SPARE)]
@@ -70,7 +70,7 @@ def test_while_all_work_a_few_are_let_in_to_look() -> None:
 
 
 def test_who_leaves_makes_room_once() -> None:
-    places = Places(1, 1)
+    places = ConnectionPlaces(1, 1)
     first, second = busy("10.0.0.1"), busy("10.0.0.1")
     assert places.take(first)
     assert not places.take(second)

@@ -17,7 +17,7 @@ from penstock.core.vocabulary.errors import NoSuchTransaction, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
-from penstock.runtime.writer.transactions import Part
+from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import pass_time
 from penstock.testing.network import MACHINE
 from tests.sim.clients import Outlet, Publisher, answer, body
@@ -105,7 +105,7 @@ class Lent:
             state = "open"
         if state == "open":
             known.asked_us = min(known.asked_us, world.clock.now_us())
-            part = Part(number, [body([Event(name.encode())])])
+            part = StorePart(number, [body([Event(name.encode())])])
             await world.gate.published(
                 answer(lambda reply: transactions.commit(name, [part], reply))
             )

@@ -22,7 +22,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
-from penstock.runtime.writer.transactions import Part
+from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, Worker, answer, body, stored
 from tests.sim.promises import Ledger, Receipts
@@ -172,7 +172,7 @@ class Paused:
         """A commit that is refused leaves the transaction open."""
         transactions, number = self._world.realm.transactions, self._world.numbers["gate"]
         await transactions.begin(name, [number])
-        parts = [Part(number, [body([Event(data)])])]
+        parts = [StorePart(number, [body([Event(data)])])]
         try:
             await answer(lambda reply: transactions.commit(name, parts, reply))
         except PublishingPaused:

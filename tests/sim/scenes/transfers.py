@@ -16,7 +16,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
 )
 from penstock.core.vocabulary.messages import Definition
-from penstock.runtime.writer.transactions import Part
+from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher, answer, body, stored
 from tests.sim.promises import Ledger
@@ -108,7 +108,7 @@ class Transfers:
         world, parts = self._world, self._parts(transaction)
         for name, events in parts.items():
             self._ledgers[name].offered.update(event.data for event in events)
-        given = [Part(world.numbers[name], [body(events)]) for name, events in parts.items()]
+        given = [StorePart(world.numbers[name], [body(events)]) for name, events in parts.items()]
 
         def ask(reply: Any) -> None:
             world.realm.transactions.commit(transaction, given, reply)

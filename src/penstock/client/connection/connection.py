@@ -24,7 +24,7 @@ from penstock.api.transactions import CommitTransaction
 from penstock.client.connection.arguments import check_wait
 from penstock.client.connection.credentials import Token
 from penstock.client.connection.pending import (
-    Answer,
+    AnswerFuture,
     Body,
     Pending,
     error_of,
@@ -448,7 +448,7 @@ class RealmConnection:
 
     def request_for(
         self,
-        answer: Answer,
+        answer: AnswerFuture,
         message: Request[Any],
         bodies: Sequence[Body] = (),
         schemas: tuple[int, ...] = (),

@@ -15,7 +15,7 @@ Body = bytes | bytearray | memoryview
 _errors = error_classes()
 
 
-class Answer(Protocol):
+class AnswerFuture(Protocol):
     """What an answer is given to: a future, or an object that acts like one."""
 
     def done(self) -> bool:
@@ -40,19 +40,19 @@ class Pending(Struct):
     message: Request[Any]
     bodies: Sequence[Body]
     schemas: tuple[int, ...]
-    answer: Answer
+    answer: AnswerFuture
     resend: bool
     """Whether it may be sent again on a new connection without changing the outcome."""
     sent: bool = False
 
 
-def reject(answer: Answer, error: PenstockError) -> None:
+def reject(answer: AnswerFuture, error: PenstockError) -> None:
     if not answer.done():
         answer.set_exception(error)
         answer.exception()
 
 
-def is_lost(answer: Answer) -> bool:
+def is_lost(answer: AnswerFuture) -> bool:
     """Whether the answer is the loss of the connection, after which the outcome is unknown."""
     return isinstance(answer.exception(), ConnectionLost)
 

@@ -26,11 +26,11 @@ from penstock.core.vocabulary.messages import (
     Edited,
     IdsReserved,
     PackedIds,
+    PersistedLate,
     Removed,
     Replaced,
     Restored,
     RolledBack,
-    Secured,
     Spans,
     StoredFact,
 )
@@ -48,7 +48,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
     match fact:
         case Appended():
             _appended(state, fact)
-        case Secured():
+        case PersistedLate():
             _secured(state, fact)
         case Acked(name, spans):
             _acked(state, name, spans, counts=True)
@@ -134,7 +134,7 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
     state.volatile.add_all(passing)
 
 
-def _secured(state: ChannelState, fact: Secured) -> None:
+def _secured(state: ChannelState, fact: PersistedLate) -> None:
     """After a restart they come out of nowhere: what only passed was never recorded."""
     ids = IdSet(Span(*span) for span in fact.spans)
     state.volatile.discard_all(state.unwritten.overlap(ids))

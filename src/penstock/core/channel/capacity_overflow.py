@@ -17,7 +17,7 @@ from penstock.core.ids.ids import IdSet, Span
 _BEYOND = 1 << 62
 
 
-class Leaving(Struct):
+class UnofferedIds(Struct):
     """What connected clients have not been offered yet, of events that are about to be evicted."""
 
     for_subscribers: IdSet
@@ -34,7 +34,7 @@ def offered(state: ChannelState) -> None:
         state.sent_through = min([state.next_id, *behind])
 
 
-def leaving(state: ChannelState, ids: IdSet) -> Leaving | None:
+def leaving(state: ChannelState, ids: IdSet) -> UnofferedIds | None:
     """The part of ``ids``, stored and about to be evicted, that connected clients still have to be
     offered. Call it before they are evicted."""
     highest = ids.highest
@@ -42,7 +42,7 @@ def leaving(state: ChannelState, ids: IdSet) -> Leaving | None:
         return None
     if not (state.subscribers or state.seats):
         return None
-    found = Leaving(IdSet(), {}, [])
+    found = UnofferedIds(IdSet(), {}, [])
     new = ids.within(Span(state.sent_through, _BEYOND)).overlap(state.stored)
     for subscriber in state.subscribers.values():
         if subscriber.hungry and subscriber.stop_id is None:
@@ -56,7 +56,7 @@ def leaving(state: ChannelState, ids: IdSet) -> Leaving | None:
     return found
 
 
-def offer_once_more(state: ChannelState, found: Leaving) -> None:
+def offer_once_more(state: ChannelState, found: UnofferedIds) -> None:
     """Offer evicted events to the clients that have credit for them."""
     going = found.for_subscribers
     for seat, matched in found.by_reader:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from penstock.core.channel import offer, recovery
 from penstock.core.channel.apply import apply
 from penstock.core.channel.decide import decide
-from penstock.core.channel.state import ChannelState, Rules
+from penstock.core.channel.state import ChannelState, RealmRules
 from penstock.core.vocabulary.effects import Effect, Recall
 from penstock.core.vocabulary.messages import (
     Command,
@@ -23,12 +23,12 @@ from penstock.core.vocabulary.messages import (
 )
 
 
-class Channel:
+class ChannelMachine:
     """One channel: its stored ids, its durables and subscribers, and the rules between them."""
 
     __slots__ = ("state",)
 
-    def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
+    def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.state = ChannelState(name, definition, rules)
 
     def decide(self, command: Command, now_us: int) -> Decided:

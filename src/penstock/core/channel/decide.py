@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.channel.dead import buried, lowest, moved_at_once, unconsumed
-from penstock.core.channel.holding import Bury, Hold, check_sole, decide_holding
+from penstock.core.channel.holding import BuryEvents, HoldEvents, check_sole, decide_holding
 from penstock.core.channel.interest import not_chosen_yet, unwanted
 from penstock.core.channel.publish import decide_publish
 from penstock.core.channel.recall import not_recalled, refuse_recalled
@@ -11,7 +11,7 @@ from penstock.core.channel.release import Release, decide_release
 from penstock.core.channel.retention import REDELIVERIES_MAX, check_limits, make_room
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
-from penstock.core.durable.seat import Kind
+from penstock.core.durable.seat import DurableKind
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import (
     DurableInUse,
@@ -24,46 +24,46 @@ from penstock.core.vocabulary.messages import (
     Ack,
     Acked,
     AckPrevious,
-    Attach,
+    AddDurable,
+    AddSubscriber,
     Cause,
     Command,
     ConfirmRecall,
-    CreateDurable,
-    Credit,
     Decided,
     Definition,
-    DeleteDurable,
-    Demand,
     Detach,
+    Disconnect,
     DurableCreated,
     DurableDeleted,
     Edit,
     Edited,
     EndChoosing,
     EndRelay,
-    Lose,
+    GrantCredit,
+    PersistedLate,
     Publish,
-    Purge,
-    PurgeDurable,
+    PurgeEvents,
+    PurgeOutstanding,
     Quarantine,
-    Redrive,
     Removed,
+    RemoveDurable,
+    RemoveRedriven,
     RollBack,
     RolledBack,
-    Secured,
+    SetDemand,
     Skip,
     Spans,
     StoredFact,
-    Subscribe,
     Sweep,
+    TakeSeat,
     Withhold,
 )
 
 WINDOW_MAX = 1_000_000
 
 _CAUSES: dict[type[Command], Cause] = {
-    Purge: Cause.PURGED,
-    Redrive: Cause.REDRIVEN,
+    PurgeEvents: Cause.PURGED,
+    RemoveRedriven: Cause.REDRIVEN,
     Quarantine: Cause.QUARANTINED,
 }
 
@@ -112,26 +112,26 @@ def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str,
 
 def _rare(state: ChannelState, command: Command) -> Decided:
     match command:
-        case Attach():
+        case TakeSeat():
             _check_attach(state, command)
-        case Hold() | Bury():
+        case HoldEvents() | BuryEvents():
             return decide_holding(state, command)
-        case Subscribe(stop_id=None) if state.definition.kind != "channel":
+        case AddSubscriber(stop_id=None) if state.definition.kind != "channel":
             raise IllegalState(
                 f"{state.name} is a {state.definition.kind}: only channels have subscribers; open "
                 f"a reader or peek instead"
             )
-        case Subscribe(credit=count) | Credit(_, count) | Demand(_, count):
+        case AddSubscriber(credit=count) | GrantCredit(_, count) | SetDemand(_, count):
             if count < 0:
                 raise InvalidArgument(f"the credit must be 0 or more, not {count}")
-        case CreateDurable() | DeleteDurable() | PurgeDurable():
+        case AddDurable() | RemoveDurable() | PurgeOutstanding():
             return _about_durable(state, command)
-        case Purge() | Redrive() | Quarantine() | EndRelay():
+        case PurgeEvents() | RemoveRedriven() | Quarantine() | EndRelay():
             return _taken_out(state, command)
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
-        case Skip() | Withhold() | EndChoosing() | ConfirmRecall() | Lose():
+        case Skip() | Withhold() | EndChoosing() | ConfirmRecall() | Disconnect():
             pass
         case _:
             raise AssertionError(f"a channel does not know {type(command).__name__}")
@@ -170,7 +170,7 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
     if may_write and state.has_left and (owed := _owed(state)):
         owed.discard_all(expired)
         for span in owed.spans:
-            facts.append(Secured((span,), state.ages.oldest_us(span.first) or now_us))
+            facts.append(PersistedLate((span,), state.ages.oldest_us(span.first) or now_us))
     return Decided(tuple(facts))
 
 
@@ -225,7 +225,7 @@ def _owed(state: ChannelState) -> IdSet:
     return owed
 
 
-def _check_attach(state: ChannelState, command: Attach) -> None:
+def _check_attach(state: ChannelState, command: TakeSeat) -> None:
     durable = state.durable(command.durable)
     kind = durable.kind
     if command.window is not None:
@@ -248,18 +248,18 @@ def _check_attach(state: ChannelState, command: Attach) -> None:
 
 
 def _about_durable(
-    state: ChannelState, command: CreateDurable | DeleteDurable | PurgeDurable
+    state: ChannelState, command: AddDurable | RemoveDurable | PurgeOutstanding
 ) -> Decided:
     match command:
-        case CreateDurable():
+        case AddDurable():
             return _create(state, command)
-        case DeleteDurable(name):
+        case RemoveDurable(name):
             return Decided((DurableDeleted(state.durable(name).name),))
-        case PurgeDurable():
+        case PurgeOutstanding():
             return _purged(state, command)
 
 
-def _create(state: ChannelState, command: CreateDurable) -> Decided:
+def _create(state: ChannelState, command: AddDurable) -> Decided:
     name = command.name
     if state.definition.kind == "queue":
         raise IllegalState(f"{state.name} is a queue; queues have readers, not durables")
@@ -320,7 +320,7 @@ def _refuse_too_many(state: ChannelState) -> None:
         )
 
 
-def _check_order_by(command: CreateDurable, kind: Kind) -> None:
+def _check_order_by(command: AddDurable, kind: DurableKind) -> None:
     if not kind.orders_strictly:
         raise InvalidArgument(
             f"a durable of type {kind.name} cannot have order_by: it needs a type that keeps order "
@@ -335,7 +335,7 @@ def _check_order_by(command: CreateDurable, kind: Kind) -> None:
         raise InvalidArgument(f"order_by is {command.order_by!r}: name a property of your events")
 
 
-def _purged(state: ChannelState, command: PurgeDurable) -> Decided:
+def _purged(state: ChannelState, command: PurgeOutstanding) -> Decided:
     durable = state.durable(command.name)
     if not durable.kind.purgeable:
         raise IllegalState(
@@ -346,7 +346,7 @@ def _purged(state: ChannelState, command: PurgeDurable) -> Decided:
     return Decided((Acked(durable.name, gone.spans),) if gone else (), len(gone))
 
 
-def _check_deliveries(state: ChannelState, limit: int, kind: Kind) -> None:
+def _check_deliveries(state: ChannelState, limit: int, kind: DurableKind) -> None:
     if not 0 <= limit <= REDELIVERIES_MAX:
         raise InvalidArgument(f"max_deliveries is {limit}; allowed are 0 to {REDELIVERIES_MAX}")
     if limit and not kind.redelivers_at_once:
@@ -388,7 +388,9 @@ def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
     return (Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans),)
 
 
-def _taken_out(state: ChannelState, command: Purge | Redrive | Quarantine | EndRelay) -> Decided:
+def _taken_out(
+    state: ChannelState, command: PurgeEvents | RemoveRedriven | Quarantine | EndRelay
+) -> Decided:
     """Remove the events that a command names, whoever wants them."""
     if isinstance(command, EndRelay):
         passed = _let_go(state, state.fresh.overlap(state.passing))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Digest, Lose, Subscribe
+from penstock.core.vocabulary.messages import AddSubscriber, Digest, Disconnect
 
 
 def published(state: ChannelState, digest: Digest) -> None:
@@ -22,7 +22,7 @@ def published(state: ChannelState, digest: Digest) -> None:
             state.waits.setdefault(ttl_ms, IdSet()).add_all(ids)
 
 
-def lose(state: ChannelState, command: Lose, now_us: int) -> None:
+def lose(state: ChannelState, command: Disconnect, now_us: int) -> None:
     """Keep the place of a subscriber whose connection is lost."""
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None or not subscriber.has_interest:
@@ -35,7 +35,7 @@ def lose(state: ChannelState, command: Lose, now_us: int) -> None:
         subscriber.lost(now_us)
 
 
-def resume(state: ChannelState, command: Subscribe) -> Subscriber | None:
+def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
     """The former subscriber at whose cursor this one continues; None if its place was not kept."""
     if command.resumes is None:
         return None

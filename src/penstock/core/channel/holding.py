@@ -18,14 +18,14 @@ from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidA
 from penstock.core.vocabulary.messages import Cause, Command, Decided, Spans
 
 
-class Hold(Command, frozen=True):
+class HoldEvents(Command, frozen=True):
     """A sole client has the outstanding events of ``span`` in its hands from now on."""
 
     subscription: int
     span: Span
 
 
-class Bury(Command, frozen=True):
+class BuryEvents(Command, frozen=True):
     """Bury events that the durable's client cannot use: they are dead for it (SEM T10)."""
 
     subscription: int
@@ -50,10 +50,10 @@ def check_sole(state: ChannelState, durable: Durable, *, sole: bool) -> None:
         )
 
 
-def decide_holding(state: ChannelState, command: Hold | Bury) -> Decided:
+def decide_holding(state: ChannelState, command: HoldEvents | BuryEvents) -> Decided:
     """Decide a hold or a burial. Raises ``IllegalState``."""
     durable, seat = state.seat(command.subscription)
-    if isinstance(command, Bury):
+    if isinstance(command, BuryEvents):
         return _bury(state, durable, seat, command.spans)
     if not seat.sole:
         raise IllegalState(
@@ -62,7 +62,7 @@ def decide_holding(state: ChannelState, command: Hold | Bury) -> Decided:
     return Decided()
 
 
-def hold(state: ChannelState, command: Hold, now_us: int) -> None:
+def hold(state: ChannelState, command: HoldEvents, now_us: int) -> None:
     """Take them; ids that were not given yet cannot be held."""
     durable, seat = state.seats[command.subscription]
     first, end = command.span

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.core.channel import capacity_overflow, disconnected_subscribers
-from penstock.core.channel.holding import Bury, Hold, hold
+from penstock.core.channel.holding import BuryEvents, HoldEvents, hold
 from penstock.core.channel.release import Release, release
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
@@ -13,25 +13,25 @@ from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes,
 from penstock.core.durable.seat import Seat
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Finished, Recall
+from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Recall, ReportEnd
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
+    AddSubscriber,
     Command,
     ConfirmRecall,
-    Credit,
-    Demand,
     Detach,
     Digest,
+    Disconnect,
     EndChoosing,
-    Lose,
+    GrantCredit,
     Publish,
     RollBack,
+    SetDemand,
     Skip,
     Spans,
-    Subscribe,
     Sweep,
+    TakeSeat,
     Withhold,
 )
 
@@ -41,15 +41,15 @@ def attend(  # noqa: C901, PLR0912  one case a command
 ) -> None:
     """Follow sessions coming and going: soft state, forgotten on restart."""
     match command:
-        case Ack(subscription) | AckPrevious(subscription) | Bury(subscription):
+        case Ack(subscription) | AckPrevious(subscription) | BuryEvents(subscription):
             _touch(state, subscription, now_us)
-        case Credit():
+        case GrantCredit():
             _credit(state, command)
-        case Lose():
+        case Disconnect():
             disconnected_subscribers.lose(state, command, now_us)
-        case Hold():
+        case HoldEvents():
             hold(state, command, now_us)
-        case Demand():
+        case SetDemand():
             _demand(state, command)
         case RollBack():
             _rolled_back(state, command)
@@ -62,9 +62,9 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _not_sent(state, command)
         case Release():
             release(state, command)
-        case Subscribe():
+        case AddSubscriber():
             _subscribe(state, command)
-        case Attach():
+        case TakeSeat():
             _attach(state, command, now_us)
         case Detach(subscription):
             _detach(state, subscription)
@@ -80,7 +80,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
             pass
 
 
-def _subscribe(state: ChannelState, command: Subscribe) -> None:
+def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
     start_id, former = command.start_id, None
     if command.stop_id is None:
         start_id = state.engine.first_id(start_id, state.next_id)
@@ -104,7 +104,7 @@ def _subscribe(state: ChannelState, command: Subscribe) -> None:
     state.dirty = True
 
 
-def _credit(state: ChannelState, command: Credit) -> None:
+def _credit(state: ChannelState, command: GrantCredit) -> None:
     subscriber = state.subscribers.get(command.subscription)
     if subscriber is None:
         if command.has_room and (held := state.seats.get(command.subscription)) is not None:
@@ -145,7 +145,7 @@ def _swept(state: ChannelState, now_us: int) -> None:
         state.ages.forget(state.stored.lowest, now_us)
 
 
-def _demand(state: ChannelState, command: Demand) -> None:
+def _demand(state: ChannelState, command: SetDemand) -> None:
     subscription, count = command.subscription, command.count
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None and not count:
@@ -162,7 +162,7 @@ def _demand(state: ChannelState, command: Demand) -> None:
     state.dirty = True
 
 
-def _attach(state: ChannelState, command: Attach, now_us: int) -> None:
+def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
     durable = state.durables[command.durable]
     window = durable.kind.window_default if command.window is None else command.window
     seat = Seat(
@@ -329,7 +329,7 @@ def _offer_subscribers(
     for subscriber in list(state.subscribers.values()):
         if not subscriber.hungry and not subscriber.is_finished:
             if is_all and subscriber.answers(end):
-                yield Finished(subscriber.subscription)
+                yield ReportEnd(subscriber.subscription)
             continue
         before = subscriber.cursor
         seen = there if subscriber.stop_id is None else state.stored
@@ -344,9 +344,9 @@ def _offer_subscribers(
             state.dirty = True
         if subscriber.is_finished:
             del state.subscribers[subscriber.subscription]
-            yield Finished(subscriber.subscription)
+            yield ReportEnd(subscriber.subscription)
         elif is_all and subscriber.answers(end):
-            yield Finished(subscriber.subscription)
+            yield ReportEnd(subscriber.subscription)
 
 
 def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:
@@ -365,7 +365,7 @@ def _confirm_cancelled(state: ChannelState) -> Iterator[Effect]:
             state.cancelled.append(subscription)
             continue
         held[1].demand = 0
-        yield Finished(subscription)
+        yield ReportEnd(subscription)
 
 
 def _assign(state: ChannelState, command: AssignLanes) -> None:
@@ -401,4 +401,4 @@ def _granted(state: ChannelState, durable: Durable, end: int) -> Iterator[Effect
         yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
     for seat in served.values():  # a demand may be met by several deliveries
         if seat.demand == 0:
-            yield Finished(seat.subscription)
+            yield ReportEnd(seat.subscription)

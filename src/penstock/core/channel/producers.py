@@ -43,7 +43,7 @@ NAMES_MAX = 100_000
 dropped."""
 
 
-class _Memory(Generic[Ids]):
+class _ProducerMemory(Generic[Ids]):
     __slots__ = ("at_us", "forgotten", "recent")
 
     def __init__(self, at_us: int) -> None:
@@ -59,7 +59,7 @@ class Remembered(Generic[Ids]):
     __slots__ = ("_by_name", "_lasting", "_pruned_us")
 
     def __init__(self) -> None:
-        self._by_name: dict[str, _Memory[Ids]] = {}
+        self._by_name: dict[str, _ProducerMemory[Ids]] = {}
         self._pruned_us = 0
         self._lasting: dict[str, set[str]] = {}
         """Names of producers that belong to pipelines, by user."""
@@ -99,7 +99,7 @@ class Remembered(Generic[Ids]):
     def stored(self, name: str, sequence: int, ids: Ids, at_us: int) -> None:
         memory = self._by_name.get(name)
         if memory is None:
-            memory = _Memory(at_us)
+            memory = _ProducerMemory(at_us)
             self._added(name, memory)
             self._make_room(name)
         memory.at_us = at_us
@@ -116,7 +116,7 @@ class Remembered(Generic[Ids]):
         if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
             self._prune(at_us)
 
-    def _added(self, name: str, memory: _Memory[Ids]) -> None:
+    def _added(self, name: str, memory: _ProducerMemory[Ids]) -> None:
         self._by_name[name] = memory
         if name.startswith(LASTING_PREFIX):
             self._lasting.setdefault(owner_of(name), set()).add(name)
@@ -160,7 +160,7 @@ class Remembered(Generic[Ids]):
         self, name: str, forgotten: int, at_us: int, recent: list[tuple[int, Ids]]
     ) -> None:
         """Take in what :meth:`remembered` gave."""
-        memory: _Memory[Ids] = _Memory(at_us)
+        memory: _ProducerMemory[Ids] = _ProducerMemory(at_us)
         memory.forgotten, memory.recent = forgotten, recent
         self._added(name, memory)
 

@@ -5,7 +5,7 @@ compares. What only some publishes pass comes after "Only some".
 
 1. Arrive. The connection reads a frame (``frontends.native.connection.Connection.buffer_updated``)
    and decodes a request (``frontends.native.requests.Requests.take``) with its batches of events
-   (``frontends.native.schemas.Announced.bodies``). The right is checked, and the request is begun
+   (``frontends.native.schemas.SchemaTable.bodies``). The right is checked, and the request is begun
    (``runtime.operations.door.begin``).
 2. Digest. What the rules need is derived from the columns (``runtime.store.bodies.digest_of``).
    Only some: a batch of many events is examined column by column
@@ -13,9 +13,9 @@ compares. What only some publishes pass comes after "Only some".
 3. Wait for the single writer (``runtime.writer.shard.Shard.submit``). Only some: a thread applies
    many selectors to the events meanwhile (``runtime.writer.looking.Looking.holds``).
 4. Reserve. It is clear whether the publish writes more than its own events
-   (``runtime.writer.room_forecast.leads_nowhere``), and the disk has space for them
+   (``runtime.writer.room_forecast.has_no_side_effects``), and the disk has space for them
    (``storage.embedded.journal.FileJournal.reserve``). Only some: the bytes that follow are
-   estimated (``runtime.writer.room_forecast.bytes_that_follow``).
+   estimated (``runtime.writer.room_forecast.side_effect_bytes``).
 5. Begin (``runtime.writer.group.Group.publish``). Due events leave the channel first
    (``runtime.writer.group.Group.sweep_in_time``). Only some: selectors are applied, deltas are
    merged (``runtime.store.merging.admitted``), and the replaced events of the same publish keys
@@ -31,7 +31,7 @@ compares. What only some publishes pass comes after "Only some".
 7. Check that the channel accepts the columns
    (``columns.schema.property_names.PropertyNames.check``).
 8. Apply. The ids join the channel and the ledger of each durable
-   (``core.channel.channel.Channel.apply``), the columns its tail
+   (``core.channel.channel.ChannelMachine.apply``), the columns its tail
    (``runtime.store.channel_store.ChannelStore.add``). Only some: joins publish the events that
    match on other channels (``runtime.writer.join_copies.copy``).
 9. Store. The facts and columns of everything in the group become one block
@@ -40,8 +40,8 @@ compares. What only some publishes pass comes after "Only some".
 10. Answer. Only now is the publisher told (``frontends.native.connection.Connection.send``).
 11. Offer. Events are granted to subscribers, if there are any
    (``runtime.writer.shard.Shard._offer``). Only some: durables grant to seats with credit, plain
-   subscribers follow (``core.channel.channel.Channel.offer``), and the columns are sent as they
-   came, with their ids (``runtime.delivery.delivery.Dispatch.perform``). A transient event is
+   subscribers follow (``core.channel.channel.ChannelMachine.offer``), and the columns are sent as
+   they came, with their ids (``runtime.delivery.delivery.Dispatch.perform``). A transient event is
    offered, and then gone.
 """
 

@@ -20,11 +20,11 @@ from penstock.core.vocabulary.messages import (
     DurableDeleted,
     Edited,
     IdsReserved,
+    PersistedLate,
     Removed,
     Replaced,
     Restored,
     RolledBack,
-    Secured,
     StoredFact,
 )
 from penstock.core.vocabulary.stored_ids import packed, written
@@ -42,7 +42,7 @@ def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
     match fact:
         case Appended():
             return _lasting(fact)
-        case Secured(spans):
+        case PersistedLate(spans):
             kept = state.unwritten.overlap(IdSet(spans))  # the rest is in memory in any case
             return replace(fact, spans=kept.spans) if kept else None
         case Removed(cause=Cause.RELAYED):

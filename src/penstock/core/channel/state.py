@@ -28,7 +28,7 @@ _ONE_EVENT = Digest(count=1, size=0, largest=0)
 """A publish that asks for nothing special."""
 
 
-class Rules(Struct, frozen=True):
+class RealmRules(Struct, frozen=True):
     """What all channels of a realm have in common: the registries and the realm's limits."""
 
     types: ChannelTypes
@@ -76,7 +76,7 @@ class ChannelState:
     dead_work = 0
     """Soft: work of selectors on a dead event where it goes, in examinations."""
 
-    def __init__(self, name: str, definition: Definition, rules: Rules) -> None:
+    def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.name = name
         self.type: ChannelType = rules.types[definition.type]
         self.engine: Engine = rules.engines[definition.engine]

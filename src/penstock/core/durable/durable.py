@@ -1,15 +1,15 @@
 """A durable subscription: the ledger of what one named reader still has to see (SEM D).
 
-This file is mechanism. Policy, which is who may attach and who is served next, is a ``Kind``; each
-kind is one file in ``penstock.core.durables``. Ids below ``head`` are kept as sets; everything
-stored from ``head`` on is outstanding without being recorded, so a durable that nobody reads costs
-nothing per event.
+This file is mechanism. Policy, which is who may attach and who is served next, is a
+``DurableKind``; each kind is one file in ``penstock.core.durables``. Ids below ``head`` are kept as
+sets; everything stored from ``head`` on is outstanding without being recorded, so a durable that
+nobody reads costs nothing per event.
 """
 
 from __future__ import annotations
 
 from penstock.core.durable.lanes import Lanes
-from penstock.core.durable.seat import Kind, Seat
+from penstock.core.durable.seat import DurableKind, Seat
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.messages import DurableState, Spans
@@ -45,7 +45,7 @@ class Durable:
     def __init__(
         self,
         name: str,
-        kind: Kind,
+        kind: DurableKind,
         head: int,
         *,
         selector: str = "",
@@ -510,7 +510,7 @@ class Durable:
         )
 
     @classmethod
-    def restored(cls, state: DurableState, kind: Kind) -> Durable:
+    def restored(cls, state: DurableState, kind: DurableKind) -> Durable:
         durable = cls(
             state.name,
             kind,

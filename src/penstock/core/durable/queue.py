@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.durable.durable import Durable
-from penstock.core.durable.seat import Kind, Seat
+from penstock.core.durable.seat import DurableKind, Seat
 
 READERS = ""
 """The name of a queue's own durable. No user's durable is called so."""
@@ -34,7 +34,7 @@ class Readers:
         return [seat for seat in seats if seat.credit > 0]
 
 
-KIND: Kind = Readers()
+KIND: DurableKind = Readers()
 
 
 def readers_of(first_id: int, *, persistent: bool, max_deliveries: int) -> Durable:

@@ -1,7 +1,7 @@
 """Seats of a durable, and the protocol of durable types (SEM D).
 
-A seat is an attached subscription; a :class:`Kind` says who may attach and who is served next. Each
-kind is one file in ``penstock.core.durables``.
+A seat is an attached subscription; a :class:`DurableKind` says who may attach and who is served
+next. Each kind is one file in ``penstock.core.durables``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Seat:
         return self.window - len(self.in_flight)
 
 
-class Kind(Protocol):
+class DurableKind(Protocol):
     """The rules of one durable type. Stateless."""
 
     @property
@@ -138,4 +138,4 @@ class Kind(Protocol):
         ...
 
 
-Kinds = Mapping[str, Kind]
+Kinds = Mapping[str, DurableKind]

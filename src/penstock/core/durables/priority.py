@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.durable.seat import Kind, Seat
+from penstock.core.durable.seat import DurableKind, Seat
 
 
 class Priority:
@@ -33,4 +33,4 @@ class Priority:
         return [first] if first.credit > 0 else ()
 
 
-KIND: Kind = Priority()
+KIND: DurableKind = Priority()

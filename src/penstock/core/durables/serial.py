@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.durable.seat import Kind, Seat
+from penstock.core.durable.seat import DurableKind, Seat
 
 
 class Serial:
@@ -31,4 +31,4 @@ class Serial:
         return ready[:1]
 
 
-KIND: Kind = Serial()
+KIND: DurableKind = Serial()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.durable.seat import Kind, Seat
+from penstock.core.durable.seat import DurableKind, Seat
 
 
 class Shared:
@@ -26,4 +26,4 @@ class Shared:
         return [seat for seat in seats if seat.credit > 0]
 
 
-KIND: Kind = Shared()
+KIND: DurableKind = Shared()

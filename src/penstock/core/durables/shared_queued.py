@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.durable.seat import Kind, Seat
+from penstock.core.durable.seat import DurableKind, Seat
 
 
 class SharedQueued:
@@ -31,4 +31,4 @@ class SharedQueued:
         return [seat for seat in seats if seat.credit > 0][:1]
 
 
-KIND: Kind = SharedQueued()
+KIND: DurableKind = SharedQueued()

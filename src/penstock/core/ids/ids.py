@@ -47,7 +47,7 @@ _span: Callable[[tuple[int, int]], Span] = partial(tuple.__new__, Span)
 """A span of a pair, without the detour of a named tuple."""
 
 
-class _Memory:
+class _LatestRanges:
     """The ranges a scattered set was last seen as, and its blocks: who makes a fact of a set and
     who makes it true are a moment apart. The newest only, and of realms in other threads too."""
 
@@ -70,7 +70,7 @@ class IdSet:
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._blocks: Blocks | None = None
-        remembered, blocks = _Memory.newest
+        remembered, blocks = _LatestRanges.newest
         if spans is remembered and spans:
             self._blocks, self._size = blocks.copy(), blocks.size
             self._firsts, self._ends = _no_runs()
@@ -293,7 +293,7 @@ class IdSet:
         firsts, ends = self._runs()
         found = tuple(map(_span, zip(firsts, ends, strict=True)))
         if self._blocks is not None and _MANY < len(found) <= _REMEMBERED_MAX:
-            _Memory.newest = (found, self._blocks.copy())
+            _LatestRanges.newest = (found, self._blocks.copy())
         return found
 
     @property

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.ports import Record
+from penstock.core.vocabulary.ports import VersionedRecord
 
 MEMBERS: Final = "node/"
 SHARDS: Final = "shard/"
@@ -110,8 +110,8 @@ class RegisterWrite(NamedTuple):
 class RegisterLook(NamedTuple):
     """The register as it was read: all claims first, then all members."""
 
-    claims: Mapping[int, Record]
-    members: Mapping[str, Record]
+    claims: Mapping[int, VersionedRecord]
+    members: Mapping[str, VersionedRecord]
     began_us: int
     ended_us: int
 
@@ -216,7 +216,7 @@ class Claims:
             if shard not in look.claims:
                 self._free_since_us.setdefault(shard, look.ended_us)
 
-    def _is_news(self, key: str, record: Record) -> bool:
+    def _is_news(self, key: str, record: VersionedRecord) -> bool:
         if record.version < self._versions.get(key, 0):
             return False
         self._versions[key] = record.version
@@ -258,7 +258,7 @@ class Claims:
         elif shard not in self.owned and not self.is_replaced:
             self.owned[shard] = Owned(claim.epoch, -1)
 
-    def _settle(self, key: str, record: Record, now_us: int) -> None:
+    def _settle(self, key: str, record: VersionedRecord, now_us: int) -> None:
         """What became of a write whose answer has not come."""
         asked = self._asked.get(key)
         if asked is None or record.version <= asked.write.expected:

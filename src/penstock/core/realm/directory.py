@@ -7,10 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.channel.attributes import refuse_without_effect
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.retention import check_limits
-from penstock.core.channel.state import Rules
-from penstock.core.realm.joins import Join, Joins
+from penstock.core.channel.state import RealmRules
+from penstock.core.realm.joins import Join, JoinTable
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
@@ -51,19 +51,19 @@ class JoinDeleted(RealmFact, frozen=True):
     destination: int
 
 
-class PublishingPaused(RealmFact, frozen=True):
+class PublishingPauseSet(RealmFact, frozen=True, tag="PublishingPaused"):
     paused: bool
 
 
-AnyRealmFact = ChannelCreated | ChannelDeleted | JoinCreated | JoinDeleted | PublishingPaused
+AnyRealmFact = ChannelCreated | ChannelDeleted | JoinCreated | JoinDeleted | PublishingPauseSet
 
 
 class Directory:
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: RealmRules) -> None:
         self.rules = rules
-        self.channels: dict[int, Channel] = {}
+        self.channels: dict[int, ChannelMachine] = {}
         """Queues and schedules among them."""
-        self.joins = Joins()
+        self.joins = JoinTable()
         self.publishing_paused = False
         self._numbers: dict[str, ChannelId] = {}
         self._schedules: dict[str, ChannelId] = {}
@@ -239,7 +239,7 @@ class Directory:
         match fact:
             case ChannelCreated(channel_id, name, definition):
                 self.next_number = max(self.next_number, channel_id + 1)
-                self.channels[channel_id] = Channel(name, definition, self.rules)
+                self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
                 names, key = self._place(name, definition)
                 names[key] = ChannelId(channel_id)
             case ChannelDeleted(channel_id):
@@ -248,7 +248,7 @@ class Directory:
                 self.joins.add(join)
             case JoinDeleted(source, destination):
                 self.joins.remove(source, destination)
-            case PublishingPaused(paused):
+            case PublishingPauseSet(paused):
                 self.publishing_paused = paused
 
     def _deleted(self, channel_id: int) -> None:

@@ -18,7 +18,7 @@ from penstock.core.bounds import (
 )
 from penstock.core.channel.apply import apply
 from penstock.core.channel.retention import REDELIVERIES_MAX
-from penstock.core.channel.state import ChannelState, Rules
+from penstock.core.channel.state import ChannelState, RealmRules
 from penstock.core.durable.queue import KIND, READERS
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.counters import Counters
@@ -79,7 +79,7 @@ def take_over(state: ChannelState, taken: ExportedState) -> None:
     state.volatile = IdSet(Span(*span) for span in taken.volatile)
 
 
-def check(taken: ExportedState, rules: Rules) -> None:
+def check(taken: ExportedState, rules: RealmRules) -> None:
     """Raises ``DamagedExport`` naming what such a channel cannot be, and ``LimitReached`` where
     this realm allows no channel so much.
 
@@ -194,7 +194,7 @@ def _check_spans(what: str, ids: Ids) -> None:
         raise DamagedExport(f"{what}: the ranges of ids are not in ascending order")
 
 
-def _check_memory(taken: ExportedState, rules: Rules) -> None:
+def _check_memory(taken: ExportedState, rules: RealmRules) -> None:
     """Refuse events in memory only, if the channel's type does not have these (SEM C1)."""
     name = taken.restored.definition.type
     kind = rules.types[name]
@@ -206,7 +206,7 @@ def _check_memory(taken: ExportedState, rules: Rules) -> None:
 
 
 def _check_durables(
-    definition: Definition, durables: tuple[DurableState, ...], rules: Rules
+    definition: Definition, durables: tuple[DurableState, ...], rules: RealmRules
 ) -> None:
     names = [durable.name for durable in durables]
     if len(set(names)) < len(names):

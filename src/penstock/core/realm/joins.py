@@ -27,7 +27,7 @@ class Join(Struct, frozen=True, array_like=True):
     """Groups the owner's token or certificate named."""
 
 
-class Joins:
+class JoinTable:
     """The joins of a realm, by source."""
 
     def __init__(self) -> None:

@@ -36,20 +36,20 @@ class Ended(Struct, frozen=True, array_like=True):
     """The ids that its events got, by number of the store."""
 
 
-class Begun(Struct, frozen=True):
+class OpenTransaction(Struct, frozen=True):
     at_us: int
     below_capacity: frozenset[int]
     """The stores that were not full when it began: it may overshoot them (SEM T4)."""
 
 
-class Transactions:
+class TransactionTable:
     def __init__(self) -> None:
-        self._open: dict[str, Begun] = {}
+        self._open: dict[str, OpenTransaction] = {}
         self._ended: dict[str, Ended] = {}
 
     # --- asking --------------------------------------------------------------------------
 
-    def begun(self, transaction: str) -> Begun:
+    def begun(self, transaction: str) -> OpenTransaction:
         """An open transaction. Raises ``AlreadyCommitted``, ``AlreadyAborted``,
         ``NoSuchTransaction``."""
         ended = self._found(transaction)
@@ -91,7 +91,7 @@ class Transactions:
             self._refuse_more(owner_of(transaction))
         if known is not None:
             at_us, below = known.at_us, known.below_capacity | below
-        self._open[transaction] = Begun(at_us, below)
+        self._open[transaction] = OpenTransaction(at_us, below)
 
     def _refuse_more(self, owner: str) -> None:
         """Raises ``LimitReached``."""
@@ -116,7 +116,7 @@ class Transactions:
         return tuple(self._ended.values())
 
 
-def _drop_before(known: dict[str, Begun] | dict[str, Ended], horizon_us: int) -> None:
+def _drop_before(known: dict[str, OpenTransaction] | dict[str, Ended], horizon_us: int) -> None:
     """Drop old entries. They are in the order of time, so only those that are dropped are
     examined."""
     while known:

@@ -34,7 +34,7 @@ class Recall(Effect, frozen=True):
     spans: Spans
 
 
-class Finished(Effect, frozen=True):
+class ReportEnd(Effect, frozen=True):
     """A browse has seen everything, or a fetch got all it demanded."""
 
     subscription: int

@@ -165,7 +165,7 @@ class Publish(Command, frozen=True):
     """Whether it may evict where the channel does (SEM T3); else its capacity is honoured."""
 
 
-class CreateDurable(Command, frozen=True):
+class AddDurable(Command, frozen=True):
     name: str
     kind: str
     start_id: int = 0  # first id of interest: the shell has resolved latest, and times
@@ -180,18 +180,18 @@ class CreateDurable(Command, frozen=True):
     order_by: str = ""  # a property: each value a lane (SEM D11)
 
 
-class DeleteDurable(Command, frozen=True):
+class RemoveDurable(Command, frozen=True):
     name: str
 
 
-class PurgeDurable(Command, frozen=True):
+class PurgeOutstanding(Command, frozen=True):
     """Take ``spans`` off what is outstanding at a durable; the others keep them."""
 
     name: str
     spans: Spans
 
 
-class Attach(Command, frozen=True):
+class TakeSeat(Command, frozen=True):
     """A session takes a seat at a durable."""
 
     durable: str
@@ -200,7 +200,7 @@ class Attach(Command, frozen=True):
     window: int | None = None
     """Most events sent and not settled; None: the type's default (SEM D9)."""
     pull: bool = False
-    """Synchronous consumption: events go out on :class:`Demand` only (SEM D5)."""
+    """Synchronous consumption: events go out on :class:`SetDemand` only (SEM D5)."""
     selector: str = ""
     """A queue reader's own: it gets only what this matches (SEM Q1)."""
     matched: Spans = ()
@@ -211,7 +211,7 @@ class Attach(Command, frozen=True):
     """The client holds the durable as a whole (``core.channel.holding``)."""
 
 
-class Demand(Command, frozen=True):
+class SetDemand(Command, frozen=True):
     """A synchronous consumer wants ``count`` events from now on; 0 cancels. For a plain subscriber,
     whose credit says how many it wants, 0 asks to be told once it has everything there is now."""
 
@@ -221,7 +221,7 @@ class Demand(Command, frozen=True):
     """With 0: nothing more is sent, and nobody is told."""
 
 
-class Subscribe(Command, frozen=True):
+class AddSubscriber(Command, frozen=True):
     """A session reads the channel itself, from ``start_id`` on, up to ``stop_id`` if given."""
 
     subscription: int
@@ -235,14 +235,14 @@ class Subscribe(Command, frozen=True):
     durable: str | None = None
     """The durable that is browsed: its redelivery counts are shown (SEM E9)."""
     confirms: bool = False
-    """It confirms what has arrived, in :class:`Credit` (SEM J5)."""
+    """It confirms what has arrived, in :class:`GrantCredit` (SEM J5)."""
     resumes: int | None = None
     """The subscription whose place it takes: it had lost its connection (SEM J5)."""
     selector: str = ""
     """Its own, where the engine asks who waits for an event as it is published (SEM J2)."""
 
 
-class Credit(Command, frozen=True):
+class GrantCredit(Command, frozen=True):
     """A plain subscriber can take ``count`` more events."""
 
     subscription: int
@@ -257,7 +257,7 @@ class Credit(Command, frozen=True):
     """There is room again for what was withheld (:class:`Withhold`)."""
 
 
-class Lose(Command, frozen=True):
+class Disconnect(Command, frozen=True):
     """The connection of a plain subscriber is lost; it may come back (SEM J5)."""
 
     subscription: int
@@ -306,7 +306,7 @@ class Withhold(Command, frozen=True):
     subscription: int
     spans: Spans
     is_full: bool
-    """Whether nothing more is granted until there is room (:class:`Credit`)."""
+    """Whether nothing more is granted until there is room (:class:`GrantCredit`)."""
     is_choosing: bool = False
     """Nothing is granted until its selector has been put to these (:class:`EndChoosing`)."""
 
@@ -323,7 +323,7 @@ class Detach(Command, frozen=True):
     subscription: int
 
 
-class Purge(Command, frozen=True):
+class PurgeEvents(Command, frozen=True):
     """Remove the stored events in ``spans`` (SEM T9)."""
 
     spans: Spans
@@ -347,7 +347,7 @@ class Quarantine(Command, frozen=True):
     spans: Spans
 
 
-class Redrive(Command, frozen=True):
+class RemoveRedriven(Command, frozen=True):
     """Remove dead events that have been published elsewhere again (SEM T10)."""
 
     spans: Spans
@@ -392,7 +392,7 @@ class Appended(Fact, frozen=True):
     """Ids of events that nobody waited for (SEM J2)."""
 
 
-class Secured(Fact, frozen=True):
+class PersistedLate(Fact, frozen=True, tag="Secured"):
     """Events that were only passing are kept from now on: the durable they are for has lost its
     client (SEM J7)."""
 
@@ -522,7 +522,7 @@ class Restored(Fact, frozen=True):
 
 StoredFact = (
     Appended
-    | Secured
+    | PersistedLate
     | IdsReserved
     | Removed
     | Replaced

@@ -5,7 +5,7 @@ Four ports for a realm's stores, and a kit in ``penstock.testing`` that every ad
 * :class:`Journal`: fenced append of blocks, the only place where something becomes true.
 * :class:`Blobs`: named bytes that never change, though some grow: sealed segments, snapshots.
 * :class:`Registry`: small records changed by compare-and-set: format, ownership, manifests.
-* :class:`Pages`: the bodies of paged channels, each where a :class:`Place` says.
+* :class:`Pages`: the bodies of paged channels, each where a :class:`PageSlot` says.
 
 A replicated engine below several nodes is a :class:`StorageEngine`, which gives out the first
 three; nobody asks for pages there.
@@ -187,18 +187,18 @@ class Blobs(Protocol):
         ...
 
 
-class Record(Struct, frozen=True):
+class VersionedRecord(Struct, frozen=True):
     version: int
     """1 at creation, one more with every change. A key that was deleted begins with 1 again."""
     value: bytes
 
 
-Change = tuple[str, Record | None]
+Change = tuple[str, VersionedRecord | None]
 """A key and its new record; None: it was deleted."""
 
 
 class Registry(Protocol):
-    async def get(self, key: str) -> Record | None: ...
+    async def get(self, key: str) -> VersionedRecord | None: ...
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
         """Set ``key`` if its version is ``expected`` (0: it does not exist yet); durable on
@@ -223,7 +223,7 @@ class Registry(Protocol):
         ...
 
 
-class Place(Struct, frozen=True, array_like=True, gc=False):
+class PageSlot(Struct, frozen=True, array_like=True, gc=False):
     """The slot of a body in the pages of its channel."""
 
     page: int
@@ -238,7 +238,7 @@ class Place(Struct, frozen=True, array_like=True, gc=False):
 class DamagedBody(Struct, frozen=True):
     """A body whose bytes are not those that were put there. Kept, reported, not served."""
 
-    place: Place
+    place: PageSlot
     where: str
     """File and byte range, for people."""
     reason: str
@@ -272,7 +272,7 @@ class Pages(Protocol):
         """
         ...
 
-    def allocate(self, channel: int, body: Buffer) -> Place:
+    def allocate(self, channel: int, body: Buffer) -> PageSlot:
         """Choose the place of the next body: in reserved room, in memory only.
 
         The sizes have to be those reserved, in their order; bodies may be left out or be smaller.
@@ -289,18 +289,18 @@ class Pages(Protocol):
         """
         ...
 
-    def view(self, channel: int, place: Place) -> memoryview:
+    def view(self, channel: int, place: PageSlot) -> memoryview:
         """The bytes of a body, neither copied nor checked. The view stays valid while it is held,
         whatever happens to the page. Raises ``Damaged`` if the slot does not exist."""
         ...
 
-    async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
+    async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
         """The bodies that are not what was written (SEM S1). Copies of damaged bytes are kept if
         they can be read."""
         ...
 
     async def restore(
-        self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
+        self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
     ) -> None:
         """Say which slots are in use, by channel; called once, after opening and before
         ``reserve``.
@@ -310,7 +310,7 @@ class Pages(Protocol):
         """
         ...
 
-    async def release(self, channel: int, places: Sequence[Place]) -> None:
+    async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
         """Release the slots of events that are gone. The disk is freed when a whole page is free.
         Slots that are not in use are no error. Raises ``StorageFailed`` if a page cannot be
         removed; the next release tries it again."""

@@ -46,7 +46,7 @@ TEMPORARY: Final[dict[Kind, Definition]] = {
 connection."""
 
 
-class Destination(Struct, frozen=True):
+class LinkDestination(Struct, frozen=True):
     """A channel or queue, as a link knows it."""
 
     number: ChannelId
@@ -92,7 +92,7 @@ async def resolved(
     address: str,
     kind: Kind | None,
     needs: dict[Kind, str],
-) -> Destination:
+) -> LinkDestination:
     """The destination that an address names. A missing one is created if the client may create it.
 
     A client that may neither see nor create it gets one and the same refusal, whether it exists or
@@ -120,7 +120,7 @@ def found(
     name: str,
     kind: Kind | None,
     needs: dict[Kind, str],
-) -> Destination | None:
+) -> LinkDestination | None:
     """The destination of a name, if it exists. Raises ``NameDoesNotExist`` for one of another kind,
     and ``AccessDenied`` for one that ``principal`` may not even see."""
     store = realm.view.named(name)
@@ -132,7 +132,7 @@ def found(
     if is_kind == "schedule" or (kind is not None and is_kind != kind):
         wanted = "topic" if kind == "channel" else "queue"
         raise NameDoesNotExist(f"{name} is a {is_kind}, not a {wanted}")
-    return Destination(store.number, name, is_kind, store.is_jms)
+    return LinkDestination(store.number, name, is_kind, store.is_jms)
 
 
 def _hidden(
@@ -148,7 +148,7 @@ def _hidden(
 
 async def made(
     realm: RunningRealm, principal: Principal, name: str, kind: Kind, definition: Definition
-) -> Destination:
+) -> LinkDestination:
     """Create a destination, or use the one that somebody else created meanwhile. Raises
     ``AccessDenied``."""
     try:
@@ -158,7 +158,7 @@ async def made(
         if known is None:
             raise
         return known
-    return Destination(opened.channel, name, kind, definition.engine == "jms")
+    return LinkDestination(opened.channel, name, kind, definition.engine == "jms")
 
 
 def temporary_name(kind: Kind) -> str:
@@ -166,7 +166,7 @@ def temporary_name(kind: Kind) -> str:
     return f"temp-{'topic' if kind == 'channel' else 'queue'}-{secrets.token_hex(16)}"
 
 
-async def remove(realm: RunningRealm, destination: Destination) -> None:
+async def remove(realm: RunningRealm, destination: LinkDestination) -> None:
     """Delete a temporary destination; it lives as long as its connection."""
     async with realm.access.naming(destination.name):
         try:
@@ -183,7 +183,7 @@ async def remove_left_over(realm: RunningRealm) -> None:
             store = realm.view.named(name) if _TEMPORARY.fullmatch(name) else None
             # The name alone proves nothing: a client may have given it to a store of another kind.
             if store is not None and store.definition == TEMPORARY[kind]:
-                await remove(realm, Destination(store.number, name, kind))
+                await remove(realm, LinkDestination(store.number, name, kind))
 
 
 # --- names of durables --------------------------------------------------------------------

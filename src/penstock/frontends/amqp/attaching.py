@@ -29,8 +29,8 @@ from penstock.frontends.amqp.addresses import (
     SENDS,
     TAKES,
     TEMPORARY,
-    Destination,
     Kind,
+    LinkDestination,
     durable_name_of,
     made,
     resolved,
@@ -38,18 +38,18 @@ from penstock.frontends.amqp.addresses import (
     wanted_kind,
 )
 from penstock.frontends.amqp.consumers import Consumer, Manner
-from penstock.frontends.amqp.link_ends import Incoming, Outgoing
+from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.link_terms import (
-    Wish,
+    ReceiverTerms,
     capabilities,
     check_dynamic,
+    echo_terms,
     is_lookup,
-    say_again,
     takes_rejections,
     wish_of,
 )
 from penstock.frontends.amqp.places import place_of
-from penstock.frontends.amqp.producers import Producer
+from penstock.frontends.amqp.producers import LinkProducer
 from penstock.runtime.operations.door import answer_to, execute_on, open_subscription
 from penstock.runtime.subscriptions.realm_view import StoreView
 
@@ -80,11 +80,11 @@ class Attached:
         """Set once everything that depended on it has ended."""
         self.older: Attached | None = None
         """The link of the same name whose place it takes."""
-        self.producer: Producer | None = None
+        self.producer: LinkProducer | None = None
         self.consumer: Consumer | None = None
-        self.incoming: Incoming | None = None
-        self.outgoing: Outgoing | None = None
-        self.temporary: Destination | None = None
+        self.incoming: IncomingLink | None = None
+        self.outgoing: OutgoingLink | None = None
+        self.temporary: LinkDestination | None = None
         self.durable: tuple[ChannelId, str] | None = None
         """The durable it is a client of: channel and name."""
         self.ends_durable = False
@@ -113,9 +113,9 @@ class Attaching:
                 f"limit"
             )
         if link.remote_target.type != Terminus.COORDINATOR:
-            say_again(link.remote_target, link.target)
+            echo_terms(link.remote_target, link.target)
         if link.is_receiver or not is_lookup(link):
-            say_again(link.remote_source, link.source)
+            echo_terms(link.remote_source, link.source)
         if link.is_receiver:
             await self._open_incoming(attached)
         else:
@@ -134,7 +134,7 @@ class Attaching:
         # The realm settles with the answer, whatever a sender would like (2.8.3).
         link.rcv_settle_mode = Link.RCV_FIRST
         credit = min(self._hub.limits.credit, connection.pace.per_s or self._hub.limits.credit)
-        incoming = Incoming(link, credit=credit, message_bytes_max=limit)
+        incoming = IncomingLink(link, credit=credit, message_bytes_max=limit)
         incoming.takes_rejections = takes_rejections(link.remote_source)
         if target.type == Terminus.COORDINATOR:
             if attached.is_closed:
@@ -146,14 +146,14 @@ class Attaching:
             link.open()
             connection.engine.add_incoming(incoming)
             return
-        destination: Destination | None = None
+        destination: LinkDestination | None = None
         if target.dynamic:
             destination = attached.temporary = await self._temporary(capabilities(target))
         elif target.address:
             kind = wanted_kind(capabilities(target))
             principal = connection.principal
             destination = await resolved(self._realm, principal, target.address, kind, SENDS)
-        producer = Producer(connection, incoming, destination)
+        producer = LinkProducer(connection, incoming, destination)
         producer.check()
         if attached.is_closed:
             return
@@ -166,7 +166,7 @@ class Attaching:
         link.open()
         connection.engine.add_incoming(incoming)
 
-    async def _temporary(self, said: frozenset[str]) -> Destination:
+    async def _temporary(self, said: frozenset[str]) -> LinkDestination:
         kind: Kind = "channel" if "temporary-topic" in said or "topic" in said else "queue"
         definition = TEMPORARY[kind]
         return await made(
@@ -197,7 +197,7 @@ class Attaching:
                 self._realm, principal, source.address, kind, LOOKS if wish.copies else TAKES
             )
         consumer = await self._consumer(attached, destination, wish)
-        outgoing = Outgoing(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
+        outgoing = OutgoingLink(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
         if attached.is_closed:
             (consumer.lose if attached.is_lost or attached.is_stolen else consumer.end)()
             return
@@ -213,7 +213,9 @@ class Attaching:
         connection.engine.add_outgoing(outgoing)
         consumer.flow()
 
-    async def _consumer(self, attached: Attached, destination: Destination, wish: Wish) -> Consumer:
+    async def _consumer(
+        self, attached: Attached, destination: LinkDestination, wish: ReceiverTerms
+    ) -> Consumer:
         if destination.kind == "queue":
             return await self._reader(destination, wish)
         if wish.durable or wish.shared:
@@ -221,7 +223,7 @@ class Attaching:
         selector = Selector(wish.selector) if wish.selector else None
         return await self._subscriber(attached.link.name, destination, selector, wish)
 
-    async def _reader(self, destination: Destination, wish: Wish) -> Consumer:
+    async def _reader(self, destination: LinkDestination, wish: ReceiverTerms) -> Consumer:
         selector = Selector(wish.selector) if wish.selector else None
         connection, number = self._connection, destination.number
         asked = WatchEvents if wish.copies else Attach
@@ -238,7 +240,11 @@ class Attaching:
         return consumer
 
     async def _subscriber(
-        self, link_name: str, destination: Destination, selector: Selector | None, wish: Wish
+        self,
+        link_name: str,
+        destination: LinkDestination,
+        selector: Selector | None,
+        wish: ReceiverTerms,
     ) -> Consumer:
         manner = Manner(seat=False)
         consumer = self._made(destination, manner, selector, Subscribe, no_local=wish.no_local)
@@ -255,7 +261,7 @@ class Attaching:
 
     def _made(
         self,
-        destination: Destination,
+        destination: LinkDestination,
         manner: Manner,
         selector: Selector | None,
         asked: type[Request[Any]],
@@ -272,7 +278,9 @@ class Attaching:
 
     # --- durables ------------------------------------------------------------------------
 
-    async def _client(self, attached: Attached, destination: Destination, wish: Wish) -> Consumer:
+    async def _client(
+        self, attached: Attached, destination: LinkDestination, wish: ReceiverTerms
+    ) -> Consumer:
         name = self._name_of(attached.link.name, wish)
         number = destination.number
         self._connection.check_on(Attach, destination)  # before anything is created
@@ -295,14 +303,16 @@ class Attaching:
         attached.ends_durable = True
         return consumer
 
-    def _name_of(self, link_name: str, wish: Wish) -> str:
+    def _name_of(self, link_name: str, wish: ReceiverTerms) -> str:
         """The durable's name: the link's name up to ``|``, since several links may belong to one
         subscription."""
         base = link_name.partition("|")[0]
         client = "" if wish.shared and wish.is_global else self._connection.container
         return durable_name_of(client, base, volatile=not wish.durable)
 
-    async def _settle_on(self, destination: Destination, name: str, wish: Wish) -> None:
+    async def _settle_on(
+        self, destination: LinkDestination, name: str, wish: ReceiverTerms
+    ) -> None:
         """Make sure the durable exists as it is asked for. If it was made with another selector, or
         on another topic, it is replaced: for JMS a changed subscription is a new one."""
         await self._leave_elsewhere(destination, name)
@@ -349,7 +359,7 @@ class Attaching:
             target=target,
         )
 
-    async def _leave_elsewhere(self, destination: Destination, name: str) -> None:
+    async def _leave_elsewhere(self, destination: LinkDestination, name: str) -> None:
         if ":" not in name:
             return  # a durable of this name that another client made
         for store, durable in self._realm.view.with_durable(name):
@@ -367,7 +377,7 @@ class Attaching:
         subscription."""
         link = attached.link
         base, _, rest = link.name.partition("|")
-        wish = Wish(shared=True, is_global="global" in rest, durable=True)
+        wish = ReceiverTerms(shared=True, is_global="global" in rest, durable=True)
         name = self._name_of(base, wish)
         needed = operation_on(Attach, "channel")
         for store, _ in self._realm.view.with_durable(name):
@@ -380,7 +390,7 @@ class Attaching:
             link.source.expiry_policy = Terminus.EXPIRE_NEVER
             link.source.distribution_mode = Terminus.DIST_MODE_COPY
             link.source.capabilities.put_object(symbol("topic"))
-            attached.outgoing = Outgoing(link, settled=False)
+            attached.outgoing = OutgoingLink(link, settled=False)
             link.open()
             self._connection.engine.add_outgoing(attached.outgoing)
             if attached.outgoing.is_draining:

@@ -60,7 +60,7 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-class Unreadable(InvalidEvent):
+class UnreadableMessage(InvalidEvent):
     """A message cannot be decoded (3.2, 3.4.3)."""
 
 
@@ -72,7 +72,7 @@ CONDITIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 def condition_of(error: PenstockError) -> str:
     """The condition that an error is reported with."""
-    if isinstance(error, Unreadable):
+    if isinstance(error, UnreadableMessage):
         return DECODE
     return CONDITIONS.get(error.code, INTERNAL)
 

@@ -17,7 +17,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
-from penstock.frontends.amqp.addresses import Destination
+from penstock.frontends.amqp.addresses import LinkDestination
 from penstock.frontends.amqp.conditions import (
     DECODE,
     LOCKED,
@@ -28,10 +28,10 @@ from penstock.frontends.amqp.conditions import (
     description_of,
     no_text,
 )
-from penstock.frontends.amqp.engine import FRAME_BYTES_MAX, Engine
-from penstock.frontends.amqp.fault_barrier import Containing
+from penstock.frontends.amqp.engine import FRAME_BYTES_MAX, AmqpEngine
+from penstock.frontends.amqp.fault_barrier import FaultBarrier
 from penstock.frontends.amqp.gate import Gate
-from penstock.frontends.amqp.link_ends import Incoming, Outgoing
+from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.links import Links
 from penstock.frontends.amqp.open_frame import (
     Sole,
@@ -40,10 +40,10 @@ from penstock.frontends.amqp.open_frame import (
     sole_policy,
     sole_properties,
 )
-from penstock.frontends.amqp.read_batching import Gathering
-from penstock.frontends.amqp.signing_in import SignIn, without_sasl
-from penstock.frontends.amqp.transactions import Transactions
-from penstock.frontends.shared.backpressure import Reading
+from penstock.frontends.amqp.read_batching import ReadBatch
+from penstock.frontends.amqp.signing_in import SaslSignIn, without_sasl
+from penstock.frontends.amqp.transactions import TransactionCoordinator
+from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.open_connections import ConnectionState
@@ -85,16 +85,16 @@ class AmqpConnection(asyncio.Protocol):
         """Bytes of messages that are not stored yet."""
         limits = hub.listener.limits
         self.pace = RequestPace(limits.each.requests_per_s_max, hub.realm.clock)
-        self.engine = Engine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
-        self.containing = Containing(self)
-        self.transactions = Transactions(self)
+        self.engine = AmqpEngine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
+        self.containing = FaultBarrier(self)
+        self.transactions = TransactionCoordinator(self)
         self.certificate: Mapping[str, Any] | None = None
         self.host = ""
         self.is_secure = False
         self.links = Links(self)
         self._gate = Gate(self, FRAME_BYTES_MAX, hub.limits.links_max)
         self._frames: sasl.SaslFrames | None = sasl.SaslFrames()
-        self._sign_in: SignIn | None = None
+        self._sign_in: SaslSignIn | None = None
         self._is_signed_in = False
         self._not_admitted: PenstockError | None = None  # set when the user is known, but refused
         self.is_open = False
@@ -105,8 +105,8 @@ class AmqpConnection(asyncio.Protocol):
         self._opened_s = self._heard_s = 0.0
         self._in_progress = 0
         self._flush_is_due = False
-        self._reading = Reading(self._may_read, self._reads_again)
-        self._gathering = Gathering(self._take_in)
+        self._reading = ReadThrottle(self._may_read, self._reads_again)
+        self._gathering = ReadBatch(self._take_in)
         self._takes_more = True
         self._asker = Asker()
         self._loop = asyncio.get_running_loop()
@@ -193,7 +193,7 @@ class AmqpConnection(asyncio.Protocol):
             self._frames = None
             self._gate.feed(header + frames.rest())
         elif header == sasl.SASL_PROTOCOL and not self._is_signed_in:
-            self._sign_in = SignIn(self)
+            self._sign_in = SaslSignIn(self)
             self._write(header + sasl.mechanisms(self._sign_in.mechanisms))
         else:
             self._write(sasl.PROTOCOL if self._is_signed_in else sasl.SASL_PROTOCOL)
@@ -263,7 +263,7 @@ class AmqpConnection(asyncio.Protocol):
 
     # --- what the engine tells -----------------------------------------------------------
 
-    def received(self, link: Incoming) -> None:
+    def received(self, link: IncomingLink) -> None:
         """Handle the messages that have come by a link."""
         self.pace.came(len(link.messages))
         if not self.is_open:
@@ -276,7 +276,7 @@ class AmqpConnection(asyncio.Protocol):
         if (attached := self.links.of(link)) is not None and attached.producer is not None:
             attached.producer.take()
 
-    def settled(self, link: Outgoing) -> None:
+    def settled(self, link: OutgoingLink) -> None:
         """Handle outcomes, or new credit, of a link."""
         if (attached := self.links.of(link)) is None:
             return
@@ -285,7 +285,7 @@ class AmqpConnection(asyncio.Protocol):
         elif link.is_draining:  # this link only ends a subscription, and delivers nothing
             self.engine.drained(link)
 
-    def too_large(self, link: Incoming) -> None:
+    def too_large(self, link: IncomingLink) -> None:
         """End the link of a message that exceeds the size limit."""
         limit = self.realm.limits.event_bytes_max
         self.end_link(
@@ -296,12 +296,12 @@ class AmqpConnection(asyncio.Protocol):
         """Refuse a message that came by a link that is not open yet."""
         self.links.too_early(link)
 
-    def too_many(self, link: Incoming) -> None:
+    def too_many(self, link: IncomingLink) -> None:
         """End a link that has sent more messages than it had credit for."""
         text = "the link sent more messages than it has credit for; the last ones were not accepted"
         self.end_link(link, TOO_MANY, text)
 
-    def too_many_parts(self, link: Incoming) -> None:
+    def too_many_parts(self, link: IncomingLink) -> None:
         """End a link whose unfinished messages take more memory than is allowed."""
         self.end_link(
             link,
@@ -371,14 +371,14 @@ class AmqpConnection(asyncio.Protocol):
 
     # --- links ---------------------------------------------------------------------------
 
-    def end_link(self, link: Incoming | Outgoing, condition: str, description: str) -> None:
+    def end_link(self, link: IncomingLink | OutgoingLink, condition: str, description: str) -> None:
         """End a link from this side, with the reason."""
         self.links.end(link, condition, description)
 
-    def answered(self, link: Incoming | Outgoing) -> None:
+    def answered(self, link: IncomingLink | OutgoingLink) -> None:
         """Note that deliveries of a link were settled, which may give its sender credit again."""
         self.engine.answered(link)
-        if isinstance(link, Incoming) and not link.is_over and not self.is_congested:
+        if isinstance(link, IncomingLink) and not link.is_over and not self.is_congested:
             self.engine.refill(link)
         self.flush_soon()
 
@@ -389,7 +389,7 @@ class AmqpConnection(asyncio.Protocol):
         """The signed-in user, as the realm's operations know it."""
         return Caller(self.realm, self.principal)
 
-    def check_on(self, asked: type[Request[Any]], destination: Destination) -> None:
+    def check_on(self, asked: type[Request[Any]], destination: LinkDestination) -> None:
         """Raise ``AccessDenied`` unless the signed-in user may ask this of a destination."""
         check_on(self.caller, destination.kind, destination.name, asked)
 

@@ -21,16 +21,16 @@ from penstock.frontends.amqp.conditions import (
     condition_of_attached,
     description_of,
 )
-from penstock.frontends.amqp.link_ends import Outgoing
+from penstock.frontends.amqp.link_ends import OutgoingLink
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
-from penstock.frontends.amqp.outgoing import Messages
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.frontends.amqp.outgoing import EncodedMessages
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.writer.requests import Reply
 from penstock.runtime.writer.unit_of_work import Acknowledged
 
 if TYPE_CHECKING:
-    from penstock.frontends.amqp.addresses import Destination
+    from penstock.frontends.amqp.addresses import LinkDestination
     from penstock.frontends.amqp.connection import AmqpConnection
 
 _log = structlog.get_logger("penstock.amqp")
@@ -75,8 +75,8 @@ class Consumer:
         self.reader: Hashable = self
         """Whom annotations that receivers add to returned messages belong to: this consumer, or all
         clients of its durable or queue."""
-        self.link: Outgoing | None = None
-        self.needs: tuple[type[Request[Any]], Destination] | None = None
+        self.link: OutgoingLink | None = None
+        self.needs: tuple[type[Request[Any]], LinkDestination] | None = None
         """The request that it was opened by and needs the right to as long as it goes on, and its
         destination."""
         self.confirms = False
@@ -88,7 +88,7 @@ class Consumer:
         self._no_local = no_local
         self._held: deque[tuple[int, bytes]] = deque()
         """Events that wait for credit: their ids and messages."""
-        self._kept: dict[int, tuple[Messages, int, int]] = {}
+        self._kept: dict[int, tuple[EncodedMessages, int, int]] = {}
         """Delivered and not settled, by id: what it takes to make the message again."""
         self._granted = 0
         """Credit that the realm was given and has not used; only for plain subscriptions."""
@@ -105,7 +105,7 @@ class Consumer:
     def writable(self) -> bool:
         return self._connection.writable
 
-    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Deliver events. Never raises, because its caller serves other consumers, too."""
         with self._connection.containing:
             self._deliver(rows, redeliveries)
@@ -135,7 +135,7 @@ class Consumer:
                 condition = condition_of_attached(reason)
                 self._connection.end_link(self.link, condition, description_of(reason))
 
-    def _deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def _deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         link = self.link
         messages = self._connection.hub.messages_of(rows)
         ids = messages.ids

@@ -33,7 +33,7 @@ from proton import (
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.frontends.amqp.conditions import no_text
 from penstock.frontends.amqp.flows import Flows, key_of
-from penstock.frontends.amqp.link_ends import Incoming, Outgoing
+from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.outcomes import (
     ACCEPTED,
     DECLARED,
@@ -67,14 +67,14 @@ _TOLD: Final = frozenset(
 rest."""
 
 
-class Peer(Protocol):
+class EngineListener(Protocol):
     """What the engine reports to."""
 
-    def received(self, link: Incoming) -> None:
+    def received(self, link: IncomingLink) -> None:
         """Messages have come; the callee takes them off the link."""
         ...
 
-    def settled(self, link: Outgoing) -> None:
+    def settled(self, link: OutgoingLink) -> None:
         """Outcomes of deliveries, or new credit, have come."""
         ...
 
@@ -82,7 +82,7 @@ class Peer(Protocol):
         """Anything else has happened; called in order."""
         ...
 
-    def too_large(self, link: Incoming) -> None:
+    def too_large(self, link: IncomingLink) -> None:
         """A message is larger than the link accepts."""
         ...
 
@@ -90,19 +90,19 @@ class Peer(Protocol):
         """A message has come by a link that is not open yet."""
         ...
 
-    def too_many(self, link: Incoming) -> None:
+    def too_many(self, link: IncomingLink) -> None:
         """More messages have come than there was credit for."""
         ...
 
-    def too_many_parts(self, link: Incoming) -> None:
+    def too_many_parts(self, link: IncomingLink) -> None:
         """Unfinished messages, one of them on this link, take more memory than is allowed."""
         ...
 
 
-class Engine:
+class AmqpEngine:
     """The engine of one connection."""
 
-    def __init__(self, peer: Peer, idle_timeout_s: float, parts_bytes_max: int) -> None:
+    def __init__(self, peer: EngineListener, idle_timeout_s: float, parts_bytes_max: int) -> None:
         """``parts_bytes_max`` limits the bytes of all unfinished messages together; a single
         message of any size that its link accepts always fits."""
         self._peer = peer
@@ -120,11 +120,11 @@ class Engine:
         self._transport.bind(self.connection)
         self._tp: Pointer = self._transport._impl
         self._events: Pointer = self._collector._impl
-        self._incoming: dict[int, Incoming] = {}
-        self._outgoing: dict[int, Outgoing] = {}
+        self._incoming: dict[int, IncomingLink] = {}
+        self._outgoing: dict[int, OutgoingLink] = {}
         self._flows = Flows(self._incoming, self._outgoing, FRAME_BYTES_MAX)
-        self._touched: dict[Incoming | Outgoing, None] = {}
-        self._ended: list[tuple[Session, set[Incoming | Outgoing]]] = []
+        self._touched: dict[IncomingLink | OutgoingLink, None] = {}
+        self._ended: list[tuple[Session, set[IncomingLink | OutgoingLink]]] = []
         """Ended sessions, each with those of its links that still wait for an answer."""
         self._is_telling = False
         self._last = b""
@@ -320,12 +320,12 @@ class Engine:
             for link in touched:
                 if link.is_over:
                     continue
-                if isinstance(link, Incoming):
+                if isinstance(link, IncomingLink):
                     self._tell_received(link)
                 else:
                     self._peer.settled(link)
 
-    def _tell_received(self, link: Incoming) -> None:
+    def _tell_received(self, link: IncomingLink) -> None:
         surplus = -pn.pn_link_credit(link.pointer)
         if surplus <= 0:
             self._peer.received(link)
@@ -346,7 +346,7 @@ class Engine:
         if pn.pn_link_is_receiver(pointer) and pn.pn_link_state(pointer) & pn.PN_LOCAL_UNINIT:
             self._peer.too_early(Link.wrap(pointer))
 
-    def _take(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
+    def _take(self, link: IncomingLink, delivery: Pointer, pointer: Pointer) -> bool:
         """Take the bytes of a delivery; gives whether the message is complete."""
         size = pn.pn_delivery_pending(delivery)
         # Proton reports one pending byte for a delivery that its sender has aborted.
@@ -372,7 +372,7 @@ class Engine:
             link.unanswered += 1
         return True
 
-    def _is_usable(self, link: Incoming, delivery: Pointer, pointer: Pointer) -> bool:
+    def _is_usable(self, link: IncomingLink, delivery: Pointer, pointer: Pointer) -> bool:
         """Whether an event about a delivery of an unusual size, such as none or one byte, means a
         message."""
         if pn.pn_link_current(pointer) != delivery:
@@ -387,7 +387,9 @@ class Engine:
             return False
         return True
 
-    def _take_part(self, link: Incoming, delivery: Pointer, pointer: Pointer, size: int) -> bool:
+    def _take_part(
+        self, link: IncomingLink, delivery: Pointer, pointer: Pointer, size: int
+    ) -> bool:
         """Collect a part of a message; gives whether it was the last one."""
         if size:
             part = self._read(pointer, size)
@@ -402,7 +404,7 @@ class Engine:
             return False
         return not pn.pn_delivery_partial(delivery)
 
-    def _clear_parts(self, link: Incoming) -> None:
+    def _clear_parts(self, link: IncomingLink) -> None:
         self._parts_bytes -= len(link.parts)
         link.parts = bytearray()
 
@@ -414,7 +416,7 @@ class Engine:
         count = pn.pn_link_recv(pointer, self._buffer_at, size)
         return bytes(self._view[:count]) if count > 0 else b""
 
-    def _hear(self, link: Outgoing, delivery: Pointer) -> None:
+    def _hear(self, link: OutgoingLink, delivery: Pointer) -> None:
         state = pn.pn_delivery_remote_state(delivery)
         if not state and not pn.pn_delivery_settled(delivery):
             return
@@ -436,34 +438,34 @@ class Engine:
 
     # --- orders --------------------------------------------------------------------------
 
-    def add_incoming(self, link: Incoming) -> None:
+    def add_incoming(self, link: IncomingLink) -> None:
         """Accept messages by a link that was opened."""
         self._incoming[key_of(link.pointer)] = link
         self.refill(link)
 
-    def add_outgoing(self, link: Outgoing) -> None:
+    def add_outgoing(self, link: OutgoingLink) -> None:
         """Allow sending messages by a link that was opened."""
         self._outgoing[key_of(link.pointer)] = link
         self._flows.opened(link)
 
-    def refill(self, link: Incoming) -> None:
+    def refill(self, link: IncomingLink) -> None:
         """Give the sender new credit once half of it is used."""
         credit = pn.pn_link_credit(link.pointer)
         if not link.is_over and credit <= link.credit_max // 2:
             pn.pn_link_flow(link.pointer, link.credit_max - credit)
 
-    def drop(self, link: Incoming | Outgoing) -> None:
+    def drop(self, link: IncomingLink | OutgoingLink) -> None:
         """Stop sending and receiving by a link."""
         link.is_over = True
         self._touched.pop(link, None)
         self._flows.forget(link.pointer)
-        if isinstance(link, Incoming):
+        if isinstance(link, IncomingLink):
             self._clear_parts(link)
             self._incoming.pop(key_of(link.pointer), None)
         else:
             self._outgoing.pop(key_of(link.pointer), None)
 
-    def send(self, link: Outgoing, event_id: int, message: bytes) -> None:
+    def send(self, link: OutgoingLink, event_id: int, message: bytes) -> None:
         """Send an event; its id identifies the delivery until it is settled."""
         tag = self._tag
         name = event_id.to_bytes(8, "big")
@@ -475,19 +477,19 @@ class Engine:
         if link.settled:
             pn.pn_delivery_settle(delivery)
 
-    def drained(self, link: Outgoing) -> None:
+    def drained(self, link: OutgoingLink) -> None:
         """Answer a drain: there are no more events for now, so the rest of the credit goes back."""
         if not link.is_over:
             self._flows.drained(link)
 
-    def free(self, link: Incoming | Outgoing) -> None:
+    def free(self, link: IncomingLink | OutgoingLink) -> None:
         """Free a link that is over, and its name, once none of its deliveries waits for an
         answer."""
         assert link.is_over, "somebody may use it"
         link.is_wanted = False
         self.answered(link)
 
-    def answered(self, link: Incoming | Outgoing) -> None:
+    def answered(self, link: IncomingLink | OutgoingLink) -> None:
         """Note that deliveries of a link were answered; a link that is over may then be freed."""
         if not link.is_wanted and not link.unanswered and not link.is_freed:
             link.is_freed = True
@@ -495,7 +497,7 @@ class Engine:
             if self._ended:
                 self._free_sessions(link)
 
-    def free_session(self, session: Session, links: Iterable[Incoming | Outgoing]) -> None:
+    def free_session(self, session: Session, links: Iterable[IncomingLink | OutgoingLink]) -> None:
         """Free a session that is over, with its links, once none of their deliveries waits for an
         answer."""
         waiting = set(links)
@@ -504,7 +506,7 @@ class Engine:
             self.free(link)
         self._free_sessions()
 
-    def _free_sessions(self, freed: Incoming | Outgoing | None = None) -> None:
+    def _free_sessions(self, freed: IncomingLink | OutgoingLink | None = None) -> None:
         left = []
         for session, links in self._ended:
             if freed is not None:
@@ -520,7 +522,7 @@ class Engine:
         pn.pn_delivery_update(delivery, state)
         pn.pn_delivery_settle(delivery)
 
-    def forget(self, link: Outgoing, delivery: Pointer) -> None:
+    def forget(self, link: OutgoingLink, delivery: Pointer) -> None:
         """Settle a delivery whose outcome the peer has settled."""
         link.deciding.discard(key_of(delivery))
         pn.pn_delivery_settle(delivery)

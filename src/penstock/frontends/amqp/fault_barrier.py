@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("penstock.amqp")
 
 
-class Containing:
+class FaultBarrier:
     """A context manager, ``with connection.containing:``. An exception inside is logged, and ends
     that connection alone. One object serves all uses, nested ones, too."""
 

@@ -15,7 +15,7 @@ from cproton_ffi import ffi
 from cproton_ffi import lib as pn
 
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.frontends.amqp.link_ends import Incoming, Outgoing
+from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.outcomes import Pointer
 from penstock.wire.amqp import frames
 from penstock.wire.amqp.frames import Frame, Frames
@@ -45,8 +45,8 @@ class Flows:
 
     def __init__(
         self,
-        incoming: dict[int, Incoming],
-        outgoing: dict[int, Outgoing],
+        incoming: dict[int, IncomingLink],
+        outgoing: dict[int, OutgoingLink],
         frame_bytes_max: int,
     ) -> None:
         """``incoming`` and ``outgoing`` are the links by :func:`key_of`."""
@@ -111,12 +111,12 @@ class Flows:
 
     # --- links ---------------------------------------------------------------------------
 
-    def opened(self, link: Outgoing) -> None:
+    def opened(self, link: OutgoingLink) -> None:
         """Note that a link was attached on this side; the frame that says so will tell its
         handle."""
         self._unnamed.setdefault(link.link.name, deque()).append(key_of(link.pointer))
 
-    def drained(self, link: Outgoing) -> None:
+    def drained(self, link: OutgoingLink) -> None:
         """Note that there is nothing more to send for now. After the last message the peer is told,
         and the rest of the credit goes back."""
         self._drained[key_of(link.pointer)] = None
@@ -187,7 +187,7 @@ class Flows:
             del self._owed[key]
         return data
 
-    def _of_link(self, key: int, link: Outgoing, said: bytes) -> bytes:
+    def _of_link(self, key: int, link: OutgoingLink, said: bytes) -> bytes:
         """A flow frame with the state of a link added to that of its session."""
         found = list(frames.frames_in(said, frames.FLOW))
         if len(found) != 1:  # the session is over

@@ -18,7 +18,7 @@ KNOWN_BYTES_MAX: Final = 4_096
 """Largest section in bytes that is remembered."""
 
 
-class Header(NamedTuple):
+class MessageHeader(NamedTuple):
     durable: bool
     priority: int | None
     ttl: int
@@ -35,11 +35,13 @@ class Annotations(NamedTuple):
     rest: bytes | None
 
 
-_headers_known: dict[bytes, Header] = {b"": Header(durable=False, priority=None, ttl=0)}
+_headers_known: dict[bytes, MessageHeader] = {
+    b"": MessageHeader(durable=False, priority=None, ttl=0)
+}
 _annotations_known: dict[bytes, Annotations] = {b"": Annotations(None, None, {}, None)}
 
 
-def header_in(encoded: bytes) -> Header:
+def header_in(encoded: bytes) -> MessageHeader:
     found = _headers_known.get(encoded)
     if found is None:
         values = [*fields(encoded), None, None, None]
@@ -50,7 +52,7 @@ def header_in(encoded: bytes) -> Header:
             raise RemoteProtocolViolation("the ttl of a message must be a number")
         wanted = None if priority is None else min(int(priority), PRIORITY_MAX)
         high = None if wanted is None or priority == wanted else int(priority or 0)
-        found = Header(bool(durable), wanted, int(ttl or 0), high, zero_ttl=ttl == 0)
+        found = MessageHeader(bool(durable), wanted, int(ttl or 0), high, zero_ttl=ttl == 0)
         _remember(_headers_known, encoded, found)
     return found
 

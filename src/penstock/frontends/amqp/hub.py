@@ -15,14 +15,14 @@ from penstock.frontends.amqp.addresses import remove_left_over
 from penstock.frontends.amqp.connection import AmqpConnection
 from penstock.frontends.amqp.modified import Modifications
 from penstock.frontends.amqp.open_frame import CLOSE
-from penstock.frontends.amqp.outgoing import Messages
-from penstock.frontends.amqp.places import Places
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.frontends.amqp.outgoing import EncodedMessages
+from penstock.frontends.amqp.places import SubscriberRegistry
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.realm_view import DurableView
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.attaching import Attached
-    from penstock.frontends.amqp.producers import Producer
+    from penstock.frontends.amqp.producers import LinkProducer
     from penstock.frontends.native.listener import NativeListener
 
 _WRITTEN_MAX: Final = 4
@@ -56,14 +56,14 @@ class AmqpHub:
         self._containers: dict[str, AmqpConnection] = {}
         self._wishes: WeakKeyDictionary[object, tuple[str, bool]] = WeakKeyDictionary()
         self.modifications = Modifications()
-        self.places = Places()
+        self.places = SubscriberRegistry()
         self._absences: WeakKeyDictionary[object, object] = WeakKeyDictionary()
         """Marks for shared subscriptions that lost their last client with its connection; each
         marks one absence."""
-        self._written: list[tuple[Rows, Messages]] = []
+        self._written: list[tuple[OutgoingBatch, EncodedMessages]] = []
         self._named: dict[tuple[Any, ...], tuple[AmqpConnection, Attached]] = {}
         """Links, by user, container, link name and direction."""
-        self._producers: dict[int, dict[Producer, None]] = {}
+        self._producers: dict[int, dict[LinkProducer, None]] = {}
         """Links that send to one destination, by its id."""
         self.realm.dispatch.on_gone(self._gone)
 
@@ -115,12 +115,12 @@ class AmqpHub:
         if (known := self._named.get(key)) is not None and known[1] is attached:
             del self._named[key]
 
-    def sends(self, producer: Producer) -> None:
+    def sends(self, producer: LinkProducer) -> None:
         """Register a link that sends to one destination."""
         if producer.number is not None:
             self._producers.setdefault(producer.number, {})[producer] = None
 
-    def sends_no_more(self, producer: Producer) -> None:
+    def sends_no_more(self, producer: LinkProducer) -> None:
         if producer.number is not None and (own := self._producers.get(producer.number)):
             own.pop(producer, None)
             if not own:
@@ -170,12 +170,12 @@ class AmqpHub:
 
     # --- messages ------------------------------------------------------------------------
 
-    def messages_of(self, rows: Rows) -> Messages:
+    def messages_of(self, rows: OutgoingBatch) -> EncodedMessages:
         """The messages of some events; written once for all who receive them in the same turn."""
         for known, messages in self._written:
             if known is rows:
                 return messages
-        messages = Messages(rows, self.realm.clock.now_us())
+        messages = EncodedMessages(rows, self.realm.clock.now_us())
         self._written = [(rows, messages), *self._written[: _WRITTEN_MAX - 1]]
         return messages
 

@@ -26,16 +26,16 @@ from penstock.columns.schema.layout import (
 from penstock.columns.schema.properties import NO_PROPERTIES, PropertyColumns, property_columns
 from penstock.core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
 from penstock.frontends.amqp import message_header
-from penstock.frontends.amqp.conditions import Unreadable
+from penstock.frontends.amqp.conditions import UnreadableMessage
 from penstock.frontends.amqp.header_cache import (
     KNOWN_BYTES_MAX,
     KNOWN_MAX,
     Annotations,
-    Header,
+    MessageHeader,
     annotations_in,
     header_in,
 )
-from penstock.frontends.amqp.message_header import Residue
+from penstock.frontends.amqp.message_header import AmqpExtras
 from penstock.frontends.amqp.typed import ARROW, EPOCH, KEPT, NoProperty, in_range, property_of
 from penstock.wire.amqp.sections import (
     DATA,
@@ -83,7 +83,7 @@ def batches_of(
         except InvalidEvent as error:
             unusable.append(Unusable(index, error))
         except (RemoteProtocolViolation, UnicodeError) as error:
-            unusable.append(Unusable(index, Unreadable(str(error))))
+            unusable.append(Unusable(index, UnreadableMessage(str(error))))
     at_once = [row for row in rows if row.deliver_ms is None]
     later = [row for row in rows if row.deliver_ms is not None]
     found = [batch_of(part, container) for part in (at_once, later) if part]
@@ -157,7 +157,7 @@ def _plain_prefix(message: bytes) -> tuple[int, bool] | None:
 class Row(NamedTuple):
     place: int
     data: bytes
-    header: Header
+    header: MessageHeader
     deliver_ms: int | None
     tag: str | None
     signature: tuple[tuple[str, type], ...] | None
@@ -231,7 +231,7 @@ def _residue(rest: dict[str, Any]) -> str | None:
     try:
         return _residues_known[key]
     except KeyError:
-        text = message_header.written(Residue(**rest))
+        text = message_header.written(AmqpExtras(**rest))
         if len(_residues_known) >= KNOWN_MAX:
             _residues_known.clear()
         _residues_known[key] = text

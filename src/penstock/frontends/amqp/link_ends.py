@@ -8,7 +8,7 @@ from proton import Link
 from penstock.frontends.amqp.outcomes import Outcome, Pointer
 
 
-class Incoming:
+class IncomingLink:
     """A link by which messages come."""
 
     def __init__(self, link: Link, *, credit: int, message_bytes_max: int) -> None:
@@ -33,7 +33,7 @@ class Incoming:
         """Deliveries that the realm has not answered yet."""
 
 
-class Outgoing:
+class OutgoingLink:
     """A link by which messages go out."""
 
     def __init__(self, link: Link, *, settled: bool) -> None:

@@ -17,7 +17,7 @@ _GENERAL_MAX: Final = 64 << 10
 """Most characters of a selector."""
 
 
-class Wish(Struct, frozen=True):
+class ReceiverTerms(Struct, frozen=True):
     """The terms that a receiver asks for."""
 
     selector: str = ""
@@ -63,7 +63,7 @@ def desired(link_or_connection: Any) -> frozenset[str]:
     return frozenset(map(str, _listed(_value(data) if isinstance(data, Data) else data)))
 
 
-def wish_of(source: Terminus) -> Wish:
+def wish_of(source: Terminus) -> ReceiverTerms:
     """The terms in a source. Raises ``InvalidArgument`` for filters that cannot be read."""
     selector, no_local = "", False
     for key, given in _filters(source).items():
@@ -80,7 +80,7 @@ def wish_of(source: Terminus) -> Wish:
         source.durability != Terminus.NONDURABLE or source.expiry_policy == Terminus.EXPIRE_NEVER
     )
     kind = next((kind for word, kind in _KINDS.items() if word in said), "")
-    return Wish(
+    return ReceiverTerms(
         selector.strip(),
         no_local,
         shared="shared" in said,
@@ -121,7 +121,7 @@ def _value(data: Data | None) -> Any:
     return found
 
 
-def say_again(theirs: Terminus, ours: Terminus) -> None:
+def echo_terms(theirs: Terminus, ours: Terminus) -> None:
     """Repeat the terms of the peer's end on this side, as far as they are understood. Raises
     ``InvalidArgument``.
 

@@ -20,7 +20,7 @@ from penstock.frontends.amqp.conditions import (
     description_of,
 )
 from penstock.frontends.amqp.engine import refuse
-from penstock.frontends.amqp.link_ends import Incoming, Outgoing
+from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
@@ -59,7 +59,7 @@ class Links:
             found += each.takes_events
         return found
 
-    def of(self, link: Incoming | Outgoing) -> Attached | None:
+    def of(self, link: IncomingLink | OutgoingLink) -> Attached | None:
         """The attached link of an end; None if it is over."""
         return self._links.get(_key(link.link))
 
@@ -211,7 +211,7 @@ class Links:
         else:
             attached.link.free()
 
-    def end(self, link: Incoming | Outgoing, condition: str, description: str) -> None:
+    def end(self, link: IncomingLink | OutgoingLink, condition: str, description: str) -> None:
         """End a link from this side, with the reason."""
         attached = self._links.get(_key(link.link))
         if attached is not None:
@@ -266,7 +266,7 @@ class Links:
         if (attached := self._links.get(_key(link))) is not None:
             self._end(attached, TOO_MANY, "a message was sent without credit")
 
-    def deleted(self, link: Incoming, name: str) -> None:
+    def deleted(self, link: IncomingLink, name: str) -> None:
         """End a link whose destination was deleted."""
         self.end(link, DELETED, f"{name} was deleted")
 

@@ -1,7 +1,7 @@
 """The header ``amqp`` of an event: what its AMQP message said and no column holds.
 
 It is a JSON object, so that clients of other protocols can read and write it. An event without the
-header is a message with a single data section. :class:`Residue` names the keys.
+header is a message with a single data section. :class:`AmqpExtras` names the keys.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KNOWN_MAX: Final = 1_024
 """Most different headers that are remembered, in each direction."""
 
 
-class Residue(Struct, frozen=True, omit_defaults=True):
+class AmqpExtras(Struct, frozen=True, omit_defaults=True):
     """The content of the header."""
 
     body: str = "data"
@@ -61,20 +61,20 @@ class Residue(Struct, frozen=True, omit_defaults=True):
     footer: bytes | None = None
 
 
-PLAIN: Final = Residue()
+PLAIN: Final = AmqpExtras()
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Residue)
-_known: dict[str, Residue] = {}
+_decoder = msgspec.json.Decoder(AmqpExtras)
+_known: dict[str, AmqpExtras] = {}
 
 
-def written(residue: Residue) -> str | None:
+def written(residue: AmqpExtras) -> str | None:
     """The header's text; None if it would say nothing."""
     text = _encoder.encode(residue).decode()
     return None if text == "{}" else text
 
 
-def read(text: str | None) -> Residue:
+def read(text: str | None) -> AmqpExtras:
     """The content of a header. One that cannot be read counts as absent, because any client may
     have written it."""
     if not text:

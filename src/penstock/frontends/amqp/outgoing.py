@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns.schema.layout import LOGICAL_NAME, PRIORITY_MAX
-from penstock.columns.schema.rows import Rows as EventRows
+from penstock.columns.schema.rows import Rows
 from penstock.frontends.amqp import message_header
-from penstock.frontends.amqp.message_header import PLAIN, Residue
+from penstock.frontends.amqp.message_header import PLAIN, AmqpExtras
 from penstock.frontends.amqp.typed import EPOCH, exact, message_value
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
     DATA,
@@ -53,7 +53,7 @@ _NARROW: Final[dict[pa.DataType, tuple[type, Callable[[Any], Any]]]] = {
 _UINT_MAX: Final = (1 << 32) - 1
 
 
-class Messages:
+class EncodedMessages:
     """The messages of some events. Only a message's head depends on how often it was delivered."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Messages:
         "rests",
     )
 
-    def __init__(self, rows: Rows, now_us: int = 0) -> None:
+    def __init__(self, rows: OutgoingBatch, now_us: int = 0) -> None:
         """``now_us``: the present time, from which the remaining time to live is counted."""
         batch = rows.batch
         self.ids: list[int] = batch.column(0).to_pylist()
@@ -116,7 +116,7 @@ def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | Non
     ]
 
 
-def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[Residue]]:
+def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[AmqpExtras]]:
     """For each event the sections after the header, the container it came from, and its header
     ``amqp``."""
     count = batch.num_rows
@@ -130,7 +130,7 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[R
     residues = [
         message_header.read(text) for text in headers.pop(message_header.HEADER, [None] * count)
     ]
-    rows = EventRows(batch, in_order=True)
+    rows = Rows(batch, in_order=True)
     has_properties = "properties" in names or "more" in names
     narrow = _narrow(batch) if has_properties else {}
     rests = []
@@ -189,7 +189,7 @@ def _narrow(batch: pa.RecordBatch) -> dict[str, dict[type, Callable[[Any], Any]]
 
 def _application_properties(
     properties: dict[str, Any],
-    own: Residue,
+    own: AmqpExtras,
     narrow: dict[str, dict[type, Callable[[Any], Any]]],
 ) -> tuple[list[bytes], list[bytes]]:
     """Annotations for what application properties cannot hold, and the application properties; keys
@@ -209,7 +209,7 @@ def _application_properties(
     return ([_PROPERTIES_KEY, written(others)] if others else []), applied
 
 
-def _annotations(added: list[bytes], own: Residue) -> bytes:
+def _annotations(added: list[bytes], own: AmqpExtras) -> bytes:
     kept: list[bytes] = []
     if own.annotations is not None and _is_whole(own.annotations, 0xC1):
         if not added:
@@ -244,7 +244,7 @@ def _message_properties(
     headers: dict[str, list[Any]],
     row: int,
     group: tuple[Any, Any],
-    own: Residue,
+    own: AmqpExtras,
     applied: list[bytes],
 ) -> bytes:
     def header(name: str) -> Any:
@@ -313,7 +313,7 @@ def _data_section(data: bytes) -> bytes:
     return b"\x00\x53\x75" + sized(0xA0, data)
 
 
-def _body(data: bytes, own: Residue) -> bytes:
+def _body(data: bytes, own: AmqpExtras) -> bytes:
     if own is PLAIN or own.body == "data":
         if own.sizes and sum(own.sizes) == len(data):
             return _parts(data, own.sizes)

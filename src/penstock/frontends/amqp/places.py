@@ -23,7 +23,7 @@ def place_of(connection: AmqpConnection, link_name: str) -> str:
     return "\0".join(("amqp", connection.principal.user, connection.container, link_name))
 
 
-class Places:
+class SubscriberRegistry:
     """The subscribers that are connected, by place."""
 
     def __init__(self) -> None:

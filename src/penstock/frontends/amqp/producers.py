@@ -16,15 +16,15 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
-from penstock.frontends.amqp.addresses import SENDS, Destination, Kind, found, parsed, resolved
+from penstock.frontends.amqp.addresses import SENDS, Kind, LinkDestination, found, parsed, resolved
 from penstock.frontends.amqp.conditions import (
-    Unreadable,
+    UnreadableMessage,
     condition_of,
     condition_of_attached,
     description_of,
 )
 from penstock.frontends.amqp.incoming import batches_of
-from penstock.frontends.amqp.link_ends import Incoming
+from penstock.frontends.amqp.link_ends import IncomingLink
 from penstock.frontends.amqp.outcomes import RELEASED, Pointer
 from penstock.frontends.amqp.single_message import Lone
 from penstock.runtime.store.bodies import Body, body_from
@@ -40,11 +40,14 @@ _JMS_DESTINATION: Final = "x-opt-jms-dest"
 _JMS_KINDS: Final[dict[int, Kind]] = {0: "queue", 1: "channel", 2: "queue", 3: "channel"}
 
 
-class Producer:
+class LinkProducer:
     """A link by which messages come."""
 
     def __init__(
-        self, connection: AmqpConnection, incoming: Incoming, destination: Destination | None
+        self,
+        connection: AmqpConnection,
+        incoming: IncomingLink,
+        destination: LinkDestination | None,
     ) -> None:
         """Without a destination each message names its own: an anonymous relay."""
         self._connection = connection
@@ -78,7 +81,7 @@ class Producer:
         if self._destination is not None:
             self._require(self._destination)
 
-    def _require(self, destination: Destination) -> None:
+    def _require(self, destination: LinkDestination) -> None:
         access = self._realm.access
         if self._version != access.version:
             self._version = access.version
@@ -108,7 +111,7 @@ class Producer:
 
     def publish(
         self,
-        destination: Destination,
+        destination: LinkDestination,
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
     ) -> None:
@@ -124,7 +127,7 @@ class Producer:
 
     def bodies(
         self,
-        destination: Destination,
+        destination: LinkDestination,
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
     ) -> list[tuple[Body, Sequence[int]]]:
@@ -139,7 +142,7 @@ class Producer:
             self._refuse([deliveries[each.index]], each.error)
         return [(body_from(batch), own) for batch, own in batches]
 
-    def made(self, destination: Destination, messages: Sequence[bytes]) -> list[Body]:
+    def made(self, destination: LinkDestination, messages: Sequence[bytes]) -> list[Body]:
         """Turn messages into events, all or none. Raises ``InvalidEvent``, ``AccessDenied``."""
         self._require(destination)
         container = self._connection.container if destination.is_jms else ""
@@ -150,7 +153,7 @@ class Producer:
 
     def _submit(
         self,
-        destination: Destination,
+        destination: LinkDestination,
         body: Body,
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
@@ -175,7 +178,7 @@ class Producer:
 
     def _answer(
         self,
-        destination: Destination,
+        destination: LinkDestination,
         error: BaseException | None,
         messages: Sequence[bytes],
         deliveries: Sequence[Pointer | None],
@@ -226,7 +229,7 @@ class Producer:
         """Publish messages with their own addresses. Consecutive ones to one address are one
         publish."""
         run: list[int] = []
-        to: Destination | None = None
+        to: LinkDestination | None = None
 
         def publish() -> None:
             if run and to is not None:
@@ -249,7 +252,7 @@ class Producer:
             run.append(place)
         publish()
 
-    def _found(self, message: bytes) -> Destination | None:
+    def _found(self, message: bytes) -> LinkDestination | None:
         """The destination of a message; None: it has to be created first. Raises ``InvalidEvent``,
         ``NameDoesNotExist``."""
         return found(self._realm, self._connection.principal, *parsed(*addressed(message)), SENDS)
@@ -271,7 +274,7 @@ class Producer:
                 self.publish(to, [message], [delivery])
             self._waiting.popleft()
 
-    async def destination_of(self, message: bytes) -> Destination:
+    async def destination_of(self, message: bytes) -> LinkDestination:
         """The destination of a message, created if it is missing. Raises ``PenstockError``."""
         if self._destination is not None:
             return self._destination
@@ -322,7 +325,7 @@ def addressed(message: bytes) -> tuple[str, Kind | None]:
         values = fields(sections.properties)
         kind = entries(sections.message_annotations).get(_JMS_DESTINATION)
     except RemoteProtocolViolation as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableMessage(str(error)) from None
     to = values[2] if len(values) > 2 else None
     if not isinstance(to, str):
         raise InvalidEvent("a message on an anonymous link must name its destination in `to`")

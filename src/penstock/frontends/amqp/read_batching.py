@@ -13,7 +13,7 @@ GATHERED_BYTES_MAX: Final = 128 << 10
 """Most bytes that are collected, and above it how long more is waited for."""
 
 
-class Gathering:
+class ReadBatch:
     """Bytes that have come and are not processed yet."""
 
     __slots__ = ("_bytes", "_loop", "_pieces", "_take", "_timer")

@@ -17,7 +17,7 @@ from penstock.wire.amqp import sasl
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
-    from penstock.runtime.access.access import Access
+    from penstock.runtime.access.access import AccessControl
 
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
@@ -27,12 +27,12 @@ TOKEN: Final = "XOAUTH2"
 _log = structlog.get_logger("penstock.amqp")
 
 
-class SignIn:
+class SaslSignIn:
     """One sign-in, from the list of mechanisms to the outcome."""
 
     def __init__(self, connection: AmqpConnection) -> None:
         self._connection = connection
-        self._access: Access = connection.realm.access
+        self._access: AccessControl = connection.realm.access
         self._exchange: scram.ScramServer | None = None
         self.is_busy = False
         """A mechanism is being checked. Bytes that come meanwhile are AMQP already: the client may
@@ -144,7 +144,7 @@ class SignIn:
         self._connection.not_signed_in()
 
 
-def without_sasl(access: Access, connection: AmqpConnection) -> Principal | None:
+def without_sasl(access: AccessControl, connection: AmqpConnection) -> Principal | None:
     """The user of a client that does not sign in; None: it has to."""
     try:
         known = access.certificate(connection.certificate, connection.host)

@@ -11,7 +11,7 @@ import structlog
 from msgspec import Struct, field
 
 from penstock.core.vocabulary.errors import LimitReached, PenstockError, RemoteProtocolViolation
-from penstock.frontends.amqp.addresses import Destination
+from penstock.frontends.amqp.addresses import LinkDestination
 from penstock.frontends.amqp.conditions import (
     DECODE,
     NOT_ALLOWED,
@@ -21,7 +21,7 @@ from penstock.frontends.amqp.conditions import (
     description_of,
 )
 from penstock.frontends.amqp.consumers import Consumer
-from penstock.frontends.amqp.link_ends import Incoming
+from penstock.frontends.amqp.link_ends import IncomingLink
 from penstock.frontends.amqp.outcomes import RELEASED, Outcome, Pointer
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.writer.unit_of_work import Acknowledged
@@ -31,7 +31,7 @@ from penstock.wire.amqp.types import Described, read
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
-    from penstock.frontends.amqp.producers import Producer
+    from penstock.frontends.amqp.producers import LinkProducer
 
 _DECLARE: Final = (0x31, "amqp:declare:list")
 _DISCHARGE: Final = (0x32, "amqp:discharge:list")
@@ -42,12 +42,12 @@ _PUT_BYTES: Final = 256
 _log = structlog.get_logger("penstock.amqp")
 
 
-class Transaction(Struct):
+class DeclaredTransaction(Struct):
     """An open transaction."""
 
-    by: Incoming
+    by: IncomingLink
     """The coordinator link that declared it; it ends with that link."""
-    puts: list[tuple[Producer, bytes]] = field(default_factory=list)
+    puts: list[tuple[LinkProducer, bytes]] = field(default_factory=list)
     """Messages published in it, in order."""
     settled: list[tuple[Consumer, Outcome]] = field(default_factory=list)
     size: int = 0
@@ -55,22 +55,22 @@ class Transaction(Struct):
     """Why it cannot be committed any more."""
 
 
-class Transactions:
+class TransactionCoordinator:
     """The transactions of one connection."""
 
     def __init__(self, connection: AmqpConnection) -> None:
         self._connection = connection
-        self._open: dict[bytes, Transaction] = {}
+        self._open: dict[bytes, DeclaredTransaction] = {}
         self._size = 0
-        self._coordinators: dict[Incoming, None] = {}
+        self._coordinators: dict[IncomingLink, None] = {}
 
-    def of(self, name: bytes | None) -> Transaction | None:
+    def of(self, name: bytes | None) -> DeclaredTransaction | None:
         """The open transaction of this name; None if there is none."""
         return None if name is None else self._open.get(name)
 
     # --- what belongs to one -------------------------------------------------------------
 
-    def published(self, transaction: Transaction, by: Producer, message: bytes) -> None:
+    def published(self, transaction: DeclaredTransaction, by: LinkProducer, message: bytes) -> None:
         """Add a message. Raises ``LimitReached``."""
         most = self._connection.hub.limits.transaction_bytes_max
         size = len(message) + _PUT_BYTES
@@ -99,15 +99,15 @@ class Transactions:
 
     # --- the coordinator -----------------------------------------------------------------
 
-    def coordinate(self, link: Incoming) -> None:
+    def coordinate(self, link: IncomingLink) -> None:
         """Let a link declare and discharge transactions."""
         self._coordinators[link] = None
         self._connection.engine.has_transactions = True
 
-    def coordinates(self, link: Incoming) -> bool:
+    def coordinates(self, link: IncomingLink) -> bool:
         return link in self._coordinators
 
-    def take(self, link: Incoming) -> None:
+    def take(self, link: IncomingLink) -> None:
         """Process the messages of one read."""
         messages, link.messages = link.messages, []
         deliveries, link.deliveries = link.deliveries, []
@@ -128,7 +128,7 @@ class Transactions:
                 self._answer(link, delivery, condition_of(error), description_of(error))
         self._connection.engine.refill(link)
 
-    def _ask(self, link: Incoming, message: bytes, delivery: Pointer) -> None:
+    def _ask(self, link: IncomingLink, message: bytes, delivery: Pointer) -> None:
         body = sections_of(message).body
         asked = read(body[0][1])[0] if body and body[0][0] == VALUE else None
         if not isinstance(asked, Described) or not isinstance(asked.value, list):
@@ -143,7 +143,7 @@ class Transactions:
         else:
             raise RemoteProtocolViolation("a coordinator accepts only declare and discharge")
 
-    def _declare(self, link: Incoming, delivery: Pointer, values: list[Any]) -> None:
+    def _declare(self, link: IncomingLink, delivery: Pointer, values: list[Any]) -> None:
         most = self._connection.hub.limits.transactions_max
         if values and values[0] is not None:
             self._answer(
@@ -156,11 +156,11 @@ class Transactions:
                 f"one"
             )
         name = secrets.token_bytes(16)
-        self._open[name] = Transaction(link)
+        self._open[name] = DeclaredTransaction(link)
         self._connection.engine.declared(delivery, name)
         link.unanswered -= 1
 
-    def _discharge(self, link: Incoming, delivery: Pointer, name: Any, *, fails: bool) -> None:
+    def _discharge(self, link: IncomingLink, delivery: Pointer, name: Any, *, fails: bool) -> None:
         transaction = self._open.pop(name, None) if isinstance(name, bytes) else None
         if transaction is None:
             self._answer(link, delivery, UNKNOWN_TRANSACTION, "there is no such transaction")
@@ -175,7 +175,9 @@ class Transactions:
         else:
             self._connection.spawn(self._commit(link, delivery, transaction))
 
-    async def _commit(self, link: Incoming, delivery: Pointer, transaction: Transaction) -> None:
+    async def _commit(
+        self, link: IncomingLink, delivery: Pointer, transaction: DeclaredTransaction
+    ) -> None:
         realm = self._connection.realm
         try:
             publishes = await self._publishes(transaction)
@@ -194,10 +196,12 @@ class Transactions:
             self._settle_others(transaction)
             self._done(link, delivery)
 
-    async def _publishes(self, transaction: Transaction) -> list[tuple[int, Sequence[Body]]]:
+    async def _publishes(
+        self, transaction: DeclaredTransaction
+    ) -> list[tuple[int, Sequence[Body]]]:
         """The events to publish, by destination. Raises ``InvalidEvent``, ``EventTooLarge``,
         ``AccessDenied``."""
-        by_number: dict[int, tuple[Producer, Destination, list[bytes]]] = {}
+        by_number: dict[int, tuple[LinkProducer, LinkDestination, list[bytes]]] = {}
         for producer, message in transaction.puts:
             to = await producer.destination_of(message)
             by_number.setdefault(to.number, (producer, to, []))[2].append(message)
@@ -209,7 +213,7 @@ class Transactions:
         return found
 
     def _accepted(
-        self, transaction: Transaction
+        self, transaction: DeclaredTransaction
     ) -> list[tuple[Consumer, list[int], Acknowledged | None]]:
         """The events accepted by each consumer, with the acknowledgement to send to the realm."""
         accepted: dict[Consumer, list[int]] = {}
@@ -218,13 +222,13 @@ class Transactions:
                 accepted.setdefault(consumer, []).append(outcome.event_id)
         return [(each, ids, each.acknowledged(ids)) for each, ids in accepted.items()]
 
-    def _settle_others(self, transaction: Transaction) -> None:
+    def _settle_others(self, transaction: DeclaredTransaction) -> None:
         """Apply the other outcomes: events that the client gives back or rejects."""
         for consumer, outcome in transaction.settled:
             if not consumer.consumes(outcome) and not consumer.is_over:
                 consumer.become(outcome)
 
-    def _roll_back(self, transaction: Transaction) -> None:
+    def _roll_back(self, transaction: DeclaredTransaction) -> None:
         taken: dict[Consumer, list[int]] = {}
         for consumer, outcome in transaction.settled:
             taken.setdefault(consumer, []).append(outcome.event_id)
@@ -232,12 +236,14 @@ class Transactions:
             if not consumer.is_over:
                 consumer.give_back(ids, counted=True)
 
-    def _done(self, link: Incoming, delivery: Pointer) -> None:
+    def _done(self, link: IncomingLink, delivery: Pointer) -> None:
         self._connection.engine.settle(delivery)
         link.unanswered -= 1
         self._connection.answered(link)
 
-    def _answer(self, link: Incoming, delivery: Pointer, condition: str, description: str) -> None:
+    def _answer(
+        self, link: IncomingLink, delivery: Pointer, condition: str, description: str
+    ) -> None:
         if link.takes_rejections:
             self._connection.engine.reject(delivery, condition, description)
         else:  # code 4.3 of the standard
@@ -248,7 +254,7 @@ class Transactions:
 
     # --- ends ----------------------------------------------------------------------------
 
-    def left(self, link: Incoming) -> None:
+    def left(self, link: IncomingLink) -> None:
         """Roll back the transactions that a coordinator link has declared, because the link is
         over."""
         self._coordinators.pop(link, None)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AuthenticationFailed, CrossSite, InvalidArgument
-from penstock.runtime.access.access import Access
+from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.logins import CSRF_HEADER
 
 COOKIE: Final = "penstock_session"
@@ -28,7 +28,7 @@ class Guard:
     """Finds out who sends a request, and refuses pages of other sites."""
 
     def __init__(
-        self, access: Access, hosts: Collection[str] = (), *, is_secure: bool = False
+        self, access: AccessControl, hosts: Collection[str] = (), *, is_secure: bool = False
     ) -> None:
         """``hosts`` are names of this realm besides those of this machine. With ``is_secure`` the
         realm proves its name to each client by its certificate."""

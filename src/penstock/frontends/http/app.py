@@ -36,8 +36,8 @@ from penstock.frontends.http.routing import (
     Content,
     Download,
     Events,
-    Found,
     Route,
+    RouteMatch,
     Upload,
     target_of,
 )
@@ -102,7 +102,7 @@ class App:
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         asker.set(scope["state"]["asker"])
-        request = Request(self._server, scope, receive, send)
+        request = HttpRequest(self._server, scope, receive, send)
         try:
             await request.answer()
         except Refusal as refusal:
@@ -116,7 +116,7 @@ class App:
             await request.refuse(500, as_internal_error(number))
 
 
-class Request:
+class HttpRequest:
     """One request and its answer."""
 
     def __init__(
@@ -246,7 +246,7 @@ class Request:
             return contextlib.nullcontext()
         return self._server.requests.one(principal)
 
-    async def _check_right(self, principal: Principal, found: Found) -> None:
+    async def _check_right(self, principal: Principal, found: RouteMatch) -> None:
         """Raise ``AccessDenied`` before the body is read. The audit record names what a small body
         that has already arrived is about."""
         route, access, name = found.route, self._server.guard.access, _store_in(found)
@@ -261,7 +261,7 @@ class Request:
         async with access.act(principal, route.operation, name, target_of(found.params, body)):
             pass
 
-    async def _answered(self, call: Call[Any, Any], found: Found) -> None:
+    async def _answered(self, call: Call[Any, Any], found: RouteMatch) -> None:
         answer = await self._while_asked(found.route.endpoint(call), found)
         if isinstance(answer, Events):
             await self._stream(answer, call, found.route)
@@ -272,10 +272,10 @@ class Request:
         headers = [("cache-control", "no-store"), *call.reply_headers]
         await self.reply(found.route.status, msgspec.json.encode(answer), JSON, headers)
 
-    def _found(self) -> Found:
+    def _found(self) -> RouteMatch:
         method = "GET" if self.method == "HEAD" else self.method
         found = self._server.table.find(method, self.path.removeprefix(BASE))
-        if isinstance(found, Found):
+        if isinstance(found, RouteMatch):
             return found
         if found:
             allowed = ", ".join(sorted(found))
@@ -287,7 +287,7 @@ class Request:
             f"the API has no {self.path[:200]}; {BASE}/openapi.json lists what there is"
         )
 
-    async def _while_asked(self, work: Coroutine[Any, Any, Any], found: Found) -> Any:
+    async def _while_asked(self, work: Coroutine[Any, Any, Any], found: RouteMatch) -> Any:
         """Run ``work`` and give its result. One that only reads is cancelled, with
         ``ConnectionLost``, when its client disconnects; one that changes something runs to its
         end."""
@@ -308,7 +308,7 @@ class Request:
         finally:
             stay()
 
-    def _query(self, found: Found) -> Any:
+    def _query(self, found: RouteMatch) -> Any:
         if len(self.query_string) > QUERY_BYTES_MAX:
             raise InvalidArgument(
                 f"{len(self.query_string)} bytes; at most {QUERY_BYTES_MAX} are allowed"
@@ -331,7 +331,7 @@ class Request:
                 explain(error, dict(pairs), kind=found.signature.query, whole="the query")
             ) from None
 
-    async def _given(self, found: Found, principal: Principal) -> Any:
+    async def _given(self, found: RouteMatch, principal: Principal) -> Any:
         """The body as the route's type."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if found.signature.body is not Upload:
@@ -393,7 +393,7 @@ class Request:
             except TimeoutError:
                 raise self._too_slow() from None
 
-    def _body(self, found: Found, content: Content) -> Any:
+    def _body(self, found: RouteMatch, content: Content) -> Any:
         wanted = found.signature.body
         if wanted is None:
             if content.data.strip() not in (b"", b"{}", b"null"):
@@ -529,7 +529,7 @@ def stopping() -> RealmStopping:
     return RealmStopping("the realm is shutting down")
 
 
-def _store_in(found: Found) -> str:
+def _store_in(found: RouteMatch) -> str:
     """Name of the channel or queue that a request is about; empty: none."""
     named = found.params.get("channel") or found.params.get("queue")
     return destination_name(named) if named else ""

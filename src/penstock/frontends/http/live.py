@@ -31,7 +31,7 @@ from penstock.frontends.http.routing import Call, Events
 from penstock.frontends.http.shapes import CounterAnswer, ErrorDetail, LiveQuery, Lost, moment
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import open_subscription
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 
 WINDOW: Final = 100
 """Most events granted to a viewer and not yet sent to it."""
@@ -61,7 +61,7 @@ class Viewer:
     def writable(self) -> bool:
         return True
 
-    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         for event in EventBatch(rows.batch, publishers=rows.publishers):
             document = document_of(event, self._messages, self._data_bytes)
             line = msgspec.json.encode(document)

@@ -18,8 +18,8 @@ from penstock.frontends.http.routing import (
     Download,
     Events,
     Route,
+    RouteTable,
     Signature,
-    Table,
     Upload,
 )
 from penstock.frontends.http.shapes import ErrorAnswer, NewEvent, NewEvents
@@ -42,7 +42,7 @@ _REFUSALS: Final = {
 }
 
 
-def document(table: Table, version: str) -> dict[str, Any]:
+def document(table: RouteTable, version: str) -> dict[str, Any]:
     """The OpenAPI document."""
     kinds = _kinds(table)
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
@@ -91,7 +91,7 @@ def _key(kind: Any) -> str:
     return str(kind)
 
 
-def _kinds(table: Table) -> list[Any]:
+def _kinds(table: RouteTable) -> list[Any]:
     found: dict[str, Any] = {_key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents)}
     for signature in table.signatures.values():
         for kind in (signature.query, signature.body, signature.answer):

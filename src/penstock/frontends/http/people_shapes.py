@@ -9,15 +9,15 @@ from msgspec import Meta, field
 from penstock.frontends.http.shapes import (
     After,
     Answer,
-    Body,
     Members,
     Moment,
-    Query,
+    QueryParameters,
+    RequestBody,
     ResourceKind,
 )
 
 
-class Login(Body, frozen=True):
+class Login(RequestBody, frozen=True):
     user: Annotated[str, Meta(max_length=255)]
     password: Annotated[str, Meta(max_length=1_024)]
 
@@ -37,7 +37,7 @@ class Me(Answer, frozen=True):
     something."""
 
 
-class NewUser(Body, frozen=True):
+class NewUser(RequestBody, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=255)]
     password: Annotated[str, Meta(max_length=1_024)] | None = None
     """Left out: one is generated, and shown only in the answer."""
@@ -55,35 +55,35 @@ class NewUserAnswer(Answer, frozen=True):
     """The generated password, shown only here; null if the request gave one."""
 
 
-class Password(Body, frozen=True):
+class Password(RequestBody, frozen=True):
     password: Annotated[str, Meta(min_length=1, max_length=1_024)]
 
 
-class OwnPassword(Body, frozen=True):
+class OwnPassword(RequestBody, frozen=True):
     password: Annotated[str, Meta(min_length=1, max_length=1_024)]
     """The new password."""
     old: Annotated[str, Meta(max_length=1_024)] = ""
     """The present password."""
 
 
-class NewGroup(Body, frozen=True):
+class NewGroup(RequestBody, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=255)]
     members: Members = field(default_factory=list)
 
 
-class GroupChange(Body, frozen=True):
+class GroupChange(RequestBody, frozen=True):
     add: Members = field(default_factory=list)
     remove: Members = field(default_factory=list)
 
 
-class AclQuery(Query, frozen=True):
+class AclQuery(QueryParameters, frozen=True):
     kind: ResourceKind
     name: Annotated[str, Meta(max_length=255)] = ""
     """Channel or queue; empty for the realm. ``*``, or a folder with ``/*``, stands for all
     below."""
 
 
-class AclChange(Body, frozen=True):
+class AclChange(RequestBody, frozen=True):
     kind: ResourceKind
     subject: Annotated[str, Meta(min_length=1, max_length=600)]
     """``user@host``, ``user@*``, ``*@host``, ``*@*`` or ``group:name``."""

@@ -35,7 +35,7 @@ class Guest(Protocol):
         ...
 
 
-class Places:
+class ConnectionPlaces:
     """The connections of one realm."""
 
     def __init__(self, most: int, most_of_address: int) -> None:

@@ -44,7 +44,7 @@ _ONE: Final = msgspec.json.Decoder(NewEvent)
 _MANY: Final = msgspec.json.Decoder(NewEvents)
 
 
-class Offered(msgspec.Struct):
+class PublishDocument(msgspec.Struct):
     bodies: list[Body]
     producer: str = ""
     sequence: int = 0
@@ -102,7 +102,7 @@ async def _stored(
     return await stored
 
 
-def _read(content: Content, messages: Messages | None) -> Offered:
+def _read(content: Content, messages: Messages | None) -> PublishDocument:
     reader = _READERS.get(content.type)
     if reader is None:
         raise InvalidArgument(
@@ -112,7 +112,7 @@ def _read(content: Content, messages: Messages | None) -> Offered:
     return reader(content.data, messages)
 
 
-def _json(data: bytes, messages: Messages | None) -> Offered:
+def _json(data: bytes, messages: Messages | None) -> PublishDocument:
     tree: Any = ABSENT
     try:
         tree = msgspec.json.decode(data)
@@ -142,7 +142,7 @@ def _event(given: NewEvent, messages: Messages | None) -> Event:
     return event_of(tree, messages)
 
 
-def _lines(data: bytes, messages: Messages | None) -> Offered:
+def _lines(data: bytes, messages: Messages | None) -> PublishDocument:
     lines = [line for line in data.split(b"\n") if line.strip()]
     if len(lines) > EVENTS_MAX:
         raise InvalidArgument(f"{len(lines)} events; send at most {EVENTS_MAX}, or use Arrow")
@@ -155,15 +155,15 @@ def _lines(data: bytes, messages: Messages | None) -> Offered:
     return _offered(events)
 
 
-def _offered(events: list[Event]) -> Offered:
+def _offered(events: list[Event]) -> PublishDocument:
     if not events:
         raise InvalidArgument("there are no events; send at least one")
     batch = body_of(events)
     waits = all(event.deliver_at is not None for event in events)
-    return Offered(_bodies([batch]), waits=waits)
+    return PublishDocument(_bodies([batch]), waits=waits)
 
 
-def _arrow(data: bytes, messages: Messages | None) -> Offered:
+def _arrow(data: bytes, messages: Messages | None) -> PublishDocument:
     table = table_from_stream(data, rows_max=max(EVENTS_MAX, min(len(data), ARROW_EVENTS_MAX)))
     if not table.num_rows:
         raise InvalidArgument("the table has no rows; send at least one event")
@@ -173,10 +173,10 @@ def _arrow(data: bytes, messages: Messages | None) -> Offered:
         and not batch.column(index).null_count
         for batch in batches
     )
-    return Offered(_bodies(batches), waits=waits)
+    return PublishDocument(_bodies(batches), waits=waits)
 
 
-_READERS: Final[dict[str, Callable[[bytes, Messages | None], Offered]]] = {
+_READERS: Final[dict[str, Callable[[bytes, Messages | None], PublishDocument]]] = {
     JSON: _json,
     NDJSON: _lines,
     ARROW: _arrow,

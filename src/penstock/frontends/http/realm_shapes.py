@@ -10,19 +10,19 @@ from penstock.core.bounds import GivenName
 from penstock.frontends.http.shapes import (
     LIMIT_DEFAULT,
     Answer,
-    Body,
     CounterAnswer,
     EventAnswer,
     Limit,
     Moment,
     Name,
     PendingCount,
-    Query,
+    QueryParameters,
+    RequestBody,
     Selector,
 )
 
 
-class NamesQuery(Query, frozen=True):
+class NamesQuery(QueryParameters, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=50_000)] = 50_000
     after: Annotated[str, Meta(max_length=1_024)] = ""
     durables: bool = False
@@ -36,12 +36,12 @@ class NameAnswer(Answer, frozen=True, omit_defaults=True):
     """Names of its durables, in order; left out if there are none, or none were asked for."""
 
 
-class ImportQuery(Query, frozen=True):
+class ImportQuery(QueryParameters, frozen=True):
     name: GivenName = ""
     """Name of the imported channel or queue; empty: as exported."""
 
 
-class NewJoin(Body, frozen=True):
+class NewJoin(RequestBody, frozen=True):
     source: Name
     destination: Name
     selector: Selector = ""
@@ -62,12 +62,12 @@ class JoinAnswer(Answer, frozen=True):
     """The user who created it; it ends when they lose the right to create it."""
 
 
-class DeadQuery(Query, frozen=True):
+class DeadQuery(QueryParameters, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
     """Most dead events to count; the newest ones beyond are left out."""
 
 
-class Redrive(Body, frozen=True):
+class Redrive(RequestBody, frozen=True):
     source: Name
     destination: GivenName = ""
     """Where to publish them; empty: each to where it came from."""
@@ -75,7 +75,7 @@ class Redrive(Body, frozen=True):
     dry_run: bool = False
 
 
-class ScheduleQuery(Query, frozen=True):
+class ScheduleQuery(QueryParameters, frozen=True):
     channel: Name | None = None
     """Only events that wait for this channel or queue."""
     limit: Limit = LIMIT_DEFAULT
@@ -157,6 +157,6 @@ class Rates(Answer, frozen=True):
     """Channels that are left out because there are too many."""
 
 
-class RatesQuery(Query, frozen=True):
+class RatesQuery(QueryParameters, frozen=True):
     channel: Name | None = None
     """Only this channel or queue with its durables."""

@@ -12,7 +12,7 @@ from penstock.frontends.http import (
     states,
 )
 from penstock.frontends.http.openapi import document
-from penstock.frontends.http.routing import Call, Route, Table
+from penstock.frontends.http.routing import Call, Route, RouteTable
 from penstock.frontends.http.shapes import NoQuery, Openapi
 
 
@@ -21,7 +21,7 @@ async def describe(call: Call[NoQuery, None]) -> Openapi:
     return document(call.server.table, call.server.version)
 
 
-TABLE = Table(
+TABLE = RouteTable(
     (
         *realm.ROUTES,
         *destinations.ROUTES,

@@ -241,13 +241,13 @@ def target_of(params: Mapping[str, str], body: Any) -> str:
     return "/".join(params.values()) or getattr(body, "name", "")
 
 
-class Found(NamedTuple):
+class RouteMatch(NamedTuple):
     route: Route
     signature: Signature
     params: dict[str, str]
 
 
-class Table:
+class RouteTable:
     """Finds the route of a request."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
@@ -258,7 +258,7 @@ class Table:
             parts = tuple(route.path.strip("/").split("/"))
             self._tree.setdefault(len(parts), []).append((parts, route))
 
-    def find(self, method: str, raw_path: str) -> Found | frozenset[str]:
+    def find(self, method: str, raw_path: str) -> RouteMatch | frozenset[str]:
         """The route of a method and path, or the methods that the path has; empty: there is no such
         path.
 
@@ -273,7 +273,7 @@ class Table:
             if route.method == method:
                 named = zip(parts, given, strict=True)
                 params = {want[1:-1]: _decoded(part) for want, part in named if want[0] == "{"}
-                return Found(route, self.signatures[route], params)
+                return RouteMatch(route, self.signatures[route], params)
         return frozenset(methods)
 
 

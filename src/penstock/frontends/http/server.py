@@ -32,7 +32,7 @@ from penstock.frontends.http.access import Guard
 from penstock.frontends.http.app import App, stopping
 from penstock.frontends.http.buffers import Buffers
 from penstock.frontends.http.console import Files
-from penstock.frontends.http.places import Places
+from penstock.frontends.http.places import ConnectionPlaces
 from penstock.frontends.http.quotas import Quotas
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Events
@@ -82,7 +82,7 @@ class HttpLimits(Struct, frozen=True):
     """Names of the realm besides those of this machine."""
 
 
-class Peer(H11Protocol):
+class HttpConnection(H11Protocol):
     """One HTTP connection."""
 
     listener: HttpServer
@@ -204,7 +204,7 @@ class HttpServer:
         self._handshakes: dict[Handshake, None] = {}
         """The handshakes under way."""
         self.buffers = Buffers(BUFFERS * limits.body_bytes_max)
-        self.places = Places(limits.connections_max, limits.connections_per_address_max)
+        self.places = ConnectionPlaces(limits.connections_max, limits.connections_per_address_max)
         self._standstill = Standstill()
         self.is_stopping = asyncio.Event()
         self.realm.on_deposed(self.cut)
@@ -218,11 +218,15 @@ class HttpServer:
         try:
             if self._tls is None:
                 loop = asyncio.get_running_loop()
-                server = await loop.create_server(lambda: Peer(self), host, port)
+                server = await loop.create_server(lambda: HttpConnection(self), host, port)
             else:
                 patience_s = self.limits.head_timeout_s
                 server = TlsServer(
-                    self._tls, patience_s, lambda: Peer(self), self._arrives, self._is_safe
+                    self._tls,
+                    patience_s,
+                    lambda: HttpConnection(self),
+                    self._arrives,
+                    self._is_safe,
                 )
                 await server.listen(host, port)
         except OSError as error:
@@ -254,7 +258,7 @@ class HttpServer:
         while True:
             await asyncio.sleep(CHECK_S)
             for peer in list(self.uvicorn.connections):
-                assert isinstance(peer, Peer), "it has made them"
+                assert isinstance(peer, HttpConnection), "it has made them"
                 peer.check(loop.time())
             self._check_views()
             backlog = (self.native.pending_bytes, self.realm.waiting_bytes)

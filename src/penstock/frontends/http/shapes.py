@@ -64,15 +64,15 @@ def moment(us: int) -> datetime:
     return _EPOCH + timedelta(microseconds=us)
 
 
-class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request's body. An unknown field is an error that names it."""
 
 
-class Query(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class QueryParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request's query parameters."""
 
 
-class NoQuery(Query, frozen=True):
+class NoQuery(QueryParameters, frozen=True):
     pass
 
 
@@ -107,7 +107,7 @@ class Done(Answer, frozen=True):
     done: Literal[True] = True
 
 
-class After(Query, frozen=True):
+class After(QueryParameters, frozen=True):
     limit: Limit = LIMIT_DEFAULT
     after: Annotated[str, Meta(max_length=1_024)] = ""
 
@@ -149,7 +149,7 @@ class RealmAnswer(Answer, frozen=True):
     """What could not be read at the start, and why (SEM S1)."""
 
 
-class Pause(Body, frozen=True):
+class Pause(RequestBody, frozen=True):
     paused: bool
 
 
@@ -222,12 +222,12 @@ def _shown(
     )
 
 
-class NewChannel(Body, frozen=True):
+class NewChannel(RequestBody, frozen=True):
     name: Name
     attributes: ChannelAttributes = ChannelAttributes()  # type: ignore[valid-type]  # made above
 
 
-class NewQueue(Body, frozen=True):
+class NewQueue(RequestBody, frozen=True):
     name: Name
     attributes: QueueAttributes = QueueAttributes()  # type: ignore[valid-type]  # made above
 
@@ -331,7 +331,7 @@ class ColumnAnswer(Answer, frozen=True):
     type: str
 
 
-class MissingQuery(Query, frozen=True):
+class MissingQuery(QueryParameters, frozen=True):
     start: Id = 0
     end: Id | None = None
     """Last id, inclusive; left out: the last id of the channel."""
@@ -407,7 +407,7 @@ class EventViews(Answer, frozen=True, omit_defaults=True):
     message_type: str | None = None
 
 
-class EventsQuery(Query, frozen=True):
+class EventsQuery(QueryParameters, frozen=True):
     start: StartText = "earliest"
     end: Id | None = None
     """Last id, inclusive."""
@@ -424,20 +424,20 @@ class EventsQuery(Query, frozen=True):
     then leads to earlier ones."""
 
 
-class OutstandingQuery(Query, frozen=True):
+class OutstandingQuery(QueryParameters, frozen=True):
     selector: QuerySelector = ""
     limit: Limit = LIMIT_DEFAULT
     after: Annotated[str, Meta(max_length=1_024)] = ""
     data_bytes: DataBytes = PREVIEW_BYTES
 
 
-class CheckSelector(Body, frozen=True):
+class CheckSelector(RequestBody, frozen=True):
     selector: Annotated[str, Meta(max_length=65_536)]
     channel: GivenName = ""
     """A channel or queue: also show what it would choose there."""
 
 
-class NewEvent(Body, frozen=True):
+class NewEvent(RequestBody, frozen=True):
     """An event to publish. An ``EventAnswer`` can be published again if the fields that the realm
     assigns are left out."""
 
@@ -457,7 +457,7 @@ class NewEvent(Body, frozen=True):
     """A Protocol Buffers message; the header ``message_type`` names its type."""
 
 
-class NewEvents(Body, frozen=True):
+class NewEvents(RequestBody, frozen=True):
     """Events published in one step: all or none, with consecutive ids."""
 
     events: Annotated[list[NewEvent], Meta(min_length=1, max_length=10_000)]
@@ -466,7 +466,7 @@ class NewEvents(Body, frozen=True):
     """With ``producer``: a repeated request gets the ids of the first one."""
 
 
-class PublishQuery(Query, frozen=True):
+class PublishQuery(QueryParameters, frozen=True):
     producer: Annotated[str, Meta(max_length=128)] = ""
     sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
 
@@ -479,7 +479,7 @@ class PublishedAnswer(Answer, frozen=True):
     """Whether the events wait for their time; the ids are then numbers in the schedule."""
 
 
-class Purge(Body, frozen=True):
+class Purge(RequestBody, frozen=True):
     start: Id | None = None
     end: Id | None = None
     """Last id, inclusive."""
@@ -493,7 +493,7 @@ class Purged(Answer, frozen=True):
     dry_run: bool
 
 
-class LiveQuery(Query, frozen=True):
+class LiveQuery(QueryParameters, frozen=True):
     start: StartText = "latest"
     selector: QuerySelector = ""
     data_bytes: Annotated[int, Meta(ge=0, le=65_536)] = LIVE_PREVIEW_BYTES
@@ -525,7 +525,7 @@ NewDurable: Any = msgspec.defstruct(
             order_by=Annotated[str, Meta(max_length=4_096)],
         ),
     ],
-    bases=(Body,),
+    bases=(RequestBody,),
     frozen=True,
     kw_only=True,
     module=__name__,
@@ -542,7 +542,7 @@ DurableAnswer = _shown(
 # --- queues -------------------------------------------------------------------------------
 
 
-class Pop(Body, frozen=True):
+class Pop(RequestBody, frozen=True):
     count: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 1
     timeout: Annotated[float, Meta(ge=0, le=30)] = 0.0
     """Seconds to wait if the queue is empty."""

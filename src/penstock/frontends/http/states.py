@@ -13,12 +13,12 @@ from penstock.api.reading import ReadKeyState
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.frontends.http.finding import asked_of
 from penstock.frontends.http.routing import Call, Route
-from penstock.frontends.http.shapes import Answer, Id, Moment, Query
+from penstock.frontends.http.shapes import Answer, Id, Moment, QueryParameters
 
 KeyType = Literal["string", "int", "float", "bool", "time"]
 
 
-class StateQuery(Query, frozen=True):
+class StateQuery(QueryParameters, frozen=True):
     key: Annotated[str, Meta(max_length=4_096, description="Value of the publish key: EUR, 7.")]
     type: Annotated[
         KeyType | None,

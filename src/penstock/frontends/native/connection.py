@@ -23,9 +23,9 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.frontends.native.deliveries import Deliveries
 from penstock.frontends.native.requests import Requests
-from penstock.frontends.native.schemas import Announced
-from penstock.frontends.native.sign_in import SignIn
-from penstock.frontends.shared.backpressure import Reading
+from penstock.frontends.native.schemas import SchemaTable
+from penstock.frontends.native.sign_in import NativeSignIn
+from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
@@ -72,7 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         """The caller of operations; None until the connection is welcomed."""
         limits = listener.limits.each
         self._quota = Quota(limits) if limits.are_set else None
-        self._signing_in: SignIn | None = None
+        self._signing_in: NativeSignIn | None = None
         self.number = 0
         """Connection number, unique until the realm restarts; administrators use it as an id."""
         self._client = ""
@@ -91,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
             frame_bytes_max=GREETING_BYTES_MAX,
             header_bytes_max=HEADER_BYTES_MAX,
         )
-        self.announced = Announced()
+        self.announced = SchemaTable()
         self._asker = Asker()
         self._requests: Requests | None = None
         self.deliveries = Deliveries(self)
@@ -101,7 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._opened_s = self._heard_s = 0.0
         self._unsent = 0
         self._in_progress = 0
-        self._reading = Reading(self._may_read, self._reads_again, self._take_in)
+        self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
         self._is_open = self._is_parting = False
         """Parting: the peer has said Bye, and gets nothing more but the end of the connection."""
         self._loop = asyncio.get_running_loop()
@@ -305,7 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self.principal is not None:
             self.welcome(hello, self.principal)
         else:
-            self._signing_in = SignIn(self)
+            self._signing_in = NativeSignIn(self)
             self.listener.spawn(self._signing_in.run(hello))
 
     def welcome(self, hello: wire.Hello, principal: Principal) -> None:

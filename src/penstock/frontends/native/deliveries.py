@@ -8,7 +8,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.messages import Spans
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.schemas import Schemas
 from penstock.wire.native import messages as wire
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.frontends.native.connection import Connection
 
 
-class Subscription:
+class SubscriptionOutlet:
     """The outlet of one subscription of a connection."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Subscription:
     def writable(self) -> bool:
         return self._connection.writable
 
-    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         self._connection.deliveries.send(self.client_number, rows, redeliveries)
 
     def recall(self, spans: Spans) -> None:
@@ -52,7 +52,9 @@ class Deliveries:
         self._connection = connection
         self._announced: set[int] = set()
 
-    def send(self, number: int, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def send(
+        self, number: int, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]
+    ) -> None:
         """Send events to the subscription that the client calls ``number``, with the redelivery
         counts of those that were delivered before."""
         schemas = self._connection.realm.view.schemas

@@ -23,8 +23,8 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.frontends.native.connection import Connection
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
-from penstock.frontends.shared.peer import Peer
-from penstock.frontends.shared.protocol_detection import Either
+from penstock.frontends.shared.peer import PeerConnection
+from penstock.frontends.shared.protocol_detection import ProtocolSniffer
 from penstock.frontends.shared.tls import Tls
 from penstock.runtime.access.access import Mode
 from penstock.runtime.access.quota import ConnectionLimits
@@ -62,9 +62,9 @@ class NativeListener:
         self.tls = tls
         self.version = version
         self.limits = limits
-        self.connections: dict[Peer, None] = {}
+        self.connections: dict[PeerConnection, None] = {}
         """All connections but those of HTTP, oldest first."""
-        self._sessions: dict[str, Peer] = {}
+        self._sessions: dict[str, PeerConnection] = {}
         self._opening: dict[str, dict[asyncio.Event, None]] = {}
         """Seats, by session, that were still being taken when the connection ended; each event is
         set once the seat is given back."""
@@ -76,12 +76,12 @@ class NativeListener:
         """Makes the protocol of an AMQP connection; None where the realm does not serve AMQP."""
         self.amqp_hub: object = None
         """State shared by all AMQP connections; None where the realm does not speak AMQP."""
-        self._arriving: dict[Either | Handshake, None] = {}
+        self._arriving: dict[ProtocolSniffer | Handshake, None] = {}
         """Connections whose handshake is not over, or whose first bytes are still to come."""
         self._opened = 0
         self.pending_bytes = 0
         """Bytes of publishes that are not answered yet, over all connections."""
-        self._unsent: list[Peer] = []
+        self._unsent: list[PeerConnection] = []
         self._flush_is_due = False
         self._loop = asyncio.get_running_loop()
         realm.on_answered(self.flush)
@@ -128,9 +128,9 @@ class NativeListener:
             return Connection(self)
         patience_s = self.limits.hello_timeout_s
         native = partial(Connection, self)
-        return Either(native, self.amqp, patience_s, self._arrives, self._is_known)
+        return ProtocolSniffer(native, self.amqp, patience_s, self._arrives, self._is_known)
 
-    def _arrives(self, waiting: Either | Handshake) -> bool:
+    def _arrives(self, waiting: ProtocolSniffer | Handshake) -> bool:
         """Whether there is room for a connection whose handshake or first bytes are still to
         come."""
         free = self.limits.connections_max - len(self.connections)
@@ -139,7 +139,7 @@ class NativeListener:
         self._arriving[waiting] = None
         return True
 
-    def _is_known(self, waiting: Either | Handshake) -> None:
+    def _is_known(self, waiting: ProtocolSniffer | Handshake) -> None:
         """Note that a connection's handshake has ended, its protocol is known, or it is closed."""
         del self._arriving[waiting]
 
@@ -153,7 +153,7 @@ class NativeListener:
         assert self._tasks is not None, "run() has been started"
         self._tasks.create_task(work)
 
-    def flush_soon(self, connection: Peer) -> None:
+    def flush_soon(self, connection: PeerConnection) -> None:
         """Send what a connection has queued at the end of this turn of the loop."""
         self._unsent.append(connection)
         if not self._flush_is_due and not self.realm.is_answering:
@@ -174,7 +174,7 @@ class NativeListener:
 
     # --- connections coming and going ----------------------------------------------------
 
-    def opened(self, connection: Peer) -> bool:
+    def opened(self, connection: PeerConnection) -> bool:
         if self._stopping or len(self.connections) >= self.limits.connections_max:
             return False
         self.connections[connection] = None
@@ -183,7 +183,7 @@ class NativeListener:
         self.realm.connections.add(connection.number, connection)
         return True
 
-    def greeted(self, connection: Peer, session: str) -> None:
+    def greeted(self, connection: PeerConnection, session: str) -> None:
         """Register a session that has said hello, and end an older connection of it.
 
         Raises ``AccessDenied`` if the session belongs to another user, and ``LimitReached``.
@@ -204,7 +204,7 @@ class NativeListener:
             tls=self.tls is not None,
         )
 
-    def _check_user(self, connection: Peer, older: Peer | None) -> None:
+    def _check_user(self, connection: PeerConnection, older: PeerConnection | None) -> None:
         most = self.limits.connections_per_user_max
         if not most:
             return
@@ -250,7 +250,7 @@ class NativeListener:
                 return
             await oldest.wait()
 
-    def closed(self, connection: Peer) -> None:
+    def closed(self, connection: PeerConnection) -> None:
         self.connections.pop(connection, None)
         self.realm.connections.remove(connection.number)
         if connection.session:  # it was welcomed
@@ -314,7 +314,7 @@ class NativeListener:
         _log.debug("native.closed", left=len(self.connections))
 
 
-def _user(connection: Peer) -> str:
+def _user(connection: PeerConnection) -> str:
     return connection.principal.user if connection.principal is not None else ""
 
 

@@ -26,7 +26,7 @@ from penstock.core.vocabulary.errors import (
     LimitReached,
     RemoteProtocolViolation,
 )
-from penstock.frontends.native.deliveries import Subscription
+from penstock.frontends.native.deliveries import SubscriptionOutlet
 from penstock.runtime.access.permits import Opening
 from penstock.runtime.operations.beginners import BEGINNERS
 from penstock.runtime.operations.callers import Caller
@@ -154,7 +154,7 @@ class Requests:
         number, text = message.subscription, message.selector
         try:
             await self._seats_given_back(number)
-            outlet = Subscription(connection, number, Selector(text) if text else None)
+            outlet = SubscriptionOutlet(connection, number, Selector(text) if text else None)
             opened = await open_subscription(self._caller, message, outlet, self._place(number))
             if number in connection.subscriptions:
                 connection.subscriptions[number] = opened.number

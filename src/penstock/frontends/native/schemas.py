@@ -14,7 +14,7 @@ SCHEMAS_MAX = 10_000
 """Most schemas that a connection may announce."""
 
 
-class Announced:
+class SchemaTable:
     """The schemas that the client has announced on one connection."""
 
     def __init__(self) -> None:

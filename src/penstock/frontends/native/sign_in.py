@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("penstock.native")
 
 
-class SignIn:
+class NativeSignIn:
     """The sign-in of one connection, from Hello to Welcome."""
 
     def __init__(self, connection: Connection) -> None:

@@ -15,7 +15,7 @@ def _nothing() -> bool:
     return False
 
 
-class Reading:
+class ReadThrottle:
     """Pauses and resumes the reading of one connection."""
 
     __slots__ = (

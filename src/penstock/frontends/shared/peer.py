@@ -9,7 +9,7 @@ from penstock.core.vocabulary.errors import PenstockError
 from penstock.runtime.access.open_connections import ConnectionState
 
 
-class Peer(Protocol):
+class PeerConnection(Protocol):
     """One connection, as those see it that manage all."""
 
     number: int

@@ -10,7 +10,7 @@ AMQP: Final = b"AMQP"
 """The first bytes of every AMQP connection."""
 
 
-class Either(asyncio.Protocol):
+class ProtocolSniffer(asyncio.Protocol):
     """Hands its transport to the native or the AMQP protocol as soon as it is known which."""
 
     def __init__(
@@ -18,8 +18,8 @@ class Either(asyncio.Protocol):
         native: Callable[[], asyncio.BufferedProtocol],
         amqp: Callable[[], asyncio.Protocol],
         patience_s: float,
-        enter: Callable[[Either], bool] = lambda _: True,
-        leave: Callable[[Either], None] = lambda _: None,
+        enter: Callable[[ProtocolSniffer], bool] = lambda _: True,
+        leave: Callable[[ProtocolSniffer], None] = lambda _: None,
     ) -> None:
         """Wait for the first bytes of a connection.
 

@@ -68,7 +68,7 @@ class AccessRules(Struct, frozen=True):
     """Proofs whose users are told apart from those of the same name with a password."""
 
 
-class Access:
+class AccessControl:
     """Held by the realm as ``realm.access``."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Access:
         accounts.user_changed = logins.close_of
 
     @classmethod
-    def off(cls, clock: Clock) -> Access:
+    def off(cls, clock: Clock) -> AccessControl:
         """Nobody is asked for anything: a realm of one machine, or a part of a program."""
         accounts = Accounts(None, clock, inline)
         tokens = Tokens(TokenRules(), lambda _: b"", clock, inline)

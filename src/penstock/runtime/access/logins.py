@@ -19,7 +19,7 @@ OF_USER_MAX = 100
 CSRF_HEADER = "X-CSRF-Token"
 
 
-class Login(Struct):
+class BrowserLogin(Struct):
     """A browser session. Its values are secret, so its text has none of them."""
 
     id: str
@@ -31,7 +31,7 @@ class Login(Struct):
     used_us: int
 
     def __repr__(self) -> str:
-        return f"Login({self.principal.name})"
+        return f"BrowserLogin({self.principal.name})"
 
 
 class Logins:
@@ -51,10 +51,10 @@ class Logins:
         self._idle_us = int(idle_s * 1_000_000)
         self._total_us = int(total_s * 1_000_000)
         self._of_user_max = of_user_max
-        self._of_user: dict[str, dict[bytes, Login]] = {}
-        self._held: dict[bytes, Login] = {}
+        self._of_user: dict[str, dict[bytes, BrowserLogin]] = {}
+        self._held: dict[bytes, BrowserLogin] = {}
 
-    def open(self, principal: Principal) -> Login:
+    def open(self, principal: Principal) -> BrowserLogin:
         """Open a new session for somebody who has just signed in."""
         now_us = self._clock.now_us()
         own = self._of_user.get(principal.user, {})
@@ -62,7 +62,7 @@ class Logins:
             self._forget(min(own, key=lambda key: own[key].used_us))
         if len(self._held) >= LOGINS_MAX:
             self._forget_old(now_us)
-        login = Login(
+        login = BrowserLogin(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), principal, now_us, now_us
         )
         key = _digest(login.id)
@@ -74,7 +74,7 @@ class Logins:
         """The number of sessions, including some that may have expired."""
         return len(self._held)
 
-    def find(self, id: str, *, use: bool = True) -> Login | None:
+    def find(self, id: str, *, use: bool = True) -> BrowserLogin | None:
         """The session of a cookie; None: there is none, or it has ended. Using it prolongs it."""
         key = _digest(id)
         login = self._held.get(key)
@@ -88,7 +88,7 @@ class Logins:
             login.used_us = now_us
         return login
 
-    def check_csrf(self, login: Login, given: str) -> None:
+    def check_csrf(self, login: BrowserLogin, given: str) -> None:
         """Raises ``AccessDenied`` unless the request comes from the console's own pages."""
         if not hmac.compare_digest(login.csrf.encode(), given.encode()):
             raise AccessDenied(
@@ -105,7 +105,7 @@ class Logins:
         for key in list(self._of_user.get(user, {})):
             self._forget(key)
 
-    def _has_ended(self, login: Login, now_us: int) -> bool:
+    def _has_ended(self, login: BrowserLogin, now_us: int) -> bool:
         is_idle = now_us - login.used_us > self._idle_us
         until_us = login.principal.until_us
         return is_idle or now_us - login.opened_us > self._total_us or (0 < until_us < now_us)

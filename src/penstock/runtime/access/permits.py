@@ -23,13 +23,13 @@ from penstock.api.operations import (
     Ask,
     ByName,
     DeadEventStore,
-    Named,
+    NamedTarget,
     Numbered,
     OfKind,
     OfResource,
     OnRealm,
-    OwnPassword,
     Pair,
+    PasswordTarget,
 )
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
@@ -54,7 +54,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
-from penstock.runtime.access.access import Access
+from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.accounts import checked_resource
 
 Asked = tuple[str, str]
@@ -65,7 +65,7 @@ Opening = Subscribe | Attach | BrowseDurable
 class Permits:
     """The permissions of one session. What was allowed once is allowed until rights change."""
 
-    def __init__(self, access: Access, directory: Directory, principal: Principal) -> None:
+    def __init__(self, access: AccessControl, directory: Directory, principal: Principal) -> None:
         self._access = access
         self._directory = directory
         self.principal = principal
@@ -235,14 +235,14 @@ class Permits:
                 yield operation, ""
             case OfKind(kind, verb):
                 yield f"{_kind(kind(request))}.{verb}", ""
-            case Named(kind, verb):
+            case NamedTarget(kind, verb):
                 yield _named(kind(request), verb, request.name)
             case ByName(pair, name):
                 if (given := name(request)) is not None:
                     yield self._store(given, pair)
             case DeadEventStore(name):
                 yield from self._dead_event_store(_definition(request), name(request))
-            case OwnPassword():
+            case PasswordTarget():
                 is_own = self._access.is_own_password(self.principal, request.name)
                 yield ("me.password" if is_own else "user.change"), ""
             case OfResource(verb):

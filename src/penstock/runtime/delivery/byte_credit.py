@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Spans
-from penstock.runtime.store.outgoing_batch import Rows, spans_in
+from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 
 
 class Room:
@@ -33,7 +33,7 @@ class Room:
         """The client's application has them."""
         self.in_flight = max(0, self.in_flight - size)
 
-    def fitting(self, rows: Rows) -> Rows | None:
+    def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
         """As many of the first of ``rows`` as there is room for; None: not even one."""
         left = self.bytes_max - self.in_flight
         if len(rows.body) <= left:
@@ -46,10 +46,10 @@ class Room:
         if count == rows.count:
             return rows
         batch = rows.batch.slice(0, count)
-        return Rows(spans_in(batch), batch=batch, publishers=rows.publishers)
+        return OutgoingBatch(spans_in(batch), batch=batch, publishers=rows.publishers)
 
 
-def _fitting(rows: Rows, left: int) -> int:
+def _fitting(rows: OutgoingBatch, left: int) -> int:
     """How many rows from the first on fit into ``left`` bytes."""
     few, many = 0, rows.count
     while many - few > 1:

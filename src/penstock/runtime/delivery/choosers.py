@@ -25,7 +25,7 @@ from penstock.core.vocabulary.errors import LimitReached
 from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.delivery import selection
 from penstock.runtime.delivery.selection import Choosing, matching_ids, patience
-from penstock.runtime.store.outgoing_batch import Rows, spans_in
+from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 from penstock.tasks import start_task
 
 TURN_BYTES: Final = 64 << 20
@@ -56,7 +56,7 @@ class _Chooser(Struct):
     subscription: int
     session: str
     use: SelectorUse
-    parts: deque[Rows]
+    parts: deque[OutgoingBatch]
     """The rows that are left to examine, next ones first."""
     spent_us: int = 0
 
@@ -101,8 +101,12 @@ class Choosers:
         return self._waiting.get(subscription)
 
     def chosen(
-        self, subscription: int, session: str, use: SelectorUse | None, rows: Sequence[Rows]
-    ) -> Iterator[tuple[Rows, Rows | None]]:
+        self,
+        subscription: int,
+        session: str,
+        use: SelectorUse | None,
+        rows: Sequence[OutgoingBatch],
+    ) -> Iterator[tuple[OutgoingBatch, OutgoingBatch | None]]:
         """Yield rows one after the other with those that are chosen: the rows themselves if all
         are, None if none.
 
@@ -128,7 +132,7 @@ class Choosers:
         self, subscription: int, use: SelectorUse, batch: pa.RecordBatch
     ) -> pa.BooleanArray | None:
         """Which rows of a stored batch a selector matches, where that takes next to no time."""
-        rows = Rows((), batch=batch)
+        rows = OutgoingBatch((), batch=batch)
         if subscription in self._found or not self._may_ask_now(rows, use.selector):
             return None
         return use.selector.mask_in(EventFrame(batch, use.now_us, use.messages))
@@ -152,7 +156,9 @@ class Choosers:
         if self._task is not None:
             self._task.cancel()
 
-    def _known(self, subscription: int, part: Rows) -> tuple[Rows | None, Rows | None]:
+    def _known(
+        self, subscription: int, part: OutgoingBatch
+    ) -> tuple[OutgoingBatch | None, OutgoingBatch | None]:
         """The first rows of ``part``, which were examined here, and the others."""
         found = self._found.get(subscription)
         if found is None:
@@ -167,11 +173,11 @@ class Choosers:
             return None, part
         first, rest = part.batch.slice(0, count), part.batch.slice(count)
         return (
-            Rows(spans_in(first), batch=first, publishers=part.publishers),
-            Rows(spans_in(rest), batch=rest, publishers=part.publishers),
+            OutgoingBatch(spans_in(first), batch=first, publishers=part.publishers),
+            OutgoingBatch(spans_in(rest), batch=rest, publishers=part.publishers),
         )
 
-    def _may_ask_now(self, part: Rows, selector: Selector) -> bool:
+    def _may_ask_now(self, part: OutgoingBatch, selector: Selector) -> bool:
         """Whether a selector may be put to rows in this very turn; if so, it counts."""
         if part.was_chosen(selector.text):
             return True
@@ -243,14 +249,14 @@ class Choosers:
             self._keep(chooser.subscription, part, looked.mask)
             chooser.parts.popleft()
 
-    def _keep(self, subscription: int, part: Rows, mask: pa.BooleanArray) -> None:
+    def _keep(self, subscription: int, part: OutgoingBatch, mask: pa.BooleanArray) -> None:
         if not self._is_open(subscription):
             return
         found = self._found.setdefault(subscription, _Found(IdSet(), IdSet()))
         found.matched.add_all(matching_ids(part.batch, mask))
         found.looked.add_all(IdSet(part.spans))
 
-    def _check(self, chooser: _Chooser, part: Rows) -> Check:
+    def _check(self, chooser: _Chooser, part: OutgoingBatch) -> Check:
         within = patience(self._clock, part.spans[0].first, chooser.spent_us)
 
         def check() -> None:

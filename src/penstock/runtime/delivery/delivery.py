@@ -11,10 +11,10 @@ import structlog
 from penstock.columns.events.batch import within
 from penstock.columns.keys.lane_values import lanes_of
 from penstock.columns.selectors import Selector
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.durable.lanes import AssignLanes
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Finished
+from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, ReportEnd
 from penstock.core.vocabulary.errors import (
     Deposed,
     NameDoesNotExist,
@@ -41,7 +41,7 @@ from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
-from penstock.runtime.store.outgoing_batch import Rows, others, spans_in
+from penstock.runtime.store.outgoing_batch import OutgoingBatch, others, spans_in
 from penstock.runtime.store.sealed_file import Damage
 
 _log = structlog.get_logger("penstock.delivery")
@@ -61,7 +61,7 @@ class Outlet(Protocol):
         """Whether the connection takes more right now."""
         ...
 
-    def deliver(self, rows: Rows, redeliveries: Redeliveries) -> None: ...
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None: ...
 
     def recall(self, spans: Spans) -> None:
         """Tell the client that delivered events count as not delivered (SEM D11)."""
@@ -88,13 +88,17 @@ class _Round:
     __slots__ = ("channel", "has_moved", "held", "made", "number", "quarantiner", "read", "store")
 
     def __init__(
-        self, channel_id: int, channel: Channel, store: ChannelStore, quarantiner: Quarantiner
+        self,
+        channel_id: int,
+        channel: ChannelMachine,
+        store: ChannelStore,
+        quarantiner: Quarantiner,
     ) -> None:
         self.number = channel_id
         self.channel = channel
         self.store = store
         self.quarantiner = quarantiner
-        self.read: dict[Spans, tuple[list[Rows], Damage]] = {}
+        self.read: dict[Spans, tuple[list[OutgoingBatch], Damage]] = {}
         self.made: Made = {}
         self.held: set[int] = set()
         """Subscriptions that had no room for something: nothing behind it goes to them."""
@@ -215,7 +219,7 @@ class Dispatch:
         if not self.lease.holds():
             await self.lease.held()
 
-    def recall(self, channel: Channel) -> None:
+    def recall(self, channel: ChannelMachine) -> None:
         """Tell the subscriptions of ``channel`` which events it recalls (SEM D11)."""
         for recalled in channel.recalls():
             held = self._outlets.get(recalled.subscription)
@@ -228,7 +232,7 @@ class Dispatch:
     async def perform(
         self,
         channel_id: int,
-        channel: Channel,
+        channel: ChannelMachine,
         store: ChannelStore,
         quarantiner: Quarantiner,
         below: int | None = None,
@@ -262,7 +266,7 @@ class Dispatch:
             if isinstance(effect, FindLanes):
                 await self._find_lanes(round_, effect)
                 return False
-            assert isinstance(effect, Deliver | Finished), "channels know no other effects"
+            assert isinstance(effect, Deliver | ReportEnd), "channels know no other effects"
             return await self._carried_out(round_, effect)
         except (StorageFailed, Deposed):
             raise
@@ -271,7 +275,7 @@ class Dispatch:
             self._fail(round_.number, round_.channel, concerned, failure)
             return False
 
-    async def _carried_out(self, round_: _Round, effect: Deliver | Finished) -> bool:
+    async def _carried_out(self, round_: _Round, effect: Deliver | ReportEnd) -> bool:
         """Events, or an end, for one subscription."""
         channel = round_.channel
         held = self._outlets.get(effect.subscription)
@@ -279,7 +283,7 @@ class Dispatch:
             self._give_back(channel, effect)
             return False
         outlet = held[1]
-        if isinstance(effect, Finished):
+        if isinstance(effect, ReportEnd):
             await self.rely()
             outlet.finished()
             return True
@@ -289,7 +293,7 @@ class Dispatch:
         return sent or effect.subscription in channel.state.subscribers
 
     def _fail(
-        self, channel_id: int, channel: Channel, subscriptions: list[int], failure: Exception
+        self, channel_id: int, channel: ChannelMachine, subscriptions: list[int], failure: Exception
     ) -> None:
         """End subscriptions that could not be served. The events that their clients hold go back
         and count as delivered, because some may have arrived (SEM D13)."""
@@ -324,7 +328,7 @@ class Dispatch:
         self.ended([subscription], failure)
         self.on_failed(subscription)
 
-    def _give_back(self, channel: Channel, effect: Deliver | Finished) -> None:
+    def _give_back(self, channel: ChannelMachine, effect: Deliver | ReportEnd) -> None:
         """Give back events for a subscription that has ended: what was not sent was not
         delivered."""
         channel.leave(effect.subscription)
@@ -380,12 +384,14 @@ class Dispatch:
                     return sent, held_from
         return sent, self.choosers.waits_from(effect.subscription)
 
-    def _use(self, channel: Channel, outlet: Outlet) -> SelectorUse | None:
+    def _use(self, channel: ChannelMachine, outlet: Outlet) -> SelectorUse | None:
         if outlet.selector is None:
             return None
         return SelectorUse(outlet.selector, self._clock.now_us(), messages_of(channel))
 
-    def _send(self, rows: Rows, effect: Deliver, outlet: Outlet) -> tuple[bool, int | None]:
+    def _send(
+        self, rows: OutgoingBatch, effect: Deliver, outlet: Outlet
+    ) -> tuple[bool, int | None]:
         """Send rows; gives whether any were sent, and the first id for which there was no room."""
         room = self._rooms.get(effect.subscription)
         sent = False
@@ -439,7 +445,7 @@ class Dispatch:
         return bool(rows)
 
     def _chosen_merged(
-        self, channel: Channel, store: MergeStore, effect: Deliver, outlet: Outlet
+        self, channel: ChannelMachine, store: MergeStore, effect: Deliver, outlet: Outlet
     ) -> tuple[Spans, SelectedRows | None, int | None]:
         """What may go out of a grant, what of it the outlet's selector chooses, if it has one, and
         the first id for which the selector takes long."""
@@ -451,7 +457,7 @@ class Dispatch:
         if (mask := self.choosers.mask_now(subscription, use, whole.batch)) is not None:
             return spans, SelectedRows(whole, mask), None
         found = IdSet()
-        rows = [Rows(spans_in(whole.batch), batch=whole.batch)]
+        rows = [OutgoingBatch(spans_in(whole.batch), batch=whole.batch)]
         for _, part in self.choosers.chosen(subscription, outlet.session, use, rows):
             found.add_all(IdSet(() if part is None else part.spans))
         held_from = self.choosers.waits_from(subscription)
@@ -464,7 +470,7 @@ class Dispatch:
             return spans, None, held_from
         return spans, SelectedRows(whole, pa.array(within(whole.ids, found.spans))), held_from
 
-    async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[Rows], Damage]:
+    async def _rows(self, round_: _Round, spans: Spans) -> tuple[list[OutgoingBatch], Damage]:
         found = round_.read.get(spans)
         if found is not None:
             return found
@@ -480,7 +486,7 @@ class Dispatch:
 
     async def read(
         self, store: ChannelStore, spans: Spans, *, keep: bool = True
-    ) -> tuple[list[Rows], Damage]:
+    ) -> tuple[list[OutgoingBatch], Damage]:
         """The events of ``spans``; files are opened as needed, and closed unless ``keep``."""
         await self.open_files(store, spans)
         damage = Damage()
@@ -503,9 +509,9 @@ class Dispatch:
             round_.quarantiner.quarantine(round_.number, Quarantine(damage.ids.spans))
 
 
-def _concerned(channel: Channel, effect: Effect) -> list[int]:
+def _concerned(channel: ChannelMachine, effect: Effect) -> list[int]:
     """The subscriptions that an effect is for."""
     if isinstance(effect, FindLanes):
         return [seat.subscription for seat in channel.state.durables[effect.durable].seats]
-    assert isinstance(effect, Deliver | Finished), "channels know no other effects"
+    assert isinstance(effect, Deliver | ReportEnd), "channels know no other effects"
     return [effect.subscription]

@@ -19,7 +19,7 @@ from penstock.columns.merge.states import Chunk
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.store.merge_store import MergeStore
-from penstock.runtime.store.outgoing_batch import Rows, spans_in
+from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 from penstock.runtime.store.recent_deltas import Stretch, as_they_came, deltas
 
 
@@ -55,7 +55,7 @@ class KnownKeys:
 class OfferedBatches(NamedTuple):
     """The batches that one offer consists of."""
 
-    rows: list[Rows]
+    rows: list[OutgoingBatch]
     skipped: Spans = ()
     """Events that the selector does not match."""
 
@@ -67,7 +67,7 @@ class SelectedRows(NamedTuple):
     mask: pa.BooleanArray
 
 
-Made = dict[tuple[Spans, int, bool], list[Rows]]
+Made = dict[tuple[Spans, int, bool], list[OutgoingBatch]]
 """Batches made for other subscriptions in this turn, by the spans granted, since when, and whether
 none of it was sent before."""
 
@@ -128,7 +128,7 @@ def _of_whole(
 
 def _both(
     store: MergeStore, whole: Chunk, matches: Bools, as_delta: Bools, stretch: Stretch | None
-) -> list[Rows]:
+) -> list[OutgoingBatch]:
     """Full events and deltas in one batch, in the order of ids."""
     full = matches & ~as_delta
     if not as_delta.any():
@@ -144,7 +144,7 @@ def _both(
     batch = pa.concat_batches([columns.conform(part.batch) for part in (fulls, changed)])
     batch = batch.take(pa.array(np.argsort(ids_of(batch), kind="stable")))
     publishers = store.rows_of(whole).publishers
-    return [Rows(spans_in(batch), batch=batch, publishers=publishers)]
+    return [OutgoingBatch(spans_in(batch), batch=batch, publishers=publishers)]
 
 
 def kept_up(known: KnownKeys, cursor: int, next_id: int) -> None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.store.state import RealmState
 
@@ -35,7 +35,7 @@ class ReadAhead:
     def __init__(self) -> None:
         self._last: OrderedDict[int, Span] = OrderedDict()
         self._guessed: dict[int, Span] = {}
-        self._ready: dict[int, tuple[Spans, Sequence[Rows]]] = {}
+        self._ready: dict[int, tuple[Spans, Sequence[OutgoingBatch]]] = {}
 
     def __len__(self) -> int:
         """Number of channels with prefetched events."""
@@ -46,7 +46,7 @@ class ReadAhead:
         """Whether :meth:`read` may find something to do."""
         return bool(self._guessed)
 
-    def delivered(self, channel_id: int, spans: Spans, rows: Sequence[Rows]) -> None:
+    def delivered(self, channel_id: int, spans: Spans, rows: Sequence[OutgoingBatch]) -> None:
         """Note a delivery on channel ``channel_id``, and guess the next one."""
         before = self._last.get(channel_id)
         made = [part.made_bytes for part in rows]
@@ -60,7 +60,7 @@ class ReadAhead:
         if len(self._last) > CHANNELS_MAX:
             self.forget(next(iter(self._last)))
 
-    def take(self, channel_id: int, spans: Spans) -> Sequence[Rows] | None:
+    def take(self, channel_id: int, spans: Spans) -> Sequence[OutgoingBatch] | None:
         """The events of ``spans`` if they are ready; what was ready instead is dropped."""
         ready = self._ready.pop(channel_id, None)
         return None if ready is None or ready[0] != spans else ready[1]
@@ -91,7 +91,7 @@ class ReadAhead:
         self._ready.pop(channel_id, None)
 
 
-def _keeps_still(channel: Channel, store: ChannelStore) -> bool:
+def _keeps_still(channel: ChannelMachine, store: ChannelStore) -> bool:
     """Whether the stored bytes of an event never move while it is stored. Pages are used again, and
     a merge channel makes each delivery from the present state."""
     return channel.state.type.home == "journal" and not isinstance(store, MergeStore)

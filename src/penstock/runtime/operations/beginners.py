@@ -17,9 +17,9 @@ from penstock.core.access.name_owners import owned
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.handlers import checked
 from penstock.runtime.store.bodies import Body
-from penstock.runtime.writer.removals import Leaving
+from penstock.runtime.writer.removals import Removal
 from penstock.runtime.writer.requests import Reply
-from penstock.runtime.writer.transactions import Part
+from penstock.runtime.writer.transactions import StorePart
 
 Batches = Sequence[Sequence[Body]]
 Beginner = Callable[[Caller, Any, Reply, Batches], None]
@@ -96,7 +96,7 @@ def _commit_transaction(
 ) -> None:
     realm = by.realm
     parts = [
-        Part(part.channel, [*bodies], [by.owned(name) for name in part.stages])
+        StorePart(part.channel, [*bodies], [by.owned(name) for name in part.stages])
         for part, bodies in zip(asked.parts, batches, strict=True)
     ]
 
@@ -109,7 +109,7 @@ def _commit_transaction(
         reply(transactions.TransactionInfo("committed", spans), None)
 
     leaving = [
-        Leaving(each.channel, checked(each.redriven), checked(each.purged))
+        Removal(each.channel, checked(each.redriven), checked(each.purged))
         for each in asked.leaving
     ]
     realm.transactions.commit(

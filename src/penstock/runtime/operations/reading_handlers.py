@@ -26,7 +26,7 @@ from penstock.runtime.operations.callers import Caller
 from penstock.runtime.reading.collecting import Collected, collect, count_that_fits
 from penstock.runtime.reading.dead import DeadEvents
 from penstock.runtime.reading.newest import newest
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.key_state import state_of
 from penstock.runtime.subscriptions.locations import missing
 from penstock.runtime.subscriptions.subscriptions import Opened
@@ -187,7 +187,7 @@ class MatchCount(Collected):
         super().__init__(session, selector, MATCHES_MAX)
         self.ids: list[int] = []
 
-    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Count the events of a batch."""
         ids = rows.batch.column("event_id")
         self.ids += ids[: max(0, SAMPLE - len(self.ids))].to_pylist()

@@ -14,7 +14,7 @@ from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.realm_view import StoreView
 from penstock.runtime.subscriptions.subscriptions import Opened
 
@@ -45,7 +45,7 @@ class Collected:
     def writable(self) -> bool:
         return True
 
-    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         if self.is_full:
             return
         batch = rows.batch.slice(0, self.count_max - self.count)

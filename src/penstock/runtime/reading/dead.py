@@ -12,7 +12,7 @@ from penstock.api.reading import DeadGroup, DeadSummary
 from penstock.columns.schema.layout import UTC_MICROSECONDS, cause_and_reason
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.reading.collecting import Collected
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 
 GROUPS_MAX = 1_000
 """Most groups in an answer: clients choose reasons, so there may be one for each event."""
@@ -33,7 +33,7 @@ class DeadEvents(Collected):
         super().__init__(session, "", count_max)
         self._groups: dict[tuple[str, str], list[Any]] = {}
 
-    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Add the events of a batch to their groups."""
         batch = rows.batch
         self.count += batch.num_rows

@@ -24,7 +24,7 @@ from penstock.runtime.reading.collecting import (
     collect,
 )
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.realm_view import StoreView
 
 LOOKED_AT_MAX: Final = 1_000_000
@@ -37,7 +37,7 @@ GROWTH: Final = 4
 PART_BYTES_MAX: Final = 256 << 20
 
 
-class Found(NamedTuple):
+class NewestEvents(NamedTuple):
     """The newest matching events, oldest first."""
 
     events: list[Event]
@@ -47,7 +47,7 @@ class Found(NamedTuple):
     """Whether nothing is stored below ``looked_at``."""
 
 
-class Newest(Collected):
+class NewestOutlet(Collected):
     """An outlet that keeps the last events that come, within a number of events and bytes."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Newest(Collected):
         self._sizes: list[int] = []
         self.has_dropped = False
 
-    def deliver(self, rows: Rows, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
+    def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:
         """Keep the end of a batch; earlier events are dropped where the limit requires it."""
         batch, count = rows.batch, rows.batch.num_rows
         fit = min(self._kept_max, max(1, count * self._bytes_max // max(1, batch.nbytes)))
@@ -95,7 +95,7 @@ async def newest(
     limit: int,
     start: AnyStart,
     end: int | None,
-) -> Found:
+) -> NewestEvents:
     """The last ``limit`` stored events that match, from ``start`` on and below id ``end`` (None: up
     to the last event), as far as one page may search.
 
@@ -144,7 +144,7 @@ class _Search:
         self._size = 0
         self._looked_at = 0
 
-    async def run(self) -> Found:
+    async def run(self) -> NewestEvents:
         loop = asyncio.get_running_loop()
         until = loop.time() + READING_S
         part = FIRST_PART if self._selector else self._limit
@@ -162,7 +162,7 @@ class _Search:
             part = min(part * GROWTH, PART_MAX)
         is_all = self._with_more() is None
         low = self._span.first if is_all else self._low
-        return Found(self._events, Span(low, self._span.end), is_all)
+        return NewestEvents(self._events, Span(low, self._span.end), is_all)
 
     def _with_more(self) -> StoreView | None:
         """The channel, while it has events that were not examined."""
@@ -176,7 +176,9 @@ class _Search:
         count = int(max(1, min(count, PART_BYTES_MAX / store.event_bytes)))
         first = lowest_of(store.stored, Span(self._span.first, self._low), count)
         wanted = self._limit - len(self._events)
-        outlet = Newest(self._session, self._selector, wanted, PAGE_BYTES_MAX - self._size, count)
+        outlet = NewestOutlet(
+            self._session, self._selector, wanted, PAGE_BYTES_MAX - self._size, count
+        )
         number, last = self._number, self._low - 1
         await collect(
             self._realm,

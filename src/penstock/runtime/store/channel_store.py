@@ -21,10 +21,16 @@ from penstock.columns.selectors.frames import Messages
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.messages import Spans
-from penstock.core.vocabulary.ports import Place
-from penstock.runtime.store.outgoing_batch import MERGE_BELOW, Rows, merged, publishers_of, spans_in
+from penstock.core.vocabulary.ports import PageSlot
+from penstock.runtime.store.outgoing_batch import (
+    MERGE_BELOW,
+    OutgoingBatch,
+    merged,
+    publishers_of,
+    spans_in,
+)
 from penstock.runtime.store.sealed_file import Damage, SealedFile
-from penstock.runtime.store.tail_batch import Meter, Piece, gathered, united
+from penstock.runtime.store.tail_batch import Meter, TailBatch, gathered, united
 
 CRUMBS_MAX = 16
 """A batch that contributes at most this many spans to a read has its rows gathered together with
@@ -43,7 +49,7 @@ class ChannelStore:
     def __init__(self, meter: Meter, keys: Mapping[str, int] | None = None) -> None:
         self._realm = meter
         self.meter = Meter()
-        self.tail: list[Piece] = []
+        self.tail: list[TailBatch] = []
         self._ends: list[int] = []
         self.files: list[SealedFile] = []
         self.sealed_through = 0
@@ -61,22 +67,22 @@ class ChannelStore:
         self._thinned = UNTOUCHED
         """Around the scattered ids that have left since pieces were last looked at."""
         self._thinned_ids = 0
-        self.freed: list[Place] = []
+        self.freed: list[PageSlot] = []
         """Places in pages whose events have left: given back once that is on disk."""
 
     # --- changes -------------------------------------------------------------------------
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: TailBatch) -> None:
         self.tail.append(piece)
         self._ends.append(piece.end)
         self._added(piece)
 
-    def _insert(self, at: int, piece: Piece) -> None:
+    def _insert(self, at: int, piece: TailBatch) -> None:
         self.tail.insert(at, piece)
         self._ends.insert(at, piece.end)
         self._added(piece)
 
-    def _added(self, piece: Piece) -> None:
+    def _added(self, piece: TailBatch) -> None:
         self._count(piece, 1)
         if piece.schema is self._newest_schema:  # the usual case
             return
@@ -86,7 +92,7 @@ class ChannelStore:
         if "more" in piece.schema.names:
             self.names.add_more(piece.batch)
 
-    def came_back(self, piece: Piece) -> None:
+    def came_back(self, piece: TailBatch) -> None:
         """Add at recovery what may lie among the others, even in the gaps of one (SEM J7)."""
         at = bisect_right(self._ends, piece.first)
         if at < len(self.tail) and self.tail[at].first < piece.end:
@@ -94,7 +100,7 @@ class ChannelStore:
             self._drop(at, at + 1)
         self._insert(at, piece)
 
-    def restored(self, piece: Piece) -> None:
+    def restored(self, piece: TailBatch) -> None:
         """Add what a snapshot has kept: what is in no file, or was late for one."""
         self.came_back(piece)
         if piece.end <= self.sealed_through:
@@ -162,7 +168,7 @@ class ChannelStore:
             for file in self.files_for((around,)):
                 file.is_stale = True
 
-    def _is_empty(self, piece: Piece, stored: IdSet) -> bool:
+    def _is_empty(self, piece: TailBatch, stored: IdSet) -> bool:
         whole = Span(piece.first, piece.end)
         piece.live = stored.count(whole) if piece.is_whole else len(piece.of(stored))
         return piece.live == 0
@@ -183,7 +189,7 @@ class ChannelStore:
                 self.freed.append(piece.place)
         del self.tail[start:stop], self._ends[start:stop]
 
-    def _count(self, piece: Piece, sign: int) -> None:
+    def _count(self, piece: TailBatch, sign: int) -> None:
         size = sign * piece.weight
         self.meter.add_bytes(piece.home, size)
         self._realm.add_bytes(piece.home, size)
@@ -270,7 +276,7 @@ class ChannelStore:
         """Whether every file that can be read can be read right now."""
         return all(file.is_open or file.is_unreadable for file in self.files)
 
-    def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[Piece]] | None:
+    def unsealed(self, rows_max: int, bytes_max: int) -> tuple[int, list[TailBatch]] | None:
         """The oldest pieces not sealed yet, once they make a full file: its end id and they."""
         start = bisect_right(self._ends, self.sealed_through)
         if start == len(self.tail):
@@ -288,16 +294,16 @@ class ChannelStore:
                 return piece.end - max(0, rows - rows_max), self.tail[start : i + 1]
         return None
 
-    def all_unsealed(self) -> list[Piece]:
+    def all_unsealed(self) -> list[TailBatch]:
         return self.tail[bisect_right(self._ends, self.sealed_through) :]
 
-    def held(self) -> Sequence[Piece]:
+    def held(self) -> Sequence[TailBatch]:
         """The batches in memory, sealed or not."""
         return self.tail
 
     # --- reading -------------------------------------------------------------------------
 
-    def read(self, spans: Spans, damage: Damage) -> list[Rows]:
+    def read(self, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
         """Read the events of ``spans``, in id order, in as few batches as is cheap.
 
         ``spans`` are stored ids, ascending. Damaged events are left out and reported to ``damage``.
@@ -364,7 +370,7 @@ class ChannelStore:
                 return
             yield file
 
-    def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[Rows]:
+    def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[OutgoingBatch]:
         for file in self.files_for(tuple(spans)):
             if file.reader is None:  # it could not even be opened
                 for span in spans:
@@ -374,10 +380,10 @@ class ChannelStore:
                 if sum([span.size for span in own]) > batch.num_rows:
                     own = spans_in(batch)
                 publishers = file.publishers_of(Span(own[0].first, own[-1].end))
-                yield Rows(own, batch=batch, publishers=publishers)
+                yield OutgoingBatch(own, batch=batch, publishers=publishers)
 
-    def _from_tail(self, spans: Sequence[Span]) -> list[Rows]:
-        found: list[tuple[Piece, list[Span]]] = []
+    def _from_tail(self, spans: Sequence[Span]) -> list[OutgoingBatch]:
+        found: list[tuple[TailBatch, list[Span]]] = []
         at = 0
         for i in range(bisect_right(self._ends, spans[0].first) if spans else 0, len(self.tail)):
             piece = self.tail[i]
@@ -396,15 +402,15 @@ class ChannelStore:
                 break
         return [rows for run in _alike(found) for rows in _of_pieces(run)]
 
-    def _interleaved(self, rows: list[Rows]) -> Rows:
+    def _interleaved(self, rows: list[OutgoingBatch]) -> OutgoingBatch:
         """Events on disk and in memory of one id range, in id order (mixed channels)."""
         table = pa.Table.from_batches(lean([part.batch for part in rows], self.columns))
         table = table.sort_by("event_id").combine_chunks()
         (batch,) = table.to_batches()
-        return Rows(spans_in(batch), batch=batch, publishers=publishers_of(rows))
+        return OutgoingBatch(spans_in(batch), batch=batch, publishers=publishers_of(rows))
 
 
-def _is_crumb(piece: Piece, parts: list[Span]) -> bool:
+def _is_crumb(piece: TailBatch, parts: list[Span]) -> bool:
     """Whether so little of a batch is wanted that its rows are gathered with others."""
     return (
         piece.is_whole
@@ -413,9 +419,11 @@ def _is_crumb(piece: Piece, parts: list[Span]) -> bool:
     )
 
 
-def _alike(found: list[tuple[Piece, list[Span]]]) -> Iterator[list[tuple[Piece, list[Span]]]]:
+def _alike(
+    found: list[tuple[TailBatch, list[Span]]],
+) -> Iterator[list[tuple[TailBatch, list[Span]]]]:
     """Neighbours to be read together: crumbs of one schema and publisher; others come alone."""
-    run: list[tuple[Piece, list[Span]]] = []
+    run: list[tuple[TailBatch, list[Span]]] = []
     for piece, parts in found:
         joins = bool(run) and len(run) < MERGE_BELOW and _is_crumb(piece, parts)
         last = run[-1][0] if run else piece
@@ -432,13 +440,13 @@ def _alike(found: list[tuple[Piece, list[Span]]]) -> Iterator[list[tuple[Piece, 
         yield run
 
 
-def _of_pieces(run: list[tuple[Piece, list[Span]]]) -> Iterator[Rows]:
+def _of_pieces(run: list[tuple[TailBatch, list[Span]]]) -> Iterator[OutgoingBatch]:
     piece, parts = run[0]
     if len(run) > 1:
         spans = [span for _, parts in run for span in parts]
         batch = gathered([(piece, span) for piece, parts in run for span in parts])
-        yield Rows(spans, batch=batch, publishers=piece.publishers(spans))
+        yield OutgoingBatch(spans, batch=batch, publishers=piece.publishers(spans))
     elif piece.is_whole and parts[0] == Span(piece.first, piece.end):
-        yield Rows(parts, piece=piece)
+        yield OutgoingBatch(parts, piece=piece)
     else:
-        yield Rows(parts, batch=piece.stored(parts), publishers=piece.publishers(parts))
+        yield OutgoingBatch(parts, batch=piece.stored(parts), publishers=piece.publishers(parts))

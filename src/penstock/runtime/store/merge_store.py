@@ -21,10 +21,10 @@ from penstock.core.channel.channel_type import Home
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.store.channel_store import ChannelStore
-from penstock.runtime.store.outgoing_batch import MERGE_ROWS_MAX, Rows, spans_in
+from penstock.runtime.store.outgoing_batch import MERGE_ROWS_MAX, OutgoingBatch, spans_in
 from penstock.runtime.store.recent_deltas import Raw, Recent
 from penstock.runtime.store.sealed_file import Damage, Publishers, SealedFile
-from penstock.runtime.store.tail_batch import Meter, Piece
+from penstock.runtime.store.tail_batch import Meter, TailBatch
 
 PENDING_ROWS_MAX: Final = 16_384
 PENDING_PIECES_MAX: Final = 2_048
@@ -57,7 +57,7 @@ class MergeStore(ChannelStore):
 
     # --- changes -------------------------------------------------------------------------
 
-    def add(self, piece: Piece) -> None:
+    def add(self, piece: TailBatch) -> None:
         rows = piece.batch
         raw = Raw(piece, self.states.slots_of(rows), deltas_of(rows))
         self.states.grown(rows.schema)
@@ -199,7 +199,7 @@ class MergeStore(ChannelStore):
         merged, _ = self.states.merged(self._together(stamped), slots, ~flags, every=True)
         return merged
 
-    def read(self, spans: Spans, damage: Damage) -> list[Rows]:
+    def read(self, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
         return [self._rows(chunk) for chunk in self._few(self._chunks(spans))]
 
     def whole(self, spans: Spans) -> Chunk | None:
@@ -207,7 +207,7 @@ class MergeStore(ChannelStore):
         found = self._chunks(spans)
         return self.states.together(found) if found else None
 
-    def rows_of(self, chunk: Chunk) -> Rows:
+    def rows_of(self, chunk: Chunk) -> OutgoingBatch:
         """Ready to be sent."""
         return self._rows(chunk)
 
@@ -230,7 +230,7 @@ class MergeStore(ChannelStore):
         assert not self._pending, "files have been read"
         return [(chunk.batch, self._published_by(chunk)) for chunk in self.states.chunks]
 
-    def held(self) -> Sequence[Piece]:
+    def held(self) -> Sequence[TailBatch]:
         self.settle()
         return [
             _StatePiece(part, self._publishers[code], self._home)
@@ -253,8 +253,10 @@ class MergeStore(ChannelStore):
             run.append(chunk)
         return [*few, self.states.together(run)] if run else few
 
-    def _rows(self, chunk: Chunk) -> Rows:
-        return Rows(spans_in(chunk.batch), batch=chunk.batch, publishers=self._published_by(chunk))
+    def _rows(self, chunk: Chunk) -> OutgoingBatch:
+        return OutgoingBatch(
+            spans_in(chunk.batch), batch=chunk.batch, publishers=self._published_by(chunk)
+        )
 
     def _published_by(self, chunk: Chunk) -> Publishers:
         codes = np.unique(chunk.codes)
@@ -267,7 +269,7 @@ class MergeStore(ChannelStore):
         return tuple(found)
 
 
-class _StatePiece(Piece):
+class _StatePiece(TailBatch):
     """Merged rows in the shape of published ones."""
 
     __slots__ = ("_rows_held",)
@@ -293,6 +295,6 @@ def _by_publisher(chunk: Chunk) -> list[tuple[int, Chunk]]:
     return [(code, chunk.taken(np.flatnonzero(chunk.codes == code))) for code in codes]
 
 
-def _stamped(piece: Piece) -> pa.RecordBatch:
+def _stamped(piece: TailBatch) -> pa.RecordBatch:
     spans = (Span(piece.first, piece.end),) if piece.ids is None else piece.ids.spans
     return piece.stored(spans)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from penstock.columns.protobuf import MessageFields, checked_descriptors, fields_of
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.realm.directory import Directory
 
 
-def messages_of(channel: Channel) -> MessageFields | None:
+def messages_of(channel: ChannelMachine) -> MessageFields | None:
     """The fields of the channel's messages; None without descriptors."""
     return fields_of(channel.state.definition.descriptors)
 

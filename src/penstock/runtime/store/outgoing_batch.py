@@ -16,7 +16,7 @@ from penstock.columns.selectors.frames import Messages
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store.sealed_file import Publishers
-from penstock.runtime.store.tail_batch import Piece, stored_together
+from penstock.runtime.store.tail_batch import TailBatch, stored_together
 
 MERGE_ROWS_MAX = 16_384
 """Small batches are sent as one up to this many events."""
@@ -47,7 +47,7 @@ class Looked:
         return pa.concat_arrays(self._masks)
 
 
-class Rows:
+class OutgoingBatch:
     """Events that are ready to be sent: a published batch, or one made for the occasion."""
 
     __slots__ = (
@@ -70,7 +70,7 @@ class Rows:
         self,
         spans: Sequence[Span],
         *,
-        piece: Piece | None = None,
+        piece: TailBatch | None = None,
         batch: pa.RecordBatch | None = None,
         publishers: Publishers = (),
     ) -> None:
@@ -84,8 +84,8 @@ class Rows:
         """Set when these are all rows of a published batch: its body can be sent as it is."""
         self._batch = batch
         self._body: Buffer | None = None
-        self._frames: Sequence[Rows] | None = None
-        self._chosen: dict[str, Rows | None] = {}
+        self._frames: Sequence[OutgoingBatch] | None = None
+        self._chosen: dict[str, OutgoingBatch | None] = {}
         self._wanted: set[str] = set()
         self._frame: EventFrame | None = None
         self._looked: dict[str, Looked] = {}
@@ -101,13 +101,13 @@ class Rows:
         return self._batch
 
     @property
-    def frames(self) -> Sequence[Rows]:
+    def frames(self) -> Sequence[OutgoingBatch]:
         """Split the rows into parts of about ``FRAME_MAX`` bytes."""
         if self._frames is None:
             self._frames = self._parts()
         return self._frames or (self,)
 
-    def _parts(self) -> Sequence[Rows]:
+    def _parts(self) -> Sequence[OutgoingBatch]:
         """None where it is all one part."""
         if len(self.body) <= FRAME_MAX or self.count == 1:  # it has to be sent anyway
             return ()
@@ -115,7 +115,9 @@ class Rows:
         return [
             part
             for batch in (self.batch.slice(0, half), self.batch.slice(half))
-            for part in Rows(spans_in(batch), batch=batch, publishers=self.publishers).frames
+            for part in OutgoingBatch(
+                spans_in(batch), batch=batch, publishers=self.publishers
+            ).frames
         ]
 
     @property
@@ -128,7 +130,7 @@ class Rows:
         selector: Selector,
         now_us: int,
         messages: Messages | None = None,
-    ) -> Rows | None:
+    ) -> OutgoingBatch | None:
         """The rows ``selector`` matches: itself if all, None if none.
 
         Worked out once however many receivers have this selector.
@@ -139,7 +141,7 @@ class Rows:
             self._choose(selector.text, selector.mask_in(self._frame))
         return self._chosen_before(selector.text)
 
-    def chosen_as(self, text: str, matched: IdSet) -> Rows | None:
+    def chosen_as(self, text: str, matched: IdSet) -> OutgoingBatch | None:
         """The rows that the selector ``text`` matches, which are those of ``matched``: itself if
         all, None if none."""
         if not self.was_chosen(text):
@@ -155,7 +157,7 @@ class Rows:
         """As far as a selector was put to these, slice by slice, whoever has it."""
         return self._looked.setdefault(text, Looked())
 
-    def _chosen_before(self, text: str) -> Rows | None:
+    def _chosen_before(self, text: str) -> OutgoingBatch | None:
         return self if text in self._wanted else self._chosen[text]
 
     def _choose(self, text: str, mask: pa.BooleanArray) -> None:
@@ -164,13 +166,13 @@ class Rows:
             self._wanted.add(text)  # rows that hold themselves would stay in memory
         self._chosen[text] = None if found is self else found
 
-    def _matching(self, mask: pa.BooleanArray) -> Rows | None:
+    def _matching(self, mask: pa.BooleanArray) -> OutgoingBatch | None:
         if mask.true_count == 0:
             return None
         if mask.true_count == self.count:
             return self
         batch = self.batch.filter(mask)
-        return Rows(spans_in(batch), batch=batch, publishers=self.publishers)
+        return OutgoingBatch(spans_in(batch), batch=batch, publishers=self.publishers)
 
     @property
     def body(self) -> Buffer:
@@ -190,12 +192,12 @@ class Rows:
         return 0 if self._body is None else len(self._body)
 
 
-def merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:
+def merged(rows: list[OutgoingBatch], columns: ChannelSchema) -> list[OutgoingBatch]:
     """Neighbouring small batches as one; a lone or large one stays as it came."""
     if len(rows) < 2:
         return rows
-    merged: list[Rows] = []
-    run: list[Rows] = []
+    merged: list[OutgoingBatch] = []
+    run: list[OutgoingBatch] = []
     size = weight = 0
     for part in rows:
         large = part.count >= MERGE_BELOW or (
@@ -214,7 +216,7 @@ def merged(rows: list[Rows], columns: ChannelSchema) -> list[Rows]:
     return merged
 
 
-def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
+def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: ChannelSchema) -> None:
     if len(run) < 2:
         merged += run
         return
@@ -227,10 +229,10 @@ def _flush(run: list[Rows], merged: list[Rows], columns: ChannelSchema) -> None:
         if any(each.schema != batches[0].schema for each in batches):
             batches = lean(batches, columns, MERGE_BYTES_MAX)
         batch = pa.concat_batches(batches)
-    merged.append(Rows(IdSet(spans).spans, batch=batch, publishers=publishers_of(run)))
+    merged.append(OutgoingBatch(IdSet(spans).spans, batch=batch, publishers=publishers_of(run)))
 
 
-def publishers_of(rows: list[Rows]) -> Publishers:
+def publishers_of(rows: list[OutgoingBatch]) -> Publishers:
     """The publishers of the events of several parts."""
     found: dict[str, IdSet] = {}
     for part in rows:

@@ -16,9 +16,9 @@ from penstock.columns.merge.states import DELTA, sparse_columns_only, without_de
 from penstock.columns.schema.layout import FIELDS
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import Span
-from penstock.runtime.store.outgoing_batch import Rows, spans_in
+from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 from penstock.runtime.store.sealed_file import Publishers
-from penstock.runtime.store.tail_batch import Piece, stored_together
+from penstock.runtime.store.tail_batch import TailBatch, stored_together
 
 KEPT_BYTES_MAX: Final = 2 << 20
 """Bytes that are kept besides the newest publish. Subscribers further behind get full events."""
@@ -30,7 +30,7 @@ AS_THEY_CAME_MIN: Final = 64
 class Raw(NamedTuple):
     """One published batch, unmerged."""
 
-    piece: Piece
+    piece: TailBatch
     slots: Int64s
     deltas: Bools
 
@@ -98,7 +98,7 @@ class Recent:
         )
 
 
-def as_they_came(stretch: Stretch, wanted: Int64s) -> list[Rows] | None:
+def as_they_came(stretch: Stretch, wanted: Int64s) -> list[OutgoingBatch] | None:
     """The batches of ``stretch`` as they were published, if that is little more than the deltas
     of ``wanted``, which are all there are; a delta that another follows does no harm."""
     pieces = [raw.piece for raw in stretch.pieces]
@@ -108,15 +108,15 @@ def as_they_came(stretch: Stretch, wanted: Int64s) -> list[Rows] | None:
         return None
     if len(np.unique(stretch.slots)) != len(wanted):
         return None  # some have left meanwhile
-    return [Rows([Span(piece.first, piece.end)], piece=piece) for piece in pieces]
+    return [OutgoingBatch([Span(piece.first, piece.end)], piece=piece) for piece in pieces]
 
 
-def deltas(stretch: Stretch, wanted: Int64s) -> Rows:
+def deltas(stretch: Stretch, wanted: Int64s) -> OutgoingBatch:
     """One delta for each of the events ``wanted`` (ascending ids, each the newest of its key): it
     has all properties that the key's deltas in ``stretch`` have changed."""
     rows = np.searchsorted(stretch.ids, wanted)
     batch = _batch(stretch, rows)
-    return Rows(spans_in(batch), batch=batch, publishers=_publishers(stretch, wanted))
+    return OutgoingBatch(spans_in(batch), batch=batch, publishers=_publishers(stretch, wanted))
 
 
 def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
@@ -175,13 +175,13 @@ def _publishers(stretch: Stretch, wanted: Int64s) -> Publishers:
     return tuple((name, tuple(spans)) for name, spans in found.items())
 
 
-def _ids(piece: Piece) -> Int64s:
+def _ids(piece: TailBatch) -> Int64s:
     if piece.is_whole:
         return np.arange(piece.first, piece.end, dtype=np.int64)
     return ids_of(piece.stored(_spans(piece)))
 
 
-def _spans(piece: Piece) -> Sequence[Span]:
+def _spans(piece: TailBatch) -> Sequence[Span]:
     return (Span(piece.first, piece.end),) if piece.ids is None else piece.ids.spans
 
 

@@ -20,7 +20,7 @@ from penstock.core.realm.directory import AnyRealmFact, RealmFact
 from penstock.core.realm.transactions import Ended
 from penstock.core.vocabulary.errors import Damaged, NewerFormat
 from penstock.core.vocabulary.messages import Spans, StoredFact
-from penstock.core.vocabulary.ports import Buffer, Place
+from penstock.core.vocabulary.ports import Buffer, PageSlot
 
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 8
@@ -151,29 +151,31 @@ class BodyRef(Struct, frozen=True, array_like=True):
     rows: int
     publisher: str = ""
     """The publisher, ``user@host`` (SEM E3)."""
-    place: Place | None = None
+    place: PageSlot | None = None
     """Its slot in the channel's pages; None: it is in this block."""
 
 
-class Record(Struct, frozen=True, array_like=True):
+class FactRecord(Struct, frozen=True, array_like=True):
     channel: int
     """Number of the channel; 0: the realm itself."""
     fact: AnyFact
     bodies: tuple[BodyRef, ...] = ()
 
 
-class Header(Struct, frozen=True, array_like=True):
+class GroupHeader(Struct, frozen=True, array_like=True):
     at_us: int
-    records: tuple[Record, ...]
+    records: tuple[FactRecord, ...]
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
+_decoder: msgspec.msgpack.Decoder[GroupHeader] = msgspec.msgpack.Decoder(GroupHeader)
 
 
-def encode_block(at_us: int, records: Sequence[Record], bodies: Sequence[Buffer]) -> list[Buffer]:
+def encode_block(
+    at_us: int, records: Sequence[FactRecord], bodies: Sequence[Buffer]
+) -> list[Buffer]:
     """The buffers of a block; ``bodies`` are those of all records, in order."""
-    header = _encoder.encode(Header(at_us, tuple(records)))
+    header = _encoder.encode(GroupHeader(at_us, tuple(records)))
     start = _LENGTH.pack(len(header)) + header
     chunks: list[Buffer] = [start + _PADDING[-len(start) % _ALIGNMENT]]
     for body in bodies:
@@ -183,7 +185,7 @@ def encode_block(at_us: int, records: Sequence[Record], bodies: Sequence[Buffer]
     return chunks
 
 
-def decode_block(block: memoryview) -> tuple[Header, Iterator[memoryview]]:
+def decode_block(block: memoryview) -> tuple[GroupHeader, Iterator[memoryview]]:
     """Header and bodies. Raises ``Damaged`` when the bytes are no block, ``NewerFormat`` when it
     speaks of something this version does not know."""
     length = 0
@@ -219,7 +221,7 @@ def _unknown_fact(header: memoryview) -> str:
     return ""
 
 
-def _bodies(block: memoryview, header: Header, at: int) -> Iterator[memoryview]:
+def _bodies(block: memoryview, header: GroupHeader, at: int) -> Iterator[memoryview]:
     at += -at % _ALIGNMENT
     for record in header.records:
         for ref in record.bodies:

@@ -13,9 +13,9 @@ from msgspec import Struct
 from penstock.api.channels import ChannelOpened
 from penstock.columns.files.segments import SegmentBatch, SegmentIndex
 from penstock.columns.schema.schema import ChannelSchema
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.producers import JointProducers
-from penstock.core.channel.state import Rules
+from penstock.core.channel.state import RealmRules
 from penstock.core.ids.id_lists import ids_in
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.realm.directory import (
@@ -24,10 +24,10 @@ from penstock.core.realm.directory import (
     Directory,
     JoinCreated,
     JoinDeleted,
-    PublishingPaused,
+    PublishingPauseSet,
 )
 from penstock.core.realm.joins import Join
-from penstock.core.realm.transactions import Transactions
+from penstock.core.realm.transactions import TransactionTable
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import (
@@ -35,13 +35,13 @@ from penstock.core.vocabulary.messages import (
     Cause,
     Edited,
     PackedIds,
+    PersistedLate,
     Removed,
     Replaced,
     Restored,
-    Secured,
     StoredFact,
 )
-from penstock.core.vocabulary.ports import Buffer, Pages, Place
+from penstock.core.vocabulary.ports import Buffer, Pages, PageSlot
 from penstock.core.vocabulary.stored_ids import unpacked
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import FileNames
@@ -52,10 +52,10 @@ from penstock.runtime.store.records import (
     BodyRef,
     CommitsKept,
     Extended,
+    FactRecord,
     Kept,
     KeptStates,
     RealmFacts,
-    Record,
     Rewritten,
     SchemaSeen,
     Sealed,
@@ -65,7 +65,7 @@ from penstock.runtime.store.records import (
 )
 from penstock.runtime.store.schemas import Schemas
 from penstock.runtime.store.sealed_file import SealedFile
-from penstock.runtime.store.tail_batch import Meter, Piece
+from penstock.runtime.store.tail_batch import Meter, TailBatch
 
 _index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
 _batches_decoder = msgspec.msgpack.Decoder(tuple[SegmentBatch, ...])
@@ -80,13 +80,13 @@ class Copied(Struct):
 
 
 class RealmState:
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: RealmRules) -> None:
         self.directory = Directory(rules)
-        self.channels: Mapping[int, Channel] = self.directory.channels
+        self.channels: Mapping[int, ChannelMachine] = self.directory.channels
         self.stores: dict[int, ChannelStore] = {}
         self.schemas = Schemas()
         self.meter = Meter()
-        self.transactions = Transactions()
+        self.transactions = TransactionTable()
         self.producers = JointProducers()
         """Producers that have published to several stores in one step (SEM X3)."""
         self.schedules: set[int] = set()
@@ -103,7 +103,7 @@ class RealmState:
         """Soft: about how many bytes of the journal a purge or a deletion has made useless."""
         self.skipped: list[str] = []
         """Facts that could not be applied because an earlier block is damaged."""
-        self.unreadable: list[tuple[int, Place]] = []
+        self.unreadable: list[tuple[int, PageSlot]] = []
         """Bodies in pages that are not there."""
         self._joined: dict[tuple[int, int], Copied] = {}
         self.file_names = FileNames()
@@ -122,7 +122,7 @@ class RealmState:
         return self._joined.setdefault((join.source, join.destination), Copied())
 
     def apply_stored(
-        self, record: Record, bodies: Iterator[memoryview], pages: Pages | None = None
+        self, record: FactRecord, bodies: Iterator[memoryview], pages: Pages | None = None
     ) -> None:
         """Apply a record read back from the journal or a snapshot."""
         own = [self._body(record.channel, ref, bodies, pages) for ref in record.bodies]
@@ -150,13 +150,13 @@ class RealmState:
             self.unreadable.append((number, ref.place))
         return memoryview(b"")
 
-    def _pieces(self, record: Record, bodies: Sequence[memoryview]) -> list[Piece]:
+    def _pieces(self, record: FactRecord, bodies: Sequence[memoryview]) -> list[TailBatch]:
         match record.fact:
             case Appended(span, at_us, absent=absent):
                 ids = IdSet([Span(*span)])
                 for gone in absent:
                     ids.remove(Span(*gone))
-            case Secured(spans, at_us):
+            case PersistedLate(spans, at_us):
                 ids = IdSet(Span(*s) for s in spans)
             case Kept(first, end, at_us, spans):
                 ids = IdSet(Span(*s) for s in spans) if spans else IdSet([Span(first, end)])
@@ -167,7 +167,9 @@ class RealmState:
             for ref, body in zip(record.bodies, bodies, strict=True)
         ]
 
-    def _piece(self, number: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet) -> Piece:
+    def _piece(
+        self, number: int, ref: BodyRef, body: memoryview, at_us: int, ids: IdSet
+    ) -> TailBatch:
         """The piece of one body; takes its rows' ids off ``ids``."""
         taken: list[Span] = []
         rows = ref.rows
@@ -176,7 +178,7 @@ class RealmState:
             rows -= span.size
         span = Span(taken[0].first, taken[-1].end)
         dense = span.size == ref.rows
-        return Piece(
+        return TailBatch(
             span,
             at_us,
             ref.schema,
@@ -192,14 +194,14 @@ class RealmState:
         self,
         number: int,
         fact: AnyFact,
-        pieces: Sequence[Piece] = (),
+        pieces: Sequence[TailBatch] = (),
         bodies: Sequence[Buffer] = (),
     ) -> None:
         """Make ``fact`` true in the core and in the store."""
         match fact:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
-            case JoinCreated() | JoinDeleted() | PublishingPaused():
+            case JoinCreated() | JoinDeleted() | PublishingPauseSet():
                 self.directory.apply(fact)
             case TransactionEnded(ended):
                 self.transactions.apply(ended)
@@ -218,7 +220,7 @@ class RealmState:
             case _:
                 self._of_channel(number, fact, pieces)
 
-    def appended(self, number: int, fact: Appended, pieces: Sequence[Piece]) -> None:
+    def appended(self, number: int, fact: Appended, pieces: Sequence[TailBatch]) -> None:
         """Make it true that events were published."""
         self.channels[number].apply(fact)
         store = self.stores[number]
@@ -231,17 +233,17 @@ class RealmState:
         else:
             self._deleted(fact)
 
-    def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[Piece]) -> None:
+    def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[TailBatch]) -> None:
         channel, store = self.channels[number], self.stores[number]
         if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
             self._freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
         for piece in pieces:
-            if isinstance(fact, Secured):
+            if isinstance(fact, PersistedLate):
                 store.came_back(piece)
             else:
                 store.add(piece)
-        if isinstance(fact, Secured):
+        if isinstance(fact, PersistedLate):
             store.secured(IdSet(Span(*span) for span in fact.spans))
         elif isinstance(fact, Removed):
             store.removed(fact.spans, channel.state.readable)
@@ -258,7 +260,7 @@ class RealmState:
         self,
         number: int,
         fact: Kept | KeptStates,
-        pieces: Sequence[Piece],
+        pieces: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
         if isinstance(fact, KeptStates):
@@ -276,7 +278,7 @@ class RealmState:
         if fact.definition.kind == "schedule":
             self.schedules.add(fact.number)
 
-    def _freed(self, channel: Channel, events: int) -> None:
+    def _freed(self, channel: ChannelMachine, events: int) -> None:
         if channel.state.type.home == "journal":
             self.freed_bytes += int(events * channel.state.event_bytes)
 
@@ -342,58 +344,58 @@ class RealmState:
         file.live = len(self.channels[number].state.stored.within(file.span))
         return file
 
-    def snapshot(self) -> tuple[Callable[[], list[Record]], list[Buffer]]:
+    def snapshot(self) -> tuple[Callable[[], list[FactRecord]], list[Buffer]]:
         """The shortest records that lead to this state after a restart, and their bodies.
 
         The records can be asked for later and anywhere: much of the work is in them.
         """
-        records = [Record(0, RealmFacts(self.directory.next_number))]
+        records = [FactRecord(0, RealmFacts(self.directory.next_number))]
         bodies: list[Buffer] = []
-        of_channels: list[Record | tuple[int, Callable[[], Restored]]] = []
+        of_channels: list[FactRecord | tuple[int, Callable[[], Restored]]] = []
         kept_bodies: list[Buffer] = []
         for number, channel in self.channels.items():
             store = self.stores[number]
             state = channel.state
-            of_channels.append(Record(0, ChannelCreated(number, state.name, state.definition)))
+            of_channels.append(FactRecord(0, ChannelCreated(number, state.name, state.definition)))
             of_channels.append((number, channel.frozen()))
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)
                 sealed = Sealed(through, file.name, index, file.publishers, file.grows)
-                of_channels.append(Record(number, sealed))
-            of_channels.append(Record(number, Sealed(store.sealed_through)))
+                of_channels.append(FactRecord(number, sealed))
+            of_channels.append(FactRecord(number, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
             for states, body in kept_states(store, channel.state.stored):
-                of_channels.append(Record(number, states, (BodyRef(0, len(body), 0),)))
+                of_channels.append(FactRecord(number, states, (BodyRef(0, len(body), 0),)))
                 kept_bodies.append(body)
             for piece, kept in _all_kept(store, channel.state.volatile):
                 fact, rows, body = kept
                 place = piece.place
                 ref = BodyRef(piece.number, len(body), rows, piece.publisher, place)
-                of_channels.append(Record(number, fact, (ref,)))
+                of_channels.append(FactRecord(number, fact, (ref,)))
                 if place is None:
                     kept_bodies.append(body)
-        of_channels += [Record(0, JoinCreated(join)) for join in self.directory.joins]
-        of_channels += [Record(0, TransactionEnded(end)) for end in self.transactions.state()]
-        of_channels += [Record(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
+        of_channels += [FactRecord(0, JoinCreated(join)) for join in self.directory.joins]
+        of_channels += [FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()]
+        of_channels += [FactRecord(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
         if self.directory.publishing_paused:
-            of_channels.append(Record(0, PublishingPaused(True)))
+            of_channels.append(FactRecord(0, PublishingPauseSet(True)))
         # All of them: blocks after this snapshot name schemas that were recorded before it.
         for schema in self.schemas.recorded:
             encoded = self.schemas.bytes_of(schema)
-            records.append(Record(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
+            records.append(FactRecord(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
             bodies.append(encoded)
         return lambda: records + [_written(each) for each in of_channels], bodies + kept_bodies
 
 
-def _written(record: Record | tuple[int, Callable[[], Restored]]) -> Record:
-    return record if isinstance(record, Record) else Record(record[0], record[1]())
+def _written(record: FactRecord | tuple[int, Callable[[], Restored]]) -> FactRecord:
+    return record if isinstance(record, FactRecord) else FactRecord(record[0], record[1]())
 
 
 def _all_kept(
     store: ChannelStore, volatile: IdSet
-) -> Iterator[tuple[Piece, tuple[Kept, int, Buffer]]]:
+) -> Iterator[tuple[TailBatch, tuple[Kept, int, Buffer]]]:
     """The rows of the tail that a snapshot keeps: those in no file, and those stored too late for
     one."""
     if store.late:
@@ -409,7 +411,7 @@ def _all_kept(
             yield piece, kept
 
 
-def _kept(piece: Piece, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
+def _kept(piece: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
     """The rows of a batch that a snapshot keeps; None: no row."""
     left_out = left_out.within(Span(piece.first, piece.end))
     ids = IdSet([Span(piece.first, piece.end)]) if piece.ids is None else piece.ids.copy()

@@ -15,7 +15,7 @@ from penstock.columns.schema.ipc import batch_bytes, batch_from
 from penstock.columns.schema.layout import EVENT_BYTES_MIN
 from penstock.core.channel.channel_type import Home
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.ports import Buffer, Place
+from penstock.core.vocabulary.ports import Buffer, PageSlot
 from penstock.runtime.store.sealed_file import Publishers
 
 IntArray = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ def _int64s(values: IntArray) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
 
 
-class Piece:
+class TailBatch:
     """One published batch, as it was published."""
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Piece:
         *,
         home: Home = "journal",
         publisher: str = "",
-        place: Place | None = None,
+        place: PageSlot | None = None,
     ) -> None:
         self.publisher = publisher
         """The publisher, ``user@host`` (SEM E3)."""
@@ -93,7 +93,7 @@ class Piece:
         rows = self.end - self.first if self.ids is None else len(self.ids)
         return max(len(self.body), EVENT_BYTES_MIN * rows)
 
-    def moved_to(self, place: Place, body: memoryview) -> None:
+    def moved_to(self, place: PageSlot, body: memoryview) -> None:
         """Note that it was written to the channel's pages, and is read from there."""
         self.place = place
         self.body = body
@@ -138,7 +138,7 @@ class Piece:
         return self.batch.take(_int64s(offsets))
 
 
-def united(one: Piece, other: Piece) -> Piece:
+def united(one: TailBatch, other: TailBatch) -> TailBatch:
     """One batch from two parts that were published together and came back separately."""
     assert one.number == other.number, "they were published together"
     ids = [_ids(_own(piece).spans) for piece in (one, other)]
@@ -147,7 +147,7 @@ def united(one: Piece, other: Piece) -> Piece:
     both = _own(one)
     both.add_all(_own(other))
     span = Span(min(one.first, other.first), max(one.end, other.end))
-    return Piece(
+    return TailBatch(
         span,
         one.at_us,
         one.number,
@@ -160,12 +160,12 @@ def united(one: Piece, other: Piece) -> Piece:
     )
 
 
-def _own(piece: Piece) -> IdSet:
+def _own(piece: TailBatch) -> IdSet:
     """All ids that a batch has rows of."""
     return IdSet((Span(piece.first, piece.end),)) if piece.ids is None else piece.ids.copy()
 
 
-def stored_together(pieces: Sequence[Piece]) -> pa.RecordBatch:
+def stored_together(pieces: Sequence[TailBatch]) -> pa.RecordBatch:
     """All rows of whole pieces of one schema: far less work than stamping each."""
     counts = np.array([piece.end - piece.first for piece in pieces])
     firsts = np.array([piece.first for piece in pieces])
@@ -175,7 +175,7 @@ def stored_together(pieces: Sequence[Piece]) -> pa.RecordBatch:
     return stamp(pa.concat_batches([piece.batch for piece in pieces]), ids, at_us)
 
 
-def gathered(parts: Sequence[tuple[Piece, Span]]) -> pa.RecordBatch:
+def gathered(parts: Sequence[tuple[TailBatch, Span]]) -> pa.RecordBatch:
     """Some rows of whole pieces of one schema, in the order given: where a piece gives few, this
     is far less work than taking and stamping those of each."""
     spans = [span for _, span in parts]

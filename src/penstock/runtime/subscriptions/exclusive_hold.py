@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from penstock.api.durables import Outstanding
 from penstock.columns.schema.layout import REASON_CHARACTERS_MAX
-from penstock.core.channel.holding import Bury, Hold
+from penstock.core.channel.holding import BuryEvents, HoldEvents
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.ids.ids import IdSet, Span
@@ -31,7 +31,7 @@ class Holding:
 
         def hold(group: Group) -> Outstanding:
             group.sweep(channel_id)
-            group.do(channel_id, Hold(subscription, span))
+            group.do(channel_id, HoldEvents(subscription, span))
             state = group.channel(channel_id).state
             durable, seat = state.seat(subscription)
             return _picture(state, durable, seat.in_flight.within(span), group.now_us)
@@ -64,7 +64,7 @@ class Holding:
 
         def bury(group: Group) -> int:
             group.sweep(channel_id)
-            answer = group.do(channel_id, Bury(subscription, spans), reason=reason).answer
+            answer = group.do(channel_id, BuryEvents(subscription, spans), reason=reason).answer
             assert isinstance(answer, int), "it is answered with a count"
             return answer
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from penstock.api.durables import DurableInfo
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
-from penstock.core.durable.seat import Kind as DurableType
+from penstock.core.durable.seat import DurableKind as DurableType
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import NameDoesNotExist
@@ -35,7 +35,7 @@ class DurableView:
 
     __slots__ = ("_channel", "_durable")
 
-    def __init__(self, channel: Channel, durable: Durable) -> None:
+    def __init__(self, channel: ChannelMachine, durable: Durable) -> None:
         self._channel = channel
         self._durable = durable
 
@@ -80,7 +80,7 @@ class StoreView:
     __slots__ = ("_channel", "_pages", "_state", "number")
 
     def __init__(
-        self, channel_id: ChannelId, channel: Channel, state: RealmState, pages: Pages
+        self, channel_id: ChannelId, channel: ChannelMachine, state: RealmState, pages: Pages
     ) -> None:
         self.number = channel_id
         self._channel = channel

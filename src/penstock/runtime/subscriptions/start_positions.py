@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.columns.events.batch import ids_of
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,
@@ -18,7 +18,7 @@ from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.writer.selector_scan import SCAN_EVENTS
 
 
-def first_id(channel: Channel, store: ChannelStore, start: AnyStart) -> int:
+def first_id(channel: ChannelMachine, store: ChannelStore, start: AnyStart) -> int:
     """The id where ``start`` is now (SEM E6)."""
     match start:
         case FromId(event_id):
@@ -32,7 +32,7 @@ def first_id(channel: Channel, store: ChannelStore, start: AnyStart) -> int:
             return _first_since(channel, store, coarse, at_us)
 
 
-def _first_since(channel: Channel, store: ChannelStore, coarse: int, at_us: int) -> int:
+def _first_since(channel: ChannelMachine, store: ChannelStore, coarse: int, at_us: int) -> int:
     """The first stored event published at ``at_us`` or later, from ``coarse`` on."""
     at = coarse
     while (span := channel.state.stored.next_span(at, SCAN_EVENTS)) is not None:

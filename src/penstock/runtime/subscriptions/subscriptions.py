@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from penstock.api.channels import Location
 from penstock.api.durables import DurableInfo
 from penstock.columns.selectors import Selector
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.release import Release
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
@@ -26,20 +26,20 @@ from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
-    Attach,
+    AddDurable,
+    AddSubscriber,
     ConfirmRecall,
-    CreateDurable,
-    Credit,
-    DeleteDurable,
-    Demand,
     Detach,
+    Disconnect,
     EndChoosing,
-    Lose,
-    Purge,
-    PurgeDurable,
+    GrantCredit,
+    PurgeEvents,
+    PurgeOutstanding,
+    RemoveDurable,
     RollBack,
+    SetDemand,
     Spans,
-    Subscribe,
+    TakeSeat,
 )
 from penstock.core.vocabulary.names import durable_name
 from penstock.core.vocabulary.ports import Clock
@@ -53,10 +53,10 @@ from penstock.runtime.subscriptions.resume_places import ResumePlaces
 from penstock.runtime.subscriptions.start_positions import first_id
 from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.requests import Do, GrantRoom, Reply, SeatHolder
+from penstock.runtime.writer.requests import GrantRoom, Reply, RunCommand, SeatHolder
 from penstock.runtime.writer.selector_scan import Among, Matching
 from penstock.runtime.writer.shard import Shard
-from penstock.runtime.writer.with_files import act_reading
+from penstock.runtime.writer.with_files import with_open_files
 
 _ENDLESS = 1 << 62
 
@@ -123,7 +123,7 @@ class Subscriptions:
                 stop = _ENDLESS if endless else channel.state.next_id
                 stop = stop if last_id is None else min(stop, last_id + 1)
             first = first_id(channel, store, start)
-            command = Subscribe(
+            command = AddSubscriber(
                 subscription, outlet.session, first, stop, credit, confirms=confirms
             )
             if channel.state.engine.needs_interest and not browse:
@@ -138,8 +138,8 @@ class Subscriptions:
         return await self._opened(subscription, channel_id, subscribe, reads=reads)
 
     def _waiting(
-        self, command: Subscribe, channel_id: ChannelId, place: str, outlet: Outlet
-    ) -> Subscribe:
+        self, command: AddSubscriber, channel_id: ChannelId, place: str, outlet: Outlet
+    ) -> AddSubscriber:
         """``command`` where it matters who waits for what: the channel gives the subscriber what
         its selector matches and nothing else (SEM J2), and what the one has missed whose place
         it takes (SEM J5)."""
@@ -160,7 +160,7 @@ class Subscriptions:
         channel_id = self._numbers.pop(subscription, 0)
         self._dispatch.close(subscription)
         if (channel := self._shard.state.channels.get(channel_id)) is not None:
-            channel.attend(Lose(subscription, arrived), self._clock.now_us())
+            channel.attend(Disconnect(subscription, arrived), self._clock.now_us())
             self._shard.wake(channel_id)
 
     def forget_places(self) -> None:
@@ -193,7 +193,7 @@ class Subscriptions:
             own = state.durable(name)
             wanted = own.outstanding_spans(state.stored)
             stop = wanted[-1].end if wanted else 0
-            command = Subscribe(
+            command = AddSubscriber(
                 subscription, outlet.session, first_id, stop, credit, wanted, own.name
             )
             group.do(channel_id, command)
@@ -230,13 +230,15 @@ class Subscriptions:
         """``taken``: so many bytes are in the hands of the application."""
         if channel_id := self._numbers.get(subscription):
             has_room = bool(taken) and self._dispatch.taken(subscription, taken)
-            command = Credit(subscription, count, next_id, withdrawn, has_room=has_room)
-            self._shard.submit(Do(channel_id, command))
+            command = GrantCredit(subscription, count, next_id, withdrawn, has_room=has_room)
+            self._shard.submit(RunCommand(channel_id, command))
 
     def arrived(self, subscription: int, spans: Spans, reply: Reply) -> None:
         """A plain subscription's client has these (SEM J5)."""
         if channel_id := self._numbers.get(subscription):
-            self._shard.submit(Do(channel_id, Credit(subscription, 0, arrived=spans), reply))
+            self._shard.submit(
+                RunCommand(channel_id, GrantCredit(subscription, 0, arrived=spans), reply)
+            )
 
     # --- durables ------------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class Subscriptions:
             if matching is not None:
                 refuse_costly(group.state, channel_id, selector)
                 matched = matching.now(group, channel_id, among).spans
-            command = CreateDurable(
+            command = AddDurable(
                 name,
                 kind,
                 first,
@@ -296,7 +298,7 @@ class Subscriptions:
         def delete(group: Group) -> tuple[str, list[int]]:
             state = group.channel(channel_id).state
             seats = [seat.subscription for seat in state.durable(durable_name(name)).seats]
-            group.do(channel_id, DeleteDurable(name))
+            group.do(channel_id, RemoveDurable(name))
             return state.name, seats
 
         channel, seats = await self._shard.act(delete, sweeps=(channel_id,))
@@ -348,7 +350,7 @@ class Subscriptions:
         info: DurableInfo = await self._shard.act(look, sweeps=(channel_id,))
         return info
 
-    def _info(self, channel: Channel, durable: Durable) -> DurableInfo:
+    def _info(self, channel: ChannelMachine, durable: Durable) -> DurableInfo:
         return views.durable_info(channel.state, durable, self._clock.now_us())
 
     async def attach(
@@ -391,7 +393,7 @@ class Subscriptions:
                 raise IllegalState(
                     f"durable {durable} is {own.kind.name}: set its selector when you create it"
                 )
-            command = Attach(
+            command = TakeSeat(
                 own.name, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
             )
             if matching is not None and wanted is not None:
@@ -407,11 +409,11 @@ class Subscriptions:
     def recall_seen(self, subscription: int) -> None:
         """The client of a subscription knows of a recall."""
         if channel_id := self._numbers.get(subscription):
-            self._shard.submit(Do(channel_id, ConfirmRecall(subscription)))
+            self._shard.submit(RunCommand(channel_id, ConfirmRecall(subscription)))
 
     def demand(self, subscription: int, count: int) -> None:
         if channel_id := self._numbers.get(subscription):
-            self._shard.submit(Do(channel_id, Demand(subscription, count)))
+            self._shard.submit(RunCommand(channel_id, SetDemand(subscription, count)))
 
     def settle(
         self, subscription: int, spans: Spans, reply: Reply, *, roll_back: bool, previous: bool
@@ -426,12 +428,12 @@ class Subscriptions:
             command = AckPrevious(subscription, max((span.end for span in spans), default=0) - 1)
         else:
             command = (RollBack if roll_back else Ack)(subscription, spans)
-        self._shard.submit(Do(channel_id, command, reply))
+        self._shard.submit(RunCommand(channel_id, command, reply))
 
     def _chosen(self, subscription: int) -> None:
         """A selector that takes long was put to what comes next: it may be granted now."""
         if channel_id := self._numbers.get(subscription):
-            self._shard.submit(Do(channel_id, EndChoosing(subscription)))
+            self._shard.submit(RunCommand(channel_id, EndChoosing(subscription)))
 
     def give_back(
         self,
@@ -446,7 +448,7 @@ class Subscriptions:
         """Give events back for another delivery: ``counted`` as one where the client has tried
         them, and to another client where they are wanted ``elsewhere``."""
         command = (RollBack if counted else Release)(subscription, spans, elsewhere)
-        self._shard.submit(Do(channel_id, command, reply))
+        self._shard.submit(RunCommand(channel_id, command, reply))
 
     def grant(self, channel_id: ChannelId, holder: SeatHolder) -> None:
         """Hand a seat what its holder has room for once the writer comes to it."""
@@ -462,7 +464,7 @@ class Subscriptions:
             if reply is not None:
                 reply(None, None)
             return
-        self._shard.submit(Do(channel_id, Detach(subscription), reply))
+        self._shard.submit(RunCommand(channel_id, Detach(subscription), reply))
 
     def stall(self, session: str, *, stalled: bool) -> None:
         """A session's connection is full, or drained."""
@@ -498,7 +500,7 @@ class Subscriptions:
             ids = among(group) if matching is None else matching.now(group, channel_id, among)
             if dry_run:
                 return len(ids)
-            answer = group.do(channel_id, Purge(ids.spans)).answer
+            answer = group.do(channel_id, PurgeEvents(ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
@@ -531,7 +533,7 @@ class Subscriptions:
             ids = among(group) if matching is None else matching.now(group, channel_id, among)
             if dry_run:
                 return len(ids)
-            answer = group.do(channel_id, PurgeDurable(name, ids.spans)).answer
+            answer = group.do(channel_id, PurgeOutstanding(name, ids.spans)).answer
             assert isinstance(answer, int), "a purge answers with a count"
             return answer
 
@@ -575,4 +577,4 @@ class Subscriptions:
             return await matching.act(channel_id, among, action)
         if not reads:
             return await self._shard.act(action, sweeps=(channel_id,))
-        return await act_reading(self._shard, self._dispatch.files, channel_id, action)
+        return await with_open_files(self._shard, self._dispatch.files, channel_id, action)

@@ -14,7 +14,7 @@ import structlog
 from penstock.api.transfers import BackupBegun, CapturedFile
 from penstock.core.vocabulary.errors import IllegalState, Unavailable
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Clock, Offload
-from penstock.runtime.transfer.transfer_registry import Begun, UnderWay
+from penstock.runtime.transfer.transfer_registry import Transfer, TransferRegistry
 from penstock.runtime.writer.shard import Shard
 
 READ_BYTES = 4 << 20
@@ -42,7 +42,7 @@ class BackupCapture(Protocol):
     def release(self, held: Sequence[Any]) -> None: ...
 
 
-class _Backup(UnderWay):
+class _Backup(Transfer):
     def __init__(self, session: str, files: Sequence[Held], now_us: int) -> None:
         super().__init__(session, now_us)
         self.files = files
@@ -61,7 +61,7 @@ class Backups:
         self._offload = offload
         self._realm = realm
         self._name = name
-        self._begun: Begun[_Backup] = Begun(
+        self._begun: TransferRegistry[_Backup] = TransferRegistry(
             "backup", 1, clock, ends="ended with its connection, or was not read"
         )
         self._is_beginning = False

@@ -33,8 +33,8 @@ from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
-from penstock.runtime.store.tail_batch import Piece, stored_together
-from penstock.runtime.transfer.transfer_registry import Begun, UnderWay
+from penstock.runtime.store.tail_batch import TailBatch, stored_together
+from penstock.runtime.transfer.transfer_registry import Transfer, TransferRegistry
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 
@@ -58,7 +58,7 @@ class _FilePart(Struct):
     reader: SegmentReader | None = None
     numbers: tuple[int, ...] = ()
     """Indexes of the batches in the sealed file."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[TailBatch, ...] = ()
 
 
 class _Captured(Struct):
@@ -73,7 +73,7 @@ class _Captured(Struct):
     events: int
 
 
-class _RunningExport(UnderWay):
+class _RunningExport(Transfer):
     def __init__(self, session: str, captured: _Captured, now_us: int) -> None:
         super().__init__(session, now_us)
         self.captured = captured
@@ -95,7 +95,7 @@ class Exports:
         self._clock = clock
         self._offload = offload
         self._realm = realm
-        self._exports: Begun[_RunningExport] = Begun(
+        self._exports: TransferRegistry[_RunningExport] = TransferRegistry(
             "export",
             EXPORTS_MAX,
             clock,
@@ -296,7 +296,7 @@ def _sealed_part(
 
 
 def _memory_parts(
-    found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool = False
+    found: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool = False
 ) -> Iterator[_FilePart]:
     start = size = 0
     for at, (piece, _) in enumerate(found):
@@ -308,7 +308,7 @@ def _memory_parts(
         yield _memory_part(found[start:], in_memory=in_memory)
 
 
-def _memory_part(found: Sequence[tuple[Piece, IdSet]], *, in_memory: bool) -> _FilePart:
+def _memory_part(found: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool) -> _FilePart:
     ids = IdSet()
     publishers: dict[str, IdSet] = {}
     for piece, own in found:
@@ -348,7 +348,7 @@ def _from_file(part: _FilePart) -> Iterator[pa.RecordBatch]:
 
 def _from_pieces(part: _FilePart) -> Iterator[pa.RecordBatch]:
     """The batches of a part; neighbouring small ones of one schema are joined."""
-    run: list[Piece] = []
+    run: list[TailBatch] = []
     for piece in part.pieces:
         whole = Span(piece.first, piece.end)
         own = part.ids.within(whole).spans

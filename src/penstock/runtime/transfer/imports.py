@@ -36,7 +36,7 @@ from penstock.columns.keys.keys import KeyIndex
 from penstock.columns.protobuf import checked_descriptors
 from penstock.columns.schema.ipc import batch_bytes, batch_from, schema_bytes
 from penstock.core.channel.channel_type import Home
-from penstock.core.channel.state import Rules
+from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.realm.directory import ChannelCreated
 from penstock.core.realm.exported_file import ExportedFile
@@ -55,8 +55,8 @@ from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import rows_in
 from penstock.runtime.store.records import Sealed
 from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
-from penstock.runtime.store.tail_batch import Meter, Piece
-from penstock.runtime.transfer.transfer_registry import Begun, UnderWay
+from penstock.runtime.store.tail_batch import Meter, TailBatch
+from penstock.runtime.transfer.transfer_registry import Transfer, TransferRegistry
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.placement import MemoryLimits
 from penstock.runtime.writer.shard import Shard
@@ -86,7 +86,7 @@ class _Batch(Struct):
     body: memoryview
 
 
-class _Import(UnderWay):
+class _Import(Transfer):
     def __init__(
         self, session: str, now_us: int, name: str, manifest: Manifest, folder: str
     ) -> None:
@@ -128,7 +128,7 @@ class Imports:
         blobs: Blobs,
         clock: Clock,
         offload: Offload,
-        rules: Rules,
+        rules: RealmRules,
         limits: MemoryLimits,
     ) -> None:
         self._shard = shard
@@ -137,7 +137,7 @@ class Imports:
         self._offload = offload
         self._rules = rules
         self._limits = limits
-        self._imports: Begun[_Import] = Begun(
+        self._imports: TransferRegistry[_Import] = TransferRegistry(
             "import",
             IMPORTS_MAX,
             clock,
@@ -348,12 +348,14 @@ def _whole(under_way: _Import) -> StateFile:
     return under_way.state
 
 
-def _home(definition: Definition, rules: Rules) -> Home:
+def _home(definition: Definition, rules: RealmRules) -> Home:
     """The place that keeps events which live in memory only (SEM C6)."""
     return "off_heap" if rules.types[definition.type].home == "off_heap" else "heap"
 
 
-def _refuse_beyond(limits: MemoryLimits, meter: Meter, under_way: _Import, rules: Rules) -> None:
+def _refuse_beyond(
+    limits: MemoryLimits, meter: Meter, under_way: _Import, rules: RealmRules
+) -> None:
     size = sum(len(each.body) for each in under_way.fleeting)
     left = limits.left(_home(under_way.manifest.definition, rules), _NOTHING, meter)
     if size > left:
@@ -425,7 +427,7 @@ def _created(
     taken: ExportedState,
     keys: KeyIndex | None,
     rows: Sequence[tuple[pa.RecordBatch, Publishers]],
-    rules: Rules,
+    rules: RealmRules,
 ) -> ChannelOpened:
     """The channel, with all that is in it: one block."""
     state = group.state
@@ -456,12 +458,12 @@ def _created(
     return state.opened(number)
 
 
-def _piece(group: Group, batch: _Batch, home: Home) -> Piece:
+def _piece(group: Group, batch: _Batch, home: Home) -> TailBatch:
     lowest, highest = batch.ids.lowest, batch.ids.highest
     assert lowest is not None, "a piece has at least one event"
     assert highest is not None, "so it has a last one"
     span = Span(lowest, highest + 1)
-    return Piece(
+    return TailBatch(
         span,
         batch.at_us,
         group.schema_number(schema_bytes(batch.schema)),

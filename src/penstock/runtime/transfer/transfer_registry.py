@@ -13,7 +13,7 @@ IDLE_US: Final = 300 * 1_000_000
 """A transfer without a request for so long is forgotten."""
 
 
-class UnderWay:
+class Transfer:
     """One transfer. It belongs to the session that has begun it."""
 
     def __init__(self, session: str, now_us: int) -> None:
@@ -24,10 +24,10 @@ class UnderWay:
         """Requests at work with it."""
 
 
-Each = TypeVar("Each", bound=UnderWay)
+Each = TypeVar("Each", bound=Transfer)
 
 
-class Begun(Generic[Each]):
+class TransferRegistry(Generic[Each]):
     """All transfers of one kind, by name."""
 
     def __init__(self, kind: str, most: int, clock: Clock, *, ends: str) -> None:

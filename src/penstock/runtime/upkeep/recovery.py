@@ -6,11 +6,11 @@ import structlog
 from msgspec import Struct
 
 from penstock.columns.events.batch import ids_of
-from penstock.core.channel.state import Rules
+from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist, NewerFormat, Trimmed
 from penstock.core.vocabulary.messages import Quarantine
-from penstock.core.vocabulary.ports import Blobs, Block, Journal, Pages, Place
+from penstock.core.vocabulary.ports import Blobs, Block, Journal, Pages, PageSlot
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.file_names import (
     SNAPSHOTS,
@@ -32,7 +32,7 @@ INDEX_EVENTS = 65_536
 _log = structlog.get_logger("penstock.recovery")
 
 
-class Recovered(Struct):
+class RecoveredRealm(Struct):
     state: RealmState
     events: int
     """Events stored."""
@@ -56,8 +56,8 @@ class Recovered(Struct):
 
 
 async def recover(
-    journal: Journal, blobs: Blobs, pages: Pages, rules: Rules, *, epoch: int = 0
-) -> Recovered:
+    journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, *, epoch: int = 0
+) -> RecoveredRealm:
     """Read everything that is stored, for an owner with this epoch (0: the realm is alone). Damage
     is reported and left where it is (SEM S1).
 
@@ -74,8 +74,8 @@ async def recover(
 
 
 async def _recover(
-    journal: Journal, blobs: Blobs, pages: Pages, rules: Rules, epoch: int
-) -> Recovered:
+    journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, epoch: int
+) -> RecoveredRealm:
     damage: list[str] = []
     state, sequence = await _from_snapshot(blobs, pages, rules, damage)
     state.file_names = FileNames(epoch)
@@ -116,7 +116,7 @@ async def _recover(
     await pages.restore(_places(state), keep_rest=keep_rest)
     damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
-    return Recovered(state, events, blocks, sequence, damage, has_gaps, unreadable)
+    return RecoveredRealm(state, events, blocks, sequence, damage, has_gaps, unreadable)
 
 
 async def _merged(
@@ -133,7 +133,7 @@ async def _merged(
     return found
 
 
-def _places(state: RealmState) -> dict[int, list[Place]]:
+def _places(state: RealmState) -> dict[int, list[PageSlot]]:
     """The places in use in the pages of each channel."""
     return {
         channel_id: [piece.place for piece in store.tail if piece.place is not None]
@@ -180,7 +180,7 @@ def _newer(where: str, error: NewerFormat) -> NewerFormat:
 
 
 async def _from_snapshot(
-    blobs: Blobs, pages: Pages, rules: Rules, damage: list[str]
+    blobs: Blobs, pages: Pages, rules: RealmRules, damage: list[str]
 ) -> tuple[RealmState, int]:
     """The state of the newest snapshot that can be read, and the block it stands for."""
     names = [info.name for info in await blobs.list(SNAPSHOTS)]
@@ -209,7 +209,7 @@ def checked(blob: memoryview, name: str) -> memoryview:
     return body
 
 
-async def index_keys(recovered: Recovered, dispatch: Dispatch) -> None:
+async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
     """Find out which stored events are the newest of their publish keys (SEM K1)."""
     state = recovered.state
     unreadable = {channel_id: IdSet(command.spans) for channel_id, command in recovered.unreadable}

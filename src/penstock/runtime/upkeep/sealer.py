@@ -54,7 +54,7 @@ from penstock.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.records import Extended, Sealed, SegmentDropped, encode_block
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
-from penstock.runtime.store.tail_batch import Piece, stored_together
+from penstock.runtime.store.tail_batch import TailBatch, stored_together
 from penstock.runtime.upkeep.backoff import Backoff
 from penstock.runtime.upkeep.compaction import (
     RETRY_MAX_S,
@@ -276,7 +276,7 @@ class Sealer:
         return bool(recorded)
 
     async def _into_spindle(
-        self, folder: str, store: ChannelStore, end: int, pieces: list[Piece], wanted: IdSet
+        self, folder: str, store: ChannelStore, end: int, pieces: list[TailBatch], wanted: IdSet
     ) -> Sealed:
         columns = store.columns
         image: SegmentImage = await self._offload(lambda: _image(pieces, wanted, columns))
@@ -458,7 +458,7 @@ class _NewRows(NamedTuple):
     """The properties that get columns of their own."""
 
     @classmethod
-    def of(cls, pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> _NewRows:
+    def of(cls, pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema) -> _NewRows:
         batches, needs = list(_stored(pieces, wanted)), Needs(columns)
         needs.add_all(batches)
         return cls(batches, _publishers(pieces, wanted), columns, needs, needs.shape())
@@ -487,7 +487,7 @@ def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | Segme
     return True
 
 
-def _publishers(pieces: list[Piece], wanted: IdSet) -> Publishers:
+def _publishers(pieces: list[TailBatch], wanted: IdSet) -> Publishers:
     """The publishers of the events that are sealed (SEM E3)."""
     found: dict[str, IdSet] = {}
     for piece in pieces:
@@ -497,14 +497,14 @@ def _publishers(pieces: list[Piece], wanted: IdSet) -> Publishers:
     return tuple((publisher, ids.spans) for publisher, ids in found.items() if ids)
 
 
-def _image(pieces: list[Piece], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
+def _image(pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
     kept = lean(list(_stored(pieces, wanted)), columns)
     return encode_segment(kept, note=columns.note(kept[0].schema))
 
 
-def _stored(pieces: list[Piece], wanted: IdSet) -> Iterator[pa.RecordBatch]:
+def _stored(pieces: list[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
     """The rows of ``wanted``; neighbouring small batches of one schema are joined."""
-    run: list[Piece] = []
+    run: list[TailBatch] = []
     for piece in pieces:
         whole = Span(piece.first, piece.end)
         own = wanted.within(whole).spans

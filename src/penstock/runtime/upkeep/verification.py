@@ -21,7 +21,7 @@ from penstock.core.vocabulary.ports import Blobs, Block, Journal
 from penstock.runtime.store.file_names import SNAPSHOTS
 from penstock.runtime.store.records import decode_block
 from penstock.runtime.store.sealed_file import SealedFile
-from penstock.runtime.upkeep.recovery import READ_BLOCKS, Recovered, checked
+from penstock.runtime.upkeep.recovery import READ_BLOCKS, RecoveredRealm, checked
 
 _PLACE = re.compile(r"(?P<file>.*) bytes (?P<first>\d+)-(?P<end>\d+)$")
 _ARROW_START = b"ARROW1\0\0"
@@ -68,7 +68,7 @@ class BadFile(Struct):
 
 
 async def check_all(
-    recovered: Recovered, journal: Journal, blobs: Blobs, report: StoreReport
+    recovered: RecoveredRealm, journal: Journal, blobs: Blobs, report: StoreReport
 ) -> None:
     """Read everything there is into ``report``."""
     report.findings += [_placed(what) for what in recovered.damage]
@@ -80,7 +80,9 @@ async def check_all(
     report.events = recovered.events
 
 
-async def check_files(recovered: Recovered, blobs: Blobs, report: StoreReport) -> list[BadFile]:
+async def check_files(
+    recovered: RecoveredRealm, blobs: Blobs, report: StoreReport
+) -> list[BadFile]:
     """Read every batch of every file of sealed events, and what is around them."""
     found = []
     for channel_id, store in recovered.state.stores.items():
@@ -94,7 +96,7 @@ async def check_files(recovered: Recovered, blobs: Blobs, report: StoreReport) -
     return found
 
 
-def lost_events(recovered: Recovered) -> list[tuple[int, Finding]]:
+def lost_events(recovered: RecoveredRealm) -> list[tuple[int, Finding]]:
     """Events that are recorded and that no file, page or block holds."""
     found = []
     for channel_id, channel in recovered.state.channels.items():
@@ -154,7 +156,7 @@ async def _check_snapshots(blobs: Blobs, report: StoreReport) -> None:
 
 
 async def _check_file(
-    recovered: Recovered, channel_id: ChannelId, file: SealedFile, blobs: Blobs
+    recovered: RecoveredRealm, channel_id: ChannelId, file: SealedFile, blobs: Blobs
 ) -> BadFile:
     state = recovered.state.channels[channel_id].state
     bad = BadFile(channel_id, file, [], [])

@@ -15,12 +15,12 @@ import pyarrow as pa
 from penstock.columns.events.batch import ids_of
 from penstock.columns.events.origin import due_body, with_origin
 from penstock.columns.schema.layout import with_reason
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.dead import Missed, missed
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.sealed_file import Damage, Publishers
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 def move(
-    group: Group, number: int, channel: Channel, fact: Removed | Buried, reason: str | None = None
+    group: Group,
+    number: int,
+    channel: ChannelMachine,
+    fact: Removed | Buried,
+    reason: str | None = None,
 ) -> None:
     """Publish dead events to their dead event store, then apply ``fact``. ``reason`` is given by a
     client that has buried them. Events that cannot be read do not move: they are quarantined (SEM
@@ -71,9 +75,9 @@ def _without(spans: Spans, ids: IdSet) -> Spans:
 
 def _bodies(
     group: Group,
-    channel: Channel,
+    channel: ChannelMachine,
     fact: Removed | Buried,
-    rows: Sequence[Rows],
+    rows: Sequence[OutgoingBatch],
     reason: str | None,
 ) -> Iterator[tuple[str, list[Body]]]:
     """The events to publish, in order, by who published them."""
@@ -98,7 +102,7 @@ def _bodies(
     return runs(chain.from_iterable(parts), dressed)
 
 
-def _by_time(rows: Sequence[Rows]) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _by_time(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The events one by one in the order in which they are due, whoever published them."""
     parts: list[tuple[int, str, pa.RecordBatch]] = []
     for part in rows:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from penstock.columns.events.batch import stamp
 from penstock.columns.events.digest import spans_of
 from penstock.columns.selectors import EventFrame, selector_of
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.channel_type import Home
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.id_lists import listed
@@ -31,10 +31,10 @@ from penstock.core.vocabulary.messages import (
     Command,
     Decided,
     Digest,
+    PersistedLate,
     Publish,
     Removed,
     Replaced,
-    Secured,
     StoredFact,
     Sweep,
 )
@@ -43,9 +43,9 @@ from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body, as_keyed, prepared
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.message_fields import messages_of
-from penstock.runtime.store.records import AnyFact, BodyRef, Record, SchemaSeen
+from penstock.runtime.store.records import AnyFact, BodyRef, FactRecord, SchemaSeen
 from penstock.runtime.store.state import RealmState
-from penstock.runtime.store.tail_batch import Piece
+from penstock.runtime.store.tail_batch import TailBatch
 from penstock.runtime.writer import dead_events, join_copies, persisting
 from penstock.runtime.writer.asked import work_where_dead
 from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
@@ -67,7 +67,7 @@ class Group:
         self.now_us = now_us
         self.limits = limits
         self.placing = placing
-        self.records: list[Record] = []
+        self.records: list[FactRecord] = []
         self.bodies: list[Buffer] = []
         self.touched: dict[int, None] = {}
         """Channels, in order, that may have something to offer now."""
@@ -105,7 +105,7 @@ class Group:
 
     # --- the group itself ----------------------------------------------------------------
 
-    def channel(self, number: int) -> Channel:
+    def channel(self, number: int) -> ChannelMachine:
         channel = self.state.channels.get(number)
         if channel is None:
             raise NameDoesNotExist(
@@ -330,7 +330,7 @@ class Group:
 
     def _seen(
         self,
-        channel: Channel,
+        channel: ChannelMachine,
         store: ChannelStore,
         bodies: Sequence[Body],
         digest: Digest,
@@ -386,7 +386,7 @@ class Group:
             if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
 
-    def _memory_left(self, channel: Channel, digest: Digest) -> int:
+    def _memory_left(self, channel: ChannelMachine, digest: Digest) -> int:
         """Bytes free for events of a channel (SEM C6); some may pass through the heap (SEM J4)."""
         state, meter = channel.state, self.state.meter
         left = self.limits.left(state.type.home, digest, meter)
@@ -410,7 +410,7 @@ class Group:
         if store.keys is not None and keyed:
             store.keys.append(keyed, first)
 
-    def _completed(self, channel: Channel, digest: Digest, bodies: Sequence[Body]) -> Digest:
+    def _completed(self, channel: ChannelMachine, digest: Digest, bodies: Sequence[Body]) -> Digest:
         """The digest with what the selectors in use on the channel match (SEM F5)."""
         texts = channel.state.selectors
         if not texts:
@@ -430,19 +430,19 @@ class Group:
     # --- storing -------------------------------------------------------------------------
 
     def _store(
-        self, number: int, channel: Channel, fact: StoredFact, reason: str | None = None
+        self, number: int, channel: ChannelMachine, fact: StoredFact, reason: str | None = None
     ) -> None:
         """Make a fact true, here and in the block; dead events move on first (SEM T7)."""
         self._changes += 1
         if isinstance(fact, Buried) or (isinstance(fact, Removed) and fact.dead):
             dead_events.move(self, number, channel, fact, reason)
-        elif isinstance(fact, Secured):
+        elif isinstance(fact, PersistedLate):
             self._waits.add(number)
             persisting.secure(self, number, channel, fact)
         else:
             self.apply(number, channel, fact)
 
-    def apply(self, number: int, channel: Channel, fact: StoredFact) -> None:
+    def apply(self, number: int, channel: ChannelMachine, fact: StoredFact) -> None:
         """Make a fact true, here and in the block."""
         self._changes += 1
         recorded = channel.recorded(fact)
@@ -456,7 +456,7 @@ class Group:
         self, number: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
     ) -> None:
         self._changes += 1
-        self.records.append(Record(number, fact, refs))
+        self.records.append(FactRecord(number, fact, refs))
         if not number:
             self.must_sync = self.must_sync or sync
             return
@@ -486,7 +486,7 @@ class Group:
     def _append(
         self,
         number: int,
-        channel: Channel,
+        channel: ChannelMachine,
         fact: Appended,
         bodies: Sequence[Body],
         publisher: str,
@@ -508,7 +508,7 @@ class Group:
             span = Span(first, first + body.rows)
             first = span.end
             arrow, buffer, batch = schemas.by_id[schema], body.buffer, body.parsed
-            piece = Piece(span, fact.at_us, schema, arrow, buffer, batch, publisher=publisher)
+            piece = TailBatch(span, fact.at_us, schema, arrow, buffer, batch, publisher=publisher)
             if rare is None or rare.keeps(piece):
                 pieces.append(piece)
                 self._size += len(piece.body)
@@ -524,9 +524,9 @@ class Group:
     def _record_events(
         self,
         number: int,
-        channel: Channel,
+        channel: ChannelMachine,
         fact: Appended,
-        pieces: Sequence[Piece],
+        pieces: Sequence[TailBatch],
         *,
         in_journal: bool,
     ) -> None:
@@ -561,7 +561,7 @@ class _Rare:
         self._fleeting = IdSet(fleeting) if fleeting else None
         self._dropped = IdSet(fact.dropped) if fact.dropped else None
 
-    def keeps(self, piece: Piece) -> bool:
+    def keeps(self, piece: TailBatch) -> bool:
         """Note where a batch is kept; gives whether anybody waits for some of its events."""
         span = Span(piece.first, piece.end)
         if self._dropped is not None and self._dropped.count(span) == span.size:
@@ -575,7 +575,7 @@ class _Rare:
         return True
 
 
-def _on_disk(piece: Piece, absent: IdSet) -> tuple[Buffer, int]:
+def _on_disk(piece: TailBatch, absent: IdSet) -> tuple[Buffer, int]:
     """The body the journal gets: without the rows that live in memory only."""
     ids = IdSet([Span(piece.first, piece.end)])
     ids.remove_all(absent)

@@ -49,7 +49,7 @@ class Way:
         self.seen.setdefault(number, np.zeros(size, dtype=np.bool_))[roots] = True
 
 
-class Offered:
+class CopyCandidates:
     """A batch that was just published, with the answers to its joins' selectors, each found
     once."""
 
@@ -149,18 +149,18 @@ def copy(
 
 def _offered(
     span: Span, bodies: Sequence[Body], way: Way, now_us: int, messages: Messages | None
-) -> list[Offered]:
+) -> list[CopyCandidates]:
     found = []
     first = span.first
     for body in bodies:
         part = Span(first, first + body.batch.num_rows)
         roots = way.roots[part.first - span.first : part.end - span.first]
-        found.append(Offered(body, part, roots, now_us, messages))
+        found.append(CopyCandidates(body, part, roots, now_us, messages))
         first = part.end
     return found
 
 
-def _wanted(group: Group, join: Join, offered: Offered, way: Way) -> Bools:
+def _wanted(group: Group, join: Join, offered: CopyCandidates, way: Way) -> Bools:
     """The rows that the join copies."""
     wanted = offered.matched(join.selector)
     if not wanted.any():

@@ -11,16 +11,16 @@ from penstock.core.access.rights import Principal
 from penstock.core.realm.directory import JoinDeleted
 from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import AccessDenied
-from penstock.runtime.access.access import Access
+from penstock.runtime.access.access import AccessControl
 from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.requests import Act
+from penstock.runtime.writer.requests import RunAction
 from penstock.runtime.writer.shard import Shard
 
 _log = structlog.get_logger("penstock.realm")
 
 
-class Joins:
+class JoinOperations:
     """The realm's operations on joins."""
 
     def __init__(self, shard: Shard) -> None:
@@ -64,7 +64,7 @@ class Joins:
         await self._shard.act(delete)
         _log.info("join.deleted", source=source, destination=destination)
 
-    def check_owners(self, access: Access) -> None:
+    def check_owners(self, access: AccessControl) -> None:
         """Rights have changed: a join whose owner could not make it any more ends (SEM A3)."""
         if access.is_open:
             return
@@ -80,7 +80,7 @@ class Joins:
                 _log.warning("join.ended", owner=join.owner, reason=refusal, **names)
                 access.audit.aside(join.owner, "join.delete", "access-denied", **names)
 
-        self._shard.submit(Act(check, sweeps=()))
+        self._shard.submit(RunAction(check, sweeps=()))
 
     async def list(self) -> tuple[JoinInfo, ...]:
         """All joins, by source and destination."""
@@ -107,7 +107,7 @@ def _info(group: Group, join: Join) -> JoinInfo:
     )
 
 
-def _refusal(group: Group, join: Join, access: Access) -> str | None:
+def _refusal(group: Group, join: Join, access: AccessControl) -> str | None:
     """Why the owner of a join could not make it now; None: it could, or it has none."""
     if not join.owner:
         return None

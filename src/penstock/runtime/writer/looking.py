@@ -30,7 +30,7 @@ from penstock.runtime.delivery.selection import BESIDE_ABOVE
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.asked import asked_of
-from penstock.runtime.writer.requests import Act, Do, PublishBatches, Work
+from penstock.runtime.writer.requests import PublishBatches, RunAction, RunCommand, ShardRequest
 from penstock.runtime.writer.schedules import COLUMN
 from penstock.tasks import start_task
 
@@ -48,7 +48,7 @@ class _WaitingPublish(Struct):
     """A publish that waits."""
 
     order: int
-    work: Work
+    work: ShardRequest
     numbers: frozenset[int]
     """The channels it is for."""
     slices: Iterator[Callable[[], None]]
@@ -64,7 +64,7 @@ class Looking:
         self._state = state
         self._offload = offload
         self._on_ready = on_ready
-        self.order: dict[int, tuple[int, Work]] = {}
+        self.order: dict[int, tuple[int, ShardRequest]] = {}
         """Work that is not decided yet, with its position in the order of arrival; by ``id()`` of
         the work."""
         self._came = 0
@@ -74,7 +74,7 @@ class Looking:
         """The position of the first waiting publish, by channel."""
         self._turns: deque[_WaitingPublish] = deque()
         """Publishes whose events have not been read yet, next one first."""
-        self.ready: list[Work] = []
+        self.ready: list[ShardRequest] = []
         """Work that may be decided now."""
         self._task: asyncio.Task[None] | None = None
         self._spent = 0
@@ -89,7 +89,7 @@ class Looking:
 
     # --- coming and going ----------------------------------------------------------------
 
-    def begin_group(self, waiting: list[Work]) -> list[Work]:
+    def begin_group(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """The work that may be decided in this group: what was ready, and what in ``waiting`` waits
         for no selector."""
         self._spent = 0
@@ -101,19 +101,19 @@ class Looking:
         quiet: dict[int, bool] = {}
         return [work for work in waiting if self._is_quiet(work, quiet) or not self.holds(work)]
 
-    def _is_quiet(self, work: Work, quiet: dict[int, bool]) -> bool:
+    def _is_quiet(self, work: ShardRequest, quiet: dict[int, bool]) -> bool:
         """Whether nobody applies a selector to what it publishes, which is the usual case, and no
         publish waits before it. ``quiet`` caches the answer for each channel."""
         if self._held:
             return False
         if not isinstance(work, PublishBatches):
-            return isinstance(work, Do | Act)
+            return isinstance(work, RunCommand | RunAction)
         found = quiet.get(work.number)
         if found is None:
             found = quiet[work.number] = not self._may_ask(work.number)
         return found
 
-    def _with_ready(self, waiting: list[Work]) -> list[Work]:
+    def _with_ready(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """``waiting`` with the ready work, each behind what came earlier on its channel."""
         ready, self.ready = sorted(self.ready, key=self._order_of), []
         last, at = self._order_of(ready[-1]), 0
@@ -122,7 +122,7 @@ class Looking:
                 at = i
         return [*waiting[:at], *ready, *waiting[at:]]
 
-    def holds(self, work: Work) -> bool:
+    def holds(self, work: ShardRequest) -> bool:
         """Whether it waits here from now on."""
         try:
             offered = work.offered
@@ -148,11 +148,11 @@ class Looking:
             self._task = start_task(self._look())
         return True
 
-    def decided(self, work: Work) -> None:
+    def decided(self, work: ShardRequest) -> None:
         """Note that a publish was stored or refused."""
         self.order.pop(id(work), None)
 
-    def _order_of(self, work: Work) -> int:
+    def _order_of(self, work: ShardRequest) -> int:
         if id(work) not in self.order:
             self._came += 1
             self.order[id(work)] = self._came, work
@@ -167,7 +167,7 @@ class Looking:
         chooses = own.engine.needs_interest and bool(own.subscribers)
         return bool(own.durables or chooses or number in self._state.directory.joins.by_source)
 
-    def drained(self) -> list[Work]:
+    def drained(self) -> list[ShardRequest]:
         """The publishes that still wait at the end, and will not be served."""
         self._is_over = True
         if self._task is not None:

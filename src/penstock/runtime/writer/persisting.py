@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Secured
+from penstock.core.vocabulary.messages import PersistedLate
 from penstock.runtime.store.records import BodyRef
 from penstock.runtime.store.state import RealmState
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.runtime.writer.group import Group
 
 
-def secure(group: Group, number: int, channel: Channel, fact: Secured) -> None:
+def secure(group: Group, number: int, channel: ChannelMachine, fact: PersistedLate) -> None:
     """Write the events that belong on disk, one fact a published batch, and make ``fact`` true."""
     left = IdSet(Span(*span) for span in fact.spans)
     owed = channel.state.unwritten.overlap(left)
@@ -25,12 +25,12 @@ def secure(group: Group, number: int, channel: Channel, fact: Secured) -> None:
             continue
         left.discard_all(own)
         body = piece.body_of(own)
-        exact = Secured(own.spans, piece.at_us, channel.state.ages.own_of(own))
+        exact = PersistedLate(own.spans, piece.at_us, channel.state.ages.own_of(own))
         group.record(number, exact, (BodyRef(piece.number, len(body), len(own), piece.publisher),))
         group.bodies.append(body)
         group.state.apply(number, exact)
     if left:  # the channel's type keeps these in memory only
-        group.state.apply(number, Secured(left.spans, fact.at_us))
+        group.state.apply(number, PersistedLate(left.spans, fact.at_us))
 
 
 def bytes_to_secure(state: RealmState, number: int) -> int:

@@ -8,9 +8,9 @@ from msgspec import Struct
 from penstock.columns.schema.property_names import NAMES_MAX
 from penstock.core.channel.channel_type import Home
 from penstock.core.vocabulary.messages import Digest
-from penstock.core.vocabulary.ports import Buffer, Pages, Place
+from penstock.core.vocabulary.ports import Buffer, Pages, PageSlot
 from penstock.runtime.store.bodies import Body
-from penstock.runtime.store.tail_batch import Meter, Piece
+from penstock.runtime.store.tail_batch import Meter, TailBatch
 
 _STAMPS_BYTES = 128
 """What stamping adds to an event: a priority, and a dictionary of publisher, host, time and id."""
@@ -51,7 +51,7 @@ class Placing:
         self.pages = pages
         self._pool = pa.proxy_memory_pool(pa.default_memory_pool())
         _pools.append(self._pool)
-        self.placed: list[tuple[int, Piece, Place]] = []
+        self.placed: list[tuple[int, TailBatch, PageSlot]] = []
         """Bodies that :meth:`flush` has to write."""
 
     @property
@@ -67,7 +67,7 @@ class Placing:
         view[:] = memoryview(body).cast("B")
         return view
 
-    def place(self, number: int, piece: Piece, body: Buffer) -> Place:
+    def place(self, number: int, piece: TailBatch, body: Buffer) -> PageSlot:
         """Choose where ``body`` goes in the pages of a channel; written by :meth:`flush`."""
         place = self.pages.allocate(number, body)
         self.placed.append((number, piece, place))

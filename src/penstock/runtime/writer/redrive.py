@@ -22,19 +22,19 @@ from penstock.core.channel.dead import MOVED_WORK, lowest, moved_at_once
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Quarantine, Redrive
+from penstock.core.vocabulary.messages import Quarantine, RemoveRedriven
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.bodies import UNLIMITED, digest_of
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.writer.asked import asked_of
 from penstock.runtime.writer.dead_events import by_publisher, runs
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.removals import free_of
-from penstock.runtime.writer.room_forecast import bytes_of_redrive, bytes_that_follow
+from penstock.runtime.writer.room_forecast import bytes_of_redrive, side_effect_bytes
 from penstock.runtime.writer.selector_scan import Matching
 from penstock.runtime.writer.shard import Shard
-from penstock.runtime.writer.with_files import act_reading
+from penstock.runtime.writer.with_files import with_open_files
 
 Wanted = list[tuple[str, pa.RecordBatch]]
 """Events, in order, with who published them."""
@@ -79,7 +79,7 @@ class Redriving:
             if wanted is not None:
                 await wanted.look_ahead(number, partial(step.next_ids, at=at, end=end))
             run = partial(step.run, at=at, end=end)
-            at, end = await act_reading(self._shard, self._files, number, run, room=room)
+            at, end = await with_open_files(self._shard, self._files, number, run, room=room)
             writes = step.writes
             moved.update(step.moved)
         left = await self._shard.act(lambda group: len(group.channel(number).state.stored))
@@ -186,7 +186,7 @@ class _Step:
         }
         self.writes = sum(
             sum(len(body.buffer) for body in bodies)
-            + bytes_that_follow(group.state, target, bodies)
+            + side_effect_bytes(group.state, target, bodies)
             for target, bodies in all_of.items()
         )
         if self.writes > self.room:
@@ -205,10 +205,10 @@ class _Step:
                     in_journal=True,
                     publisher=publisher,
                 )
-        group.do(self.number, Redrive(gone.spans))
+        group.do(self.number, RemoveRedriven(gone.spans))
         return True
 
-    def _parts(self, group: Group, rows: Rows) -> Sequence[tuple[int, pa.RecordBatch]]:
+    def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
         batch = rows.batch
         if self.wanted is not None:
             matching = self.wanted.of(IdSet(rows.spans))

@@ -11,11 +11,11 @@ from penstock.core.channel.state import ChannelState
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import Purge, Redrive, Spans
+from penstock.core.vocabulary.messages import PurgeEvents, RemoveRedriven, Spans
 from penstock.runtime.writer.group import Group
 
 
-class Leaving(Struct, frozen=True):
+class Removal(Struct, frozen=True):
     """The events that leave one store."""
 
     number: int
@@ -23,7 +23,7 @@ class Leaving(Struct, frozen=True):
     purged: Spans
 
 
-def check_there(group: Group, leaving: Sequence[Leaving]) -> None:
+def check_there(group: Group, leaving: Sequence[Removal]) -> None:
     """Raise ``IllegalState`` unless all of them are stored, and no reader holds one. The client has
     read them, and publishes what became of them, so a missing one would be published twice."""
     for each in leaving:
@@ -38,18 +38,18 @@ def check_there(group: Group, leaving: Sequence[Leaving]) -> None:
             )
 
 
-def is_redrive(leaving: Sequence[Leaving]) -> bool:
+def is_redrive(leaving: Sequence[Removal]) -> bool:
     """Whether dead events are published again by it."""
     return any(each.redriven for each in leaving)
 
 
-def leave(group: Group, leaving: Sequence[Leaving]) -> None:
+def leave(group: Group, leaving: Sequence[Removal]) -> None:
     """Take them out."""
     for each in leaving:
         if each.redriven:
-            group.do(each.number, Redrive(each.redriven))
+            group.do(each.number, RemoveRedriven(each.redriven))
         if each.purged:
-            group.do(each.number, Purge(each.purged))
+            group.do(each.number, PurgeEvents(each.purged))
 
 
 def free_of(state: ChannelState, ids: IdSet) -> IdSet:
@@ -61,7 +61,7 @@ def free_of(state: ChannelState, ids: IdSet) -> IdSet:
     return free
 
 
-def _ids(leaving: Leaving) -> IdSet:
+def _ids(leaving: Removal) -> IdSet:
     ids = IdSet(leaving.redriven)
     ids.add_all(IdSet(leaving.purged))
     return ids

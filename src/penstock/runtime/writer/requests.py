@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Demand, Digest
+from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Digest, SetDemand
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.writer.group import Group
@@ -18,7 +18,7 @@ Reply = Callable[[Any, BaseException | None], None]
 """Called once, after what the work led to is stored: with an answer, or with an error."""
 
 
-class Work(Protocol):
+class ShardRequest(Protocol):
     """One thing to do in a group."""
 
     reply: Reply | None
@@ -33,7 +33,7 @@ class Work(Protocol):
         ...
 
 
-class Do(Struct):
+class RunCommand(Struct):
     """Any command that carries no events."""
 
     number: int
@@ -87,10 +87,10 @@ class GrantRoom(Struct):
             return
         group.settle()
         room, is_draining = self.holder.room_now()
-        group.do(self.number, Demand(subscription, room, at_once=True))
+        group.do(self.number, SetDemand(subscription, room, at_once=True))
         if is_draining:
             if room:
-                group.do(self.number, Demand(subscription, 0))
+                group.do(self.number, SetDemand(subscription, 0))
             else:
                 self.holder.finished()
 
@@ -147,7 +147,7 @@ class PublishBatches(Struct):
         return channel.state.producers.stored_as(self.producer, self.sequence)
 
 
-class Act(Struct):
+class RunAction(Struct):
     """Something the runtime wants done at its place in the order: creation, look-ups, sealing."""
 
     action: Callable[[Group], Any]
@@ -165,3 +165,22 @@ class Act(Struct):
     def run(self, group: Group) -> Any:
         group.settle()
         return self.action(group)
+
+
+def size_of(work: ShardRequest) -> int:
+    """Bytes of events a request brings, or the room it may need."""
+    if isinstance(work, RunAction):
+        return work.room
+    return sum(len(body.buffer) for _, bodies in work.offered for body in bodies)
+
+
+def split_at(
+    waiting: list[ShardRequest], limit: int
+) -> tuple[list[ShardRequest], list[ShardRequest]]:
+    """The first requests, of at most ``limit`` bytes together or one alone, and those after."""
+    size = 0
+    for i, work in enumerate(waiting):
+        size += size_of(work)
+        if size > limit:
+            return waiting[: max(i, 1)], waiting[max(i, 1) :]
+    return waiting, []

@@ -33,7 +33,7 @@ _BODY_BYTES = 4_096
 Bools = npt.NDArray[np.bool_]
 
 
-def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
+def side_effect_bytes(state: RealmState, number: int, bodies: Sequence[Body]) -> int:
     """About how many bytes a publish leads to besides its own (SEM L, T7)."""
     channel = state.channels.get(number)
     if channel is None or not (
@@ -46,7 +46,7 @@ def bytes_that_follow(state: RealmState, number: int, bodies: Sequence[Body]) ->
     return _following(state, number, size, rows, bodies)
 
 
-def leads_nowhere(state: RealmState, number: int) -> bool:
+def has_no_side_effects(state: RealmState, number: int) -> bool:
     """Whether a publish writes to the journal, and that is all it leads to."""
     channel = state.channels.get(number)
     if channel is None:

@@ -16,11 +16,11 @@ from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.delivery.selection import BESIDE_ABOVE, Choosing, matching_ids
 from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.open_files import OpenFiles
-from penstock.runtime.store.outgoing_batch import Rows
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
-from penstock.runtime.writer.with_files import act_reading
+from penstock.runtime.writer.with_files import with_open_files
 
 SCAN_EVENTS = 65_536
 """Stored events that are read at once."""
@@ -36,7 +36,7 @@ class _ScanStep(Struct):
     """The events to examine next."""
 
     ids: Sequence[Span]
-    rows: Sequence[Rows]
+    rows: Sequence[OutgoingBatch]
     """The rows among them that may match."""
     messages: Messages | None
     now_us: int
@@ -74,7 +74,7 @@ class Matching:
 
         for _ in range(CATCHING_UP_MAX):
             await self.look_ahead(number, among)
-            found = await act_reading(self._shard, self._files, number, act, room=room)
+            found = await with_open_files(self._shard, self._files, number, act, room=room)
             if found is not _BEHIND:
                 return found
         raise LimitReached(
@@ -96,7 +96,7 @@ class Matching:
             left.discard_all(self._looked)
             return self._read(group, number, left) if left else None
 
-        while (step := await act_reading(self._shard, self._files, number, read)) is not None:
+        while (step := await with_open_files(self._shard, self._files, number, read)) is not None:
             await self._look(step, wanted_by)
             wanted_by.check()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from penstock.core.channel.channel import Channel
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.vocabulary.errors import (
     Deposed,
     PenstockError,
@@ -30,11 +30,19 @@ from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.looking import Looking
 from penstock.runtime.writer.persisting import bytes_to_secure
 from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
-from penstock.runtime.writer.requests import Act, Do, PublishBatches, Reply, Work
+from penstock.runtime.writer.requests import (
+    PublishBatches,
+    Reply,
+    RunAction,
+    RunCommand,
+    ShardRequest,
+    size_of,
+    split_at,
+)
 from penstock.runtime.writer.room_forecast import (
-    bytes_that_follow,
     bytes_that_move,
-    leads_nowhere,
+    has_no_side_effects,
+    side_effect_bytes,
     writes_nothing,
 )
 
@@ -71,10 +79,10 @@ class Shard:
         self._journal = journal
         self._clock = clock
         self._dispatch = dispatch
-        self._ahead: list[Work] = []
+        self._ahead: list[ShardRequest] = []
         """Begins the next group, whatever of an earlier one still waits."""
-        self._waiting: list[Work] = []
-        self._serving: list[Work] = []
+        self._waiting: list[ShardRequest] = []
+        self._serving: list[ShardRequest] = []
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
         self._idle: asyncio.Future[None] | None = None
         """Done once there is something to do."""
@@ -106,7 +114,7 @@ class Shard:
 
     # --- asking --------------------------------------------------------------------------
 
-    def submit(self, work: Work, *, first: bool = False) -> None:
+    def submit(self, work: ShardRequest, *, first: bool = False) -> None:
         """Queue ``work`` (or put it ahead of all that waits); its reply comes once it is stored."""
         if self._failed is not None or self._stopping:
             _reply(work.reply, None, self._failed or RealmStopping("the realm is closing"))
@@ -115,7 +123,7 @@ class Shard:
         if self._idle is not None:
             self._rouse()
 
-    async def ask(self, work: Work, *, first: bool = False) -> Any:
+    async def ask(self, work: ShardRequest, *, first: bool = False) -> Any:
         """Queue ``work`` and wait for its answer. Raises what it is refused with."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -144,7 +152,7 @@ class Shard:
         Only channels in ``sweeps`` may lose due events in it; None: any channel. Raises
         ``StorageFailed`` if the disk has no room for ``room`` bytes, which it may write.
         """
-        return await self.ask(Act(action, sweeps=sweeps, room=room), first=first)
+        return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
 
     async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
         """Run ``call`` between two groups: a journal serves one caller at a time."""
@@ -158,7 +166,7 @@ class Shard:
     def quarantine(self, number: int, command: Quarantine) -> None:
         """Quarantine stored events that turned out to be unreadable (SEM S1). Nothing is swept
         before, since expired events are read on their way to a dead event store."""
-        self.submit(Act(lambda group: group.do(number, command), sweeps=(number,)))
+        self.submit(RunAction(lambda group: group.do(number, command), sweeps=(number,)))
 
     def _read_ahead(self) -> None:
         if not (self._waiting or self._ahead):
@@ -318,7 +326,7 @@ class Shard:
         while self._held_back:
             self.wake(self._held_back.popitem()[0])
 
-    def _decide(self, waiting: list[Work], group: Group) -> list[Outcome]:
+    def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
         """Decide in order until the group is full, or files have to be opened for the next step;
         the rest goes into the next group."""
         answers = []
@@ -330,7 +338,7 @@ class Shard:
                 answers.append((work.reply, *_outcome(work, group)))
                 if self.looking.order:
                     self.looking.decided(work)
-                may_ask_more |= isinstance(work, Act)
+                may_ask_more |= isinstance(work, RunAction)
             if i == len(waiting):
                 break
             if group.is_full(i, self._clock.now_us()) or self.state.to_open:
@@ -360,7 +368,7 @@ class Shard:
         while self.state.dropped:
             await self.placing.pages.drop(self.state.dropped.pop())
 
-    async def _with_room(self, waiting: list[Work]) -> list[Work]:
+    async def _with_room(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """Make sure that what waits will find room on disk, before anything is decided."""
         try:
             return await self._room_made(waiting)
@@ -368,10 +376,10 @@ class Shard:
             waiting = self._serving = self._foreseeable(waiting)
             return await self._room_made(waiting)
 
-    async def _room_made(self, waiting: list[Work]) -> list[Work]:
+    async def _room_made(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         size = _sizes(waiting)
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
-            waiting, rest = _cut(waiting, GROUP_BYTES_MAX)
+            waiting, rest = split_at(waiting, GROUP_BYTES_MAX)
             self._waiting = rest + self._waiting
             self._serving = waiting
             self._rouse()
@@ -379,7 +387,7 @@ class Shard:
         self._has_room = True
         try:
             size += 4_096 * (1 + len(waiting))
-            if self._leads_nowhere(waiting):
+            if self._has_no_side_effects(waiting):
                 await self._journal.reserve(size)
             else:
                 await self._journal.reserve(size + self._follows(waiting))
@@ -389,15 +397,15 @@ class Shard:
             return self._without_room(waiting, failure)
         return waiting
 
-    def _foreseeable(self, waiting: list[Work]) -> list[Work]:
+    def _foreseeable(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """The work whose follow-up bytes can be forecast. The rest is answered with its error here,
         so that a failing forecast costs nobody else."""
         kept = []
         for work in waiting:
             try:
                 for number, bodies in work.offered:
-                    if not leads_nowhere(self.state, number):
-                        bytes_that_follow(self.state, number, bodies)
+                    if not has_no_side_effects(self.state, number):
+                        side_effect_bytes(self.state, number, bodies)
             except PenstockError as refusal:
                 _reply(work.reply, None, refusal)
             except Exception as failure:  # noqa: BLE001
@@ -406,31 +414,33 @@ class Shard:
                 kept.append(work)
         return kept
 
-    def _leads_nowhere(self, waiting: Sequence[Work]) -> bool:
+    def _has_no_side_effects(self, waiting: Sequence[ShardRequest]) -> bool:
         """Whether what waits is publishes that write nothing but their own events, and
         acknowledgements that none of what may leave with them moves."""
         if self._woken:
             return False
         for work in waiting:
             match work:
-                case PublishBatches(number) | Do(number, Ack() | AckPrevious()):
-                    if not leads_nowhere(self.state, number):
+                case PublishBatches(number) | RunCommand(number, Ack() | AckPrevious()):
+                    if not has_no_side_effects(self.state, number):
                         return False
                 case _:
                     return False
         return True
 
-    def _without_room(self, waiting: Sequence[Work], failure: StorageFailed) -> list[Work]:
+    def _without_room(
+        self, waiting: Sequence[ShardRequest], failure: StorageFailed
+    ) -> list[ShardRequest]:
         """The work that needs next to no room on disk; the rest is refused with ``failure``."""
-        kept: list[Work] = []
+        kept: list[ShardRequest] = []
         ids: Counter[int] = Counter()
         for i, work in enumerate(waiting):
-            if not _size(work):
+            if not size_of(work):
                 kept.append(work)
             elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
                 _reply(work.reply, None, failure)
             # an earlier publish may be what makes this one write
-            elif any(not _size(before) for before in kept):
+            elif any(not size_of(before) for before in kept):
                 self._waiting = [*waiting[i:], *self._waiting]
                 self._rouse()
                 break
@@ -445,33 +455,37 @@ class Shard:
         ids[work.number] += work.digest.count
         return writes_nothing(self.state, work.number, work.digest, work.bodies, before)
 
-    def _follows(self, waiting: Sequence[Work]) -> int:
+    def _follows(self, waiting: Sequence[ShardRequest]) -> int:
         """Bytes of what is copied or moves because of what waits, or because it is time."""
-        numbers = {*self._woken, *(work.number for work in waiting if isinstance(work, Do))}
+        numbers = {*self._woken, *(work.number for work in waiting if isinstance(work, RunCommand))}
         size = 0
         for work in waiting:
             for number, bodies in work.offered:
                 numbers.add(number)
-                size += bytes_that_follow(self.state, number, bodies)
+                size += side_effect_bytes(self.state, number, bodies)
         for work in waiting:
-            if isinstance(work, Act):
+            if isinstance(work, RunAction):
                 numbers |= set(self.state.channels if work.sweeps is None else work.sweeps)
         for number in numbers:
             size += self._owed_when_they_leave(number, waiting)
         return size + bytes_that_move(self.state, numbers, self._clock.now_us())
 
-    def _owed_when_they_leave(self, number: int, waiting: Sequence[Work]) -> int:
+    def _owed_when_they_leave(self, number: int, waiting: Sequence[ShardRequest]) -> int:
         channel = self.state.channels.get(number)
         if channel is None or not channel.state.unwritten:
             return 0
         leaves = any(
-            isinstance(work, Act)  # may attach, or end a subscription
-            or (isinstance(work, Do) and work.number == number and isinstance(work.command, Detach))
+            isinstance(work, RunAction)  # may attach, or end a subscription
+            or (
+                isinstance(work, RunCommand)
+                and work.number == number
+                and isinstance(work.command, Detach)
+            )
             for work in waiting
         )
         return bytes_to_secure(self.state, number) if leaves or channel.state.has_left else 0
 
-    async def _reserve_pages(self, waiting: Sequence[Work]) -> None:
+    async def _reserve_pages(self, waiting: Sequence[ShardRequest]) -> None:
         sizes: dict[int, list[int]] = {}
         for work in waiting:
             for number, bodies in work.offered:
@@ -511,7 +525,7 @@ class Shard:
             elif channel.has_offers and (self._has_room or not channel.state.overdue):
                 self.wake(number)  # otherwise the next sweep does
 
-    async def _relay(self, number: int, channel: Channel) -> None:
+    async def _relay(self, number: int, channel: ChannelMachine) -> None:
         """Deliver events that are never stored, or have made room already, to connected clients
         with credit; then they are gone (SEM E8, T3). Passing events leave once they have reached
         everybody (SEM J4)."""
@@ -535,7 +549,7 @@ class Shard:
         return await self._dispatch.perform(number, channel, store, self, below)
 
 
-def _outcome(work: Work, group: Group) -> tuple[Any, BaseException | None]:
+def _outcome(work: ShardRequest, group: Group) -> tuple[Any, BaseException | None]:
     """The answer, or the error that it was refused with. An unexpected failure affects this work
     alone if nothing was applied yet. Otherwise it is raised, and the realm has to be recovered from
     disk."""
@@ -566,27 +580,12 @@ def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> Non
             _log.exception("answer.failed")
 
 
-def _sizes(waiting: Sequence[Work]) -> int:
+def _sizes(waiting: Sequence[ShardRequest]) -> int:
     size = 0
     for work in waiting:
         if isinstance(work, PublishBatches):  # the usual case, and few of these write much besides
             for body in work.bodies:
                 size += len(body.buffer)
         else:
-            size += _size(work)
+            size += size_of(work)
     return size
-
-
-def _size(work: Work) -> int:
-    if isinstance(work, Act):
-        return work.room
-    return sum(len(body.buffer) for _, bodies in work.offered for body in bodies)
-
-
-def _cut(waiting: list[Work], limit: int) -> tuple[list[Work], list[Work]]:
-    size = 0
-    for i, work in enumerate(waiting):
-        size += _size(work)
-        if size > limit:
-            return waiting[: max(i, 1)], waiting[max(i, 1) :]
-    return waiting, []

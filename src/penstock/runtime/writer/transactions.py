@@ -15,7 +15,7 @@ from penstock.core.vocabulary.messages import Digest
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.store.records import StagesCommitted, TransactionEnded
 from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.removals import Leaving, check_there, is_redrive, leave
+from penstock.runtime.writer.removals import Removal, check_there, is_redrive, leave
 from penstock.runtime.writer.requests import Reply
 from penstock.runtime.writer.schedules import waits
 from penstock.runtime.writer.shard import Shard
@@ -25,7 +25,7 @@ from penstock.runtime.writer.unit_of_work import Acknowledged, UnitOfWork, by_st
 Spans = tuple[tuple[int, Span], ...]
 
 
-class Part(Struct, frozen=True):
+class StorePart(Struct, frozen=True):
     """Events of a transaction for one store: batches, and batches that were staged before."""
 
     number: int
@@ -33,14 +33,14 @@ class Part(Struct, frozen=True):
     stages: Sequence[str] = ()
 
 
-class Commit(Struct):
+class PublishTransaction(Struct):
     transaction: str
-    parts: Sequence[Part]
+    parts: Sequence[StorePart]
     stages: Stages
     event_bytes_max: int
     publisher: str = ""
     reply: Reply | None = None
-    leaving: Sequence[Leaving] = ()
+    leaving: Sequence[Removal] = ()
 
     @property
     def offered(self) -> Sequence[tuple[int, Sequence[Body]]]:
@@ -86,7 +86,7 @@ class Commit(Struct):
         }
 
 
-class CommitStagedParts(Struct):
+class PublishStagedParts(Struct):
     """Publish what was staged for several stores, in one step and once in the realm (SEM X3)."""
 
     parts: Sequence[tuple[int, Sequence[str]]]
@@ -157,7 +157,7 @@ class CommitStagedParts(Struct):
         )
 
 
-class Transactions:
+class TransactionOperations:
     """The realm's operations on transactions."""
 
     def __init__(self, shard: Shard, stages: Stages, event_bytes_max: int) -> None:
@@ -184,17 +184,17 @@ class Transactions:
     def commit(
         self,
         transaction: str,
-        parts: Sequence[Part],
+        parts: Sequence[StorePart],
         reply: Reply,
         publisher: str = "",
         *,
-        leaving: Sequence[Leaving] = (),
+        leaving: Sequence[Removal] = (),
     ) -> None:
         """Publish the events of a transaction in one step, in which others may leave; ``reply``
         gets their ids by store."""
         limit = self._event_bytes_max
         self._shard.submit(
-            Commit(transaction, parts, self._stages, limit, publisher, reply, leaving)
+            PublishTransaction(transaction, parts, self._stages, limit, publisher, reply, leaving)
         )
 
     def commit_staged(
@@ -208,7 +208,7 @@ class Transactions:
         """Publish what was staged for several stores in one step; ``reply`` gets their ids by
         store, the same ones for the same ``producer`` and ``sequence``."""
         limit = self._event_bytes_max
-        work = CommitStagedParts(parts, self._stages, producer, sequence, limit, publisher, reply)
+        work = PublishStagedParts(parts, self._stages, producer, sequence, limit, publisher, reply)
         self._shard.submit(work)
 
     async def publish_and_acknowledge(

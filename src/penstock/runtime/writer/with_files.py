@@ -13,7 +13,7 @@ from penstock.runtime.writer.shard import Shard
 _NOT_OPEN: Final = object()
 
 
-async def act_reading(
+async def with_open_files(
     shard: Shard,
     files: OpenFiles,
     number: int,

@@ -25,9 +25,9 @@ from penstock.core.vocabulary.errors import (
     NewerFormat,
     StorageFailed,
 )
-from penstock.core.vocabulary.ports import Clock, Offload, Record
+from penstock.core.vocabulary.ports import Clock, Offload, VersionedRecord
 from penstock.storage.audit_file import NAMES as AUDIT_LOGS
-from penstock.storage.disk import Disk, Entry, LockHeld, make_directories
+from penstock.storage.disk import DirectoryEntry, Disk, LockHeld, make_directories
 from penstock.storage.embedded.blobs import FileBlobs
 from penstock.storage.embedded.frames import DIRECTORY_FORMAT
 from penstock.storage.embedded.journal import FileJournal, JournalLimits
@@ -203,11 +203,11 @@ def _upgrade(root: str, records: RecordFiles) -> None:
         records.store(_FORMAT_KEY, _format_record(found.version + 1))
 
 
-def _format_record(version: int) -> Record:
-    return Record(version, b'{"format": %d}' % DIRECTORY_FORMAT)
+def _format_record(version: int) -> VersionedRecord:
+    return VersionedRecord(version, b'{"format": %d}' % DIRECTORY_FORMAT)
 
 
-def _entries(disk: Disk, path: str) -> list[Entry] | None:
+def _entries(disk: Disk, path: str) -> list[DirectoryEntry] | None:
     try:
         return disk.list(path or "/")
     except FileNotFoundError:

@@ -57,7 +57,7 @@ class BlockHeader(NamedTuple):
     checksum: int
 
 
-class Piece(NamedTuple):
+class JournalRange(NamedTuple):
     """A range of a journal file: one block, or unreadable bytes in place of one or more blocks."""
 
     seq: int
@@ -73,7 +73,7 @@ class Piece(NamedTuple):
 class Scan(NamedTuple):
     """The content of one file, in order."""
 
-    pieces: list[Piece]
+    pieces: list[JournalRange]
     end: int
     """Offset of the end of the last piece."""
     trailing: int
@@ -151,19 +151,21 @@ def is_whole(data: memoryview, at: int, header: BlockHeader) -> bool:
 def scan(data: bytes, identity: int, first: int) -> Scan:
     """Read all blocks in the bytes of a file; ``first`` is the sequence it should start with."""
     view = memoryview(data)
-    pieces: list[Piece] = []
+    pieces: list[JournalRange] = []
     at, expected, synced = FILE_HEADER_SIZE, first, 0
     while (found := _next_header(data, at, identity, expected)) is not None:
         start, header = found
         if start > at and header.seq > expected:
             count = header.seq - expected
-            pieces.append(Piece(expected, count, at, start, None, "the block header is damaged"))
+            pieces.append(
+                JournalRange(expected, count, at, start, None, "the block header is damaged")
+            )
         elif header.seq > expected:
             count = header.seq - expected
-            pieces.append(Piece(expected, count, at, at, None, "missing"))
+            pieces.append(JournalRange(expected, count, at, at, None, "missing"))
         end = min(start + padded(header.length), len(data))
         reason = "" if is_whole(view, start, header) else "the payload fails its checksum"
-        pieces.append(Piece(header.seq, 1, start, end, header, reason))
+        pieces.append(JournalRange(header.seq, 1, start, end, header, reason))
         synced = max(synced, header.synced)
         at, expected = end, header.seq + 1
     return Scan(pieces, at, _significant(view[at:]), synced)

@@ -28,7 +28,7 @@ from penstock.core.vocabulary.ports import (
     DamagedBlock,
     JournalInfo,
     Offload,
-    Record,
+    VersionedRecord,
 )
 from penstock.core.vocabulary.timings import Timings
 from penstock.storage.disk import Disk, write_all
@@ -44,7 +44,7 @@ from penstock.storage.embedded.frames import (
     padded,
     read_block_header,
 )
-from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.quarantine import QuarantineFolder
 from penstock.storage.embedded.records import RecordFiles, Unsettled
 from penstock.storage.embedded.recovery import (
     JournalFile,
@@ -128,7 +128,7 @@ class FileJournal:
         self._records = RecordFiles(disk, f"{root}/registry")
         self._changes = Changes("the journal accepts no more blocks after a failure", offload)
         self._syncs = Timings()
-        quarantine = Quarantine(disk, root)
+        quarantine = QuarantineFolder(disk, root)
         record, self._record_version = self._load_record(quarantine, identity)
         self._identity = record.id
         self._floor = record.floor
@@ -479,7 +479,7 @@ class FileJournal:
             raise StorageFailed(f"{file.path} could not be removed: {error}") from error
 
     def _load_record(
-        self, quarantine: Quarantine, identity: Callable[[], int]
+        self, quarantine: QuarantineFolder, identity: Callable[[], int]
     ) -> tuple[JournalRecord, int]:
         try:
             stored = self._records.load(RECORD_KEY)
@@ -497,14 +497,14 @@ class FileJournal:
             )
         floor = listed[0][0] - 1 if listed else 0
         record = JournalRecord(identity() if known is None else known, floor, 0)
-        self._records.store(RECORD_KEY, Record(1, msgspec.json.encode(record)))
+        self._records.store(RECORD_KEY, VersionedRecord(1, msgspec.json.encode(record)))
         return record, 1
 
     def _store_record(self, *, floor: int) -> None:
         record = JournalRecord(self._identity, floor, self._synced)
         version = self._record_version + 1
         try:
-            self._records.store(RECORD_KEY, Record(version, msgspec.json.encode(record)))
+            self._records.store(RECORD_KEY, VersionedRecord(version, msgspec.json.encode(record)))
         except Unsettled as error:
             self._changes.failed = f"the floor could not be synced: {error}"
             raise StorageFailed(self._changes.failed) from error

@@ -17,7 +17,7 @@ from penstock.storage.embedded.records import RecordFiles
 _FORMAT_KEY = "format"
 
 
-class Look(Struct, frozen=True, kw_only=True):
+class DirectoryInspection(Struct, frozen=True, kw_only=True):
     """The findings about a directory."""
 
     is_realm: bool
@@ -32,15 +32,17 @@ class Look(Struct, frozen=True, kw_only=True):
     """Description of the process that has it open; empty if none has."""
 
 
-def look_at(directory: Path) -> Look:
+def inspect_directory(directory: Path) -> DirectoryInspection:
     """Inspect a directory. Raises ``StorageFailed`` if it cannot be read."""
     try:
         names = sorted(entry.name for entry in os.scandir(directory))
         if "registry" not in names:
-            return Look(
+            return DirectoryInspection(
                 is_realm=False, others=tuple(name for name in names if name != "lost+found")
             )
-        return Look(is_realm=True, format=_format(directory), holder=_holder(directory / "LOCK"))
+        return DirectoryInspection(
+            is_realm=True, format=_format(directory), holder=_holder(directory / "LOCK")
+        )
     except OSError as error:
         raise StorageFailed(f"the data directory {directory} cannot be read: {error}") from error
 

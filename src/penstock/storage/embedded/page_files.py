@@ -13,9 +13,9 @@ from contextlib import suppress
 from xxhash import xxh3_64_intdigest
 
 from penstock.core.vocabulary.errors import Damaged, StorageFailed
-from penstock.core.vocabulary.ports import Buffer, DamagedBody, Place
-from penstock.storage.disk import Disk, Entry, make_directories
-from penstock.storage.embedded.quarantine import Quarantine
+from penstock.core.vocabulary.ports import Buffer, DamagedBody, PageSlot
+from penstock.storage.disk import DirectoryEntry, Disk, make_directories
+from penstock.storage.embedded.quarantine import QuarantineFolder
 
 ALIGNMENT = 8
 """Alignment of bodies in bytes: Arrow reads them in place and needs aligned buffers."""
@@ -31,7 +31,7 @@ def padded(size: int) -> int:
     return max(-(-size // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
 
 
-class Page:
+class PageFile:
     """One page file and the bodies in it."""
 
     __slots__ = ("bodies", "end", "file", "keep", "number", "path", "size", "used")
@@ -53,16 +53,16 @@ class Page:
     def fits(self, size: int) -> bool:
         return self.end + padded(size) <= self.size
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: PageSlot) -> bool:
         return place.offset in self.bodies
 
-    def take(self, place: Place) -> None:
+    def take(self, place: PageSlot) -> None:
         if place.offset not in self.bodies:
             self.bodies[place.offset] = place.size
             self.used += place.size
         self.end = max(self.end, place.offset + padded(place.size))
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: PageSlot) -> None:
         self.used -= self.bodies.pop(place.offset, 0)
 
 
@@ -73,13 +73,13 @@ class PageFiles:
         self._root = root
         self._directory = f"{root}/pages"
         self._disk = disk
-        self._quarantine = Quarantine(disk, root)
-        self._mapped: OrderedDict[Page, memoryview] = OrderedDict()
+        self._quarantine = QuarantineFolder(disk, root)
+        self._mapped: OrderedDict[PageFile, memoryview] = OrderedDict()
 
     def path(self, channel: int, number: int) -> str:
         return f"{self._directory}/{channel}/{number:04}{_PAGE}"
 
-    def found(self) -> Iterator[tuple[int, list[Page], int]]:
+    def found(self) -> Iterator[tuple[int, list[PageFile], int]]:
         """Each channel with files: its number, its pages in order, the highest number seen.
 
         Files and directories with other names are ignored.
@@ -96,17 +96,17 @@ class PageFiles:
                 highest = max(highest, int(stem))
                 if entry.name.endswith(_PAGE):
                     path = f"{self._directory}/{directory.name}/{entry.name}"
-                    pages.append(Page(path, int(stem), entry.size))
+                    pages.append(PageFile(path, int(stem), entry.size))
             yield channel, sorted(pages, key=lambda page: page.number), highest
 
-    def make(self, channel: int, sizes: Mapping[int, int]) -> list[Page]:
+    def make(self, channel: int, sizes: Mapping[int, int]) -> list[PageFile]:
         """Make pages with these sizes by page number, and sync their names; all of them or none."""
-        made: list[Page] = []
+        made: list[PageFile] = []
         directory = f"{self._directory}/{channel}"
         try:
             make_directories(self._disk, directory, self._root)
             for number, size in sizes.items():
-                page = Page(self.path(channel, number), number, size)
+                page = PageFile(self.path(channel, number), number, size)
                 file = self._disk.open(page.path, create=True)
                 made.append(page)
                 try:
@@ -124,7 +124,7 @@ class PageFiles:
             raise StorageFailed(f"{directory}: no room for {wanted} bytes: {error}") from error
         return made
 
-    def write(self, page: Page, chunks: Sequence[Buffer], offset: int) -> None:
+    def write(self, page: PageFile, chunks: Sequence[Buffer], offset: int) -> None:
         try:
             if page.file is None:
                 page.file = self._disk.open(page.path)
@@ -132,7 +132,7 @@ class PageFiles:
         except OSError as error:
             raise StorageFailed(f"{page.path} could not be written: {error}") from error
 
-    def sync(self, page: Page) -> None:
+    def sync(self, page: PageFile) -> None:
         if page.file is None:
             return  # never written, or removed since
         try:
@@ -140,7 +140,7 @@ class PageFiles:
         except OSError as error:
             raise StorageFailed(f"{page.path} could not be synced: {error}") from error
 
-    def sync_all(self, pages: Iterable[Page]) -> None:
+    def sync_all(self, pages: Iterable[PageFile]) -> None:
         """Sync what an earlier process wrote to these pages.
 
         A page that cannot be opened is skipped; a check will report it as damaged.
@@ -151,13 +151,13 @@ class PageFiles:
             self.sync(page)
             self.close([page])
 
-    def close(self, pages: Iterable[Page]) -> None:
+    def close(self, pages: Iterable[PageFile]) -> None:
         for page in pages:
             if page.file is not None:
                 self._disk.close(page.file)
                 page.file = None
 
-    def view(self, page: Page, place: Place) -> memoryview:
+    def view(self, page: PageFile, place: PageSlot) -> memoryview:
         """The mapped bytes of a place. Raises ``Damaged`` if the file is too short."""
         whole = self._mapped.get(page)
         if whole is None:
@@ -171,12 +171,12 @@ class PageFiles:
             raise Damaged(f"{page.path} ends at byte {len(whole)}, before the body at its {end}")
         return whole[place.offset : end]
 
-    def unmap(self, page: Page) -> None:
+    def unmap(self, page: PageFile) -> None:
         """Drop the mapping. Views that were given out keep it alive."""
         self._mapped.pop(page, None)
 
     def damaged(
-        self, channel: int, number: int, page: Page | None, places: Sequence[Place]
+        self, channel: int, number: int, page: PageFile | None, places: Sequence[PageSlot]
     ) -> list[DamagedBody]:
         """Check bodies of one page and copy those with a wrong checksum to quarantine.
 
@@ -195,7 +195,7 @@ class PageFiles:
             self._disk.close(file)
         return [_damaged(path, place, reason) for place, reason in checked if reason]
 
-    def remove(self, page: Page, *, keep: bool = False) -> None:
+    def remove(self, page: PageFile, *, keep: bool = False) -> None:
         """Delete the file, or rename it to ``.kept`` if it may hold bodies of lost facts."""
         self.close([page])
         try:
@@ -209,7 +209,7 @@ class PageFiles:
         except OSError as error:
             raise StorageFailed(f"{page.path} could not be removed: {error}") from error
 
-    def remove_all(self, channel: int, pages: Sequence[Page]) -> None:
+    def remove_all(self, channel: int, pages: Sequence[PageFile]) -> None:
         """Remove pages and the channel's directory, unless other files are left in it."""
         for page in pages:
             self.remove(page)
@@ -224,13 +224,13 @@ class PageFiles:
 
     # Inside
 
-    def _list(self, path: str) -> list[Entry]:
+    def _list(self, path: str) -> list[DirectoryEntry]:
         try:
             return self._disk.list(path)
         except FileNotFoundError:
             return []
 
-    def _map(self, page: Page) -> memoryview:
+    def _map(self, page: PageFile) -> memoryview:
         try:
             file = self._disk.open(page.path)
             try:
@@ -240,7 +240,7 @@ class PageFiles:
         except OSError as error:
             raise Damaged(f"{page.path} cannot be mapped: {error}") from error
 
-    def _fault(self, file: int, channel: int, place: Place) -> str:
+    def _fault(self, file: int, channel: int, place: PageSlot) -> str:
         """What is wrong with a body; empty if it is intact."""
         try:
             content = self._disk.pread(file, place.size, place.offset)
@@ -259,6 +259,6 @@ class PageFiles:
             return f"{reason}; it could not be copied to quarantine: {error}"
 
 
-def _damaged(path: str, place: Place, reason: str) -> DamagedBody:
+def _damaged(path: str, place: PageSlot, reason: str) -> DamagedBody:
     where = f"{path} bytes {place.offset}-{place.offset + place.size}"
     return DamagedBody(place, where, reason)

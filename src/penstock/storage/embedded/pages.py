@@ -14,10 +14,10 @@ from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
 from penstock.core.vocabulary.errors import Damaged, StorageFailed
-from penstock.core.vocabulary.ports import Buffer, Clock, DamagedBody, Offload, PagesInfo, Place
+from penstock.core.vocabulary.ports import Buffer, Clock, DamagedBody, Offload, PagesInfo, PageSlot
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.changes import Changes
-from penstock.storage.embedded.page_files import Page, PageFiles, padded
+from penstock.storage.embedded.page_files import PageFile, PageFiles, padded
 
 
 class PageLimits(Struct, frozen=True, kw_only=True):
@@ -32,8 +32,8 @@ class PageLimits(Struct, frozen=True, kw_only=True):
 
 
 class _Body(NamedTuple):
-    page: Page
-    place: Place
+    page: PageFile
+    place: PageSlot
     content: Buffer
 
 
@@ -44,7 +44,7 @@ class _Channel:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.pages: list[Page] = []
+        self.pages: list[PageFile] = []
         self.at = 0
         self.numbered = 0
         """The highest page number used so far."""
@@ -53,12 +53,12 @@ class _Channel:
     def size(self) -> int:
         return sum(page.size for page in self.pages)
 
-    def page(self, number: int) -> Page | None:
+    def page(self, number: int) -> PageFile | None:
         at = bisect_left(self.pages, number, key=lambda page: page.number)
         found = at < len(self.pages) and self.pages[at].number == number
         return self.pages[at] if found else None
 
-    def remove(self, page: Page) -> None:
+    def remove(self, page: PageFile) -> None:
         index = self.pages.index(page)
         assert index < self.at, "a page with room stays"
         del self.pages[index]
@@ -89,7 +89,7 @@ class FilePages:
         self._restored = False
         self._sync_us = 0.0
         self._pending: list[_Body] = []
-        self._unsynced: dict[Page, None] = {}
+        self._unsynced: dict[PageFile, None] = {}
         self._channels: dict[int, _Channel] = {}
         for number, pages, highest in self._files.found():
             channel = self._channels[number] = _Channel(number)
@@ -109,13 +109,13 @@ class FilePages:
         if not wanted:
             return
         held.numbered += len(wanted)  # even if this fails: no number is used twice
-        made: list[Page] = []
+        made: list[PageFile] = []
         await self._changes.make(
             lambda: made.extend(self._files.make(channel, wanted)), inline=False
         )
         held.pages.extend(made)
 
-    def allocate(self, channel: int, body: Buffer) -> Place:
+    def allocate(self, channel: int, body: Buffer) -> PageSlot:
         """See :meth:`penstock.core.vocabulary.ports.Pages.allocate`."""
         self._changes.check_idle()
         size = memoryview(body).nbytes
@@ -125,7 +125,7 @@ class FilePages:
         assert held, f"no room was reserved for a body of {size} bytes"
         assert held.at < len(held.pages), f"no room was reserved for a body of {size} bytes"
         page = held.pages[held.at]
-        place = Place(page.number, page.end, size, xxh3_64_intdigest(body))
+        place = PageSlot(page.number, page.end, size, xxh3_64_intdigest(body))
         page.take(place)
         self._pending.append(_Body(page, place, body))
         return place
@@ -154,14 +154,14 @@ class FilePages:
 
     # Reading
 
-    def view(self, channel: int, place: Place) -> memoryview:
+    def view(self, channel: int, place: PageSlot) -> memoryview:
         """See :meth:`penstock.core.vocabulary.ports.Pages.view`."""
         page = self._page(channel, place)
         if page is None:
             raise Damaged(f"{self._files.path(channel, place.page)} is not there")
         return self._files.view(page, place)
 
-    async def check(self, channel: int, places: Sequence[Place]) -> list[DamagedBody]:
+    async def check(self, channel: int, places: Sequence[PageSlot]) -> list[DamagedBody]:
         """See :meth:`penstock.core.vocabulary.ports.Pages.check`. A copy goes to ``quarantine``."""
         found: list[DamagedBody] = []
 
@@ -183,7 +183,7 @@ class FilePages:
     # Going
 
     async def restore(
-        self, in_use: Mapping[int, Sequence[Place]], *, keep_rest: bool = False
+        self, in_use: Mapping[int, Sequence[PageSlot]], *, keep_rest: bool = False
     ) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Pages.restore`.
 
@@ -205,7 +205,7 @@ class FilePages:
         await self._changes.make(settle, inline=False)
         self._restored = True
 
-    async def release(self, channel: int, places: Sequence[Place]) -> None:
+    async def release(self, channel: int, places: Sequence[PageSlot]) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Pages.release`."""
         self._changes.check()
         held = self._channels.get(channel)
@@ -219,7 +219,7 @@ class FilePages:
         free = [page for page in held.pages[: held.at] if not page.bodies]
         if not free:
             return
-        gone: list[Page] = []
+        gone: list[PageFile] = []
 
         def remove() -> None:
             for page in free:
@@ -261,7 +261,7 @@ class FilePages:
 
     # Inside
 
-    def _page(self, channel: int, place: Place) -> Page | None:
+    def _page(self, channel: int, place: PageSlot) -> PageFile | None:
         held = self._channels.get(channel)
         return held.page(place.page) if held else None
 
@@ -300,7 +300,7 @@ class FilePages:
             held.at = len(held.pages) - 1
 
     def _write(self, bodies: Sequence[_Body]) -> None:
-        by_page: dict[Page, list[_Body]] = {}
+        by_page: dict[PageFile, list[_Body]] = {}
         for body in bodies:
             by_page.setdefault(body.page, []).append(body)
         for page, group in by_page.items():

@@ -11,7 +11,7 @@ _NAME_MAX: Final = 230
 """Characters of a file name before a number is appended; most file systems allow 255."""
 
 
-class Quarantine:
+class QuarantineFolder:
     """The directory ``quarantine`` of a data directory, made on first use."""
 
     __slots__ = ("_disk", "_path", "_root")

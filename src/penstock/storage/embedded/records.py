@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from xxhash import xxh3_64_intdigest
 
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument
-from penstock.core.vocabulary.ports import Record
+from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.storage.disk import Disk, read_all, write_all
 
 _HEAD = struct.Struct("<8sQQQ")
@@ -21,12 +21,12 @@ KEY_LENGTH_MAX = 240
 """Most characters of a key after escaping, with ``/`` written as ``%2F`` and so on."""
 
 
-def encode_record(record: Record) -> bytes:
+def encode_record(record: VersionedRecord) -> bytes:
     fields = _HEAD.pack(_MAGIC, record.version, len(record.value), 0)[:-8]
     return fields + xxh3_64_intdigest(fields + record.value).to_bytes(8, "little") + record.value
 
 
-def decode_record(stored: bytes, where: str) -> Record:
+def decode_record(stored: bytes, where: str) -> VersionedRecord:
     """Decode a record. Raises ``Damaged``, naming ``where``, if it is incomplete or damaged."""
     if len(stored) < _HEAD.size:
         raise Damaged(f"{where}: {len(stored)} bytes are too few for a record")
@@ -36,7 +36,7 @@ def decode_record(stored: bytes, where: str) -> Record:
         raise Damaged(f"{where}: not a whole record")
     if checksum != xxh3_64_intdigest(stored[: _HEAD.size - 8] + value):
         raise Damaged(f"{where}: the record fails its checksum")
-    return Record(version, value)
+    return VersionedRecord(version, value)
 
 
 def record_name(key: str) -> str:
@@ -80,7 +80,7 @@ class RecordFiles:
         """The bytes of the file, unchecked. ``FileNotFoundError`` if there is none."""
         return read_all(self._disk, self.where(key))
 
-    def load(self, key: str) -> Record | None:
+    def load(self, key: str) -> VersionedRecord | None:
         """The record, or ``None`` if there is none. Raises ``Damaged``."""
         try:
             stored = self.raw(key)
@@ -88,7 +88,7 @@ class RecordFiles:
             return None
         return decode_record(stored, self.where(key))
 
-    def store(self, key: str, record: Record) -> None:
+    def store(self, key: str, record: VersionedRecord) -> None:
         """Replace the record, synced on return.
 
         ``OSError`` before the rename changes nothing. After :class:`Unsettled`, which follows the

@@ -21,12 +21,12 @@ from penstock.storage.embedded.frames import (
     BLOCK_HEADER_SIZE,
     FILE_HEADER_SIZE,
     BlockHeader,
-    Piece,
+    JournalRange,
     Scan,
     read_file_header,
     scan,
 )
-from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.quarantine import QuarantineFolder
 
 _RETRY_SIZE = 1 << 12
 _HEADER = "the block header is damaged"
@@ -66,7 +66,7 @@ class JournalFile:
         self.sizes.append(size)
 
 
-class Recovered(NamedTuple):
+class RecoveredJournal(NamedTuple):
     """The recovered journal, with a torn tail cut off."""
 
     files: list[JournalFile]
@@ -137,7 +137,13 @@ class Recovery:
     """Opens the files of one journal directory."""
 
     def __init__(
-        self, disk: Disk, path: str, quarantine: Quarantine, identity: int, floor: int, synced: int
+        self,
+        disk: Disk,
+        path: str,
+        quarantine: QuarantineFolder,
+        identity: int,
+        floor: int,
+        synced: int,
     ) -> None:
         self._disk = disk
         self._path = path
@@ -153,7 +159,7 @@ class Recovery:
         self._cut = 0
         self._roll = False
 
-    def run(self) -> Recovered:
+    def run(self) -> RecoveredJournal:
         """Read all files. Raises ``OSError`` if one cannot be opened or cut."""
         self._drop_trimmed()
         listed = journal_files(self._disk, self._path)
@@ -171,7 +177,9 @@ class Recovery:
             self._write_again(self._files[-1])
         self._note_lost_tail()
         damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > self._floor]
-        return Recovered(self._files, damage, self._tail, self._previous, self._cut, self._roll)
+        return RecoveredJournal(
+            self._files, damage, self._tail, self._previous, self._cut, self._roll
+        )
 
     def _write_again(self, file: JournalFile) -> None:
         """Write again and sync the blocks that are not known to be on disk.
@@ -206,7 +214,7 @@ class Recovery:
         """Read one file; ``limit`` is the first sequence of the next file, if there is one."""
         file = candidate.file
         if file.first > self._tail + 1:
-            gap = Piece(self._tail + 1, file.first - self._tail - 1, 0, 0, None, "missing")
+            gap = JournalRange(self._tail + 1, file.first - self._tail - 1, 0, 0, None, "missing")
             self._report(gap, where=f"{self._path}: no file has these blocks", data=b"")
             self._previous = candidate.start
         if not candidate.is_known and not self._is_worth_keeping(candidate, limit):
@@ -259,7 +267,7 @@ class Recovery:
         known = self._known if limit is None else limit - 1
         if known > self._tail:
             end = at + candidate.found.trailing
-            hurt = Piece(self._tail + 1, known - self._tail, at, end, None, _HEADER)
+            hurt = JournalRange(self._tail + 1, known - self._tail, at, end, None, _HEADER)
             self._keep(candidate, hurt, _HEADER)
         else:
             self._cut_bytes(candidate, at, is_last=limit is None)
@@ -269,7 +277,7 @@ class Recovery:
             return ""
         return f"it does not follow block {header.seq - 1}: the hash chain is broken"
 
-    def _keep(self, candidate: _Candidate, piece: Piece, reason: str) -> None:
+    def _keep(self, candidate: _Candidate, piece: JournalRange, reason: str) -> None:
         if reason:
             where = f"{candidate.file.path} bytes {piece.start}-{piece.end}"
             self._report(piece._replace(reason=reason), where=where, data=candidate.data)
@@ -281,7 +289,7 @@ class Recovery:
         self._previous = piece.header.checksum if piece.header is not None else 0
         self._roll = bool(reason)
 
-    def _report(self, piece: Piece, *, where: str, data: bytes) -> None:
+    def _report(self, piece: JournalRange, *, where: str, data: bytes) -> None:
         hurt = data[piece.start : piece.end]
         if hurt:
             self._quarantine.keep(f"journal-{piece.seq:020d}.block", hurt)
@@ -290,7 +298,7 @@ class Recovery:
         )
         self._tail = max(self._tail, piece.seq + piece.span - 1)
 
-    def _cut_at(self, candidate: _Candidate, piece: Piece, reason: str) -> None:
+    def _cut_at(self, candidate: _Candidate, piece: JournalRange, reason: str) -> None:
         """Cut off a block that was never acknowledged, and everything after it (SEM S1)."""
         if piece.seq <= self._known:
             known = piece._replace(span=self._known - piece.seq + 1)
@@ -312,6 +320,6 @@ class Recovery:
     def _note_lost_tail(self) -> None:
         """Report blocks that are known to have been on disk but are missing completely."""
         if self._known > self._tail:
-            lost = Piece(self._tail + 1, self._known - self._tail, 0, 0, None, "missing")
+            lost = JournalRange(self._tail + 1, self._known - self._tail, 0, 0, None, "missing")
             self._report(lost, where=f"{self._path}: the end of the newest file", data=b"")
             self._previous, self._roll = 0, True

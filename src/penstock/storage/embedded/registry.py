@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.core.vocabulary.errors import Conflict, Damaged, StorageFailed
-from penstock.core.vocabulary.ports import Change, Offload, Record
+from penstock.core.vocabulary.ports import Change, Offload, VersionedRecord
 from penstock.storage.disk import Disk
 from penstock.storage.embedded.journal import RECORD_KEY
-from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.quarantine import QuarantineFolder
 from penstock.storage.embedded.records import RecordFiles, Unsettled, record_name
 from penstock.storage.watching import Watches
 
@@ -25,16 +25,16 @@ class FileRegistry:
     def __init__(self, root: str, *, disk: Disk, offload: Offload) -> None:
         self._offload = offload
         self._files = RecordFiles(disk, f"{root}/registry")
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, VersionedRecord] = {}
         self._damaged: dict[str, str] = {}
         self._watches = Watches()
         self._writing = threading.Lock()  # a cancelled change may still be in its thread
         self._failed = ""
         self._files.remove_leftovers()
         for key in self._files.all_keys():
-            self._read(key, Quarantine(disk, root))
+            self._read(key, QuarantineFolder(disk, root))
 
-    async def get(self, key: str) -> Record | None:
+    async def get(self, key: str) -> VersionedRecord | None:
         """The record under ``key``. Raises ``Damaged`` if its file fails its checksum."""
         self._check_whole(key)
         return self._records.get(key)
@@ -71,7 +71,7 @@ class FileRegistry:
         """Changes made through this registry. A slow watcher may miss intermediate records."""
         return self._watches.add(prefix)
 
-    def _read(self, key: str, quarantine: Quarantine) -> None:
+    def _read(self, key: str, quarantine: QuarantineFolder) -> None:
         if key == RECORD_KEY:
             return
         try:
@@ -83,10 +83,10 @@ class FileRegistry:
             assert record is not None, "it was just listed"
             self._records[key] = record
 
-    def _change(self, key: str, expected: int, value: bytes) -> Record:
+    def _change(self, key: str, expected: int, value: bytes) -> VersionedRecord:
         with self._writing:
             version = self._checked(key, expected)
-            record = Record(version + 1, bytes(value))
+            record = VersionedRecord(version + 1, bytes(value))
             with self._explained(key, "written"):
                 self._files.store(key, record)
             self._records[key] = record

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.core.vocabulary.errors import Damaged, DataDirectoryInUse, InvalidArgument
-from penstock.core.vocabulary.ports import Record
+from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.storage.disk import Disk, LockHeld
 from penstock.storage.embedded.frames import DIRECTORY_FORMAT
-from penstock.storage.embedded.quarantine import Quarantine
+from penstock.storage.embedded.quarantine import QuarantineFolder
 from penstock.storage.embedded.records import RecordFiles, record_name
 from penstock.storage.embedded.recovery import identity_in
 
@@ -64,12 +64,12 @@ def _mend_format(disk: Disk, root: str, records: RecordFiles) -> str:
         kept = "nowhere: it was already missing"
     except Damaged:
         damaged = records.raw(_FORMAT_KEY)
-        kept = Quarantine(disk, root).keep("registry-format.record", damaged)
+        kept = QuarantineFolder(disk, root).keep("registry-format.record", damaged)
     if identity_in(disk, f"{root}/journal") is None:
         raise Damaged(
             f"{root}: no complete journal file tells the format; restore registry/ from a copy"
         )
-    records.store(_FORMAT_KEY, Record(1, b'{"format": %d}' % DIRECTORY_FORMAT))
+    records.store(_FORMAT_KEY, VersionedRecord(1, b'{"format": %d}' % DIRECTORY_FORMAT))
     return kept
 
 
@@ -85,7 +85,7 @@ def remove_damaged_records(disk: Disk, root: str) -> list[str]:
             records.load(key)
         except Damaged:
             name = f"registry-{record_name(key)[:200]}.record"
-            Quarantine(disk, root).keep(name, records.raw(key))
+            QuarantineFolder(disk, root).keep(name, records.raw(key))
             disk.unlink(records.where(key))
             removed.append(key)
     if removed:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from penstock.core.vocabulary.errors import Conflict, InvalidArgument
-from penstock.core.vocabulary.ports import Change, Record
+from penstock.core.vocabulary.ports import Change, VersionedRecord
 from penstock.storage.jetstream.connection import (
     UNDER_WAY_MAX,
     JetStreamRefusal,
@@ -36,7 +36,7 @@ class _KeyState(NamedTuple):
     """What a key holds, and since which change of the bucket."""
 
     revision: int
-    record: Record | None
+    record: VersionedRecord | None
     written_as: str = ""
     """Tells this change from any other."""
 
@@ -73,12 +73,12 @@ class BucketRegistry:
                 break
         return self
 
-    async def get(self, key: str) -> Record | None:
+    async def get(self, key: str) -> VersionedRecord | None:
         return (await self._held(key)).record
 
     async def cas(self, key: str, expected: int, value: bytes) -> int:
         """See :meth:`penstock.core.vocabulary.ports.Registry.cas`."""
-        record = Record(expected + 1, bytes(value))
+        record = VersionedRecord(expected + 1, bytes(value))
         await self._change(key, expected, record)
         return record.version
 
@@ -103,7 +103,7 @@ class BucketRegistry:
         """See :meth:`penstock.core.vocabulary.ports.Registry.watch`."""
         return self._watches.add(prefix)
 
-    async def _change(self, key: str, expected: int, record: Record | None) -> int:
+    async def _change(self, key: str, expected: int, record: VersionedRecord | None) -> int:
         """Store a record, or a marker that there is none; gives the bucket's count of it."""
         held = await self._held_at(key, expected)
         if record is None and held.record is None:
@@ -153,7 +153,7 @@ class BucketRegistry:
         record = _record(message.data, message.headers or {})
         self._note(self._key(message.subject), message.metadata.sequence.stream, record)
 
-    def _note(self, key: str, revision: int, record: Record | None) -> int:
+    def _note(self, key: str, revision: int, record: VersionedRecord | None) -> int:
         if revision > self._noted.get(key, 0):
             self._noted[key] = revision
             self._watches.note(key, record)
@@ -176,8 +176,8 @@ def unescape_key(escaped: str) -> str:
     return unquote(escaped.replace("=", "%"))
 
 
-def _record(data: bytes, headers: Mapping[str, str]) -> Record | None:
+def _record(data: bytes, headers: Mapping[str, str]) -> VersionedRecord | None:
     if headers.get(_OPERATION) == _DELETED:
         return None
     (version,) = _VERSION.unpack_from(data)
-    return Record(version, data[_VERSION.size :])
+    return VersionedRecord(version, data[_VERSION.size :])
