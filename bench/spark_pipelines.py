@@ -161,9 +161,9 @@ class PipelineWork:
 
     def _aggregation(self, events: DataFrame, folder: Path) -> Callable[[], int]:
         """The states of the keys; into files where the case has a target."""
-        from penstock.spark.pipelines.states import Rules, states
+        from penstock.spark.pipelines.states import StateRules, states
 
-        writer = states(events, Rules(key=("account",), deltas=True)).writeStream
+        writer = states(events, StateRules(key=("account",), deltas=True)).writeStream
         writer = writer.outputMode("update")
         if self._target:
             path = f"{folder}/rows"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.columns.events.batch import Int64s
-from penstock.columns.keys.key_retention import Newest, NewestFew
+from penstock.columns.keys.key_retention import NewestByKey, NewestFew
 from penstock.core.ids.id_lists import listed
 from penstock.core.ids.ids import IdSet, Span
 
@@ -18,7 +18,7 @@ def numbers(*values: int) -> Int64s:
 
 
 def test_one_id_a_slot_pushes_out_the_one_before() -> None:
-    newest = Newest()
+    newest = NewestByKey()
     newest.grow(1_000)
     newest.append(numbers(999, 3), numbers(0, 1))
 
@@ -30,7 +30,7 @@ def test_one_id_a_slot_pushes_out_the_one_before() -> None:
 
 
 def test_ids_that_are_gone_are_not_pushed_out() -> None:
-    newest = Newest()
+    newest = NewestByKey()
     newest.append(numbers(0, 1), numbers(0, 1))
     newest.doubt()
     newest.append(numbers(2), numbers(2))
@@ -64,7 +64,7 @@ def test_after_a_doubt_a_full_slot_is_checked() -> None:
 
 def test_pruning_keeps_what_lives_and_moves_it_up() -> None:
     live = IdSet([Span(5, 6)])
-    for newest in (Newest(), NewestFew(2)):
+    for newest in (NewestByKey(), NewestFew(2)):
         newest.grow(2)
         newest.append(numbers(0, 1), numbers(4, 5))
 
@@ -76,7 +76,7 @@ def test_pruning_keeps_what_lives_and_moves_it_up() -> None:
 @given(st.lists(st.integers(1, 600) | st.integers(1, 1 << 20), min_size=70, max_size=200))
 def test_what_is_written_down_at_once_is_what_the_core_would_write(gaps: list[int]) -> None:
     ids = np.cumsum(np.array(gaps, dtype=np.int64))
-    last, newest = np.arange(len(ids)), Newest()
+    last, newest = np.arange(len(ids)), NewestByKey()
     newest.grow(len(ids))
     newest.append(last, ids)
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.columns.schema.shapes import (
-    Growth,
     ListShape,
     Shape,
+    ShapeBuilder,
     Slot,
     StructShape,
     Unsupported,
@@ -57,7 +57,7 @@ def test_two_shapes_unite_only_without_loss(one: Shape, other: Shape, union: Sha
 
 
 def test_a_second_type_is_a_slot_of_its_own_with_a_free_name() -> None:
-    growth = Growth(struct(**{"a": "int8", "a::string": "bool"}))
+    growth = ShapeBuilder(struct(**{"a": "int8", "a::string": "bool"}))
     growth.place("a", "string")
 
     assert growth.shape.slots[-1] == Slot("a::string.2", "a", "string")
@@ -65,7 +65,7 @@ def test_a_second_type_is_a_slot_of_its_own_with_a_free_name() -> None:
 
 
 def test_growth_stops_at_the_limit_and_says_so() -> None:
-    growth = Growth(struct(a="int8"), limit=2)
+    growth = ShapeBuilder(struct(a="int8"), limit=2)
 
     assert growth.place("b", struct(x="int8", y="int8")) is None
     assert growth.place("b", struct(x="int8")) == 1

@@ -16,7 +16,12 @@ from penstock.columns.events.body import body_of
 from penstock.columns.events.check import check_body
 from penstock.columns.events.digest import digest
 from penstock.columns.events.event import Event
-from penstock.columns.events.single_event import form_of, one_row_in, one_row_of, row_of
+from penstock.columns.events.single_event import (
+    codec_in_message,
+    codec_of_schema,
+    encode_event,
+    trusted_codec_of,
+)
 from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, batch_bytes, batch_from, schema_bytes
 from penstock.columns.schema.layout import UTC_MICROSECONDS
 from penstock.core.vocabulary.errors import InvalidEvent
@@ -53,7 +58,7 @@ plain_events = st.builds(
 
 def written(event: Event) -> tuple[pa.RecordBatch, bytes]:
     """The batch of an event as Arrow makes it, and its message as the form makes it."""
-    found = row_of(event)
+    found = encode_event(event)
     assert found is not None, f"{event} is plain"
     return body_of([event]), found[1]
 
@@ -68,7 +73,7 @@ def test_a_plain_event_is_written_byte_for_byte_as_arrow_writes_it(event: Event)
 @given(plain_events)
 def test_what_is_recognised_has_the_digest_of_the_batch(event: Event) -> None:
     batch, message = written(event)
-    form = one_row_in(schema_bytes(batch.schema))
+    form = codec_in_message(schema_bytes(batch.schema))
     assert form is not None, "it was written by one"
 
     assert form.digest_of(message) == digest(batch_from(message, batch.schema), LIMIT)
@@ -78,7 +83,7 @@ def test_what_is_recognised_has_the_digest_of_the_batch(event: Event) -> None:
 def test_nothing_is_recognised_that_a_full_check_would_refuse(event: Event, data: Any) -> None:
     """Bytes are changed anywhere, as a hostile peer might; what is taken for sound must be."""
     batch, message = written(event)
-    form = one_row_of(batch.schema)
+    form = codec_of_schema(batch.schema)
     assert form is not None, "it was written by one"
     hurt = bytearray(message)
     places = data.draw(st.lists(st.integers(0, len(hurt) - 1), min_size=1, max_size=4))
@@ -102,7 +107,7 @@ def test_a_form_of_the_realm_has_numbers_of_every_kind(kind: str) -> None:
     columns = [pa.array([b"x"]), inner, pa.array([5], pa.int64()), inner]
     batch = pa.RecordBatch.from_arrays(columns, ["data", "headers", "ttl", "properties"])
 
-    form = form_of(batch.schema)
+    form = trusted_codec_of(batch.schema)
     made = None if form is None else form.made([b"x", 1, "x", 5, 1, "x"])
 
     assert made == (bytes(batch_bytes(batch)), replace(digest(batch, LIMIT), ttls=()))
@@ -110,7 +115,7 @@ def test_a_form_of_the_realm_has_numbers_of_every_kind(kind: str) -> None:
 
 def test_text_that_is_no_utf8_is_left_to_the_full_check() -> None:
     batch, message = written(Event(b"x", tag="word"))
-    form = one_row_of(batch.schema)
+    form = codec_of_schema(batch.schema)
     assert form is not None, "it was written by one"
 
     assert form.digest_of(message) is not None
@@ -122,8 +127,8 @@ def test_anything_else_takes_the_usual_way(what: str) -> None:
     event = Event(b"x", **SPECIAL[what])
     schema = body_of([event]).schema
 
-    assert row_of(event) is None
-    assert one_row_of(schema) is None or what in ("null",)
+    assert encode_event(event) is None
+    assert codec_of_schema(schema) is None or what in ("null",)
 
 
 def test_a_received_event_takes_the_usual_way() -> None:
@@ -132,37 +137,37 @@ def test_a_received_event_takes_the_usual_way() -> None:
 
     (event,) = EventBatch(stamp(body_of([Event(b"x", tag="t")]), Span(5, 6), 0))
 
-    assert row_of(event) is None
+    assert encode_event(event) is None
 
 
 def test_a_large_event_takes_the_usual_way() -> None:
-    assert row_of(Event(bytes(single_event.ROW_BYTES_MAX + 1))) is None
-    assert row_of(Event(bytes(single_event.ROW_BYTES_MAX))) is not None
+    assert encode_event(Event(bytes(single_event.ROW_BYTES_MAX + 1))) is None
+    assert encode_event(Event(bytes(single_event.ROW_BYTES_MAX))) is not None
 
 
 @pytest.mark.parametrize("value", [1 << 63, "\ud800"])
 def test_a_value_no_column_can_hold_is_refused_as_ever(value: Any) -> None:
-    row_of(Event(properties={"a": 1}))  # the form is known by then
-    row_of(Event(properties={"a": "text"}))
+    encode_event(Event(properties={"a": 1}))  # the form is known by then
+    encode_event(Event(properties={"a": "text"}))
 
-    assert row_of(Event(properties={"a": value})) is None
+    assert encode_event(Event(properties={"a": value})) is None
     with pytest.raises(InvalidEvent, match="property 'a'"):
         body_of([Event(properties={"a": value})])
 
 
 def test_a_property_name_no_event_may_have_is_refused() -> None:
     with pytest.raises(InvalidEvent, match="reserved"):
-        row_of(Event(properties={"$penstock": 1}))
+        encode_event(Event(properties={"$penstock": 1}))
 
 
 def test_forms_and_schemas_do_not_fill_memory() -> None:
-    form = one_row_of(pa.schema([("data", pa.binary())]))
+    form = codec_of_schema(pa.schema([("data", pa.binary())]))
     assert form is not None, "it is plain"
     for length in range(3 * single_event.FORMS_MAX):
         assert form.written([bytes(length)]) is not None
     for number in range(2 * single_event.SCHEMAS_MAX):
         properties = pa.struct([(f"p{number}", pa.int64())])
-        assert one_row_in(schema_bytes(pa.schema([("properties", properties)]))) is not None
+        assert codec_in_message(schema_bytes(pa.schema([("properties", properties)]))) is not None
 
     assert len(form._forms) <= single_event.FORMS_MAX
     assert len(single_event._by_schema) <= single_event.SCHEMAS_MAX
@@ -172,20 +177,20 @@ def test_a_schema_of_any_size_is_not_remembered() -> None:
     """Sixty-four of the largest frames would fill memory, and stay when their senders leave."""
     large = pa.schema([("data", pa.binary())], metadata={"x": "x" * SCHEMA_BYTES_KEPT_MAX})
 
-    assert one_row_in(schema_bytes(large)) is None
+    assert codec_in_message(schema_bytes(large)) is None
     assert all(len(message) <= SCHEMA_BYTES_KEPT_MAX for message in single_event._by_schema)
 
 
 def test_a_schema_no_body_has_has_no_form() -> None:
-    assert one_row_of(pa.schema([("data", pa.string())])) is None
-    assert one_row_of(pa.schema([("nonsense", pa.int64())])) is None
-    assert one_row_of(pa.schema([])) is None
-    assert one_row_of(pa.schema([("properties", pa.struct([("a", pa.int64())] * 2))])) is None
+    assert codec_of_schema(pa.schema([("data", pa.string())])) is None
+    assert codec_of_schema(pa.schema([("nonsense", pa.int64())])) is None
+    assert codec_of_schema(pa.schema([])) is None
+    assert codec_of_schema(pa.schema([("properties", pa.struct([("a", pa.int64())] * 2))])) is None
     names = [(f"p{number}", pa.int64()) for number in range(single_event.COLUMNS_MAX + 1)]
-    assert one_row_of(pa.schema([("properties", pa.struct(names))])) is None
+    assert codec_of_schema(pa.schema([("properties", pa.struct(names))])) is None
 
 
 def test_what_no_form_holds_has_none() -> None:
     for kind in (pa.list_(pa.int64()), pa.null(), pa.struct([]), pa.large_string()):
-        assert form_of(pa.schema([("properties", pa.struct([("a", kind)]))])) is None
-    assert form_of(pa.schema([])) is None
+        assert trusted_codec_of(pa.schema([("properties", pa.struct([("a", kind)]))])) is None
+    assert trusted_codec_of(pa.schema([])) is None

@@ -34,7 +34,7 @@ from penstock.wire.amqp.types import (
     Array,
     Byte,
     Described,
-    Float,
+    Float32,
     Int,
     Short,
     Symbol,
@@ -76,7 +76,7 @@ def _integers(kind: type[int]) -> list[Any]:
 GROUPS: Final[Sequence[Sequence[Any]]] = (
     *map(_integers, RANGES),
     (1.5, *FLOATS),
-    (Float(1.5), *map(Float, (-1.0, float("inf"), float("nan")))),
+    (Float32(1.5), *map(Float32, (-1.0, float("inf"), float("nan")))),
     (True, False),
     ("a", *TEXTS),
     (Symbol("a"), *(Symbol(text) for text in TEXTS if text.isascii())),

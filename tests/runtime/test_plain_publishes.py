@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
-from penstock.columns.events.single_event import one_row_of
+from penstock.columns.events.single_event import codec_of_schema
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.core.vocabulary.errors import EventTooLarge, PublishingPaused
 from penstock.core.vocabulary.identities import ChannelId
@@ -39,7 +39,7 @@ def bodies(events: Sequence[Event], *, parsed: bool) -> list[Body]:
     found = []
     for event in events:
         batch = body_of([event])
-        message, form = bytes(batch_bytes(batch)), one_row_of(batch.schema)
+        message, form = bytes(batch_bytes(batch)), codec_of_schema(batch.schema)
         digest = None if parsed or form is None else form.digest_of(message)
         known = batch if digest is None else None
         found.append(Body(message, known, schema_bytes(batch.schema), digest))

@@ -9,7 +9,7 @@ from typing import Final
 from pyarrow import fs
 
 from penstock.client.copies.copy_files import CopyResult
-from penstock.client.copies.object_store_uri import Place, place
+from penstock.client.copies.object_store_uri import CopyLocation, place
 from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.errors import InvalidArgument, StorageFailed
 from penstock.core.vocabulary.ports import Blobs
@@ -33,7 +33,7 @@ def copy_files(session: Session, uri: str, *, prune: bool = False) -> CopyResult
     return session.copy_files(blobs_at(uri, "--to"), prune=prune)
 
 
-def _check_no_realm(found: Place, what: str) -> None:
+def _check_no_realm(found: CopyLocation, what: str) -> None:
     """Refuse a realm's own data directory: a copy would overwrite or remove its files."""
     try:
         infos = found.files.get_file_info([found.path(name) for name in _OF_A_REALM])

@@ -48,9 +48,9 @@ def near(host: str) -> str:
 
 def native(place: Endpoint, timeout_s: float) -> PortAnswer:
     """Ping over the native protocol."""
-    from penstock.client.connection.ping import Ping
+    from penstock.client.connection.ping import PingProbe
 
-    ping = Ping()
+    ping = PingProbe()
     try:
         with closing(_connected(place, timeout_s)) as line:
             line.sendall(ping.request)

@@ -20,7 +20,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from penstock.client.copies.object_store_uri import Place, first_line, place, shown, without_secrets
+from penstock.client.copies.object_store_uri import (
+    CopyLocation,
+    first_line,
+    place,
+    shown,
+    without_secrets,
+)
 from penstock.columns.files.segments import SegmentBatch
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -61,7 +67,7 @@ class Copy:
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
-        self._place: Place | None = None
+        self._place: CopyLocation | None = None
         self._failed = ""
         self._until = 0.0
         self._warned = False
@@ -197,7 +203,7 @@ def ranges(places: Sequence[SegmentBatch]) -> Iterator[Range]:
         yield Range(first, end - first, batches)
 
 
-def _opened(found: Place, name: str) -> tuple[Any, int]:
+def _opened(found: CopyLocation, name: str) -> tuple[Any, int]:
     file = found.files.open_input_file(found.path(name))
     return file, file.size()
 

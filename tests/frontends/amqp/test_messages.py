@@ -20,7 +20,7 @@ from penstock.columns.events.event import Event
 from penstock.core.ids.ids import Span
 from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.outgoing import EncodedMessages
-from penstock.frontends.amqp.single_message import Lone
+from penstock.frontends.amqp.single_message import SingleMessages
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
@@ -41,7 +41,7 @@ from penstock.wire.amqp.types import (
     Byte,
     Char,
     Described,
-    Float,
+    Float32,
     Int,
     Short,
     Symbol,
@@ -133,7 +133,7 @@ APPLICATION = {
     "short": Short(-6),
     "int": Int(-7),
     "long": -8,
-    "float": Float(0.5),
+    "float": Float32(0.5),
     "double": 0.1,
     "char": Char("é"),
     "time": Timestamp(NOW_MS),
@@ -222,7 +222,7 @@ def test_application_properties_are_properties_of_their_types() -> None:
         "null": None,
         "time": datetime(2027, 1, 15, 8, tzinfo=UTC),
     }
-    kinds = stored(message(application={"i": Int(1), "f": Float(1.0)})).schema.field("properties")
+    kinds = stored(message(application={"i": Int(1), "f": Float32(1.0)})).schema.field("properties")
     assert str(kinds.type) == "struct<i: int32, f: float>"
 
 
@@ -331,7 +331,7 @@ def test_a_native_event_is_a_message_of_its_types() -> None:
             "i16": Short(2),
             "i32": Int(3),
             "i64": 4,
-            "f32": Float(0.5),
+            "f32": Float32(0.5),
             "f64": 0.1,
             "s": "x",
             "y": b"y",
@@ -413,7 +413,7 @@ def test_what_a_header_says_comes_out_as_it_was(
     raw = headed(*values)
     batch = stored(raw)
     if is_alone:
-        body = Lone().body(raw, NOW_MS, "")
+        body = SingleMessages().body(raw, NOW_MS, "")
         assert body is not None
         batch = stamp(body.batch, Span(0, 1), 0)
 

@@ -18,12 +18,12 @@ from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, batch_bytes, sche
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import EventTooLarge, PenstockError
 from penstock.frontends.amqp.incoming import batch_of, batches_of, row_of
-from penstock.frontends.amqp.single_message import DOUBTS_MAX, KINDS_MAX, Lone
+from penstock.frontends.amqp.single_message import DOUBTS_MAX, KINDS_MAX, SingleMessages
 from penstock.runtime.store.bodies import Body
 from penstock.wire.amqp.sections import DATA, VALUE, section
 from penstock.wire.amqp.types import (
     Byte,
-    Float,
+    Float32,
     Int,
     Short,
     Symbol,
@@ -51,7 +51,7 @@ PLAIN_VALUES = (
     st.booleans()
     | st.integers(-(1 << 63), (1 << 63) - 1)
     | st.floats()
-    | st.floats(width=32).map(Float)
+    | st.floats(width=32).map(Float32)
     | st.text(max_size=20)
     | st.binary(max_size=20)
     | st.integers(-(1 << 31), (1 << 31) - 1).map(Int)
@@ -113,7 +113,7 @@ containers = st.sampled_from(["", "me"])
 
 def body_of_one(raw: bytes, sender: str = "") -> Body | None:
     """The event of a message that is the first by its link."""
-    return Lone().body(raw, NOW_MS, sender)
+    return SingleMessages().body(raw, NOW_MS, sender)
 
 
 def whole(body: Body) -> Body:
@@ -173,7 +173,7 @@ one_programs = st.builds(
 
 @given(st.lists(one_programs | messages, min_size=2, max_size=12), containers)
 def test_messages_of_one_link_do_not_mix(raws: list[bytes], sender: str) -> None:
-    link = Lone()
+    link = SingleMessages()
 
     for raw in chain.from_iterable(zip(raws, raws, strict=True)):
         assert seen(link.body(raw, NOW_MS, sender)) == seen(body_of_one(raw, sender))
@@ -193,7 +193,7 @@ def parts(*datas: bytes) -> bytes:
     ids=["a time outside of the years", "nothing before the data", "nothing behind the data"],
 )
 def test_what_is_different_in_another_way_is_read(first: bytes, second: bytes) -> None:
-    link = Lone()
+    link = SingleMessages()
     link.body(first, NOW_MS, "")
 
     assert seen(link.body(second, NOW_MS, "")) == seen(body_of_one(second))
@@ -203,7 +203,7 @@ def test_what_is_different_in_another_way_is_read(first: bytes, second: bytes) -
 def test_bytes_that_have_changed_mean_what_they_would_without_the_first(
     raw: bytes, data: st.DataObject
 ) -> None:
-    link = Lone()
+    link = SingleMessages()
     link.body(raw, NOW_MS, "")
     changed = bytearray(raw)
     for place in data.draw(st.lists(st.integers(0, len(raw) - 1), max_size=3)):
@@ -219,7 +219,7 @@ def seen(body: Body | None) -> tuple[object, ...] | None:
 
 
 def test_of_what_one_program_sends_no_more_is_read_than_differs() -> None:
-    link = Lone()
+    link = SingleMessages()
     raws = [
         message(
             durable=True,
@@ -240,7 +240,7 @@ def test_of_what_one_program_sends_no_more_is_read_than_differs() -> None:
 
 def test_who_sends_something_else_each_time_is_not_learned_from() -> None:
     """To learn takes longer than to read: once it was in vain some times, it ends."""
-    link = Lone()
+    link = SingleMessages()
     raws = [message(application={"n": number}) for number in range(DOUBTS_MAX + 10)]
 
     work = [calls_during(partial(link.body, raw, NOW_MS, "")) for raw in raws]
@@ -281,7 +281,7 @@ JMS = {
         ttl=5_000,
         annotations={Symbol("x-opt-jms-msg-type"): Byte(5), Symbol("x-opt-jms-dest"): Byte(1)},
         properties=["ID:1", None, "orders", *[None] * 5, Timestamp(NOW_MS), Timestamp(NOW_MS)],
-        application={"n": Int(1), "s": "x", "f": Float(0.5)},
+        application={"n": Int(1), "s": "x", "f": Float32(0.5)},
         body=section(VALUE, written("žluť")),
     ),
     "nothing but data": message(durable=True),

@@ -11,11 +11,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import penstock
 from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.pipelines.states import Rules, states
+from penstock.spark.pipelines.states import StateRules, states
 
 KEYS = (1, 2, 3, 40)
 NAMES = ("bid", "ask", "name", "lines.1")
-CHANGES = Rules(key=("id",), deltas=True, replaces="is_full")
+CHANGES = StateRules(key=("id",), deltas=True, replaces="is_full")
 
 
 class History:
@@ -118,7 +118,7 @@ def test_states_of_a_merge_channel_are_whole(
     history = History(client, 5)
     history.go_on(80)
 
-    found = states(read(spark, url, "rates"), Rules(key=("id",)))
+    found = states(read(spark, url, "rates"), StateRules(key=("id",)))
 
     assert told(found.collect()) == history.as_of(79)
 
@@ -136,7 +136,7 @@ def test_a_key_that_was_deleted_begins_anew(spark: SparkSession) -> None:
         ],
         "event_id bigint, key string, x int, y int, nulls array<string>, gone boolean",
     )
-    rules = Rules(key=("key",), deltas=True, deleted="gone")
+    rules = StateRules(key=("key",), deltas=True, deleted="gone")
 
     found = states(events, rules).drop("gone").orderBy("key").collect()
 
@@ -150,16 +150,16 @@ def test_a_key_that_was_deleted_begins_anew(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        (Rules(key=("kex",)), "key is 'kex', which is not a column: did you mean key?"),
-        (Rules(key=("key",), order="event_ix"), "order is 'event_ix'; Spark says: .*event_ix"),
+        (StateRules(key=("kex",)), "key is 'kex', which is not a column: did you mean key?"),
+        (StateRules(key=("key",), order="event_ix"), "order is 'event_ix'; Spark says: .*event_ix"),
         (
-            Rules(key=("key",), deleted="x"),
+            StateRules(key=("key",), deleted="x"),
             "deleted is 'x', a value of type long; it must be a condition",
         ),
     ],
 )
 def test_rules_that_do_not_fit_the_columns_are_named(
-    spark: SparkSession, rules: Rules, said: str
+    spark: SparkSession, rules: StateRules, said: str
 ) -> None:
     events = spark.createDataFrame([], "event_id bigint, key string, x int")
 

@@ -35,7 +35,7 @@ from penstock.client.connection.pending import (
 from penstock.client.connection.signing_in import SigningIn
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import Address, RealmUrl
-from penstock.columns.events.single_event import OneRow
+from penstock.columns.events.single_event import SingleEventCodec
 from penstock.columns.schema.ipc import schema_bytes
 from penstock.columns.schema.schema_cache import SchemaMemo
 from penstock.core.vocabulary.errors import (
@@ -76,7 +76,7 @@ _CHANGES = (
 _log = logging.getLogger("penstock.client")
 
 
-class Incoming(Struct, frozen=True):
+class DeliveryRoute(Struct, frozen=True):
     """The receiver of what comes for one subscription or seat."""
 
     delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None]
@@ -116,10 +116,10 @@ class RealmConnection:
         self._next_request = 1
         self._next_subscription = 1
         self._pending: dict[int, Pending] = {}
-        self._incoming: dict[int, Incoming] = {}
+        self._incoming: dict[int, DeliveryRoute] = {}
         self._schemas: list[bytes] = []
         self._schema_numbers = SchemaMemo(self._number_schema)
-        self._row_numbers: dict[OneRow, int] = {}
+        self._row_numbers: dict[SingleEventCodec, int] = {}
         self._greeting: asyncio.Future[wire.Welcome] | None = None
         self._lost = asyncio.Event()
         self._answered = asyncio.Event()
@@ -541,7 +541,7 @@ class RealmConnection:
     def schema_number(self, schema: pa.Schema) -> int:
         return self._schema_numbers.of(schema)
 
-    def row_number(self, form: OneRow) -> int:
+    def row_number(self, form: SingleEventCodec) -> int:
         """The number of its schema."""
         number = self._row_numbers.get(form)
         if number is None:
@@ -552,7 +552,7 @@ class RealmConnection:
         self._schemas.append(schema_bytes(schema))
         return len(self._schemas) - 1
 
-    def add(self, incoming: Incoming) -> int:
+    def add(self, incoming: DeliveryRoute) -> int:
         """Register a subscription; gives its number."""
         number = self._next_subscription
         self._next_subscription += 1

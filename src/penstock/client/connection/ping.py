@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from penstock.api.realm import Ping as PingRequest
+from penstock.api.realm import Ping
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 
@@ -19,10 +19,10 @@ class Pong(Struct, frozen=True):
     said: str
 
 
-class Ping:
+class PingProbe:
     """Send :attr:`request` on a new socket, then pass in what comes back."""
 
-    request = PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Asked(1, PingRequest())))))
+    request = PREFACE + b"".join(map(bytes, frame(wire.encode(wire.Asked(1, Ping())))))
 
     def __init__(self) -> None:
         self._reader = FrameReader()

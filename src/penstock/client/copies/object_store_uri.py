@@ -22,7 +22,7 @@ _PUBLIC = frozenset(("scheme", "region", "endpoint_override"))
 """Parameters whose values may be shown."""
 
 
-class Place(NamedTuple):
+class CopyLocation(NamedTuple):
     files: fs.FileSystem
     folder: str
     """Path of the place in the file system, without a ``/`` at the end."""
@@ -44,7 +44,7 @@ def check_place(uri: str, what: str) -> str:
     return uri
 
 
-def place(uri: str, what: str) -> Place:
+def place(uri: str, what: str) -> CopyLocation:
     """Connect with a place. May ask the store; raises ``InvalidArgument`` that calls the URI
     ``what``, and says nothing that is secret."""
     check_place(uri, what)
@@ -56,7 +56,7 @@ def place(uri: str, what: str) -> Place:
         # Not as its cause, because the cause's text may have the whole URI.
         reason = without_secrets(first_line(error), uri)
         raise InvalidArgument(f"{what} {shown(uri)} cannot be used: {reason}") from None
-    return Place(files, folder.rstrip("/"), shown(uri))
+    return CopyLocation(files, folder.rstrip("/"), shown(uri))
 
 
 def shown(uri: str) -> str:

@@ -14,7 +14,7 @@ from penstock.core.vocabulary.errors import InvalidEvent
 Properties = Mapping[str, Any]
 
 
-class Gathered:
+class ColumnLists:
     """Column lists of some events, ready to become a batch."""
 
     __slots__ = ("datas", "persistents", "priorities", "properties", "size", "tags", "ttls")
@@ -58,7 +58,7 @@ class Gathered:
         )
         refusals, sound = [], []
         for event in events:
-            alone = Gathered()
+            alone = ColumnLists()
             alone._fill([event])
             try:
                 alone.body()
@@ -76,13 +76,13 @@ class Gathered:
         )
 
 
-class Gathering:
-    """Fills one :class:`Gathered` after the other."""
+class BatchBuilder:
+    """Fills one :class:`ColumnLists` after the other."""
 
     def __init__(self, events_max: int, bytes_max: int) -> None:
         self._events_max = events_max
         self._bytes_max = bytes_max
-        self._gathered = Gathered()
+        self._gathered = ColumnLists()
 
     def add(
         self,
@@ -109,9 +109,9 @@ class Gathering:
         gathered.size += len(data)
         return len(gathered.datas) >= self._events_max or gathered.size >= self._bytes_max
 
-    def take(self) -> Gathered | None:
+    def take(self) -> ColumnLists | None:
         """Take the gathered events; later ones begin a new batch."""
         if not self._gathered.count:
             return None
-        gathered, self._gathered = self._gathered, Gathered()
+        gathered, self._gathered = self._gathered, ColumnLists()
         return gathered

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.client.connection.arguments import check_count, check_wait
 from penstock.client.connection.connection import RealmConnection
-from penstock.client.publishing.batching import Gathered, Gathering
+from penstock.client.publishing.batching import BatchBuilder, ColumnLists
 from penstock.client.publishing.publishing import Publisher
 from penstock.core.vocabulary.errors import InvalidEvent, PenstockError, SessionClosed
 from penstock.tasks import start_task
@@ -77,15 +77,15 @@ class Producer:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._linger_s, self._linger_over)
 
-    def _another_gathering(self) -> Gathering:
+    def _another_gathering(self) -> BatchBuilder:
         """An empty one, for events that are gathered in another thread."""
-        return Gathering(self._batch_events, self._batch_bytes)
+        return BatchBuilder(self._batch_events, self._batch_bytes)
 
     def _linger_over(self) -> None:
         self._timer = None
         self._start(self._send_gathered())
 
-    def _publish_soon(self, gathered: Gathered) -> None:
+    def _publish_soon(self, gathered: ColumnLists) -> None:
         """Publish events that were gathered elsewhere, after those under way."""
         self._start(self._publish_gathered(gathered))
 
@@ -109,7 +109,7 @@ class Producer:
         if gathered is not None:
             await self._publish_gathered(gathered)
 
-    async def _publish_gathered(self, gathered: Gathered) -> None:
+    async def _publish_gathered(self, gathered: ColumnLists) -> None:
         """Publish events that were gathered elsewhere, after those under way."""
         try:
             async with self._order:  # asyncio's lock is fair, so the order stays
@@ -123,7 +123,7 @@ class Producer:
         self._under_way.add(ids)
         ids.add_done_callback(lambda done: self._answered(done, gathered.count))
 
-    def _body(self, gathered: Gathered) -> pa.RecordBatch | None:
+    def _body(self, gathered: ColumnLists) -> pa.RecordBatch | None:
         """The events as columns; those that cannot be stored are reported and left out."""
         try:
             return gathered.body()

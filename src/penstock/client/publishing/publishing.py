@@ -15,7 +15,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.pending import Body
 from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
-from penstock.columns.events.single_event import row_of
+from penstock.columns.events.single_event import encode_event
 from penstock.columns.merge.states import is_packed
 from penstock.columns.schema.ipc import batch_bytes, packed_bytes
 from penstock.core.vocabulary.errors import EventTooLarge, NoSuchStage
@@ -104,7 +104,7 @@ class Publisher:
 
     async def publish_one(self, event: Event) -> int:
         """Store an event; gives its id once it is safe."""
-        row = row_of(event)
+        row = encode_event(event)
         if row is None:
             return (await self.publish([body_of([event])]))[0]
         form, message = row

@@ -20,7 +20,7 @@ CHUNK_BYTES_MAX = 4 << 20
 Many: TypeAlias = Iterable[Event] | AsyncIterable[Event]
 
 
-class Chunk:
+class EventChunk:
     """Collects events until there are enough."""
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ def _size_of(event: Event) -> int:
 
 def chunks(events: Iterable[Event]) -> Iterator[list[Event]]:
     """All events, in lists of bounded size; one empty list if there are none."""
-    chunk, was_full = Chunk(), False
+    chunk, was_full = EventChunk(), False
     for event in events:
         if chunk.add(event):
             yield chunk.events
-            chunk, was_full = Chunk(), True
+            chunk, was_full = EventChunk(), True
     if chunk.events or not was_full:
         yield chunk.events
 
@@ -57,11 +57,11 @@ async def all_chunks(events: Many) -> AsyncIterator[list[Event]]:
         for ready in chunks(events):
             yield ready
         return
-    chunk, was_full = Chunk(), False
+    chunk, was_full = EventChunk(), False
     async for event in events:
         if chunk.add(event):
             yield chunk.events
-            chunk, was_full = Chunk(), True
+            chunk, was_full = EventChunk(), True
     if chunk.events or not was_full:
         yield chunk.events
 

@@ -67,7 +67,7 @@ class Named(Protocol):
     def number(self) -> ChannelId: ...
 
 
-class Gathered:
+class StorePublishes:
     """What a transaction publishes to one store, in order."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class Unit:
     def __init__(self, connection: RealmConnection) -> None:
         self.id = uuid.uuid4().hex
         self._connection = connection
-        self._gathered: dict[ChannelId, Gathered] = {}
+        self._gathered: dict[ChannelId, StorePublishes] = {}
         self._names: dict[int, str] = {}
         self._ids: dict[int, range] = {}
         self._state: Literal["open", "committed", "aborted"] = "open"
@@ -151,14 +151,14 @@ class Unit:
 
     # --- what it holds -------------------------------------------------------------------
 
-    async def _on(self, number: ChannelId, name: str) -> Gathered:
+    async def _on(self, number: ChannelId, name: str) -> StorePublishes:
         """The place to gather what is published to a store; the realm is told of the store."""
         self._refuse_if_ended()
         found = self._gathered.get(number)
         if found is None:
             await self._begin((number,))
             self._names[number] = name
-            found = self._gathered.setdefault(number, Gathered())
+            found = self._gathered.setdefault(number, StorePublishes())
         return found
 
     async def _begin(self, numbers: tuple[ChannelId, ...]) -> None:
@@ -394,7 +394,7 @@ class JointTransaction(Unit):
             )
         return leaving
 
-    async def _in(self, store: Named) -> Gathered:
+    async def _in(self, store: Named) -> StorePublishes:
         if not isinstance(store, Named):
             raise InvalidArgument(
                 f"{type(store).__name__} is not a channel or queue; the first argument is where "

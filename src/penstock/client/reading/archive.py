@@ -21,7 +21,7 @@ from msgspec import Struct
 from penstock.columns.events.batch import EventBatch, ids_of
 from penstock.columns.files.archives import DAY, from_archive, identity_of
 from penstock.columns.selectors import Selector
-from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import (
     IllegalState,
@@ -47,7 +47,7 @@ class Wanted(Struct, frozen=True):
     selector: str = ""
     now_us: int = 0
     """The time ``NOW()`` gives."""
-    messages: Messages | None = None
+    messages: MessageAccess | None = None
 
 
 class Archive:

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from penstock.api.subscriptions import Attach, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
-from penstock.client.connection.connection import Incoming, RealmConnection
+from penstock.client.connection.connection import DeliveryRoute, RealmConnection
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
-from penstock.client.reading.inbox import Begun, Buffered, Inbox, Loops
+from penstock.client.reading.inbox import Buffered, Inbox, Loops, OpenBatch
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import (
     BUFFER_BYTES_MAX,
@@ -157,8 +157,8 @@ class DurableSubscription:
 
     # --- what comes ----------------------------------------------------------------------
 
-    def _incoming(self) -> Incoming:
-        return Incoming(
+    def _incoming(self) -> DeliveryRoute:
+        return DeliveryRoute(
             self._delivered,
             self._finished,
             self._failed,
@@ -281,7 +281,7 @@ class DurableSubscription:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._loops.add(self._batches)
 
-    async def _batches(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
+    async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
         self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
@@ -300,7 +300,7 @@ class DurableSubscription:
     def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
         return self._loops.add(self._events)
 
-    async def _events(self, begun: Begun[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
+    async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
         self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:

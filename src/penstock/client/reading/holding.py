@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.api.durables import Outstanding
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, Bury, Hold, Settle, Subscribed
-from penstock.client.connection.connection import Incoming, RealmConnection
+from penstock.client.connection.connection import DeliveryRoute, RealmConnection
 from penstock.client.reading.start_positions import check_range
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import (
@@ -77,8 +77,8 @@ class DurableHold:
 
     # --- what comes ----------------------------------------------------------------------
 
-    def _incoming(self) -> Incoming:
-        return Incoming(self._delivered, self._finished, self._failed, self._reopen)
+    def _incoming(self) -> DeliveryRoute:
+        return DeliveryRoute(self._delivered, self._finished, self._failed, self._reopen)
 
     async def _reopen(self) -> None:
         if self._number:

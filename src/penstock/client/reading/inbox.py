@@ -14,7 +14,7 @@ B = TypeVar("B", bound=Sized)
 L = TypeVar("L")
 
 
-class Begun(Generic[B]):
+class OpenBatch(Generic[B]):
     """The batch that a loop hands out event by event. If the loop stops in the middle, the rest is
     still to come."""
 
@@ -46,25 +46,25 @@ class Loops(Generic[B]):
     """The loops over one subscription, by any number of tasks or threads, each with a batch."""
 
     def __init__(self) -> None:
-        self._begun: dict[int, Begun[B]] = {}
+        self._begun: dict[int, OpenBatch[B]] = {}
         self._running: set[int] = set()
         self._have_opened = False
 
-    def add(self, loop_with: Callable[[Begun[B]], L]) -> L:
+    def add(self, loop_with: Callable[[OpenBatch[B]], L]) -> L:
         """Make a new loop, a generator, with the batch that it hands out. A weak reference tells
         when nobody uses it any more, because its finalizer would run too late."""
-        begun = Begun[B]()
+        begun = OpenBatch[B]()
         loop = loop_with(begun)
         begun.loop = weakref.ref(loop)
         self._begun[id(begun)] = begun
         return loop
 
-    def begins(self, begun: Begun[B], *, opens: bool) -> None:
+    def begins(self, begun: OpenBatch[B], *, opens: bool) -> None:
         """A loop takes its first step; whether that opens the subscription."""
         self._have_opened = self._have_opened or opens
         self._running.add(id(begun))
 
-    def ends(self, begun: Begun[B]) -> bool:
+    def ends(self, begun: OpenBatch[B]) -> bool:
         """A loop is over, even if it is still referenced; tells whether it is for this one to close
         what loops have opened."""
         begun.loop = _nobody

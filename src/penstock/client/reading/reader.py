@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.api.subscriptions import Attach, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
-from penstock.client.connection.connection import Incoming, RealmConnection
+from penstock.client.connection.connection import DeliveryRoute, RealmConnection
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import received_batch, redelivery_counts
 from penstock.columns.events.batch import EventBatch
@@ -40,7 +40,7 @@ RELAYED_MAX = 1_000
 """Events of a transient queue that wait for a plain reader's next call."""
 
 
-class Part:
+class DeliveredPart:
     """The events of one delivery, and how many of them were handed out."""
 
     def __init__(self, events: EventBatch, reader: Reader) -> None:
@@ -114,7 +114,7 @@ class Reader:
         self._settlements = Settlements(connection)
         self._number = 0
         self._is_open = False
-        self._parts: deque[Part] = deque()
+        self._parts: deque[DeliveredPart] = deque()
         self._held = IdSet()
         """Handed out and not committed."""
         self._gone = IdSet()
@@ -182,8 +182,8 @@ class Reader:
 
     # --- what comes ----------------------------------------------------------------------
 
-    def _incoming(self) -> Incoming:
-        return Incoming(
+    def _incoming(self) -> DeliveryRoute:
+        return DeliveryRoute(
             self._delivered,
             self._finished,
             self._failed,
@@ -195,7 +195,7 @@ class Reader:
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message)
         events = EventBatch(batch, counts or None, publishers=message.publishers)
-        self._parts.append(Part(events, self))
+        self._parts.append(DeliveredPart(events, self))
         self._changed.set()
 
     def _finished(self) -> None:
@@ -256,7 +256,7 @@ class Reader:
             return False
         return True
 
-    def _head(self) -> Part | None:
+    def _head(self) -> DeliveredPart | None:
         while self._parts:
             head = self._parts[0]
             if head.left and not head.is_stale:
@@ -267,7 +267,7 @@ class Reader:
     def _deadline(self, timeout: float | None) -> float | None:
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
-    async def _next_part(self, timeout: float | None = None) -> Part | None:
+    async def _next_part(self, timeout: float | None = None) -> DeliveredPart | None:
         """The events that are here, once there are some; None: none came in time."""
         check_timeout(timeout)
         await self.open()
@@ -325,7 +325,7 @@ class Reader:
         part = await self._next_part(timeout)
         return None if part is None else self._taken(part, part.left)
 
-    def _taken(self, part: Part, limit: int) -> EventBatch:
+    def _taken(self, part: DeliveredPart, limit: int) -> EventBatch:
         batch = part.take(limit)
         ids = IdSet.of(batch.event_ids.tolist())
         if self._transactional:

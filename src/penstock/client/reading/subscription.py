@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.api.subscriptions import Subscribe, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
-from penstock.client.connection.connection import Incoming, RealmConnection
-from penstock.client.reading.inbox import Begun, Inbox, Loops
+from penstock.client.connection.connection import DeliveryRoute, RealmConnection
+from penstock.client.reading.inbox import Inbox, Loops, OpenBatch
 from penstock.client.reading.merging import Merger
 from penstock.columns.events.batch import EventBatch, stamp
 from penstock.columns.events.event import Event
@@ -172,8 +172,8 @@ class Subscription:
 
     # --- what comes ----------------------------------------------------------------------
 
-    def _incoming(self) -> Incoming:
-        return Incoming(self._delivered, self._finished, self._failed, self._reopen)
+    def _incoming(self) -> DeliveryRoute:
+        return DeliveryRoute(self._delivered, self._finished, self._failed, self._reopen)
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         rows = received_batch(message, schema, body)
@@ -238,7 +238,7 @@ class Subscription:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._loops.add(self._batches)
 
-    async def _batches(self, begun: Begun[EventBatch]) -> AsyncIterator[EventBatch]:
+    async def _batches(self, begun: OpenBatch[EventBatch]) -> AsyncIterator[EventBatch]:
         self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
@@ -253,7 +253,7 @@ class Subscription:
         """Iterate over arriving events; those that one iteration leaves come with the next."""
         return self._loops.add(self._events)
 
-    async def _events(self, begun: Begun[EventBatch]) -> AsyncIterator[Event]:
+    async def _events(self, begun: OpenBatch[EventBatch]) -> AsyncIterator[Event]:
         self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:

@@ -10,7 +10,7 @@ from penstock.client.reading.delivered import DeliveredBatch as AioDeliveredBatc
 from penstock.client.reading.durable_subscription import (
     DurableSubscription as AioDurableSubscription,
 )
-from penstock.client.reading.inbox import Begun
+from penstock.client.reading.inbox import OpenBatch
 from penstock.client.reading.reader import Reader as AioReader
 from penstock.client.reading.subscription import Subscription as AioSubscription
 from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
@@ -60,7 +60,7 @@ class SubscriptionIteration:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._inner._loops.add(self._batches)
 
-    def _batches(self, begun: Begun[EventBatch]) -> Iterator[EventBatch]:
+    def _batches(self, begun: OpenBatch[EventBatch]) -> Iterator[EventBatch]:
         self._inner._loops.begins(begun, opens=not self._inner._is_open)
         with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
@@ -72,7 +72,7 @@ class SubscriptionIteration:
         """Iterate over arriving events; those that one iteration leaves come with the next."""
         return self._inner._loops.add(self._events)
 
-    def _events(self, begun: Begun[EventBatch]) -> Iterator[Event]:
+    def _events(self, begun: OpenBatch[EventBatch]) -> Iterator[Event]:
         self._inner._loops.begins(begun, opens=not self._inner._is_open)
         with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
@@ -98,7 +98,7 @@ class DurableIteration:
         batch = self._loop.call(self._inner.next_batch())
         return None if batch is None else DeliveredBatch(batch, self._loop)
 
-    def _batches(self, begun: Begun[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
+    def _batches(self, begun: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredBatch]:
         inner = self._inner
         inner._loops.begins(begun, opens=not inner._is_open)
         with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
@@ -115,7 +115,7 @@ class DurableIteration:
     def __iter__(self) -> Iterator[DeliveredEvent]:
         return self._inner._loops.add(self._events)
 
-    def _events(self, begun: Begun[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
+    def _events(self, begun: OpenBatch[AioDeliveredBatch]) -> Iterator[DeliveredEvent]:
         inner = self._inner
         inner._loops.begins(begun, opens=not inner._is_open)
         with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.client.connection.threads import LoopThread
 from penstock.client.publishing import producer as aio_producer
-from penstock.client.publishing.batching import Gathered
+from penstock.client.publishing.batching import ColumnLists
 from penstock.core.vocabulary.errors import SessionClosed
 
 
@@ -56,7 +56,7 @@ class Producer:
                 self._lingering = True
                 self._loop.later(self._inner._linger_s, self._linger_over)
 
-    def _hand_over(self, gathered: Gathered) -> None:
+    def _hand_over(self, gathered: ColumnLists) -> None:
         """Called with the lock held, so that batches leave in the order they were filled."""
         self._loop.call(self._inner._publish_gathered(gathered))
 

@@ -65,7 +65,7 @@ _OFFSETS_BYTES: Final = 8
 _INT64: Final = struct.Struct("<q")
 
 
-class _Form(NamedTuple):
+class _MessageTemplate(NamedTuple):
     """The messages whose values have certain lengths."""
 
     head: bytes
@@ -74,7 +74,7 @@ class _Form(NamedTuple):
     """Shared by all events of this form: it depends on sizes only."""
 
 
-class OneRow:
+class SingleEventCodec:
     """The messages of one event that a schema makes, when none of its values is null."""
 
     __slots__ = ("_forms", "_head", "_kinds", "_lengths", "_places", "_structs", "names", "schema")
@@ -86,7 +86,7 @@ class OneRow:
         self.names = frozenset(schema.names)
         self._kinds = tuple(kinds)
         self._structs = structs
-        self._forms: dict[tuple[int, ...], _Form] = {}
+        self._forms: dict[tuple[int, ...], _MessageTemplate] = {}
         sample = bytes(batch_bytes(_sample(schema)))
         self._places: BatchPlaces = batch_places(sample)
         self._head = sample[: self._places.body]
@@ -151,7 +151,7 @@ class OneRow:
             at += 3
         return form.digest
 
-    def _form(self, lengths: tuple[int, ...]) -> _Form | None:
+    def _form(self, lengths: tuple[int, ...]) -> _MessageTemplate | None:
         if any(length < 0 for length in lengths) or sum(lengths) > ROW_BYTES_MAX:
             return None
         if len(self._forms) >= FORMS_MAX:
@@ -159,7 +159,7 @@ class OneRow:
         form = self._forms[lengths] = self._new_form(lengths)
         return form
 
-    def _new_form(self, lengths: tuple[int, ...]) -> _Form:
+    def _new_form(self, lengths: tuple[int, ...]) -> _MessageTemplate:
         places: list[int] = []
         layout = [f"<{len(self._head)}s"]
         end = size = found = 0
@@ -184,10 +184,10 @@ class OneRow:
         _INT64.pack_into(head, self._places.body_length, end)
         struct.pack_into(f"<{len(places)}q", head, self._places.buffers, *places)
         digest = Digest(count=1, size=max(size, EVENT_BYTES_MIN), largest=size)
-        return _Form(bytes(head), struct.Struct("".join(layout)), digest)
+        return _MessageTemplate(bytes(head), struct.Struct("".join(layout)), digest)
 
 
-def one_row_of(schema: pa.Schema) -> OneRow | None:
+def codec_of_schema(schema: pa.Schema) -> SingleEventCodec | None:
     """The form of a schema of bodies; None when its events are not plain."""
     try:
         check_schema(schema)
@@ -199,10 +199,10 @@ def one_row_of(schema: pa.Schema) -> OneRow | None:
     kinds, structs = _flat(schema)
     if not _RECOGNISED.issuperset(kinds) or not 0 < len(kinds) <= COLUMNS_MAX:
         return None
-    return OneRow(schema, kinds, structs)
+    return SingleEventCodec(schema, kinds, structs)
 
 
-def form_of(schema: pa.Schema) -> OneRow | None:
+def trusted_codec_of(schema: pa.Schema) -> SingleEventCodec | None:
     """A template for batches that the realm itself makes; None if a column has a type without one.
     No value may be null; times are in microseconds since 1970."""
     kinds, structs = _flat(schema)
@@ -210,7 +210,7 @@ def form_of(schema: pa.Schema) -> OneRow | None:
         return None
     if not all(kind in _FIXED or kind in _TEXTS for kind in kinds):
         return None
-    return OneRow(schema, kinds, structs)
+    return SingleEventCodec(schema, kinds, structs)
 
 
 def _flat(schema: pa.Schema) -> tuple[list[str], set[int]]:
@@ -226,10 +226,10 @@ def _flat(schema: pa.Schema) -> tuple[list[str], set[int]]:
     return kinds, structs
 
 
-_by_schema: dict[bytes, OneRow | None] = {}
+_by_schema: dict[bytes, SingleEventCodec | None] = {}
 
 
-def one_row_in(message: bytes) -> OneRow | None:
+def codec_in_message(message: bytes) -> SingleEventCodec | None:
     """The form of the schema in a message (``columns.schema.ipc.schema_bytes``), if it has one."""
     try:
         return _by_schema[message]
@@ -238,14 +238,14 @@ def one_row_in(message: bytes) -> OneRow | None:
             return None
         if len(_by_schema) >= SCHEMAS_MAX:
             _by_schema.clear()
-        found = _by_schema[message] = one_row_of(schema_from(message))
+        found = _by_schema[message] = codec_of_schema(schema_from(message))
         return found
 
 
-_by_kind: dict[tuple[object, ...], OneRow | None] = {}
+_by_kind: dict[tuple[object, ...], SingleEventCodec | None] = {}
 
 
-def row_of(event: Event) -> tuple[OneRow, bytes] | None:
+def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
     """The message of an event to be published. None if it has to be encoded the usual way, which
     also reports errors. Raises ``InvalidEvent``."""
     if not _is_plain(event):
@@ -281,11 +281,11 @@ def _is_plain(event: Event) -> bool:
     )
 
 
-def _learn(kind: tuple[object, ...], event: Event) -> OneRow | None:
+def _learn(kind: tuple[object, ...], event: Event) -> SingleEventCodec | None:
     if len(_by_kind) >= KINDS_MAX:
         _by_kind.clear()
     plain = all(type(value) in NATIVE for value in event.properties.values())
-    form = one_row_of(body_of([event]).schema) if plain else None
+    form = codec_of_schema(body_of([event]).schema) if plain else None
     _by_kind[kind] = form
     return form
 

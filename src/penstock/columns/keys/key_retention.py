@@ -31,7 +31,7 @@ def is_first(slots: Int64s) -> Bools:
     return found
 
 
-class Newest:
+class NewestByKey:
     """Retention of depth 1: one id per value, computed by columns."""
 
     __slots__ = ("_end", "_last", "_newest", "_sure")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns.events.batch import Int64s
-from penstock.columns.keys.key_retention import Bools, Newest, NewestFew, is_first
+from penstock.columns.keys.key_retention import Bools, NewestByKey, NewestFew, is_first
 from penstock.columns.keys.key_values import NO_SLOT, Values
 from penstock.core.ids.ids import IdSet
 
@@ -25,7 +25,7 @@ class _Key(NamedTuple):
     """One publish key: its values, and the newest ids of each."""
 
     values: Values
-    newest: Newest | NewestFew
+    newest: NewestByKey | NewestFew
 
 
 class _Publish(NamedTuple):
@@ -35,7 +35,7 @@ class _Publish(NamedTuple):
     rows: tuple[tuple[Int64s, Int64s], ...]
 
 
-class Known(NamedTuple):
+class KeyMasks(NamedTuple):
     """Masks over the events of a publish: those with the key, and those with a known value."""
 
     keyed: Bools
@@ -59,7 +59,7 @@ class KeyIndex:
         self._keys = [
             _Key(
                 Values(name) if values is None else values,
-                Newest() if depth == 1 else NewestFew(depth),
+                NewestByKey() if depth == 1 else NewestFew(depth),
             )
             for name, depth in keys.items()
         ]
@@ -106,7 +106,7 @@ class KeyIndex:
             for key in self._keys:
                 key.newest.doubt()
 
-    def known(self, bodies: Sequence[pa.RecordBatch], stored: IdSet) -> Known:
+    def known(self, bodies: Sequence[pa.RecordBatch], stored: IdSet) -> KeyMasks:
         """Masks of the events in ``bodies`` that have the key, and of those with a known value.
 
         A value is known if an event with it is stored or comes earlier in ``bodies``. Only for
@@ -114,12 +114,12 @@ class KeyIndex:
         """
         self._doubt(stored)
         (key,), ((rows, slots),) = self._keys, self._worked_out(bodies).rows
-        assert isinstance(key.newest, Newest), "one event a value"
+        assert isinstance(key.newest, NewestByKey), "one event a value"
         total = sum(body.num_rows for body in bodies)
         keyed, follows = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_)
         keyed[rows] = True
         follows[rows] = ~is_first(slots) | key.newest.lives(slots, stored)
-        return Known(keyed, follows)
+        return KeyMasks(keyed, follows)
 
     def append(self, bodies: Sequence[pa.RecordBatch], ids: int | Int64s) -> None:
         """Add stored events; ``ids`` are ascending, or the first of consecutive ids."""
@@ -142,7 +142,7 @@ class KeyIndex:
     def renumbered(self, alive: Bools) -> None:
         """Follow a renumbering of the shared values: only those ``alive`` are left, in order."""
         (key,) = self._keys
-        assert isinstance(key.newest, Newest), "one event a value"
+        assert isinstance(key.newest, NewestByKey), "one event a value"
         key.newest.keep(alive)
         self._last = None
 

@@ -31,7 +31,7 @@ PACKED_MIN: Final = 32
 _SLOTS_MIN: Final = 64
 
 
-class Chunk(NamedTuple):
+class StateChunk(NamedTuple):
     """Merged rows in the order of their ids."""
 
     batch: pa.RecordBatch
@@ -42,10 +42,10 @@ class Chunk(NamedTuple):
     size: int = 0
     """Size in bytes; 0 for a chunk that is not stored."""
 
-    def taken(self, rows: Int64s) -> Chunk:
+    def taken(self, rows: Int64s) -> StateChunk:
         """A chunk of the given rows."""
         batch = self.batch.take(pa.array(rows))
-        return Chunk(batch, self.ids[rows], self.slots[rows], self.codes[rows])
+        return StateChunk(batch, self.ids[rows], self.slots[rows], self.codes[rows])
 
 
 class States:
@@ -54,7 +54,7 @@ class States:
     def __init__(self, key: str) -> None:
         self.values = Values(key)
         self._newest: Int64s = np.full(_SLOTS_MIN, NO_SLOT, dtype=np.int64)
-        self.chunks: list[Chunk] = []
+        self.chunks: list[StateChunk] = []
         self.columns = sparse_columns_only()
         """The schema of merged rows; no merged row is a delta."""
         self.generation = 0
@@ -125,7 +125,7 @@ class States:
         keyed = slots != NO_SLOT
         self._newest[slots[keyed]] = ids[keyed]
         batch = self.conformed(batch)
-        self.chunks.append(Chunk(batch, ids, slots, codes, batch.nbytes))
+        self.chunks.append(StateChunk(batch, ids, slots, codes, batch.nbytes))
 
     def clear(self) -> None:
         """Drop all rows: the channel is empty."""
@@ -172,7 +172,7 @@ class States:
             united = self._united(parts)
             self.chunks.append(united._replace(size=united.batch.nbytes))
 
-    def alive(self, chunk: Chunk, stored: IdSet | None = None) -> Chunk:
+    def alive(self, chunk: StateChunk, stored: IdSet | None = None) -> StateChunk:
         """``chunk`` without rows that newer ones replaced; with ``stored``, only with those ids."""
         keyed = chunk.slots != NO_SLOT
         alive = ~keyed | (self._newest[chunk.slots] == chunk.ids)
@@ -182,10 +182,10 @@ class States:
             return chunk
         return chunk.taken(np.flatnonzero(alive))
 
-    def _united(self, parts: Sequence[Chunk]) -> Chunk:
+    def _united(self, parts: Sequence[StateChunk]) -> StateChunk:
         if len(parts) == 1:
             return parts[0]
-        return Chunk(
+        return StateChunk(
             pa.concat_batches([self.conformed(part.batch) for part in parts]),
             np.concatenate([part.ids for part in parts]),
             np.concatenate([part.slots for part in parts]),
@@ -199,13 +199,13 @@ class States:
             batch = batch.select([name for name in names if name != DELTA])
         return normal(self.columns.conform(batch))
 
-    def _bases(self, slots: Int64s, whole: Bools) -> list[Chunk]:
+    def _bases(self, slots: Int64s, whole: Bools) -> list[StateChunk]:
         """The current rows of keys whose first event in the batch is a delta."""
         ids = self._newest[slots[is_first(slots) & ~whole]]
         ids = np.sort(ids[ids >= 0])
         return list(self._with_ids(ids))
 
-    def _with_ids(self, ids: Int64s) -> Iterator[Chunk]:
+    def _with_ids(self, ids: Int64s) -> Iterator[StateChunk]:
         for chunk in self.chunks:
             low, high = np.searchsorted(ids, (chunk.ids[0], chunk.ids[-1] + 1)).tolist()
             if low == high:
@@ -218,7 +218,7 @@ class States:
 
     # --- reading -------------------------------------------------------------------------
 
-    def read(self, spans: Sequence[Span]) -> list[Chunk]:
+    def read(self, spans: Sequence[Span]) -> list[StateChunk]:
         """The rows of ``spans`` (stored ids, ascending), in chunks, in the order of ids."""
         found = []
         for chunk in self.chunks:
@@ -230,7 +230,7 @@ class States:
             for chunk in found
         ]
 
-    def together(self, chunks: Sequence[Chunk]) -> Chunk:
+    def together(self, chunks: Sequence[StateChunk]) -> StateChunk:
         """One chunk with the rows of all ``chunks``."""
         return self._united(chunks)
 

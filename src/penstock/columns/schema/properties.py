@@ -21,8 +21,8 @@ from penstock.columns.schema.layout import (
 from penstock.columns.schema.nested_columns import Column, Level
 from penstock.columns.schema.shapes import (
     LEAVES,
-    Growth,
     Shape,
+    ShapeBuilder,
     StructShape,
     arrow_type,
     fits,
@@ -152,7 +152,7 @@ class _Cell(NamedTuple):
 
 def _general(rows: Sequence[Properties | None]) -> PropertyColumns:
     """General path: types may differ, keys may be missing, values may be nested."""
-    growth = Growth(limit=PROPERTY_COLUMNS_MAX)
+    growth = ShapeBuilder(limit=PROPERTY_COLUMNS_MAX)
     places: dict[tuple[str, Shape | None], int | None] = {}
     cells = [_cells(index, row, growth, places) for index, row in enumerate(rows)]
     slots = growth.shape.slots
@@ -181,7 +181,7 @@ def _struct(rows: list[dict[str, Any] | None], shape: StructShape) -> pa.StructA
 def _cells(
     index: int,
     row: Properties | None,
-    growth: Growth,
+    growth: ShapeBuilder,
     places: dict[tuple[str, Shape | None], int | None],
 ) -> list[_Cell]:
     cells = []

@@ -96,7 +96,7 @@ def united(one: Shape, other: Shape) -> Shape | None:
     if one == NULL:
         return other
     if isinstance(one, StructShape) and isinstance(other, StructShape):
-        growth = Growth(one)
+        growth = ShapeBuilder(one)
         for slot in other.slots:
             growth.place(slot.logical, slot.shape)
         return growth.shape
@@ -117,7 +117,7 @@ def fits(wide: Shape, narrow: Shape) -> bool:
 NO_SLOTS: Final = StructShape()
 
 
-class Growth:
+class ShapeBuilder:
     """A struct shape being built: places properties in slots, which it widens or adds."""
 
     __slots__ = ("_leaves", "_limit", "_places", "_slots")
@@ -202,7 +202,7 @@ def grown(
     start: StructShape, slots: Iterable[Slot], limit: int = PROPERTY_COLUMNS_MAX
 ) -> StructShape:
     """``start`` with ``slots`` added up to the limit; ``start`` itself if nothing changed."""
-    growth = Growth(start, limit)
+    growth = ShapeBuilder(start, limit)
     for slot in slots:
         if not holds_empty_struct(slot.shape):
             growth.place(slot.logical, slot.shape)

@@ -14,9 +14,9 @@ from penstock.columns.schema.shapes import (
     LEAVES,
     NAIVE,
     NULL,
-    Growth,
     ListShape,
     Shape,
+    ShapeBuilder,
     StructShape,
     united,
 )
@@ -163,7 +163,7 @@ def survey(value: Any) -> tuple[Shape | None, Any]:
 
 
 def _survey_dict(value: dict[Any, Any]) -> tuple[Shape | None, dict[str, Any]]:
-    growth: Growth | None = Growth()
+    growth: ShapeBuilder | None = ShapeBuilder()
     plain: dict[str, Any] = {}
     for key, inner in value.items():
         try:

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from penstock.columns.selectors.expressions import ArithmeticOperator
 from penstock.columns.selectors.lanes import (
     Column,
-    Kind,
     Lane,
+    LaneType,
     Value,
     floor_divided,
     merged,
@@ -49,11 +49,11 @@ def calculated(operator: ArithmeticOperator, left: Value, right: Value) -> Value
 
 def negated(value: Value) -> Value:
     """``-value``."""
-    zero = Lane(Kind.INTEGER, pa.scalar(0, pa.int64()))
+    zero = Lane(LaneType.INTEGER, pa.scalar(0, pa.int64()))
     return tuple(
         _calculated(ArithmeticOperator.SUBTRACT, zero, lane)
-        if lane.kind is Kind.INTEGER
-        else Lane(Kind.FLOAT, pc.negate(lane.column))
+        if lane.kind is LaneType.INTEGER
+        else Lane(LaneType.FLOAT, pc.negate(lane.column))
         for lane in numeric(value)
     )
 
@@ -62,10 +62,10 @@ def numeric(value: Value) -> Value:
     """The numeric lanes of a value, with times as milliseconds since the epoch."""
     lanes = []
     for lane in value:
-        if lane.kind in (Kind.INTEGER, Kind.FLOAT):
+        if lane.kind in (LaneType.INTEGER, LaneType.FLOAT):
             lanes.append(lane)
-        elif lane.kind is Kind.TIME:
-            lanes.append(Lane(Kind.INTEGER, floor_divided(lane.column, 1_000)))
+        elif lane.kind is LaneType.TIME:
+            lanes.append(Lane(LaneType.INTEGER, floor_divided(lane.column, 1_000)))
     return merged(tuple(lanes))
 
 
@@ -74,10 +74,10 @@ def _calculated(operator: ArithmeticOperator, left: Lane, right: Lane) -> Lane:
     if operator is ArithmeticOperator.DIVIDE:
         nothing = pa.scalar(None, divisor.type)
         divisor = pc.if_else(pc.equal(divisor, pa.scalar(0, divisor.type)), nothing, divisor)
-    if left.kind is Kind.INTEGER and right.kind is Kind.INTEGER:
-        return Lane(Kind.INTEGER, _whole(operator, left.column, divisor))
+    if left.kind is LaneType.INTEGER and right.kind is LaneType.INTEGER:
+        return Lane(LaneType.INTEGER, _whole(operator, left.column, divisor))
     one, other = (pc.cast(column, pa.float64(), safe=False) for column in (left.column, divisor))
-    return Lane(Kind.FLOAT, _FLOATING[operator](one, other))
+    return Lane(LaneType.FLOAT, _FLOATING[operator](one, other))
 
 
 def _whole(operator: ArithmeticOperator, left: Column, right: Column) -> Column:

@@ -18,7 +18,7 @@ from penstock.columns.selectors.expressions import Comparison
 from penstock.columns.selectors.lanes import (
     UNKNOWN,
     Column,
-    Kind,
+    LaneType,
     Value,
     first_known,
     floor_divided,
@@ -50,8 +50,8 @@ MIRRORED: Final = {
     Comparison.AT_LEAST: Comparison.AT_MOST,
 }
 """By comparison, the equivalent one with its sides swapped."""
-_TIMES: Final = (Kind.TIME, Kind.MOMENT)
-_NUMBERS: Final = (Kind.INTEGER, Kind.FLOAT)
+_TIMES: Final = (LaneType.TIME, LaneType.MOMENT)
+_NUMBERS: Final = (LaneType.INTEGER, LaneType.FLOAT)
 _EQUALITIES: Final = (Comparison.EQUAL, Comparison.UNEQUAL)
 _EXACT: Final = float(1 << 53)
 """Whole numbers below this convert to float without loss."""
@@ -69,21 +69,23 @@ def compared(operator: Comparison, left: Value, right: Value) -> Column:
 
 
 def _compared(
-    operator: Comparison, kind: Kind, left: Column, other: Kind, right: Column
+    operator: Comparison, kind: LaneType, left: Column, other: LaneType, right: Column
 ) -> Column | None:
-    if kind is Kind.TIME and other in _NUMBERS:
-        kind, left = Kind.INTEGER, floor_divided(left, 1_000)
-    elif other is Kind.TIME and kind in _NUMBERS:
-        other, right = Kind.INTEGER, floor_divided(right, 1_000)
-    if (kind is Kind.TIME and other in _TIMES) or (kind is Kind.MOMENT and other is Kind.TIME):
+    if kind is LaneType.TIME and other in _NUMBERS:
+        kind, left = LaneType.INTEGER, floor_divided(left, 1_000)
+    elif other is LaneType.TIME and kind in _NUMBERS:
+        other, right = LaneType.INTEGER, floor_divided(right, 1_000)
+    if (kind is LaneType.TIME and other in _TIMES) or (
+        kind is LaneType.MOMENT and other is LaneType.TIME
+    ):
         return _FUNCTIONS[operator](left, right)
-    if kind is Kind.INTEGER and other is Kind.FLOAT:
+    if kind is LaneType.INTEGER and other is LaneType.FLOAT:
         return _mixed(operator, left, right)
-    if kind is Kind.FLOAT and other is Kind.INTEGER:
+    if kind is LaneType.FLOAT and other is LaneType.INTEGER:
         return _mixed(MIRRORED[operator], right, left)
-    if kind is not other or kind in (Kind.OTHER, Kind.MOMENT):
+    if kind is not other or kind in (LaneType.OTHER, LaneType.MOMENT):
         return None
-    if kind is Kind.TRUTH and operator not in _EQUALITIES:
+    if kind is LaneType.TRUTH and operator not in _EQUALITIES:
         return None
     return _FUNCTIONS[operator](left, right)
 

@@ -45,12 +45,19 @@ from penstock.columns.selectors.expressions import (
     Truth,
     each_references,
 )
-from penstock.columns.selectors.frames import ElementFrame, Frame, Root, exploded, is_list, resolved
+from penstock.columns.selectors.frames import (
+    ElementFrame,
+    Root,
+    RowFrame,
+    exploded,
+    is_list,
+    resolved,
+)
 from penstock.columns.selectors.lanes import (
     UNKNOWN,
     Column,
-    Kind,
     Lane,
+    LaneType,
     Value,
     both,
     either,
@@ -61,13 +68,13 @@ from penstock.columns.selectors.lanes import (
 from penstock.columns.selectors.outcomes import key_text
 from penstock.columns.selectors.patterns import Check, search
 
-Condition = Callable[[Frame], Column]
-Valued = Callable[[Frame], Value]
+Condition = Callable[[RowFrame], Column]
+Valued = Callable[[RowFrame], Value]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_SETS: Final[dict[type[Expression], tuple[Kind, pa.DataType]]] = {
-    Text: (Kind.TEXT, pa.string()),
-    Integer: (Kind.INTEGER, pa.int64()),
+_SETS: Final[dict[type[Expression], tuple[LaneType, pa.DataType]]] = {
+    Text: (LaneType.TEXT, pa.string()),
+    Integer: (LaneType.INTEGER, pa.int64()),
 }
 
 
@@ -96,7 +103,7 @@ def _remembered(node: Expression, holds: Condition) -> Condition:
 def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]) -> Condition:
     first, *others = parts
 
-    def evaluate(frame: Frame) -> Column:
+    def evaluate(frame: RowFrame) -> Column:
         found = first(frame)
         for other in others:
             frame.check()
@@ -132,7 +139,7 @@ def _turned(is_negated: bool, inner: Condition) -> Condition:
 def _between(node: Between) -> Condition:
     subject, low, high = value(node.operand), value(node.low), value(node.high)
 
-    def evaluate(frame: Frame) -> Column:
+    def evaluate(frame: RowFrame) -> Column:
         found = subject(frame)
         return both(
             compared(Comparison.AT_LEAST, found, low(frame)),
@@ -152,7 +159,7 @@ def _in(node: In) -> Condition:
     if kind is not None:
         wanted = pa.array([getattr(option, "value", None) for option in node.options], stored)
 
-    def evaluate(frame: Frame) -> Column:
+    def evaluate(frame: RowFrame) -> Column:
         lanes = subject(frame)
         columns = [_member(lane.column, wanted) for lane in lanes if lane.kind is kind]
         rest = tuple(lane for lane in lanes if lane.kind is not kind)
@@ -172,9 +179,9 @@ def _member(column: Column, wanted: Column) -> Column:
 
 
 def _like(subject: Valued, find: Callable[[Column, Check], Column]) -> Condition:
-    def evaluate(frame: Frame) -> Column:
+    def evaluate(frame: RowFrame) -> Column:
         frame.check()
-        texts = [column for kind, column in subject(frame) if kind is Kind.TEXT]
+        texts = [column for kind, column in subject(frame) if kind is LaneType.TEXT]
         return first_known([find(column, frame.check) for column in texts])
 
     return evaluate
@@ -203,7 +210,7 @@ def value(node: Expression) -> Valued:
             return lambda frame: negated(inner(frame))
         case _ if isinstance(node, CONDITIONS):
             holds = condition(node)
-            return lambda frame: (Lane(Kind.TRUTH, holds(frame)),)
+            return lambda frame: (Lane(LaneType.TRUTH, holds(frame)),)
         case _:
             return _function(node)
 
@@ -225,17 +232,17 @@ def _function(node: Expression) -> Valued:
 def _constant(node: Text | Integer | Float | Truth) -> Value:
     match node:
         case Text(text):
-            lane = Lane(Kind.TEXT, pa.scalar(text, pa.string()))
+            lane = Lane(LaneType.TEXT, pa.scalar(text, pa.string()))
             moment = microseconds(text)
             if moment is None:
                 return (lane,)
-            return (lane, Lane(Kind.MOMENT, pa.scalar(moment, pa.int64())))
+            return (lane, Lane(LaneType.MOMENT, pa.scalar(moment, pa.int64())))
         case Integer(number):
-            return (Lane(Kind.INTEGER, pa.scalar(number, pa.int64())),)
+            return (Lane(LaneType.INTEGER, pa.scalar(number, pa.int64())),)
         case Float(number):
-            return (Lane(Kind.FLOAT, pa.scalar(number, pa.float64())),)
+            return (Lane(LaneType.FLOAT, pa.scalar(number, pa.float64())),)
         case Truth(answer):
-            return (Lane(Kind.TRUTH, pa.scalar(answer)),)
+            return (Lane(LaneType.TRUTH, pa.scalar(answer)),)
 
 
 def microseconds(text: str) -> int | None:
@@ -261,13 +268,15 @@ def _searched(node: Expression, holds: Condition) -> Condition:
         return holds
     steps = found[0].steps
 
-    def evaluate(frame: Frame) -> Column:
+    def evaluate(frame: RowFrame) -> Column:
         return _any(frame, steps, frame.roots(steps), holds)
 
     return evaluate
 
 
-def _any(frame: Frame, steps: tuple[Step, ...], roots: Sequence[Root], holds: Condition) -> Column:
+def _any(
+    frame: RowFrame, steps: tuple[Step, ...], roots: Sequence[Root], holds: Condition
+) -> Column:
     outcomes = []
     for column, inside in roots:
         cut = inside.index(Each())

@@ -14,7 +14,7 @@ from penstock.columns.selectors.expressions import Each, Step
 from penstock.columns.selectors.headers import HEADERS
 from penstock.columns.selectors.lanes import (
     Column,
-    Kind,
+    LaneType,
     Value,
     floor_divided,
     lane_of,
@@ -33,7 +33,7 @@ class Root(NamedTuple):
     steps: tuple[Step, ...]
 
 
-class Frame(Protocol):
+class RowFrame(Protocol):
     """Rows a selector is evaluated on."""
 
     @property
@@ -59,12 +59,12 @@ class Frame(Protocol):
         """The columns that may hold the value of a reference; each row has it in one of them."""
         ...
 
-    def outcome(self, predicate: str, holds: Callable[[Frame], Column]) -> Column:
+    def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
         """The outcome of ``holds``, which evaluates the predicate with this text."""
         ...
 
 
-class Messages(Protocol):
+class MessageAccess(Protocol):
     """Access to fields of the messages in the events' data (SEM P1)."""
 
     def roots(self, batch: pa.RecordBatch, name: str) -> tuple[list[Column], Column | None]:
@@ -84,7 +84,7 @@ class EventFrame:
         self,
         batch: pa.RecordBatch,
         now_us: int,
-        messages: Messages | None = None,
+        messages: MessageAccess | None = None,
         *,
         check: Check = unlimited,
         outcomes: PredicateOutcomes | None = None,
@@ -105,7 +105,7 @@ class EventFrame:
             self._known[steps] = value_of(columns)
         return self._known[steps]
 
-    def outcome(self, predicate: str, holds: Callable[[Frame], Column]) -> Column:
+    def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
         """The outcome of ``holds``, from the cache if it was evaluated on these events before."""
         if self._outcomes is None:
             return holds(self)
@@ -186,7 +186,7 @@ class EventFrame:
 
     def _times(self, column: Column | None) -> list[Column]:
         lane = None if column is None else lane_of(column)
-        return [lane.column] if lane is not None and lane.kind is Kind.TIME else []
+        return [lane.column] if lane is not None and lane.kind is LaneType.TIME else []
 
     def _delivery_mode(self, stated: Column | None) -> Column:
         """The header, or else the event's flag ``persistent``, which is true by default."""
@@ -221,7 +221,7 @@ class ElementFrame:
 
     def __init__(
         self,
-        outer: Frame,
+        outer: RowFrame,
         events: Column,
         *,
         steps: tuple[Step, ...],
@@ -254,7 +254,7 @@ class ElementFrame:
     def data(self) -> Column:
         return self._outer.data().take(self._events)
 
-    def outcome(self, predicate: str, holds: Callable[[Frame], Column]) -> Column:
+    def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
         return holds(self)
 
     def roots(self, steps: tuple[Step, ...]) -> list[Root]:

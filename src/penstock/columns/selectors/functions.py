@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns.selectors.expressions import DataText, Distance, DistanceUnit
-from penstock.columns.selectors.frames import Frame
-from penstock.columns.selectors.lanes import Column, Kind, Lane, Value, first_known, numbers_of
+from penstock.columns.selectors.frames import RowFrame
+from penstock.columns.selectors.lanes import Column, Lane, LaneType, Value, first_known, numbers_of
 
 EARTH_RADIUS: Final = {
     DistanceUnit.KILOMETRES: 6_371.0088,
@@ -27,28 +27,28 @@ _UTF8: Final = (
 )
 
 
-def now(frame: Frame) -> Value:
+def now(frame: RowFrame) -> Value:
     """``NOW()``: milliseconds since the epoch."""
-    return (Lane(Kind.INTEGER, pa.scalar(frame.now_us // 1_000, pa.int64())),)
+    return (Lane(LaneType.INTEGER, pa.scalar(frame.now_us // 1_000, pa.int64())),)
 
 
-def data_length(frame: Frame) -> Value:
+def data_length(frame: RowFrame) -> Value:
     """``EVENTDATA.LENGTH()``: bytes of the event's data; 0 if the batch has no data."""
-    return (Lane(Kind.INTEGER, pc.binary_length(frame.data()).cast(pa.int64())),)
+    return (Lane(LaneType.INTEGER, pc.binary_length(frame.data()).cast(pa.int64())),)
 
 
-def data_text(node: DataText, frame: Frame) -> Value:
+def data_text(node: DataText, frame: RowFrame) -> Value:
     """``EVENTDATA.AS_STRING()``: a part of the data as text; unknown if it is not UTF-8."""
     piece = pc.binary_slice(frame.data().cast(pa.binary()), node.offset, node.offset + node.length)
     try:
-        return (Lane(Kind.TEXT, piece.cast(pa.string())),)
+        return (Lane(LaneType.TEXT, piece.cast(pa.string())),)
     except pa.ArrowInvalid:  # some rows are not UTF-8: they become unknown
         valid = pc.match_substring_regex(piece, _UTF8)
         piece = pc.if_else(valid, piece, pa.scalar(None, pa.binary()))
-        return (Lane(Kind.TEXT, piece.cast(pa.string())),)
+        return (Lane(LaneType.TEXT, piece.cast(pa.string())),)
 
 
-def distance(node: Distance, frame: Frame) -> Value:
+def distance(node: Distance, frame: RowFrame) -> Value:
     """``DISTANCE()`` by the haversine formula; unknown if coordinates are missing or invalid."""
     latitude, no_latitude = _degrees(frame, "latitude", 90)
     longitude, no_longitude = _degrees(frame, "longitude", 180)
@@ -61,14 +61,14 @@ def distance(node: Distance, frame: Frame) -> Value:
         * np.sin((to_longitude - from_longitude) / 2) ** 2
     )
     arc = 2 * EARTH_RADIUS[node.unit] * np.arcsin(np.sqrt(np.minimum(half, 1.0)))
-    return (Lane(Kind.FLOAT, pa.array(arc, mask=no_latitude | no_longitude)),)
+    return (Lane(LaneType.FLOAT, pa.array(arc, mask=no_latitude | no_longitude)),)
 
 
-def _degrees(frame: Frame, name: str, most: int) -> tuple[Any, Any]:
+def _degrees(frame: RowFrame, name: str, most: int) -> tuple[Any, Any]:
     columns: list[Column] = [
         pc.cast(lane.column, pa.float64(), safe=False)
         for lane in frame.lookup((name,))
-        if lane.kind in (Kind.INTEGER, Kind.FLOAT)
+        if lane.kind in (LaneType.INTEGER, LaneType.FLOAT)
     ]
     if not columns:
         return np.zeros(frame.rows), np.ones(frame.rows, dtype=bool)

@@ -21,7 +21,7 @@ _MICROSECONDS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _INT64_MAX: Final = (1 << 63) - 1
 
 
-class Kind(Enum):
+class LaneType(Enum):
     """The type of the values in a lane, and how they are stored."""
 
     TRUTH = "bool"
@@ -34,7 +34,7 @@ class Kind(Enum):
 
 
 class Lane(NamedTuple):
-    kind: Kind
+    kind: LaneType
     column: Column
 
 
@@ -59,24 +59,24 @@ def lane_of(column: Column) -> Lane | None:
     if pa.types.is_null(kind):
         return None
     if pa.types.is_boolean(kind):
-        return Lane(Kind.TRUTH, column)
+        return Lane(LaneType.TRUTH, column)
     if pa.types.is_timestamp(kind):
-        return Lane(Kind.TIME, _microseconds(column))
+        return Lane(LaneType.TIME, _microseconds(column))
     if pa.types.is_uint64(kind):
         return _unsigned(column)
     if pa.types.is_decimal(kind):
-        return Lane(Kind.OTHER, column)
+        return Lane(LaneType.OTHER, column)
     for found, test, stored in _STORED:
         if test(kind):
             return Lane(found, column if kind == stored else column.cast(stored))
-    return Lane(Kind.OTHER, column)
+    return Lane(LaneType.OTHER, column)
 
 
 _STORED: Final = (
-    (Kind.TEXT, pa.types.is_string, pa.string()),
-    (Kind.TEXT, pa.types.is_large_string, pa.string()),
-    (Kind.INTEGER, pa.types.is_integer, pa.int64()),
-    (Kind.FLOAT, pa.types.is_floating, pa.float64()),
+    (LaneType.TEXT, pa.types.is_string, pa.string()),
+    (LaneType.TEXT, pa.types.is_large_string, pa.string()),
+    (LaneType.INTEGER, pa.types.is_integer, pa.int64()),
+    (LaneType.FLOAT, pa.types.is_floating, pa.float64()),
 )
 
 
@@ -84,8 +84,8 @@ def _unsigned(column: Column) -> Lane:
     """The lane of unsigned numbers; they become the nearest doubles if one exceeds int64."""
     most = pc.max(column).as_py()
     if most is None or most <= _INT64_MAX:
-        return Lane(Kind.INTEGER, column.cast(pa.int64()))
-    return Lane(Kind.FLOAT, column.cast(pa.float64(), safe=False))
+        return Lane(LaneType.INTEGER, column.cast(pa.int64()))
+    return Lane(LaneType.FLOAT, column.cast(pa.float64(), safe=False))
 
 
 def _microseconds(column: Column) -> Column:
@@ -118,7 +118,7 @@ def numbers_of(column: Column) -> tuple[Any, Any]:
 
 def merged(lanes: Value) -> Value:
     """A value with at most one lane per kind, merged from ``lanes``."""
-    by_kind: dict[Kind, Column] = {}
+    by_kind: dict[LaneType, Column] = {}
     for kind, column in lanes:
         by_kind[kind] = pc.coalesce(by_kind[kind], column) if kind in by_kind else column
     return tuple(Lane(kind, column) for kind, column in by_kind.items())
@@ -126,7 +126,7 @@ def merged(lanes: Value) -> Value:
 
 def truth(value: Value) -> Column:
     """A value as a condition: unknown where it is neither true nor false."""
-    columns = [column for kind, column in value if kind is Kind.TRUTH]
+    columns = [column for kind, column in value if kind is LaneType.TRUTH]
     return first_known(columns)
 
 

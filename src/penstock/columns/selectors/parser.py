@@ -31,9 +31,9 @@ from penstock.columns.selectors.expressions import (
     each_references,
 )
 from penstock.columns.selectors.patterns import WILDCARDS_MAX, wildcards
-from penstock.columns.selectors.reader import Reader
+from penstock.columns.selectors.reader import TokenReader
 from penstock.columns.selectors.references import read_name
-from penstock.columns.selectors.tokens import Kind, Token
+from penstock.columns.selectors.tokens import Token, TokenKind
 
 DEPTH_MAX: Final = 100
 """Most levels of nesting, in parentheses or in the tree."""
@@ -70,14 +70,14 @@ class _Parser:
 
     def __init__(self, text: str, *, is_stored: bool) -> None:
         self._is_stored = is_stored
-        self._reader = Reader(text)
+        self._reader = TokenReader(text)
         self._depth = 0
         self._height = 0
         """Height of the last parsed expression."""
 
     def selector(self) -> Expression:
         found = self._condition(_OR)
-        if self._reader.token.kind is not Kind.END:
+        if self._reader.token.kind is not TokenKind.END:
             expected = "AND, OR or the end" if isinstance(found, CONDITIONS) else "an operator"
             raise self._reader.fault(f"{expected} after {self._reader.previous.shown}")
         return found
@@ -106,16 +106,16 @@ class _Parser:
 
     def _infix_power(self) -> int:
         token = self._reader.token
-        if token.kind not in (Kind.SIGN, Kind.KEYWORD):
+        if token.kind not in (TokenKind.SIGN, TokenKind.KEYWORD):
             return 0
         return _POWERS.get(token.text, 0)
 
     def _prefix(self, minimum: int) -> Expression:
         token = self._reader.token
-        if token.text == "NOT" and token.kind is Kind.KEYWORD and minimum <= _NOT:
+        if token.text == "NOT" and token.kind is TokenKind.KEYWORD and minimum <= _NOT:
             self._reader.advance()
             return self._grown(Not(self._condition(_NOT)))
-        if token.kind is Kind.SIGN and token.text in ("+", "-"):
+        if token.kind is TokenKind.SIGN and token.text in ("+", "-"):
             return self._signed()
         if self._reader.accept("("):
             found = self._expression(_OR)
@@ -126,7 +126,7 @@ class _Parser:
     def _signed(self) -> Expression:
         sign = self._reader.advance().text
         number = self._reader.token
-        if sign == "-" and number.kind is Kind.INTEGER:
+        if sign == "-" and number.kind is TokenKind.INTEGER:
             self._reader.advance()
             return self._leaf(Integer(-int(number.value)))
         operand = self._expression(_SIGNED)
@@ -142,22 +142,22 @@ class _Parser:
 
     def _operand(self) -> Expression:
         token = self._reader.token
-        if token.kind is Kind.NAME:
+        if token.kind is TokenKind.NAME:
             return self._leaf(read_name(self._reader))
-        if token.kind is Kind.KEYWORD and token.text == "NULL":
+        if token.kind is TokenKind.KEYWORD and token.text == "NULL":
             raise self._reader.fault("a value (a missing one is found by IS NULL)")
         return self._leaf(self._literal("a value"))
 
     def _literal(self, expected: str) -> Literal:
         token = self._reader.token
         match token.kind:
-            case Kind.TEXT:
+            case TokenKind.TEXT:
                 found: Literal = Text(str(token.value))
-            case Kind.INTEGER:
+            case TokenKind.INTEGER:
                 found = Integer(self._within_64_bits(token))
-            case Kind.FLOAT:
+            case TokenKind.FLOAT:
                 found = Float(float(token.value))
-            case Kind.KEYWORD if token.text in ("TRUE", "FALSE"):
+            case TokenKind.KEYWORD if token.text in ("TRUE", "FALSE"):
                 found = Truth(token.text == "TRUE")
             case _:
                 raise self._reader.fault(f"{expected} {self._reader.place}")
@@ -231,7 +231,7 @@ class _Parser:
 
     def _option(self) -> Literal:
         token = self._reader.token
-        if token.kind is not Kind.SIGN or token.text not in ("+", "-"):
+        if token.kind is not TokenKind.SIGN or token.text not in ("+", "-"):
             return self._literal("a literal value")
         signed = self._signed()
         if not isinstance(signed, Integer | Float):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock.columns.selectors.faults import MalformedSelector, fault
-from penstock.columns.selectors.tokens import Kind, Token, tokenize
+from penstock.columns.selectors.tokens import Token, TokenKind, tokenize
 
 
-class Reader:
+class TokenReader:
     """A pass over the tokens of a text with one token of lookahead."""
 
     __slots__ = ("_index", "_text", "_tokens")
@@ -34,14 +34,14 @@ class Reader:
     def advance(self) -> Token:
         """Consume the next token and return it. The end token is never consumed."""
         taken = self.token
-        if taken.kind is not Kind.END:
+        if taken.kind is not TokenKind.END:
             self._index += 1
         return taken
 
     def at(self, sign: str) -> bool:
         """True if ``sign``, an operator or a keyword, comes next."""
         token = self.token
-        return token.kind in (Kind.SIGN, Kind.KEYWORD) and token.text == sign
+        return token.kind in (TokenKind.SIGN, TokenKind.KEYWORD) and token.text == sign
 
     def accept(self, sign: str) -> bool:
         """Consume ``sign`` if it comes next, and return whether it did."""
@@ -63,7 +63,7 @@ class Reader:
 
     def text_literal(self, expected: str) -> str:
         """Consume a text literal and return its value."""
-        if self.token.kind is not Kind.TEXT:
+        if self.token.kind is not TokenKind.TEXT:
             raise self.fault(f"{expected} {self.place}")
         return str(self.advance().value)
 

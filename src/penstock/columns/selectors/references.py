@@ -16,8 +16,8 @@ from penstock.columns.selectors.expressions import (
     Step,
 )
 from penstock.columns.selectors.headers import HEADERS
-from penstock.columns.selectors.reader import Reader
-from penstock.columns.selectors.tokens import Kind, Token
+from penstock.columns.selectors.reader import TokenReader
+from penstock.columns.selectors.tokens import Token, TokenKind
 
 _FUNCTIONS: Final = (
     "NOW(), DISTANCE(), EVENTDATA.LENGTH(), EVENTDATA.AS_STRING() or EVENTDATA.TAG()"
@@ -25,7 +25,7 @@ _FUNCTIONS: Final = (
 _INDEX_MAX: Final = (1 << 31) - 1
 
 
-def read_name(reader: Reader) -> Expression:
+def read_name(reader: TokenReader) -> Expression:
     """Parse the reference or function call that comes next."""
     first = reader.advance()
     steps: list[Step] = [first.text]
@@ -41,31 +41,31 @@ def read_name(reader: Reader) -> Expression:
             return Reference(tuple(steps))
 
 
-def _child(reader: Reader) -> str:
-    if reader.token.kind not in (Kind.NAME, Kind.KEYWORD):
+def _child(reader: TokenReader) -> str:
+    if reader.token.kind not in (TokenKind.NAME, TokenKind.KEYWORD):
         raise reader.fault("a name after '.'")
     return reader.written(reader.advance())
 
 
-def _element(reader: Reader) -> Step:
+def _element(reader: TokenReader) -> Step:
     index = reader.token
     if reader.accept("]"):
         return Each()
-    if index.kind is not Kind.INTEGER:
+    if index.kind is not TokenKind.INTEGER:
         raise reader.fault("an index from 0 on, or ']' for any element")
     reader.advance()
     reader.expect("]")
     return min(int(index.value), _INDEX_MAX)
 
 
-def _check_header(reader: Reader, name: Token) -> None:
+def _check_header(reader: TokenReader, name: Token) -> None:
     text = name.text
     if text.startswith("JMS") and not text.startswith(("JMSX", "JMS_")) and text not in HEADERS:
         known = ", ".join(header for header in HEADERS if header.startswith("JMS"))
         raise reader.fault(f"a header selectors can see ({known})", name)
 
 
-def _call(reader: Reader, first: Token, steps: list[Step]) -> Expression:
+def _call(reader: TokenReader, first: Token, steps: list[Step]) -> Expression:
     name = ".".join(map(str, steps)).upper()
     reader.advance()
     match name:
@@ -87,29 +87,33 @@ def _call(reader: Reader, first: Token, steps: list[Step]) -> Expression:
     return found
 
 
-def _size(reader: Reader, expected: str) -> int:
-    if reader.token.kind is not Kind.INTEGER:
+def _size(reader: TokenReader, expected: str) -> int:
+    if reader.token.kind is not TokenKind.INTEGER:
         raise reader.fault(f"{expected}, a whole number from 0 on")
     return min(int(reader.advance().value), _INDEX_MAX)
 
 
-def _distance(reader: Reader) -> Distance:
+def _distance(reader: TokenReader) -> Distance:
     latitude = _angle(reader, 90)
     reader.expect(",")
     longitude = _angle(reader, 180)
     reader.expect(",")
     unit = reader.token
-    if unit.kind is not Kind.NAME or unit.text.upper() not in tuple(DistanceUnit):
+    if unit.kind is not TokenKind.NAME or unit.text.upper() not in tuple(DistanceUnit):
         raise reader.fault("a unit: K (kilometres), M (miles) or N (nautical miles)")
     reader.advance()
     return Distance(latitude, longitude, DistanceUnit(unit.text.upper()))
 
 
-def _angle(reader: Reader, most: int) -> float:
+def _angle(reader: TokenReader, most: int) -> float:
     sign = -1.0 if reader.accept("-") else 1.0
     number = reader.token
     degrees = number.value
-    if number.kind not in (Kind.INTEGER, Kind.FLOAT) or isinstance(degrees, str) or degrees > most:
+    if (
+        number.kind not in (TokenKind.INTEGER, TokenKind.FLOAT)
+        or isinstance(degrees, str)
+        or degrees > most
+    ):
         raise reader.fault(f"degrees from -{most} to {most}")
     reader.advance()
     return sign * degrees

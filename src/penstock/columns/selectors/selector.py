@@ -21,12 +21,12 @@ from penstock.columns.selectors.expressions import (
     walk,
 )
 from penstock.columns.selectors.faults import fault
-from penstock.columns.selectors.frames import EventFrame, Messages
+from penstock.columns.selectors.frames import EventFrame, MessageAccess
 from penstock.columns.selectors.headers import column_path
 from penstock.columns.selectors.lanes import rows_of
 from penstock.columns.selectors.parser import parse
 from penstock.columns.selectors.patterns import wildcards
-from penstock.columns.selectors.statistics import ColumnStatistics, Known, outcomes
+from penstock.columns.selectors.statistics import ColumnStatistics, StoreStatistics, outcomes
 from penstock.columns.selectors.summaries import known_of
 from penstock.columns.selectors.tokens import LENGTH_MAX
 from penstock.columns.selectors.wording import canonical
@@ -56,7 +56,7 @@ class Selector:
         self._condition = condition(self.expression)
 
     def mask(
-        self, batch: pa.RecordBatch, *, now_us: int = 0, messages: Messages | None = None
+        self, batch: pa.RecordBatch, *, now_us: int = 0, messages: MessageAccess | None = None
     ) -> pa.BooleanArray:
         """A mask, without nulls, of the events of ``batch`` that it selects.
 
@@ -80,7 +80,7 @@ class Selector:
         A name that is stored in several columns, one per type, must be missing. ``now_us`` is
         the time of ``NOW()`` in microseconds, if it is known.
         """
-        return outcomes(self.expression, Known(statistics, now_us)).may_hold
+        return outcomes(self.expression, StoreStatistics(statistics, now_us)).may_hold
 
     def may_match_in(self, summary: bytes, *, now_us: int | None = None) -> bool:
         """False only if a record batch with this summary has no event that it selects (SEM F5)."""

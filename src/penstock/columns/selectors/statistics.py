@@ -85,7 +85,7 @@ Comparing a longer list one by one would take more time than reading the events.
 """
 
 
-class Known(NamedTuple):
+class StoreStatistics(NamedTuple):
     """The statistics of a part of the store, and the current time."""
 
     columns: Mapping[str, ColumnStatistics]
@@ -94,7 +94,7 @@ class Known(NamedTuple):
     """The time of ``NOW()`` in microseconds; None if it differs between events."""
 
 
-def outcomes(node: Expression, statistics: Known) -> Outcomes:
+def outcomes(node: Expression, statistics: StoreStatistics) -> Outcomes:
     """The possible outcomes of ``node`` in a part of the store."""
     match node:
         case And(operands):
@@ -127,14 +127,16 @@ def outcomes(node: Expression, statistics: Known) -> Outcomes:
             return ANYTHING
 
 
-def _in(operand: Expression, options: Sequence[Literal], statistics: Known) -> Outcomes:
+def _in(operand: Expression, options: Sequence[Literal], statistics: StoreStatistics) -> Outcomes:
     if len(options) > _FEW:
         return _among(operand, options, statistics)
     equals = [Compare(Comparison.EQUAL, operand, option) for option in options]
     return outcomes(Or(tuple(equals)), statistics)
 
 
-def _among(operand: Expression, options: Sequence[Literal], statistics: Known) -> Outcomes:
+def _among(
+    operand: Expression, options: Sequence[Literal], statistics: StoreStatistics
+) -> Outcomes:
     """The outcomes of a long list of options: whether any of them lies within the bounds."""
     known = _known(operand, statistics) if isinstance(operand, Reference) else None
     if known is None:
@@ -155,7 +157,7 @@ def _among(operand: Expression, options: Sequence[Literal], statistics: Known) -
     return Outcomes(any(value in known.distinct for value in within), may_fail=True)
 
 
-def _plain(node: Reference | Truth, statistics: Known) -> Outcomes:
+def _plain(node: Reference | Truth, statistics: StoreStatistics) -> Outcomes:
     if isinstance(node, Truth):
         return Outcomes(may_hold=node.value, may_fail=not node.value)
     return _compare(Comparison.EQUAL, node, Truth(True), statistics)
@@ -165,7 +167,7 @@ def _turned(found: Outcomes, *, is_turned: bool) -> Outcomes:
     return found.reversed() if is_turned else found
 
 
-def _known(reference: Reference, statistics: Known) -> ColumnStatistics | None:
+def _known(reference: Reference, statistics: StoreStatistics) -> ColumnStatistics | None:
     if reference.steps[0] == "JMSDeliveryMode":
         return None  # from two columns
     known = statistics.columns.get(column_path(reference.steps))
@@ -189,7 +191,7 @@ def _priority(known: ColumnStatistics | None) -> ColumnStatistics | None:
     return ColumnStatistics(*bounds, 0, distinct)
 
 
-def _is_null(reference: Reference, statistics: Known) -> Outcomes:
+def _is_null(reference: Reference, statistics: StoreStatistics) -> Outcomes:
     known = _known(reference, statistics)
     if known is not None and known.has_no_value:
         # If the array is absent, it is unknown whether an element is null.
@@ -198,7 +200,7 @@ def _is_null(reference: Reference, statistics: Known) -> Outcomes:
 
 
 def _compare(
-    operator: Comparison, left: Expression, right: Expression, statistics: Known
+    operator: Comparison, left: Expression, right: Expression, statistics: StoreStatistics
 ) -> Outcomes:
     if isinstance(right, Reference) and not isinstance(left, Reference):
         operator, left, right = MIRRORED[operator], right, left
@@ -327,7 +329,7 @@ def _like(
     reference: Reference,
     pattern: str,
     escape: str,
-    statistics: Known,
+    statistics: StoreStatistics,
 ) -> Outcomes:
     known = _known(reference, statistics)
     pieces = parts(pattern, escape)

@@ -36,7 +36,7 @@ _TOKEN: Final = re.compile(
 _WORD_PART: Final = re.compile(r"[\w$]")
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """The kind of a token."""
 
     NAME = "name"
@@ -51,7 +51,7 @@ class Kind(Enum):
 class Token(Struct, frozen=True):
     """A piece of selector text."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
     """The text as written; keywords in capitals."""
     position: int
@@ -62,9 +62,9 @@ class Token(Struct, frozen=True):
     @property
     def shown(self) -> str:
         """The name of this token in error messages."""
-        if self.kind is Kind.END:
+        if self.kind is TokenKind.END:
             return "end of text"
-        return self.text if self.kind is Kind.TEXT else f"'{self.text}'"
+        return self.text if self.kind is TokenKind.TEXT else f"'{self.text}'"
 
 
 def tokenize(text: str) -> list[Token]:
@@ -79,7 +79,7 @@ def tokenize(text: str) -> list[Token]:
         if found.lastgroup != "space":
             tokens.append(_token(found, text))
         position = found.end()
-    tokens.append(Token(Kind.END, "", len(text)))
+    tokens.append(Token(TokenKind.END, "", len(text)))
     return tokens
 
 
@@ -112,7 +112,7 @@ def _token(found: re.Match[str], text: str) -> Token:
     written, position = found.group(), found.start()
     match found.lastgroup:
         case "text":
-            return Token(Kind.TEXT, written, position, written[1:-1].replace("''", "'"))
+            return Token(TokenKind.TEXT, written, position, written[1:-1].replace("''", "'"))
         case "number" | "based":
             follower = text[found.end() : found.end() + 1]
             if _WORD_PART.match(follower):
@@ -122,28 +122,30 @@ def _token(found: re.Match[str], text: str) -> Token:
             capitals = written.upper()
             # ASCII only: the upper case of a dotless i is "I", which could make a keyword.
             if written.isascii() and capitals in KEYWORDS:
-                return Token(Kind.KEYWORD, capitals, position)
-            return Token(Kind.NAME, written, position)
+                return Token(TokenKind.KEYWORD, capitals, position)
+            return Token(TokenKind.NAME, written, position)
         case _:
-            return Token(Kind.SIGN, written, position)
+            return Token(TokenKind.SIGN, written, position)
 
 
 def _number(written: str, position: int, text: str) -> Token:
     if written[:2] in ("0x", "0X", "0b", "0B"):
         digits = written.rstrip("lL")
-        return Token(Kind.INTEGER, written, position, _integer(digits, position, text, base=0))
+        return Token(TokenKind.INTEGER, written, position, _integer(digits, position, text, base=0))
     suffix = written[-1] if written[-1] in "lLfFdD" else ""
     digits = written.removesuffix(suffix) if suffix else written
     if digits.isdigit() and suffix not in tuple("fFdD"):
         # A leading zero means base 8, as in Java.
         base = _OCTAL if digits[0] == "0" else 10
-        return Token(Kind.INTEGER, written, position, _integer(digits, position, text, base=base))
+        return Token(
+            TokenKind.INTEGER, written, position, _integer(digits, position, text, base=base)
+        )
     if suffix in ("l", "L"):
         raise fault(text, position, "a whole number before 'L'", f"'{written}'")
     value = float(digits)
     if math.isinf(value):
         raise fault(text, position, "a number that fits 64-bit floating point", f"'{written}'")
-    return Token(Kind.FLOAT, written, position, value)
+    return Token(TokenKind.FLOAT, written, position, value)
 
 
 def _integer(digits: str, position: int, text: str, *, base: int) -> int:

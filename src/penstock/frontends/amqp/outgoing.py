@@ -29,7 +29,7 @@ from penstock.wire.amqp.sections import (
 )
 from penstock.wire.amqp.types import (
     Byte,
-    Float,
+    Float32,
     Int,
     Short,
     Symbol,
@@ -48,7 +48,7 @@ _NARROW: Final[dict[pa.DataType, tuple[type, Callable[[Any], Any]]]] = {
     pa.int8(): (int, Byte),
     pa.int16(): (int, Short),
     pa.int32(): (int, Int),
-    pa.float32(): (float, Float),
+    pa.float32(): (float, Float32),
 }
 _UINT_MAX: Final = (1 << 32) - 1
 

@@ -26,7 +26,7 @@ from penstock.frontends.amqp.conditions import (
 from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.link_ends import IncomingLink
 from penstock.frontends.amqp.outcomes import RELEASED, Pointer
-from penstock.frontends.amqp.single_message import Lone
+from penstock.frontends.amqp.single_message import SingleMessages
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.wire.amqp.sections import entries, fields, sections_of
 from penstock.wire.amqp.types import Byte
@@ -57,7 +57,7 @@ class LinkProducer:
         self._allowed: set[int] = set()
         self._waiting: deque[tuple[bytes, Pointer | None]] = deque()
         """Messages of an anonymous relay that wait until a destination is created."""
-        self._lone = Lone()
+        self._lone = SingleMessages()
         self.incoming = incoming
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from penstock.columns.events.single_event import OneRow, form_of
+from penstock.columns.events.single_event import SingleEventCodec, trusted_codec_of
 from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, schema_bytes
 from penstock.columns.schema.layout import HEADERS, PRIORITY_MAX
 from penstock.core.ids.ids import Span
@@ -35,7 +35,7 @@ _ALONE: Final = (Span(0, 1),)
 class _Kind(NamedTuple):
     """What messages with the same fields have in common."""
 
-    form: OneRow
+    form: SingleEventCodec
     schema: bytes
     has_data: bool
     headers: tuple[str, ...]
@@ -45,14 +45,14 @@ class _Kind(NamedTuple):
 _kinds: dict[tuple[object, ...], _Kind | None] = {}
 
 
-class Lone:
+class SingleMessages:
     """The messages that come alone by one link.
 
     A program's messages often differ only in their id, time and data: then only these are read.
     """
 
     def __init__(self) -> None:
-        self._like: _Like | None = None
+        self._like: MessageTemplate | None = None
         self._doubts = 0
 
     def body(self, message: bytes, now_ms: int, container: str) -> Body | None:
@@ -117,7 +117,7 @@ def _made(kind: _Kind, values: list[Any], row: Row) -> Body | None:
 # --- messages that are alike --------------------------------------------------------------
 
 
-class _Like(NamedTuple):
+class MessageTemplate(NamedTuple):
     """A message without its id, time and data. Offsets of an absent part are equal."""
 
     container: str
@@ -143,7 +143,7 @@ class _Like(NamedTuple):
     data_place: int
 
 
-def _values_alike(message: bytes, like: _Like) -> list[Any] | None:
+def _values_alike(message: bytes, like: MessageTemplate) -> list[Any] | None:
     """The values of a message like ``like``; None for any other."""
     if (
         message[: like.id_at] != like.head
@@ -180,7 +180,7 @@ _CREATION_TIME: Final = 9
 
 def _likeness(
     message: bytes, container: str, kind: _Kind, values: list[Any], row: Row
-) -> _Like | None:
+) -> MessageTemplate | None:
     """What messages like this one have in common; None if they differ in more than id, time and
     data, or have no data."""
     if row.ttl != row.header.ttl:  # an absolute expiry differs from message to message
@@ -207,7 +207,7 @@ def _likeness(
             return None
         time_at, time_end = fields[_CREATION_TIME] + 1, fields[_CREATION_TIME] + 9
         time_place = before + names.index("timestamp")
-    return _Like(
+    return MessageTemplate(
         *(container, kind, row, values, message[:id_at], id_at, id_end),
         *(message[id_end:time_at], time_at, time_end, message[time_end : body_at + 1]),
         *(body_at + 1, data_at, message[body_at] in _STRINGS),
@@ -247,7 +247,7 @@ def _learn(key: tuple[object, ...], row: Row, container: str) -> _Kind | None:
     if len(_kinds) >= KINDS_MAX:
         _kinds.clear()
     found = None
-    if (form := form_of(schema)) is not None:
+    if (form := trusted_codec_of(schema)) is not None:
         headers = tuple(name for name in HEADERS if name in row.headers)
         found = _Kind(form, encoded, "data" in schema.names, headers)
     _kinds[key] = found

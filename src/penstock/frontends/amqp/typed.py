@@ -14,7 +14,7 @@ from penstock.wire.amqp.types import (
     Byte,
     Char,
     Described,
-    Float,
+    Float32,
     Int,
     Short,
     Symbol,
@@ -46,7 +46,7 @@ ARROW: Final[dict[type, pa.DataType]] = {
     Int: pa.int32(),
     Short: pa.int16(),
     Byte: pa.int8(),
-    Float: pa.float32(),
+    Float32: pa.float32(),
     UByte: pa.int64(),
     UShort: pa.int64(),
     UInt: pa.int64(),
@@ -57,7 +57,7 @@ ARROW: Final[dict[type, pa.DataType]] = {
 
 KEPT: Final = {
     kind: NAMES[kind]
-    for kind in (Int, Short, Byte, Float, UByte, UShort, UInt, ULong, Symbol, Char, UUID)
+    for kind in (Int, Short, Byte, Float32, UByte, UShort, UInt, ULong, Symbol, Char, UUID)
 }
 """Types that properties do not have, or that widen when the column has wider values; by name."""
 
@@ -67,7 +67,7 @@ _NUMPY: Final[dict[type, Any]] = {
     Int: np.int32,
     Short: np.int16,
     Byte: np.int8,
-    Float: np.float32,
+    Float32: np.float32,
     UByte: int,
     UShort: int,
     UInt: int,
@@ -174,8 +174,8 @@ def _as(value: Any, name: str) -> Any:
     if type(value) is int and name in _RANGES:
         low, high = _RANGES[name]
         return kind(value) if low <= value <= high else None
-    if type(value) is float and kind is Float:
-        return Float(value)
+    if type(value) is float and kind is Float32:
+        return Float32(value)
     if type(value) is str:
         return _text_as(value, kind)
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.columns.events.check import check_body
-from penstock.columns.events.single_event import MESSAGE_BYTES_MAX, one_row_in
+from penstock.columns.events.single_event import MESSAGE_BYTES_MAX, codec_in_message
 from penstock.columns.schema.ipc import batch_from, schema_from
 from penstock.columns.schema.layout import BODY_ROWS_MAX
 from penstock.core.bounds import SCHEMAS_BYTES_MAX
@@ -46,7 +46,7 @@ class SchemaTable:
             raise InvalidArgument(f"schema {schema} was never sent on this connection")
         if sum(sizes) != len(body) or min(sizes, default=1) <= 0:
             raise InvalidEvent(f"batches of {sum(sizes)} bytes in a body of {len(body)}")
-        form = one_row_in(encoded)
+        form = codec_in_message(encoded)
         if form is not None and len(sizes) == 1:
             message = bytes(body) if len(body) <= MESSAGE_BYTES_MAX else b""
             if (digest := form.digest_of(message)) is not None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from penstock.columns.selectors import EventFrame, Selector
-from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.frames import MessageAccess
 from penstock.columns.selectors.patterns import Check
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import LimitReached
@@ -40,7 +40,7 @@ class SelectorUse(Struct, frozen=True):
 
     selector: Selector
     now_us: int
-    messages: Messages | None
+    messages: MessageAccess | None
 
 
 class _Found(Struct):

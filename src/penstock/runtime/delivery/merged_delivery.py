@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.columns.events.batch import Int64s, ids_of, runs_of
 from penstock.columns.keys.key_retention import Bools
 from penstock.columns.keys.key_values import NO_SLOT
-from penstock.columns.merge.states import Chunk
+from penstock.columns.merge.states import StateChunk
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.store.merge_store import MergeStore
@@ -63,7 +63,7 @@ class OfferedBatches(NamedTuple):
 class SelectedRows(NamedTuple):
     """The granted merged events that a subscription's own selector matches."""
 
-    whole: Chunk
+    whole: StateChunk
     mask: pa.BooleanArray
 
 
@@ -127,7 +127,7 @@ def _of_whole(
 
 
 def _both(
-    store: MergeStore, whole: Chunk, matches: Bools, as_delta: Bools, stretch: Stretch | None
+    store: MergeStore, whole: StateChunk, matches: Bools, as_delta: Bools, stretch: Stretch | None
 ) -> list[OutgoingBatch]:
     """Full events and deltas in one batch, in the order of ids."""
     full = matches & ~as_delta

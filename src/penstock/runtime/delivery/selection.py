@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.columns.events.batch import ids_of, runs_of
 from penstock.columns.selectors import EventFrame, Selector
-from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.frames import MessageAccess
 from penstock.columns.selectors.patterns import Check
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import LimitReached
@@ -58,7 +58,7 @@ class Choosing:
         batch: pa.RecordBatch,
         selector: Selector,
         now_us: int,
-        messages: Messages | None,
+        messages: MessageAccess | None,
         still: Check,
     ) -> pa.BooleanArray:
         """Which rows of a stored batch ``selector`` matches. Raises ``LimitReached`` if that takes

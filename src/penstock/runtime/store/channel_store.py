@@ -17,7 +17,7 @@ from penstock.columns.keys.keys import KeyIndex
 from penstock.columns.schema.property_names import PropertyNames
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.selectors import Selector
-from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.messages import Spans
@@ -319,7 +319,7 @@ class ChannelStore:
         return merged([*rows, *tail], self.columns)
 
     def promising(
-        self, spans: Spans, selector: Selector, now_us: int, messages: Messages | None = None
+        self, spans: Spans, selector: Selector, now_us: int, messages: MessageAccess | None = None
     ) -> Spans:
         """The part of ``spans`` in which ``selector`` may match, judged by the statistics of the
         files (SEM F5). These say nothing about fields inside ``messages``."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.columns.events.batch import Int64s, ids_of, stamp
 from penstock.columns.keys.keys import KeyIndex
-from penstock.columns.merge.states import Chunk, States, deltas_of
+from penstock.columns.merge.states import StateChunk, States, deltas_of
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.core.channel.channel_type import Home
 from penstock.core.ids.ids import IdSet, Span
@@ -202,12 +202,12 @@ class MergeStore(ChannelStore):
     def read(self, spans: Spans, damage: Damage) -> list[OutgoingBatch]:
         return [self._rows(chunk) for chunk in self._few(self._chunks(spans))]
 
-    def whole(self, spans: Spans) -> Chunk | None:
+    def whole(self, spans: Spans) -> StateChunk | None:
         """The merged rows of ``spans`` in one."""
         found = self._chunks(spans)
         return self.states.together(found) if found else None
 
-    def rows_of(self, chunk: Chunk) -> OutgoingBatch:
+    def rows_of(self, chunk: StateChunk) -> OutgoingBatch:
         """Ready to be sent."""
         return self._rows(chunk)
 
@@ -238,14 +238,14 @@ class MergeStore(ChannelStore):
             for code, part in _by_publisher(self.states.alive(chunk))
         ]
 
-    def _chunks(self, spans: Spans) -> list[Chunk]:
+    def _chunks(self, spans: Spans) -> list[StateChunk]:
         self.settle()
         return self.states.read(spans)
 
-    def _few(self, chunks: list[Chunk]) -> list[Chunk]:
+    def _few(self, chunks: list[StateChunk]) -> list[StateChunk]:
         """Small ones together: each is a frame of its own."""
-        few: list[Chunk] = []
-        run: list[Chunk] = []
+        few: list[StateChunk] = []
+        run: list[StateChunk] = []
         for chunk in chunks:
             if run and sum(len(part.ids) for part in run) + len(chunk.ids) > MERGE_ROWS_MAX:
                 few.append(self.states.together(run))
@@ -253,12 +253,12 @@ class MergeStore(ChannelStore):
             run.append(chunk)
         return [*few, self.states.together(run)] if run else few
 
-    def _rows(self, chunk: Chunk) -> OutgoingBatch:
+    def _rows(self, chunk: StateChunk) -> OutgoingBatch:
         return OutgoingBatch(
             spans_in(chunk.batch), batch=chunk.batch, publishers=self._published_by(chunk)
         )
 
-    def _published_by(self, chunk: Chunk) -> Publishers:
+    def _published_by(self, chunk: StateChunk) -> Publishers:
         codes = np.unique(chunk.codes)
         if len(codes) == 1:
             return ((self._publishers[codes[0]], ()),) if codes[0] else ()
@@ -274,7 +274,7 @@ class _StatePiece(TailBatch):
 
     __slots__ = ("_rows_held",)
 
-    def __init__(self, chunk: Chunk, publisher: str, home: Home) -> None:
+    def __init__(self, chunk: StateChunk, publisher: str, home: Home) -> None:
         span = Span(int(chunk.ids[0]), int(chunk.ids[-1]) + 1)
         ids = IdSet.of(chunk.ids.tolist())
         body = memoryview(batch_bytes(chunk.batch))
@@ -288,7 +288,7 @@ class _StatePiece(TailBatch):
         return self.batch.take(pa.array(np.searchsorted(self._rows_held, wanted)))
 
 
-def _by_publisher(chunk: Chunk) -> list[tuple[int, Chunk]]:
+def _by_publisher(chunk: StateChunk) -> list[tuple[int, StateChunk]]:
     codes = np.unique(chunk.codes).tolist()
     if len(codes) == 1:
         return [(codes[0], chunk)]

@@ -12,7 +12,7 @@ from penstock.columns.merge.states import is_packed
 from penstock.columns.schema.ipc import batch_bytes, packed_bytes
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.selectors import EventFrame, Selector
-from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store.sealed_file import Publishers
@@ -129,7 +129,7 @@ class OutgoingBatch:
         self,
         selector: Selector,
         now_us: int,
-        messages: Messages | None = None,
+        messages: MessageAccess | None = None,
     ) -> OutgoingBatch | None:
         """The rows ``selector`` matches: itself if all, None if none.
 

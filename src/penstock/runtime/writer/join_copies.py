@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.columns.events.batch import stamp
 from penstock.columns.events.origin import for_join, path_contains, path_lengths, stores_on_paths
 from penstock.columns.selectors import selector_of
-from penstock.columns.selectors.frames import EventFrame, Messages
+from penstock.columns.selectors.frames import EventFrame, MessageAccess
 from penstock.core.ids.ids import Span
 from penstock.core.realm.joins import HOPS_MAX, Join
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
@@ -64,7 +64,7 @@ class CopyCandidates:
         span: Span,
         roots: Rows,
         now_us: int,
-        messages: Messages | None = None,
+        messages: MessageAccess | None = None,
     ) -> None:
         batch = self.batch = body.batch
         self.outcomes = body.outcomes
@@ -148,7 +148,7 @@ def copy(
 
 
 def _offered(
-    span: Span, bodies: Sequence[Body], way: Way, now_us: int, messages: Messages | None
+    span: Span, bodies: Sequence[Body], way: Way, now_us: int, messages: MessageAccess | None
 ) -> list[CopyCandidates]:
     found = []
     first = span.first

@@ -21,7 +21,7 @@ import structlog
 from msgspec import Struct
 
 from penstock.columns.selectors import EventFrame, selector_of
-from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.frames import MessageAccess
 from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.columns.selectors.patterns import Check
 from penstock.core.vocabulary.errors import RealmStopping
@@ -290,7 +290,7 @@ class _Frames:
         for messages, text in keys:
             frame = self._by_messages.get(messages)
             if frame is None:
-                reader = cast("Messages | None", messages)  # as asked_of() gives it
+                reader = cast("MessageAccess | None", messages)  # as asked_of() gives it
                 frame = EventFrame(part, 0, reader, check=self._check, outcomes=self.outcomes)
                 self._by_messages[messages] = frame
             selector_of(text).mask_in(frame)

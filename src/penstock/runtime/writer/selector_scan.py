@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.columns.selectors import EventFrame, Selector
-from penstock.columns.selectors.frames import Messages
+from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.runtime.access.askers import Asker, asker
@@ -38,7 +38,7 @@ class _ScanStep(Struct):
     ids: Sequence[Span]
     rows: Sequence[OutgoingBatch]
     """The rows among them that may match."""
-    messages: Messages | None
+    messages: MessageAccess | None
     now_us: int
 
 

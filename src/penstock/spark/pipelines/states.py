@@ -31,7 +31,7 @@ RENAMED: Final[Mapping[str, str]] = {
 channel would assign its own values, and take ``channel`` for where to publish."""
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class StateRules(Struct, frozen=True, kw_only=True):
     """The rules by which the events of a key become its state."""
 
     key: tuple[str, ...]
@@ -45,7 +45,7 @@ class Rules(Struct, frozen=True, kw_only=True):
     """SQL condition: which events take their key away."""
 
 
-def states(events: DataFrame, rules: Rules) -> DataFrame:
+def states(events: DataFrame, rules: StateRules) -> DataFrame:
     """The state of each key, one row each; streaming where ``events`` is (output mode update).
 
     Columns: the key, ``last_event_id`` and ``last_published`` where the events have them, all
@@ -103,7 +103,7 @@ _GONE: Final = "__gone"
 class _Aggregation:
     """The aggregates for events of some columns."""
 
-    def __init__(self, events: DataFrame, rules: Rules) -> None:
+    def __init__(self, events: DataFrame, rules: StateRules) -> None:
         self._rules = rules
         self._has_nulls = NULLS in events.columns
         self.order = expression_of(events, "order", rules.order)

@@ -64,7 +64,7 @@ class Int(int):
     """Signed 32-bit integer."""
 
 
-class Float(float):
+class Float32(float):
     """32-bit float."""
 
     __slots__ = ()
@@ -316,7 +316,7 @@ _READERS: Final[dict[int, Reader]] = {
     0x61: _fixed(_I16, Short),
     0x70: _fixed(_U32, UInt),
     0x71: _fixed(_I32, Int),
-    0x72: _fixed(_F32, Float),
+    0x72: _fixed(_F32, Float32),
     0x73: _char,
     0x74: _width(4),
     0x80: _fixed(_U64, ULong),
@@ -433,7 +433,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Short: _plain(0x61, _I16),
     Int: _signed(0x71, 0x54, _I32),
     int: _signed(0x81, 0x55, _I64),
-    Float: _plain(0x72, _F32),
+    Float32: _plain(0x72, _F32),
     float: _plain(0x82, _F64),
     Char: lambda value: b"\x73" + _U32.pack(ord(value)),
     Timestamp: _plain(0x83, _I64),
@@ -456,7 +456,7 @@ NAMES: Final[dict[type, str]] = {
     Byte: "byte",
     Short: "short",
     Int: "int",
-    Float: "float",
+    Float32: "float",
     Char: "char",
     Timestamp: "timestamp",
     Symbol: "symbol",

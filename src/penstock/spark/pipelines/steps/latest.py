@@ -21,7 +21,7 @@ from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.states import (
     BY_ID,
     DELETED,
-    Rules,
+    StateRules,
     column_of,
     expression_of,
     states,
@@ -106,9 +106,9 @@ class LatestStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return (self.key,) if isinstance(self.key, str) else self.key
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> StateRules:
         """The rules by which events become states."""
-        return Rules(
+        return StateRules(
             key=self.keys,
             order=self.order,
             deltas=self.deltas,
