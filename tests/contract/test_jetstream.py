@@ -218,7 +218,7 @@ def test_a_realm_on_one_machine_loads_nothing_of_an_engine() -> None:
     code = (
         "import sys, penstock.serving, penstock.bootstrap, penstock.cli; "
         "print([name for name in sys.modules if name.split('.')[0] in ('nats', 'asyncpg') "
-        "or name.startswith('penstock.storage.jetstream')])"
+        "or name.startswith(('penstock.storage.jetstream', 'penstock.storage.postgres'))])"
     )
 
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

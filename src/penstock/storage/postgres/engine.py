@@ -1,0 +1,113 @@
+"""PostgreSQL with synchronous standbys as the storage engine of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.ports import EngineHealth
+from penstock.storage.postgres import guard
+from penstock.storage.postgres.blobs import PostgresBlobs
+from penstock.storage.postgres.journal import PostgresJournal
+from penstock.storage.postgres.registry import PostgresRegistry
+from penstock.storage.postgres.servers import OutcomeUnknown, Servers
+
+STANDBYS: Final = """
+SELECT count(*) AS present,
+       coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)), 0)::bigint AS lag
+FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
+"""
+CORRUPT: Final = "SELECT datname FROM pg_stat_database WHERE checksum_failures > 0"
+SETTINGS: Final = """
+SELECT current_setting('server_version') AS version,
+       current_setting('synchronous_commit') AS sync,
+       current_setting('synchronous_standby_names') AS names
+"""
+
+
+class PostgresEngine:
+    """The :class:`~penstock.core.vocabulary.ports.StorageEngine` on PostgreSQL.
+
+    Each journal, registry and store of blobs has a connection of its own, so that a large blob
+    does not keep an append waiting.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        cluster: str = "penstock",
+        connect: Callable[[Sequence[str]], Servers] = Servers,
+    ) -> None:
+        """``urls`` are those of all servers, whichever takes writes now; ``cluster`` keeps several
+        clusters in one database apart; ``connect`` makes a connection, which tests replace."""
+        if not urls:
+            raise InvalidArgument("a cluster on PostgreSQL needs the URL of at least one server")
+        self._urls = tuple(urls)
+        self._cluster = cluster
+        self._connect = connect
+        self._opened: list[Servers] = []
+        self._journals: list[PostgresJournal] = []
+
+    async def registry(self) -> PostgresRegistry:
+        return PostgresRegistry(self._servers(), self._cluster)
+
+    async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> PostgresJournal:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.journal`."""
+        if epoch < 1 or begins < 0:
+            raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
+        name = f"{self._cluster}/{shard}"
+        journal = await PostgresJournal.open(self._servers(), name, epoch, begins=begins)
+        self._journals.append(journal)
+        return journal
+
+    async def blobs(self, shard: int) -> PostgresBlobs:
+        return PostgresBlobs(self._servers(), f"{self._cluster}/{shard}")
+
+    async def health(self) -> EngineHealth:
+        """How the server that takes writes and its standbys are, now."""
+        servers = self._servers()
+        try:
+            return await servers.try_once(lambda c: self._look(c, servers))
+        except OutcomeUnknown as error:
+            return EngineHealth(
+                kind="postgresql",
+                version="",
+                has_quorum=False,
+                servers=len(self._urls),
+                present=0,
+                damage=(f"{error}",),
+            )
+        finally:
+            await servers.close()
+            self._opened.remove(servers)
+
+    async def _look(self, connection: Any, servers: Servers) -> EngineHealth:
+        settings = await connection.fetchrow(SETTINGS)
+        standbys = await connection.fetchrow(STANDBYS)
+        damaged = await connection.fetch(CORRUPT)
+        return EngineHealth(
+            kind="postgresql",
+            version=settings["version"].split()[0],
+            has_quorum=standbys["present"] >= guard.standbys_wanted(settings["names"]),
+            servers=len(self._urls),
+            present=1 + standbys["present"],
+            leader=servers.leader,
+            sync=f"synchronous_commit = {settings['sync']}, standbys {settings['names']}",
+            lag=standbys["lag"],
+            damage=tuple(f"database {row['datname']}: checksum failures" for row in damaged),
+        )
+
+    async def close(self) -> None:
+        """Close every journal, then every connection."""
+        for journal in self._journals:
+            await journal.close()
+        for servers in self._opened:
+            await servers.close()
+        self._opened.clear()
+
+    def _servers(self) -> Servers:
+        opened = self._connect(self._urls)
+        self._opened.append(opened)
+        return opened

@@ -1,0 +1,222 @@
+"""One connection to whichever of several PostgreSQL servers takes writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from penstock.core.vocabulary.errors import NoQuorum, StorageFailed
+from penstock.storage.postgres import guard
+
+T = TypeVar("T")
+Call = Callable[[Any], Awaitable[T]]
+
+ANSWER_S: Final = 10.0
+"""A call without an answer for so long is given up; its outcome is unknown then."""
+BYTES_PER_S: Final = 1 << 20
+"""What a call carries is given a second more for so many bytes."""
+SESSION: Final = {
+    "application_name": "penstock",
+    "client_connection_check_interval": "2s",
+    "lock_timeout": "0",
+    "statement_timeout": "0",
+    "idle_session_timeout": "0",
+}
+"""Settings of every connection. Calls are given up by this side; the server then notices that its
+client is gone, instead of waiting for ever for a row that another call has locked."""
+CONNECT_S: Final = 2.0
+PAUSE_S: Final = 0.2
+"""Between two attempts."""
+
+NO_ANSWER: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.CannotConnectNowError,
+    OSError,
+    TimeoutError,
+)
+"""What says nothing about whether the call was done: it may be asked again elsewhere."""
+REFUSED: Final = (
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.InsufficientPrivilegeError,
+)
+"""What no other attempt will change."""
+
+
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS penstock_head (
+    journal text PRIMARY KEY, last bigint NOT NULL, floor bigint NOT NULL,
+    epoch bigint NOT NULL, writer uuid
+) WITH (fillfactor = 20);
+CREATE TABLE IF NOT EXISTS penstock_block (
+    journal text, seq bigint, checksum bigint NOT NULL, previous bigint NOT NULL,
+    body bytea NOT NULL, PRIMARY KEY (journal, seq)
+);
+ALTER TABLE penstock_block ALTER body SET STORAGE EXTERNAL;
+CREATE TABLE IF NOT EXISTS penstock_register (
+    register text, key text COLLATE "C", version bigint NOT NULL, value bytea NOT NULL,
+    PRIMARY KEY (register, key)
+);
+CREATE TABLE IF NOT EXISTS penstock_blob (
+    store text, name text COLLATE "C", size bigint NOT NULL, checksum bigint NOT NULL,
+    PRIMARY KEY (store, name)
+);
+CREATE TABLE IF NOT EXISTS penstock_blob_part (
+    store text, name text COLLATE "C", part int, body bytea NOT NULL,
+    PRIMARY KEY (store, name, part)
+);
+ALTER TABLE penstock_blob_part ALTER body SET STORAGE EXTERNAL;
+"""
+"""Heads change with every append: room in their pages keeps such an update from touching the index.
+Bodies are not compressed again: columns are packed already."""
+LOCK: Final = 0x70656E73
+"""The advisory lock of whoever makes the tables: IF NOT EXISTS fails where two do at once."""
+
+
+def shown(url: str) -> str:
+    """The server's address without user and password, for messages."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 5432}"
+
+
+class OutcomeUnknown(Exception):
+    """The connection ended, or no answer came: whether the call was done is unknown."""
+
+
+class Servers:
+    """A connection to the server that takes writes, made again after a failover.
+
+    One call at a time. Every new connection is checked by :mod:`penstock.storage.postgres.guard`.
+    """
+
+    def __init__(self, urls: Sequence[str], *, answer_s: float = ANSWER_S) -> None:
+        self.urls = tuple(urls)
+        self._answer_s = answer_s
+        self.leader = ""
+        """Address of the server that took writes when it was last asked."""
+        self._connection: Any = None
+        self._listening: list[Any] = []
+        self._lock = asyncio.Lock()
+        self._closed = asyncio.Event()
+        self._warned = False
+        self._last_failure = "none of them has been tried"
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed.is_set()
+
+    async def ask(self, call: Call[T], *, size: int = 0) -> T:
+        """What ``call`` gives, for a call that may be done twice and carries ``size`` bytes. Waits
+        for as long as no server answers. Raises ``NoQuorum`` when closed meanwhile, and
+        ``StorageFailed`` when refused."""
+        while True:
+            try:
+                return await self.try_once(call, size=size)
+            except OutcomeUnknown:
+                if await self._is_closed_within(PAUSE_S):
+                    raise NoQuorum(self._complaint()) from None
+
+    async def try_once(self, call: Call[T], *, size: int = 0) -> T:
+        """What ``call`` gives. Raises ``OutcomeUnknown`` when its outcome is unknown.
+
+        A commit that did not wait for its standby, because somebody cancelled the wait, is told
+        by a warning alone: its outcome is unknown as well.
+        """
+        async with self._lock:
+            try:
+                if self._connection is None or self._connection.is_closed():
+                    self._connection = await self._connected()
+                self._warned = False
+                async with asyncio.timeout(self._answer_s + size / BYTES_PER_S):
+                    done = await call(self._connection)
+            except NO_ANSWER as error:
+                self._drop()
+                self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
+                raise OutcomeUnknown(self._last_failure) from error
+            except (asyncpg.DiskFullError, *REFUSED) as error:
+                raise StorageFailed(f"PostgreSQL refuses: {error}") from error
+            except asyncio.CancelledError:
+                self._drop()  # an answer to this call must not be taken for the next one's
+                raise
+            if self._warned:
+                self._last_failure = "a commit did not wait for its standby"
+                raise OutcomeUnknown(self._last_failure)
+            return done
+
+    async def close(self) -> None:
+        """End the connection; a call that waits for a server ends with ``NoQuorum``."""
+        self._closed.set()
+        for connection in self._listening:
+            connection.terminate()
+        async with self._lock:
+            self._drop()
+
+    async def listening(self) -> Any:
+        """A connection of its own, to hear notifications on. Raises ``OutcomeUnknown``."""
+        try:
+            self._listening.append(await self._connected())
+        except NO_ANSWER as error:
+            raise OutcomeUnknown(f"{error}") from error
+        return self._listening[-1]
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.terminate()
+            self._connection = None
+
+    async def _connected(self) -> Any:
+        for url in self.urls:
+            try:
+                found = await asyncpg.connect(url, timeout=CONNECT_S, server_settings=SESSION)
+            except (asyncpg.TooManyConnectionsError, *NO_ANSWER) as error:
+                self._last_failure = f"{shown(url)}: {error}"
+                continue
+            try:
+                if await found.fetchval("SELECT pg_is_in_recovery()"):
+                    self._last_failure = f"{shown(url)} is a standby"
+                    await found.close(timeout=CONNECT_S)
+                    continue
+                await guard.check_settings(found, shown(url))
+                await make_tables(found)
+            except BaseException:
+                found.terminate()
+                raise
+            found.add_log_listener(self._note_warning)
+            self.leader = shown(url)
+            return found
+        raise ConnectionError(self._complaint())
+
+    def _note_warning(self, _: Any, message: Any) -> None:
+        self._warned = self._warned or message.severity_en == "WARNING"
+
+    def _complaint(self) -> str:
+        every = ", ".join(map(shown, self.urls))
+        return f"no PostgreSQL server of {every} takes writes ({self._last_failure})"
+
+    async def pause(self, delay_s: float) -> None:
+        """Wait, or until closed."""
+        await self._is_closed_within(delay_s)
+
+    async def _is_closed_within(self, delay_s: float) -> bool:
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._closed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+async def make_tables(connection: Any) -> None:
+    """Make the tables that are not there yet."""
+    if await connection.fetchval("SELECT to_regclass('penstock_blob_part')") is not None:
+        return
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+        await connection.execute(TABLES)

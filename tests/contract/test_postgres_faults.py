@@ -1,0 +1,124 @@
+"""What befalls PostgreSQL's servers: nothing that was acknowledged is lost, and damage is told."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+
+import asyncpg
+import pytest
+
+from penstock.core.vocabulary.errors import Damaged, Unavailable, Unknown
+from penstock.core.vocabulary.ports import Block, DamagedBlock
+from penstock.storage.postgres.engine import PostgresEngine
+from penstock.storage.postgres.servers import Servers
+from penstock.testing.contracts import blocks_of, raises
+from tests.contract.postgres_servers import PostgresServers, missing
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(bool(missing()), reason=missing() or "PostgreSQL is there"),
+]
+
+
+@pytest.fixture
+def servers() -> Iterator[PostgresServers]:
+    with PostgresServers() as running:
+        yield running
+
+
+async def opened(stack: AsyncExitStack, servers: PostgresServers) -> PostgresEngine:
+    def connect(urls: Sequence[str]) -> Servers:
+        return Servers(urls, answer_s=2)
+
+    engine = PostgresEngine(servers.urls, connect=connect)
+    stack.push_async_callback(engine.close)
+    return engine
+
+
+def test_a_standby_takes_over_and_nothing_is_lost(servers: PostgresServers) -> None:
+    async def life() -> None:
+        async with AsyncExitStack() as stack:
+            engine = await opened(stack, servers)
+            journal, registry = await engine.journal(0, 1), await engine.registry()
+            blobs = await engine.blobs(0)
+            await registry.cas("shard/0", 0, b"n1")
+            await blobs.put("segments/1.arrow", [b"x" * 10_000_000])
+            for number in range(50):
+                await journal.append(number, [b"%d" % number])
+            servers.signal(0, signal.SIGSTOP)
+            async with asyncio.TaskGroup() as group:
+                under_way = group.create_task(journal.append(50, [b"50"]))
+                await asyncio.to_thread(servers.promote, 1)
+
+            assert under_way.result() == 51
+            assert [data for _, data in await blocks_of(journal, 1)] == [
+                b"%d" % number for number in range(51)
+            ]
+            health = await engine.health()
+            while not health.has_quorum:  # the other standby finds the new primary
+                health = await engine.health()
+            assert (health.has_quorum, health.leader) == (True, servers.address(1))
+            found = await registry.get("shard/0")
+            assert found is not None
+            assert found.value == b"n1"
+            assert await blobs.get("segments/1.arrow", 9_000_000, 3) == memoryview(b"xxx")
+
+    asyncio.run(life())
+
+
+def test_without_a_standby_nothing_is_acknowledged(servers: PostgresServers) -> None:
+    async def life() -> None:
+        async with AsyncExitStack() as stack:
+            engine = await opened(stack, servers)
+            journal = await engine.journal(0, 1)
+            await journal.append(0, [b"one"])
+            for number in (1, 2):
+                await asyncio.to_thread(servers.kill, number)
+            async with asyncio.TaskGroup() as group:
+                unknown = raises(Unknown, journal.append(1, [b"two"]))
+                under_way = group.create_task(unknown)
+                while journal.info().waiting_us < 1_000_000:
+                    await asyncio.wait([under_way], timeout=0.1)
+                assert not under_way.done()
+                with pytest.raises(Unavailable, match="0 synchronous standbys"):
+                    await (await opened(stack, servers)).journal(0, 2)
+                await journal.close()
+            await asyncio.to_thread(servers.start, 1, synchronous_standby_names="")
+            await asyncio.to_thread(servers.wait_for_standbys, 1)
+
+            again = await (await opened(stack, servers)).journal(0, 2)
+            found = await blocks_of(again, 1)
+            assert found in ([(1, b"one")], [(1, b"one"), (2, b"two")])
+            assert await again.append(len(found), [b"more"]) == len(found) + 1
+
+    asyncio.run(life())
+
+
+def test_damage_is_told_in_its_place(servers: PostgresServers) -> None:
+    async def life() -> None:
+        async with AsyncExitStack() as stack:
+            engine = await opened(stack, servers)
+            journal, blobs = await engine.journal(0, 1), await engine.blobs(0)
+            for number in range(4):
+                await journal.append(number, [b"%d" % number])
+            await blobs.put("segments/1.arrow", [b"bytes"])
+            connection = await asyncpg.connect(servers.urls[0])
+            stack.callback(connection.terminate)
+            await connection.execute("UPDATE penstock_block SET body = 'other' WHERE seq = 2")
+            await connection.execute("DELETE FROM penstock_block WHERE seq = 3")
+            await connection.execute("UPDATE penstock_blob_part SET body = 'bites'")
+
+            first, second, third, fourth = await journal.read(1, 9)
+            assert isinstance(first, Block)
+            assert isinstance(second, DamagedBlock)
+            assert "checksum" in second.reason
+            assert isinstance(third, DamagedBlock)
+            assert "missing" in third.reason
+            assert isinstance(fourth, Block)
+            with pytest.raises(Damaged, match="checksum"):
+                await blobs.get("segments/1.arrow")
+
+    asyncio.run(life())
