@@ -455,11 +455,12 @@ def noticed(mutant: Mutant) -> Noticed | None:
     with pytest.MonkeyPatch.context() as patch:
         mutant.spoil(patch)
         if mutant.rots:
-            return _first(lambda seed: _rotten(seed, mutant.rots), ROTS_MAX)
-        return _first(lambda seed: life_of(seed, mutant.scenes), mutant.seeds)
+            return first_noticed(lambda seed: _rotten(seed, mutant.rots), ROTS_MAX)
+        return first_noticed(lambda seed: life_of(seed, mutant.scenes), mutant.seeds)
 
 
-def _first(play: Callable[[int], object], seeds: int) -> Noticed | None:
+def first_noticed(play: Callable[[int], object], seeds: int) -> Noticed | None:
+    """The first of so many seeds whose life fails, and with what."""
     for seed in range(seeds):
         try:
             play(seed)

@@ -1,0 +1,239 @@
+"""Clients of a simulated cluster: they go on whatever node serves, and write down what they were
+promised."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock import aio
+from penstock.client.publishing.publishing import Publisher, bodies_of_events
+from penstock.core.vocabulary.errors import (
+    AlreadyCommitted,
+    CannotConnect,
+    NameAlreadyBound,
+    NameDoesNotExist,
+    NoSuchTransaction,
+    Unavailable,
+)
+from penstock.testing.loop import pass_time
+from penstock.testing.network import MACHINE
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import ClusterWorld
+
+URL: Final = "penstock://somebody@127.0.0.1:9001,127.0.0.1:9002,127.0.0.1:9003"
+FOR_EVER_S: Final = 1e9
+ORDERS, COPIES, LEFT, RIGHT, BILLING = "orders", "copies", "left", "right", "billing"
+
+
+class Promises:
+    """What clients were told, and what may follow from it."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        self.world = world
+        self.end = asyncio.Event()
+        self.acked: dict[int, bytes] = {}
+        """Published on ``orders``, by the ids that were given."""
+        self.consumed: set[int] = set()
+        """Acknowledged at ``billing``, and told so."""
+        self.committed: set[bytes] = set()
+        self.tried: set[bytes] = set()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.clients = 0
+
+    def stored(self, ids: list[int], datas: list[bytes]) -> None:
+        for event_id, data in zip(ids, datas, strict=True):
+            known = self.acked.setdefault(event_id, data)
+            assert known == data, f"id {event_id} was given to {known!r} and to {data!r}"
+
+    def delivered(self, ids: list[int]) -> None:
+        again = sorted(self.consumed.intersection(ids))
+        assert not again, f"{again[:5]} came again after their acknowledgement was confirmed"
+
+    async def check(self) -> None:
+        """Look at everything that is stored."""
+        session = await connected()
+        orders, copies, left, right = [
+            await _all_of(session, name) for name in (ORDERS, COPIES, LEFT, RIGHT)
+        ]
+        lost = {i: data for i, data in self.acked.items() if orders.get(i) != data}
+        assert not lost, f"{len(lost)} of {len(self.acked)} are lost: {sorted(lost.items())[:3]}"
+        for name, found in ((ORDERS, orders), (COPIES, copies), (LEFT, left), (RIGHT, right)):
+            assert len(set(found.values())) == len(found), f"{name} has events twice"
+        assert set(copies.values()) == set(orders.values()), "copies of a join are missing"
+        assert set(left.values()) == set(right.values()), "a transaction was stored in part"
+        missing = self.committed - set(left.values())
+        assert not missing, f"committed, and not there: {sorted(missing)[:3]}"
+        invented = set(left.values()) - self.tried
+        assert not invented, f"nobody has sent {sorted(invented)[:3]}"
+        durable = await (await session.channels.get(ORDERS)).durables.get(BILLING)
+        outstanding = {event.event_id or 0 async for event in durable.browse()}
+        again = outstanding & self.consumed
+        assert not again, f"acknowledged, and outstanding again: {sorted(again)[:5]}"
+        await session.close()
+        self.world.note(f"{len(orders)} orders, {len(left)} transactions")
+
+
+async def _all_of(session: aio.Session, name: str) -> dict[int, bytes]:
+    channel = await session.channels.get(name)
+    return {event.event_id or 0: bytes(event.data) async for event in channel.browse()}
+
+
+async def connected() -> aio.Session:
+    while True:
+        try:
+            return await aio.connect(URL, reconnect_timeout=FOR_EVER_S)
+        except CannotConnect:
+            await pass_time(0.2)
+
+
+async def _again(ask: Callable[[], Awaitable[object]]) -> None:
+    """Until it is there, whoever has made it."""
+    while True:
+        try:
+            await ask()
+        except NameAlreadyBound:
+            return
+        except Unavailable:
+            await pass_time(0.2)
+        else:
+            return
+
+
+async def created(world: ClusterWorld) -> None:
+    """The channels, a durable and a join, made while nodes fail already."""
+    session = await connected()
+    for name in (ORDERS, COPIES, LEFT, RIGHT):
+        await _again(
+            lambda name=name: session.channels.create(  # type: ignore[misc]
+                name, type="persistent", retain_consumed=True, storage={"events_per_spindle": 20}
+            )
+        )
+    orders = await session.channels.get(ORDERS)
+    await _again(lambda: orders.durables.create(BILLING, type="shared"))
+    await _again(lambda: session.joins.create(ORDERS, COPIES))
+    await session.close()
+    world.note("everything is made")
+
+
+def elsewhere(
+    client: Callable[[ClusterWorld, str], Coroutine[Any, Any, None]],
+) -> Callable[[ClusterWorld], Coroutine[Any, Any, None]]:
+    """A client on a machine of its own, with a name of its own."""
+
+    async def run(world: ClusterWorld) -> None:
+        world.promises.clients += 1
+        name = f"{client.__name__.strip('_')} {world.promises.clients}"
+        context = copy_context()
+        context.run(MACHINE.set, name)
+        task = world.loop.create_task(client(world, name), context=context)
+        try:
+            await asyncio.wait([task])
+        finally:
+            task.cancel()
+        task.result()
+
+    return run
+
+
+async def _publisher(world: ClusterWorld, name: str) -> None:
+    """One thing after the other under one identity. It is never told of a takeover."""
+    session, promises, sequence = await connected(), world.promises, 0
+    channel = await session.channels.get(ORDERS)
+    publisher = Publisher(session._connection, channel.number, name, 0)
+    while not promises.end.is_set():
+        count = world.random.randint(1, 4)
+        datas = [f"{name}/{sequence}/{i}".encode() for i in range(count)]
+        events = [aio.Event(data=data) for data in datas]
+        ids = await publisher.publish(bodies_of_events(events))
+        promises.stored(list(ids), datas)
+        world.note(f"{name} has {list(ids)}")
+        sequence += 1
+        await pass_time(world.random.expovariate(6))
+    await session.close()
+
+
+async def _consumer(world: ClusterWorld, name: str) -> None:
+    """A seat at a durable."""
+    session, promises = await connected(), world.promises
+    channel = await session.channels.get(ORDERS)
+    durable = await channel.durables.get(BILLING)
+    while not promises.end.is_set():
+        try:
+            async with durable.subscribe(window=5) as seat:
+                while not promises.end.is_set():
+                    batch = await seat.next_batch(timeout=0.5)
+                    if batch is None:
+                        continue
+                    ids = batch.event_ids.tolist()
+                    promises.delivered(ids)
+                    await pass_time(world.random.expovariate(20))
+                    if batch.is_stale:
+                        continue
+                    await batch.ack()
+                    if not batch.is_stale:
+                        promises.consumed.update(ids)
+                        world.note(f"{name} acked {ids}")
+        except Unavailable as error:
+            world.note(f"{name} is not answered: {error.code}")
+            await pass_time(0.2)
+    await session.close()
+
+
+async def _visitor(world: ClusterWorld, name: str) -> None:
+    """Goes to one node after the other, whether the others reach it or not, and asks for what is
+    there: a refusal would be a lie, and so would be what was so before."""
+    while not world.promises.end.is_set():
+        await pass_time(world.random.expovariate(6))
+        try:
+            async with asyncio.timeout(1.5):
+                await _visit(world, name, 9_200 + world.random.randint(1, 3))
+        except (TimeoutError, Unavailable):
+            world.loop.network.kill(name)
+
+
+async def _visit(world: ClusterWorld, name: str, port: int) -> None:
+    promises = world.promises
+    session = await aio.connect(f"penstock://somebody@127.0.0.1:{port}", reconnect_timeout=0)
+    before = max(promises.acked, default=-1)
+    try:
+        channel = await session.channels.get(ORDERS)
+        newest = (await channel.info()).last_event_id
+    except NameDoesNotExist as error:
+        raise AssertionError(f"{name} was told that there is no {ORDERS}") from error
+    assert newest >= before, f"{name} was shown {newest} as the newest, {before} is stored"
+    durable = await channel.durables.get(BILLING)
+    async with durable.subscribe(window=3) as seat:
+        batch = await seat.next_batch(timeout=0.2)
+        if batch is not None:
+            promises.delivered(batch.event_ids.tolist())
+    await session.close()
+
+
+async def _committer(world: ClusterWorld, name: str) -> None:
+    """Transactions over two channels: both or none."""
+    session, promises, number = await connected(), world.promises, 0
+    left, right = await session.channels.get(LEFT), await session.channels.get(RIGHT)
+    while not promises.end.is_set():
+        number += 1
+        data = f"{name}/{number}".encode()
+        promises.tried.add(data)
+        try:
+            async with session.transaction() as transaction:
+                await transaction.publish(left, data)
+                await transaction.publish(right, data)
+        except AlreadyCommitted:
+            promises.committed.add(data)
+        except (Unavailable, NoSuchTransaction) as error:
+            world.note(f"{name} does not know of {number}: {error.code}")
+        else:
+            promises.committed.add(data)
+            world.note(f"{name} has committed {number}")
+        await pass_time(world.random.expovariate(3))
+    await session.close()
+
+
+CLIENTS: Final = tuple(map(elsewhere, (_publisher, _consumer, _visitor, _committer)))
