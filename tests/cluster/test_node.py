@@ -40,7 +40,7 @@ class NativeServer:
         self.before: Callable[[], None] = lambda: None
 
     async def open(
-        self, shard: int, epoch: int, journal: Journal, blobs: Blobs, lease: OwnerLease
+        self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
     ) -> RunningRealm:
         self.opened.append(shard)
         self.before()

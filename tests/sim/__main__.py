@@ -14,6 +14,8 @@ from tempfile import TemporaryDirectory
 import structlog
 
 from penstock.testing.loop import elapsed_s, simulate
+from tests.sim.cluster import ClusterWorld
+from tests.sim.cluster_mutants import CLUSTER_MUTANTS, cluster_row, noticed_in_a_cluster
 from tests.sim.mutants import MUTANTS, noticed, row
 from tests.sim.rot import rot_of
 from tests.sim.scenes import SCENES
@@ -28,10 +30,13 @@ def main(arguments: list[str]) -> int:
     asked = _parser().parse_args(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     if asked.mutants:
-        return _mutants()
+        return _cluster_mutants() if asked.cluster else _mutants()
     began_s, tally, played = elapsed_s(), Tally(), 0
     for seed in range(asked.seed, asked.seed + asked.lives):
-        if asked.rot:
+        if asked.cluster:
+            if not _cluster(seed, tally, asked.trace, asked.lives == 1 or asked.verbose):
+                return 1
+        elif asked.rot:
             _rot(seed, tally, asked.lives == 1 or asked.verbose)
         else:
             world = World(seed, asked.scene)
@@ -57,12 +62,22 @@ def _mutants() -> int:
     return int(None in found.values())
 
 
+def _cluster_mutants() -> int:
+    """The table of clusters in README.md; exit status 1 when one is not noticed."""
+    found = {name: noticed_in_a_cluster(mutant) for name, mutant in CLUSTER_MUTANTS.items()}
+    _say("| mistake | theme | first seed |\n|---|---|---|")
+    for name, mutant in CLUSTER_MUTANTS.items():
+        _say(cluster_row(mutant, found[name]))
+    return int(None in found.values())
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", default=0, help="the first one")
     parser.add_argument("--lives", type=int, default=1, help="how many seeds, one after the other")
     parser.add_argument("--scene", action="append", default=[], choices=sorted(SCENES))
     parser.add_argument("--rot", action="store_true", help="worlds whose disk is damaged")
+    parser.add_argument("--cluster", action="store_true", help="three nodes over one engine")
     parser.add_argument("--mutants", action="store_true", help="realms with a mistake: who notices")
     parser.add_argument("--trace", action="store_true", help="all that happened, not only its end")
     parser.add_argument("--verbose", action="store_true", help="a line for every seed")
@@ -93,6 +108,25 @@ def _first(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def _cluster(seed: int, tally: Tally, whole: bool, is_told: bool) -> bool:
+    """A life of three nodes; whether nothing went wrong."""
+    world = ClusterWorld(seed)
+    try:
+        found = simulate(world.live(), world.random)
+    except Exception as error:  # noqa: BLE001  whatever it is: it belongs to this seed
+        for at_s, what in world.trace if whole else world.trace[-LINES_MAX:]:
+            _say(f"{at_s:12.6f} {what}")
+        _say("".join(traceback.format_exception(_first(error), limit=-6)))
+        _say(f"  make sim SEED={seed} ARGS='--cluster --trace'")
+        return False
+    tally.add_cluster(world.faults, world.takeovers)
+    for at_s, what in world.trace if whole else ():
+        _say(f"{at_s:12.6f} {what}")
+    if is_told:
+        _say(f"{seed} {world.theme}: {world.takeovers} takeovers, {found}")
+    return True
 
 
 def _rot(seed: int, tally: Tally, is_told: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
 from hashlib import sha256
 from random import Random
@@ -19,14 +19,23 @@ from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode
 from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.ports import Blobs, Journal
+from penstock.core.vocabulary.ports import BlobInfo, Blobs, Journal
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryPages
-from penstock.testing.engine import EngineJournal, EngineServers, MemoryEngine, NoAnswer
+from penstock.storage.memory import MemoryBlobs, MemoryPages
+from penstock.testing.engine import (
+    Asking,
+    EngineBlobs,
+    EngineJournal,
+    EngineServers,
+    LogFrame,
+    MemoryEngine,
+    NoAnswer,
+    ShardLog,
+)
 from penstock.testing.loop import START_US, SimLoop, SlowOffload, pass_time, simulate
 from penstock.testing.network import MACHINE
 from tests.sim.cluster_clients import CLIENTS, Promises, created
@@ -39,9 +48,10 @@ PORTS: Final = {"n1": 9_001, "n2": 9_002, "n3": 9_003}
 VISITS: Final = 200
 """A machine's second port is so much higher: for those who reach it when others do not."""
 LEASE_S: Final = 4.0
+SEGMENTS: Final = "segments/"
 PATIENCE_S: Final = 0.3
 """How long whoever asks the engine waits for an answer."""
-TROUBLE_S: Final = 30.0
+TROUBLE_S: Final = 25.0
 QUIET_S_MAX: Final = 120.0
 """What is not done so long after the last trouble will never be."""
 FRAME_BYTES: Final = 700
@@ -61,7 +71,7 @@ class EngineLink:
         world, random = self._world, self._world.random
         await world.thawed(self._machine)
         if world.is_calm:
-            await asyncio.sleep(0.001)
+            await pass_time(0.001)
             return call()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Callable[[], T]] = loop.create_future()
@@ -120,6 +130,38 @@ class SlowToFence(MemoryEngine):
         self._machine.may_freeze(0.3)
         return await super().journal(shard, epoch, begins=begins)
 
+    async def blobs(self, shard: int) -> EngineBlobs:
+        return SlowToList(self.servers.blobs(shard), self._asking, self._machine)
+
+
+class SlowToList(EngineBlobs):
+    """Files in front of whose list a machine often freezes: before it removes some of them."""
+
+    def __init__(self, blobs: MemoryBlobs, asking: Asking, machine: ClusterMachine) -> None:
+        super().__init__(blobs, asking)
+        self._machine = machine
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        if prefix == SEGMENTS and self._machine.may_freeze(0.3):
+            await asyncio.sleep(0)  # it begins
+        return await super().list(prefix)
+
+
+class WatchedLog(ShardLog):
+    """The log of the shard, as an oracle: once somebody has recovered from it, nobody of an older
+    epoch writes to it."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        super().__init__()
+        self._world = world
+        self.recovered_by = 0
+
+    def append(self, expected: int, frame: LogFrame) -> None:
+        super().append(expected, frame)
+        if frame.epoch < self.recovered_by:
+            late = f"epoch {frame.epoch} has written after {self.recovered_by} had recovered"
+            self._world.promises.broken.append(late)
+
 
 class MachineClock(SystemClock):
     """The clocks of one machine: one runs a little fast or slow, the other is set by people."""
@@ -176,12 +218,14 @@ class ClusterMachine:
         self.world.loop.network.kill(self.name)
         self.world.loop.kill(self.name)
 
-    def may_freeze(self, chance: float) -> None:
-        """In the middle of taking over."""
+    def may_freeze(self, chance: float) -> bool:
+        """In the middle of taking over; whether it does so at once."""
         random = self.world.random
-        if not self.world.is_calm and random.random() < chance:
-            for_s = random.uniform(3.0, 12.0)
-            self.world.loop.call_later(random.uniform(0, 0.1), self.world.freeze, self, for_s)
+        chance *= 2.5 if self.world.theme == "starters" else 1.0
+        freezes = not self.world.is_calm and random.random() < chance
+        if freezes:
+            self.world.freeze(self, random.uniform(3.0, 12.0))
+        return freezes
 
     def part(self, for_s: float) -> None:
         """Neither the engine nor the clients reach it any more; visitors do."""
@@ -221,11 +265,11 @@ class ClusterMachine:
     # --- what a node asks of whoever serves its shards -----------------------------------
 
     async def open(
-        self, shard: int, epoch: int, journal: Journal, blobs: Blobs, lease: OwnerLease
+        self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
     ) -> RunningRealm:
         """Recover, with everything so small that it is sealed and trimmed all the time."""
         world = self.world
-        self.may_freeze(0.2)
+        world.log.recovered_by = max(world.log.recovered_by, lease.epoch)
         realm = await RunningRealm.open(
             journal,
             blobs,
@@ -246,7 +290,7 @@ class ClusterMachine:
         )
         found = realm.recovered
         assert not found.damage, f"{self.name} has recovered damage: {found.damage[:3]}"
-        world.note(f"{self.name} serves epoch {epoch}, {found.events} events")
+        world.note(f"{self.name} serves epoch {lease.epoch}, {found.events} events")
         world.takeovers += 1
         return realm
 
@@ -274,10 +318,15 @@ class ClusterMachine:
             self.world.note(f"{self.name} serves no more")
 
 
+THEMES: Final = ("cut off", "mixed", "parted", "starters")
+"""What goes wrong most in a world."""
+
+
 class ClusterWorld:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, theme: str = "") -> None:
         self.seed = seed
         self.random = Random(f"{seed}/cluster")
+        self.theme = theme or self.random.choice(THEMES)
         self.servers = EngineServers()
         self.is_calm = False
         """Nothing happens to the engine or to machines any more."""
@@ -285,6 +334,8 @@ class ClusterWorld:
         self.faults: Counter[str] = Counter()
         self.trace: list[tuple[float, str]] = []
         self.promises = Promises(self)
+        self.log = WatchedLog(self)
+        self.servers._logs[0] = self.log
         self.machines: dict[str, ClusterMachine] = {}
 
     @property
@@ -333,19 +384,25 @@ class ClusterWorld:
             await pass_time(random.uniform(0.5, 3.0))
             owner = self._owner()
             machine = owner if random.random() < 0.7 else self.machines[random.choice(NODES)]
-            what = random.choice(
-                (
-                    self._kill,
-                    self.freeze,
-                    self.freeze,
-                    self._cut,
-                    self._part,
-                    self._part,
-                    self._clock,
-                )
-            )
+            what = random.choice(self._plan())
             self.faults[what.__name__.strip("_")] += 1
             what(machine, random.uniform(0.3, 9.0))
+
+    def _plan(self) -> list[Callable[[ClusterMachine, float], None]]:
+        """What may happen, as often as it is in the list."""
+        anything: list[Callable[[ClusterMachine, float], None]] = [
+            self._kill,
+            self.freeze,
+            self._cut,
+            self._part,
+            self._clock,
+        ]
+        most: dict[str, list[Callable[[ClusterMachine, float], None]]] = {
+            "cut off": [self._cut] * 8,
+            "parted": [self._part] * 8,
+            "starters": [self._kill, self.freeze] * 4,
+        }
+        return anything + most.get(self.theme, [])
 
     def _owner(self) -> ClusterMachine:
         for machine in self.machines.values():
@@ -359,11 +416,15 @@ class ClusterWorld:
             self.loop.call_later(for_s, machine.start)
 
     def freeze(self, machine: ClusterMachine, for_s: float) -> None:
-        self.promises.tasks.append(self.loop.create_task(machine.freeze(for_s)))
+        context = copy_context()
+        context.run(MACHINE.set, "")  # what wakes it does not end with it
+        freezing = self.loop.create_task(machine.freeze(for_s), context=context)
+        self.promises.tasks.append(freezing)
 
     def _cut(self, machine: ClusterMachine, for_s: float) -> None:
         self.note(f"{machine.name} is cut off from the engine")
         machine.link.is_cut = True
+        for_s += 2 * LEASE_S if self.theme == "cut off" else 0
         self.loop.call_later(for_s, setattr, machine.link, "is_cut", False)
 
     def _part(self, machine: ClusterMachine, for_s: float) -> None:
@@ -397,7 +458,10 @@ class ClusterWorld:
             task.cancel()
 
 
-def cluster_life_of(seed: int) -> str:
-    """The hash of everything that happened. Raises what went wrong."""
-    world = ClusterWorld(seed)
+def cluster_life_of(seed: int, theme: str = "") -> str:
+    """The hash of everything that happened. Raises what went wrong.
+
+    ``theme``: what goes wrong most, instead of a drawn one.
+    """
+    world = ClusterWorld(seed, theme)
     return simulate(world.live(), world.random)

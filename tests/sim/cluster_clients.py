@@ -41,6 +41,8 @@ class Promises:
         """Acknowledged at ``billing``, and told so."""
         self.committed: set[bytes] = set()
         self.tried: set[bytes] = set()
+        self.broken: list[str] = []
+        """What the engine itself has seen that may not be."""
         self.tasks: list[asyncio.Task[None]] = []
         self.clients = 0
 
@@ -55,6 +57,7 @@ class Promises:
 
     async def check(self) -> None:
         """Look at everything that is stored."""
+        assert not self.broken, self.broken[:3]
         session = await connected()
         orders, copies, left, right = [
             await _all_of(session, name) for name in (ORDERS, COPIES, LEFT, RIGHT)
@@ -187,7 +190,7 @@ async def _visitor(world: ClusterWorld, name: str) -> None:
     """Goes to one node after the other, whether the others reach it or not, and asks for what is
     there: a refusal would be a lie, and so would be what was so before."""
     while not world.promises.end.is_set():
-        await pass_time(world.random.expovariate(6))
+        await pass_time(world.random.expovariate(3))
         try:
             async with asyncio.timeout(1.5):
                 await _visit(world, name, 9_200 + world.random.randint(1, 3))

@@ -51,6 +51,13 @@ class Tally:
             for fault, count in faults.items():
                 self.faults[_row(part, fault)] += count
 
+    def add_cluster(self, faults: Counter[str], takeovers: int) -> None:
+        """What was done to a cluster, and how often somebody took over."""
+        self.worlds += 1
+        self.faults[_row("cluster", "takeovers")] += takeovers
+        for fault, count in faults.items():
+            self.faults[_row("cluster", fault)] += count
+
     def rotten(self, path: str, *, is_cut: bool) -> None:
         """A file was damaged between two lives."""
         self.worlds += 1

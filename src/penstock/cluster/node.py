@@ -54,7 +54,7 @@ class ShardServer(Protocol):
     """Makes realms of shards, and serves them to clients."""
 
     async def open(
-        self, shard: int, epoch: int, journal: Journal, blobs: Blobs, lease: OwnerLease
+        self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
     ) -> RunningRealm:
         """Recover a shard whose journal has been opened for this owner."""
         ...
@@ -278,7 +278,7 @@ class ClusterNode:
             journal = await self._engine.journal(shard, epoch)
             try:
                 blobs = await self._engine.blobs(shard)
-                return await self._server.open(shard, epoch, journal, blobs, lease)
+                return await self._server.open(shard, journal, blobs, lease)
             except BaseException as failure:
                 await journal.close()
                 if not isinstance(failure, Trimmed | NameDoesNotExist) or attempt == OPENINGS_MAX:
