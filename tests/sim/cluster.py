@@ -199,6 +199,8 @@ class ClusterMachine:
     def start(self) -> None:
         if self.is_running:
             return
+        if self.task is not None and not self.task.cancelled() and self.task.exception():
+            self.world.promises.broken.append(f"{self.name} ended: {self.task.exception()!r}")
         self._starts += 1
         address = f"127.0.0.1:{self.port + 100}"
         me = MemberRecord(self.name, f"start {self._starts}", address=address)
