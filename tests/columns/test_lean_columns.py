@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.columns.events.batch import stamp
@@ -78,6 +78,7 @@ def test_properties_survive_leaving_columns_out_and_putting_them_back(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=5), min_size=1, max_size=3))
+@example([[{}, {}, {}, {}, {"0": None}], [{"a": {"a": 0, "b": 0, "a.b": 0}}]])
 def test_a_flat_table_is_the_same_with_columns_left_out_and_without(parts: list[Rows]) -> None:
     channel, batches = published(*parts)
 

@@ -15,6 +15,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.schema.layout import BODY, FIELDS, LOGICAL_NAME, STAMPED, STAMPED_FIELDS
 from penstock.columns.schema.rows import BLOCK_ROWS, Publishers, Rows
 from penstock.columns.schema.schema_cache import SchemaMemo
+from penstock.columns.schema.struct_fields import fields_of
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
 
@@ -139,7 +140,7 @@ def _flat_columns(batch: pa.RecordBatch, plan: _Flat) -> list[pa.Array]:
     if plan.children:
         properties = batch.column(plan.struct)
         if properties.null_count:  # a null struct is an event without properties
-            children = properties.flatten()
+            children = fields_of(properties)
             arrays += [children[index] for index in plan.children]
         else:
             arrays += [properties.field(index) for index in plan.children]

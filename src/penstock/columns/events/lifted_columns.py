@@ -27,6 +27,7 @@ from penstock.columns.schema.shapes import (
     grown,
     struct_shape,
 )
+from penstock.columns.schema.struct_fields import field_of
 
 UNLIMITED: Final = 1 << 30
 SCATTERED: Final = 64
@@ -140,8 +141,7 @@ def _child(struct: Any, shape: StructShape, slot: Slot, whole: StructShape, coun
     for index, source in enumerate(shape.slots) if struct is not None else ():
         place = place_of(source, whole)
         if place is not None and place.name == slot.name:
-            child = struct.flatten()[index] if struct.null_count else struct.field(index)
-            return fitted(child, source.shape, slot.shape)
+            return fitted(field_of(struct, index), source.shape, slot.shape)
     return pa.nulls(count, arrow_type(slot.shape))
 
 
@@ -249,8 +249,7 @@ class _Part:
         for index, source in enumerate(shape.slots):
             place = place_of(source, self._whole)
             if place is not None and place.name == slot.name:
-                child = struct.flatten()[index] if struct.null_count else struct.field(index)
-                return fitted(child, source.shape, slot.shape)
+                return fitted(field_of(struct, index), source.shape, slot.shape)
         return None
 
     def _pieces(self, inner: Any, present: Indices, slot: Slot) -> list[pa.Array]:

@@ -15,6 +15,7 @@ from penstock.columns.schema.layout import (
     UTC_MICROSECONDS,
 )
 from penstock.columns.schema.shapes import struct_shape
+from penstock.columns.schema.struct_fields import fields_of
 
 _DICTIONARY_FIELDS = [
     pa.field("publisher", pa.string()),
@@ -56,7 +57,7 @@ def with_dictionary(
         if struct.null_count:
             changed["sparse"] = FIELDS["sparse"], _sparse(batch, struct)
         for slot, field, array in zip(
-            struct_shape(struct.type).slots, struct.type, struct.flatten(), strict=True
+            struct_shape(struct.type).slots, struct.type, fields_of(struct), strict=True
         ):
             if slot.logical != DICTIONARY:
                 fields.append(field)

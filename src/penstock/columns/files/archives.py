@@ -50,6 +50,7 @@ from penstock.columns.schema.shapes import (
     arrow_type,
     struct_shape,
 )
+from penstock.columns.schema.struct_fields import field_of
 from penstock.core.vocabulary.errors import InvalidArgument
 
 PROPERTY: Final = b"penstock.property"
@@ -122,7 +123,7 @@ class ArchiveLayout:
         properties = columns.get("properties")
         for number, slot, field in self._columns:
             assert properties is not None, "there are slots"
-            child = _child(properties, number)
+            child = field_of(properties, number)
             arrays.append(fitted(child, slot.shape, _wide(slot.shape)))
             fields.append(field)
         for name in _MACHINE:
@@ -216,11 +217,6 @@ def _wide(shape: Shape) -> Shape:
     return "double" if shape == "float" else shape
 
 
-def _child(struct: pa.StructArray, number: int) -> pa.Array:
-    # A struct that has no nulls itself does not mask its fields, so they can be taken directly.
-    return pc.struct_field(struct, [number]) if struct.null_count else struct.field(number)
-
-
 def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
     """All headers. Publisher and host as the realm knows them replace those set by clients."""
     count = batch.num_rows
@@ -231,7 +227,7 @@ def _headers(batch: pa.RecordBatch, publishers: Publishers) -> pa.Array:
     else:
         there = {field.name: n for n, field in enumerate(given.type)}
         arrays = [
-            _child(given, there[name]).cast(kind) if name in there else pa.nulls(count, kind)
+            field_of(given, there[name]).cast(kind) if name in there else pa.nulls(count, kind)
             for name, kind in HEADERS.items()
         ]
         headers = pa.StructArray.from_arrays(arrays, fields=list(_HEADERS), mask=given.is_null())

@@ -28,6 +28,7 @@ from penstock.columns.schema.shapes import (
     shape_of,
     struct_shape,
 )
+from penstock.columns.schema.struct_fields import fields_of
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
 
 _SYSTEM: Final = ("tag", "data", "ttl", "persistent", "priority", "deliver_at")
@@ -236,7 +237,7 @@ def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
             columns[name] = _headers(array)
         elif name == "properties" and pa.types.is_struct(field.type):
             fields.extend(_kept(inner) for inner in field.type)
-            arrays.extend(array.flatten())
+            arrays.extend(fields_of(array))
         else:
             fields.append(_kept(field))
             arrays.append(array)

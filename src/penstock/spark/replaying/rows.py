@@ -23,6 +23,7 @@ from penstock.columns.schema.layout import (
     STAMPED,
     STAMPED_FIELDS,
 )
+from penstock.columns.schema.struct_fields import fields_of
 
 _PLAIN: Final[tuple[str, ...]] = ("tag", "data", "ttl", "priority", "persistent")
 _OF_THE_TABLE: Final = ("origin", "channel")
@@ -128,7 +129,7 @@ def with_property(body: pa.RecordBatch, name: str, values: pa.Array) -> pa.Recor
     index = body.schema.get_field_index("properties")
     if index >= 0:
         struct = body.column(index)
-        for field, array in zip(struct.type, struct.flatten(), strict=True):
+        for field, array in zip(struct.type, fields_of(struct), strict=True):
             if field.name != name:
                 fields.append(field)
                 arrays.append(array)
