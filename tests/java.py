@@ -18,7 +18,7 @@ _OWN = "TESTS_JAVA_HOME"
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Asks for a JVM. ``spark`` uses it; so does a test that starts Spark in a process."""
+    """Asks for a JVM. ``spark`` uses it; so does a test that starts Java or Maven in a process."""
 
 
 def pytest_configure() -> None:

@@ -132,6 +132,7 @@ def test_a_c_client_sends_by_amqp_to_whoever_is_installed(peer: str, tmp_path: P
             assert run["of_server_cpu_s_per_million"] >= 0
 
 
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_jms_client_sends_by_amqp(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from typing import Final
 import pytest
 from msgspec import Struct
 
+from tests.java import REFUSING
+
 HERE: Final = Path(__file__).parent
 CACHE: Final = HERE.parents[1] / "build" / "interop"
 COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
@@ -80,6 +82,9 @@ def run_java(
     running_s: int = RUNNING_S,
 ) -> Outcome:
     """Compile a folder of ``tests/interop`` with its libraries and run JUnit classes of it."""
+    assert os.environ.get("JAVA_HOME") != str(REFUSING), (
+        "a test that runs Java uses the fixture java"
+    )
     java = program("java", "openjdk-17-jdk-headless")
     program("javac", "openjdk-17-jdk-headless")
     path = os.pathsep.join((str(_compiled(suite)), str(_jars(suite) / "*")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.programs import outcome
+from tests.interop.programs import outcome, run_java
 
 
 def test_a_suite_that_passes_is_counted() -> None:
@@ -28,3 +28,8 @@ def test_a_suite_that_dies_has_not_passed() -> None:
 def test_a_failure_without_a_name_is_not_lost() -> None:
     with pytest.raises(AssertionError, match="these are named"):
         outcome("RAN 3 FAILED 1 IGNORED 0\n")
+
+
+def test_a_suite_whose_test_did_not_ask_for_java_fails_instead_of_being_left_out() -> None:
+    with pytest.raises(AssertionError, match="uses the fixture java"):
+        run_java("qpid", [], {})

@@ -28,6 +28,7 @@ TESTS = 43
 CLASSES = ("MessageTest", "QueueTest", "TopicTest")
 
 
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 def test_qpid_jms(amqp: str, tell: Tell) -> None:
@@ -40,6 +41,7 @@ def test_qpid_jms(amqp: str, tell: Tell) -> None:
     assert found.ignored == 0
 
 
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:

@@ -23,6 +23,7 @@ FAIL = {
 """Tests that fail, whoever the provider is: README.md says why."""
 
 
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 def test_jakarta_messaging_tck(tell: Tell) -> None:
