@@ -10,10 +10,11 @@ import pytest
 from pyarrow import fs
 
 from penstock.core.vocabulary.ports import Blobs, Journal, Pages, Registry, inline
-from penstock.storage.disk import RealDisk
-from penstock.storage.embedded import Embedded
+from penstock.storage.disk import RealDisk, make_directories
+from penstock.storage.embedded import Embedded, FileBlobs
 from penstock.storage.file_systems import FileSystemBlobs
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages, MemoryRegistry
+from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
 from penstock.testing.contracts import (
     BlobsContract,
     JournalContract,
@@ -113,6 +114,37 @@ def test_blobs_in_a_folder(tmp_path: Path, check: str, grows: bool) -> None:
         return MemoryJournal(), blobs, MemoryRegistry(), MemoryPages()
 
     asyncio.run(run(BlobsKit(in_a_folder), check))
+
+
+def on_the_disk_of_a_node() -> FileBlobs:
+    disk = FaultyDisk()
+    make_directories(disk, "/cache", "/")
+    return FileBlobs("/cache", disk=disk, offload=inline)
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        lambda blobs: PrefixedBlobs(blobs, "shard-7/"),
+        lambda blobs: CachedBlobs(blobs, on_the_disk_of_a_node(), 1 << 20, offload=inline),
+        lambda blobs: CachedBlobs(blobs, on_the_disk_of_a_node(), 4, offload=inline),
+        lambda blobs: CachedBlobs(
+            PrefixedBlobs(blobs, "shard-7/"), on_the_disk_of_a_node(), 1 << 20, offload=inline
+        ),
+    ],
+    ids=["prefixed", "cached", "larger than the cache", "cached and prefixed"],
+)
+@pytest.mark.parametrize("of", ["folder", "memory"])
+@pytest.mark.parametrize("check", checks(BlobsContract))
+def test_shared_blobs(tmp_path: Path, check: str, share: Callable[[Blobs], Blobs], of: str) -> None:
+    def shared() -> tuple[Journal, Blobs, Registry, Pages]:
+        files, folder = fs.LocalFileSystem(), str(tmp_path)
+        whole: Blobs = MemoryBlobs()
+        if of == "folder":
+            whole = FileSystemBlobs(files, folder, folder, offload=inline, grows=False)
+        return MemoryJournal(), share(whole), MemoryRegistry(), MemoryPages()
+
+    asyncio.run(run(BlobsKit(shared), check))
 
 
 @pytest.mark.parametrize("check", checks(BlobsContract))

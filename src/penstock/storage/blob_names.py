@@ -9,12 +9,18 @@ from penstock.core.vocabulary.errors import InvalidName
 BLOB_ROOTS = ("segments", "snapshots")
 """The first part of every blob's name."""
 
+_SHARD = re.compile(r"shard-[0-9]+")
 _PART = re.compile(r"[A-Za-z0-9_#~\-][A-Za-z0-9_#~.\-]*")
 
 
-def check_blob_name(name: str) -> None:
-    """Raise ``InvalidName`` unless ``name`` is a relative path that stays inside the store."""
+def check_blob_name(name: str, *, of_shard: bool = False) -> None:
+    """Raise ``InvalidName`` unless ``name`` is a relative path that stays inside the store.
+
+    With ``of_shard`` it may begin with the folder of a shard, for several share the store.
+    """
     parts = name.split("/")
+    if of_shard and _SHARD.fullmatch(parts[0]):
+        del parts[0]
     if len(parts) < 2 or parts[0] not in BLOB_ROOTS:
         raise InvalidName(f"blob {name!r}: a name starts with {' or '.join(BLOB_ROOTS)} and a '/'")
     for part in parts:

@@ -55,12 +55,12 @@ class FileSystemBlobs:
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.put`."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         await self._offload(lambda: self._put(name, chunks))
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`. A failure changes nothing."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         if not self.grows:
             raise IllegalState(f"{self._shown}/{name} cannot be extended: these blobs do not grow")
         await self._offload(lambda: self._extend(name, at, chunks))
@@ -68,7 +68,7 @@ class FileSystemBlobs:
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.get`. The range has to lie inside the
         blob."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         return await self._offload(lambda: memoryview(self._get(name, offset, length)))
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
@@ -77,12 +77,12 @@ class FileSystemBlobs:
 
     async def delete(self, name: str) -> None:
         """Remove a blob. A missing blob is not an error."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         await self._offload(lambda: self._delete(name))
 
     def local_path(self, name: str) -> str | None:
         """None, because the file system may be on another machine."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         return None
 
     def _put(self, name: str, chunks: Sequence[Buffer]) -> None:

@@ -117,14 +117,14 @@ class MemoryBlobs:
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.put`."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         written = b"".join(chunks)
         if self._blobs.setdefault(name, written) != written:
             raise Conflict(f"{name} exists with other bytes")
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.extend`."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         if not self.grows:
             raise IllegalState(f"{name} cannot be extended: these blobs do not grow")
         if name not in self._blobs:
@@ -137,7 +137,7 @@ class MemoryBlobs:
     async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.get`. The range has to lie inside the
         blob."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         if name not in self._blobs:
             raise NameDoesNotExist(f"there is no blob {name}")
         whole = memoryview(self._blobs[name])
@@ -153,12 +153,12 @@ class MemoryBlobs:
 
     async def delete(self, name: str) -> None:
         """Remove a blob. A missing blob is not an error."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         self._blobs.pop(name, None)
 
     def local_path(self, name: str) -> str | None:
         """None, because other processes cannot see this memory."""
-        check_blob_name(name)
+        check_blob_name(name, of_shard=True)
         return None
 
 

@@ -14,7 +14,7 @@ three; nobody asks for pages there.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -184,6 +184,23 @@ class Blobs(Protocol):
 
     def local_path(self, name: str) -> str | None:
         """A path other processes on this machine can map, if the adapter has one."""
+        ...
+
+
+class BlobSum(Struct, frozen=True):
+    """What somebody knows of a blob without having read it."""
+
+    size: int
+    checksum: int
+    """xxh3_64 of its bytes."""
+
+
+@runtime_checkable
+class ChecksBlobs(Protocol):
+    """Blobs that compare what they fetch from elsewhere, and keep, with what it has to be."""
+
+    def check_against(self, known: Callable[[str], BlobSum | None]) -> None:
+        """``known`` tells what a blob has to be, by its name; None: nobody knows."""
         ...
 
 

@@ -41,7 +41,7 @@ from penstock.core.vocabulary.messages import (
     Restored,
     StoredFact,
 )
-from penstock.core.vocabulary.ports import Buffer, Pages, PageSlot
+from penstock.core.vocabulary.ports import BlobSum, Buffer, Pages, PageSlot
 from penstock.core.vocabulary.stored_ids import unpacked
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import FileNames
@@ -106,6 +106,7 @@ class RealmState:
         self.unreadable: list[tuple[int, PageSlot]] = []
         """Bodies in pages that are not there."""
         self._joined: dict[tuple[int, int], Copied] = {}
+        self._file_sums: dict[str, BlobSum] = {}
         self.file_names = FileNames()
         """How the files of this realm are called."""
         self.run = ""
@@ -343,6 +344,17 @@ class RealmState:
         store.names.add(known)
         file.live = len(self.channels[number].state.stored.within(file.span))
         return file
+
+    def file_sum(self, name: str) -> BlobSum | None:
+        """What a segment file has to be; None: no record speaks of it, or it grows."""
+        if name not in self._file_sums:
+            self._file_sums = {
+                file.name: BlobSum(file.index.size, file.index.checksum)
+                for store in self.stores.values()
+                for file in store.files
+                if not file.grows
+            }
+        return self._file_sums.get(name)
 
     def snapshot(self) -> tuple[Callable[[], list[FactRecord]], list[Buffer]]:
         """The shortest records that lead to this state after a restart, and their bodies.

@@ -10,7 +10,7 @@ from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist, NewerFormat, Trimmed
 from penstock.core.vocabulary.messages import Quarantine
-from penstock.core.vocabulary.ports import Blobs, Block, Journal, Pages, PageSlot
+from penstock.core.vocabulary.ports import Blobs, Block, ChecksBlobs, Journal, Pages, PageSlot
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.file_names import (
     SNAPSHOTS,
@@ -111,6 +111,8 @@ async def _recover(
         channel.state.event_bytes = event_bytes
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # a damaged block may have named other slots
+    if isinstance(blobs, ChecksBlobs):
+        blobs.check_against(state.file_sum)
     unreadable = await _merged(state, blobs, damage)
     unreadable += await _unreadable(state, pages, damage)
     await pages.restore(_places(state), keep_rest=keep_rest)
