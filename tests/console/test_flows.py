@@ -201,6 +201,23 @@ def test_a_page_that_found_nothing_yet_says_how_far_it_looked(opened: Opened, ap
     row(page, "n=2")
 
 
+def test_an_address_that_changes_while_the_page_is_first_drawn_is_followed(opened: Opened) -> None:
+    page = opened()
+    page.add_init_script(
+        """
+        const seen = new MutationObserver(() => {
+          if (!document.querySelector("h1")) return;
+          seen.disconnect();
+          location.hash = "#/scheduled";
+        });
+        seen.observe(document, { childList: true, subtree: true });
+        """
+    )
+    page.reload()
+
+    expect(page.get_by_role("heading", name="Scheduled", level=1)).to_be_visible()
+
+
 def test_purge_counts_first_and_wants_the_name_typed(opened: Opened, api: Api) -> None:
     path = api.create("purged/here")
     api.publish(path, *({"properties": {"n": number}} for number in range(10)))

@@ -1,15 +1,26 @@
-"""Modules that texts name: a program in a string, a page, a comment. None moves without them."""
+"""Modules, and names in them, that texts import: a program in a string, a page, a comment.
+
+None of them moves or gets another name without the texts.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 IMPORTED = re.compile(r"\b(?:from|import)\s+(penstock(?:\.[a-z_][a-z0-9_]*)+)")
 """An import, wherever it stands: linters see only those of the file itself."""
+NAMES = re.compile(
+    r"^[ \t>]*from\s+(penstock(?:\.[a-z_][a-z0-9_]*)*)\s+import\s+(?:\(([^)]*)\)|([^\n(]*))",
+    re.MULTILINE,
+)
+"""The names that an import takes from a module: in brackets, or in the rest of the line."""
 INVENTED = {"tests/tidy/test_weight.py"}
 """Files with trees of their own making."""
 
@@ -20,7 +31,8 @@ def _is_there(module: str) -> bool:
     return any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
 
 
-def test_every_module_that_is_imported_in_a_text_is_there() -> None:
+def _texts() -> Iterator[tuple[str, str]]:
+    """The files with Python in them, as names and texts."""
     listed = subprocess.run(
         ["git", "ls-files", "*.py", "*.md", "*.toml"],
         cwd=ROOT,
@@ -28,12 +40,53 @@ def test_every_module_that_is_imported_in_a_text_is_there() -> None:
         text=True,
         check=True,
     ).stdout.split()
-    named = {
-        (name, found)
-        for name in listed
-        if name not in INVENTED
-        for found in IMPORTED.findall((ROOT / name).read_text(encoding="utf-8"))
-    }
+    for name in listed:
+        if name not in INVENTED:
+            yield name, (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def _names_in(module: str) -> frozenset[str]:
+    """What can be imported from a module: all that it binds, or names in a string because it is
+    loaded on first use; and the modules of a package."""
+    place = SOURCE.joinpath(*module.split("."))
+    inside = {each.stem for each in place.glob("*")} if place.is_dir() else set()
+    alone = place.with_suffix(".py")  # may stand beside a folder of files that are no modules
+    file = alone if alone.is_file() else place / "__init__.py"
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                inside.add(node.name)
+            case ast.alias():
+                inside.add(node.asname or node.name)
+            case ast.Name(ctx=ast.Store()):
+                inside.add(node.id)
+            case ast.Constant(value=str() as text):
+                inside.add(text)
+            case _:
+                pass
+    return frozenset(inside)
+
+
+def _imported(text: str) -> Iterator[tuple[str, str]]:
+    """Each name that the text imports, with its module."""
+    for module, in_brackets, in_line in NAMES.findall(text):
+        taken = re.sub(r"#[^\n]*", "", in_brackets or in_line)
+        for each in taken.split(","):
+            name = re.match(r"\s*([A-Za-z_]\w*)", each)
+            if name:
+                yield module, name[1]
+
+
+def test_every_module_that_is_imported_in_a_text_is_there() -> None:
+    named = {(name, found) for name, text in _texts() for found in IMPORTED.findall(text)}
 
     assert len(named) > 1000, "the pattern finds none any more"
     assert sorted(each for each in named if not _is_there(each[1])) == []
+
+
+def test_every_name_that_is_imported_in_a_text_is_in_its_module() -> None:
+    named = {(name, *each) for name, text in _texts() for each in _imported(text)}
+
+    assert len(named) > 5000, "the pattern finds none any more"
+    assert [each for each in sorted(named) if each[2] not in _names_in(each[1])] == []

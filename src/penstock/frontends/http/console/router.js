@@ -1,5 +1,5 @@
 // Where the reader is: the part of the address behind the #, as names and a query.
-import { useEffect, useState } from "./view.js";
+import { useLayoutEffect, useState } from "./view.js";
 
 /** The address of a page; names may have any characters, slashes too. */
 export function to(...parts) {
@@ -30,7 +30,8 @@ function read() {
 
 export function useRoute() {
   const [route, setRoute] = useState(read);
-  useEffect(() => {
+  // Before the browser goes on: an address that changes right after the first drawing is seen, too.
+  useLayoutEffect(() => {
     const look = () => setRoute(read());
     addEventListener("hashchange", look);
     return () => removeEventListener("hashchange", look);
