@@ -11,9 +11,9 @@ import pytest
 from penstock import aio
 from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode, is_refused
-from penstock.core.owning.claims import MemberRecord
-from penstock.core.vocabulary.errors import Damaged, Deposed, NameDoesNotExist
-from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
+from penstock.core.owning.claims import FORMAT_KEY, MemberRecord
+from penstock.core.vocabulary.errors import Damaged, Deposed, NameDoesNotExist, NewerFormat
+from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, inline
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
@@ -73,14 +73,22 @@ class Machine:
     """A node on a machine of its own."""
 
     def __init__(
-        self, servers: EngineServers, n: int, name: str = "", call: Offload = inline
+        self,
+        servers: EngineServers,
+        n: int,
+        name: str = "",
+        call: Offload = inline,
+        *,
+        clock: Clock | None = None,
+        format: int = 1,
     ) -> None:
         self.name = name or f"n{n}"
         self.machine = f"machine {n}"
         self.server = NativeServer(9_000 + n)
-        me = MemberRecord(self.name, f"start {n}", address=f"127.0.0.1:{9_100 + n}")
+        address = f"127.0.0.1:{9_100 + n}"
+        me = MemberRecord(self.name, f"start {n}", address=address, format=format)
         self.node = ClusterNode(
-            MemoryEngine(servers, call=call), me, self.server, the_loop(), lease_s=6.0
+            MemoryEngine(servers, call=call), me, self.server, clock or the_loop(), lease_s=6.0
         )
         context = copy_context()
         context.run(MACHINE.set, self.machine)
@@ -284,3 +292,83 @@ async def test_a_machine_that_says_nothing_does_not_refuse() -> None:
     assert not await is_refused("127.0.0.1:9999")
     the_loop().network.power_on("elsewhere")
     assert await is_refused("127.0.0.1:9999")
+
+
+class Wall:
+    """The clock of a machine, which somebody sets."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0
+
+    def now_us(self) -> int:
+        return the_loop().now_us() + self.ahead_s * 1_000_000
+
+    def steady_us(self) -> int:
+        return the_loop().steady_us()
+
+
+@pytest.mark.parametrize("ahead_s", [-3_600, 3_600])
+@simulated
+async def test_an_owner_whose_clock_is_set_wrong_hands_over(ahead_s: int) -> None:
+    servers = EngineServers()
+    walls = {n: Wall() for n in (1, 2, 3)}
+    machines = {n: Machine(servers, n, clock=wall) for n, wall in walls.items()}
+    await until(lambda: any(each.owns for each in machines.values()))
+    (owner,) = [n for n, each in machines.items() if each.owns]
+
+    walls[owner].ahead_s = 30
+    await pass_time(30)
+    assert machines[owner].owns, "it goes on with what it has"
+    walls[owner].ahead_s = ahead_s
+    took_s = await until(lambda: any(each.owns for n, each in machines.items() if n != owner))
+
+    assert took_s < 10.0
+    walls[owner].ahead_s = 0
+    await pass_time(30)
+    (following,) = [n for n, each in machines.items() if each.owns]
+    machines[following].node.hand_over(0)
+    await until(lambda: machines[following].node.claims.owned == {})
+    await until(lambda: any(each.owns for each in machines.values()))
+    await end(*machines.values())
+
+
+@simulated
+async def test_a_node_refuses_to_start_in_a_cluster_that_writes_a_newer_format() -> None:
+    servers = EngineServers()
+    first = Machine(servers, 1, format=2)
+    await until(lambda: first.owns)
+    older = Machine(servers, 2)
+    await asyncio.wait([older.task])
+
+    with pytest.raises(NewerFormat, match=r"format 2, and this version of Penstock knows 1"):
+        older.task.result()
+    assert "node/n2" not in await (await MemoryEngine(servers).registry()).list()
+    await end(first)
+
+
+@simulated
+async def test_a_newer_node_joins_a_cluster_and_writes_what_all_know() -> None:
+    servers = EngineServers()
+    older = Machine(servers, 1)
+    await until(lambda: older.owns)
+    newer = Machine(servers, 2, format=2)
+    await pass_time(10)
+    older.kill()
+    await until(lambda: newer.owns)
+
+    record = await (await MemoryEngine(servers).registry()).get(FORMAT_KEY)
+    assert record is not None
+    assert record.value == b"1"
+    assert newer.node.claims.claims[0].format == 1
+    await end(newer)
+
+
+@simulated
+async def test_a_format_that_is_no_number_is_damage() -> None:
+    servers = EngineServers()
+    await (await MemoryEngine(servers).registry()).cas(FORMAT_KEY, 0, b"one")
+    machine = Machine(servers, 1)
+    await asyncio.wait([machine.task])
+
+    with pytest.raises(Damaged, match="has to be a number"):
+        machine.task.result()

@@ -18,7 +18,7 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans, Storage
-from penstock.core.vocabulary.ports import Blobs, Journal, inline
+from penstock.core.vocabulary.ports import Blobs, Clock, Journal, inline
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.delivery.owner_lease import ENDLESS
@@ -69,6 +69,7 @@ async def living(
     offload: Callable[..., Any] = inline,
     orderly: bool = True,
     epoch: int = 0,
+    clock: Clock | None = None,
 ) -> AsyncIterator[RunningRealm]:
     """A realm that runs; closed at the end, or just stopped."""
     loop = asyncio.get_running_loop()
@@ -78,7 +79,7 @@ async def living(
         blobs,
         MemoryPages(),
         rules(),
-        loop,
+        clock or loop,
         offload,
         identity="i",
         sealing=sealing,

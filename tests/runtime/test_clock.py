@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.clock import OwnerClock, SystemClock
 
 
 def test_time_that_is_set_back_stands_still_until_it_has_caught_up() -> None:
@@ -26,3 +26,12 @@ def test_steady_time_of_the_machine_never_goes_back() -> None:
 
     assert seen == sorted(seen)
     assert seen[0] > 0
+
+
+def test_the_time_of_an_owner_begins_where_the_one_before_has_stopped() -> None:
+    shown = iter([5_000, 8_000, 7_000, 9_000])
+    machine = SystemClock(now_ns=lambda: next(shown), steady_ns=lambda: 3_000)
+    clock = OwnerClock(machine, 7)
+
+    assert [clock.now_us() for _ in range(4)] == [7, 8, 8, 9]
+    assert clock.steady_us() == 3

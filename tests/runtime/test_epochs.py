@@ -15,13 +15,13 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, PurgeEvents, Storage
-from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal
+from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Clock, Journal
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.file_names import FileNames, epoch_in, snapshot_age
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs
 from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import pass_time, simulated
+from penstock.testing.loop import SimLoop, pass_time, simulated
 from tests.runtime.living import EAGER, SINGLE, body, events, living, publish, sealed
 
 LATE = SealingLimits(interval_s=1e6)
@@ -65,10 +65,16 @@ class Shard:
 
     @asynccontextmanager
     async def owner(
-        self, *, sealing: SealingLimits = EAGER, orderly: bool = True
+        self,
+        *,
+        sealing: SealingLimits = EAGER,
+        orderly: bool = True,
+        clock: Clock | None = None,
     ) -> AsyncIterator[RunningRealm]:
         epoch, journal, blobs = await self.claimed()
-        async with living(journal, blobs, sealing=sealing, orderly=orderly, epoch=epoch) as realm:
+        async with living(
+            journal, blobs, sealing=sealing, orderly=orderly, epoch=epoch, clock=clock
+        ) as realm:
             yield realm
 
     async def names(self, prefix: str) -> list[str]:
@@ -418,3 +424,52 @@ def test_the_newest_snapshot_is_of_the_newest_block_and_then_of_the_newest_epoch
         f"snapshots/{8:020d}.9.snap",
         f"snapshots/{8:020d}.10.snap",
     ]
+
+
+class Ahead:
+    """The clock of a machine that is set wrong."""
+
+    def __init__(self, ahead_s: int) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        self._loop = loop
+        self._ahead_us = ahead_s * 1_000_000
+
+    def now_us(self) -> int:
+        return self._loop.now_us() + self._ahead_us
+
+    def steady_us(self) -> int:
+        return self._loop.steady_us()
+
+
+@pytest.mark.parametrize("orderly", [True, False], ids=["snapshot", "journal"])
+@simulated
+async def test_time_does_not_go_back_where_the_next_owner_has_a_clock_that_is_behind(
+    orderly: bool,
+) -> None:
+    shard = Shard()
+    times_us = []
+    for ahead_s in (3_600, 0, -3_600, 7_200):
+        async with shard.owner(sealing=LATE, orderly=orderly, clock=Ahead(ahead_s)) as realm:
+            if shard.epoch == 1:
+                await realm.create_channel("orders", PERSISTENT)
+            times_us.append(realm.clock.now_us())
+            await publish(realm, ORDERS, body([b"x"]))
+            await pass_time(10)
+            await publish(realm, ORDERS, body([b"x"]))
+            times_us.append(realm.clock.now_us())
+
+    first, later, *stand, then, last = times_us
+    assert later == first + 10_000_000
+    assert stand == [later] * 4, "until the clock has caught up"
+    assert then >= first + 3_600_000_000
+    assert last == then + 10_000_000
+
+
+@simulated
+async def test_a_realm_that_is_alone_takes_the_time_as_it_is() -> None:
+    journal, blobs = await MemoryEngine().journal(0, 1), MemoryBlobs()
+    async with living(journal, blobs, orderly=False, clock=Ahead(3_600)) as realm:
+        await realm.create_channel("orders", PERSISTENT)
+    async with living(journal, blobs, clock=(clock := Ahead(0))) as realm:
+        assert realm.clock is clock

@@ -8,13 +8,15 @@ epoch, which fences every owner before, and only then anything is recovered, wri
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import count
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 import structlog
 from msgspec import Struct
 
 from penstock.core.owning.claims import (
+    FORMAT_KEY,
     MEMBERS,
     SHARDS,
     Claims,
@@ -23,10 +25,13 @@ from penstock.core.owning.claims import (
     RegisterLook,
     RegisterWrite,
 )
+from penstock.core.owning.clocks import APART_US_MAX, SECOND_US, WRONG_US_MAX
 from penstock.core.vocabulary.errors import (
     Conflict,
+    Damaged,
     Deposed,
     NameDoesNotExist,
+    NewerFormat,
     PenstockError,
     Trimmed,
     Unknown,
@@ -46,6 +51,9 @@ OPENINGS_MAX: Final = 5
 """How often a recovery is begun anew because an owner before was still removing what it needs."""
 PROBE_S: Final = 1.0
 """How long an owner that is late may take to accept a connection."""
+
+ClockSaid = Literal["right", "is apart", "claims nothing", "owns nothing"]
+"""What a node has said of its clock, and what it does about it."""
 
 _log = structlog.get_logger("penstock.cluster")
 
@@ -115,6 +123,7 @@ class ClusterNode:
         self._shards = shards
         self._turn_s = lease_s / 12
         self._tenures: dict[int, _Tenure] = {}
+        self._clock_said: ClockSaid = "right"
         self._changed = asyncio.Event()
         """Set, and exchanged for another, with every change of what is owned."""
         self._wakes = asyncio.Event()
@@ -131,9 +140,11 @@ class ClusterNode:
     async def run(self) -> None:
         """Be a member, and serve what is owned, until :meth:`leave` has done its work.
 
-        Raises ``Deposed`` when another process has taken this node's name.
+        Raises ``Deposed`` when another process has taken this node's name, and ``NewerFormat`` when
+        the cluster writes what this version does not know.
         """
         registry = await self._engine.registry()
+        await self._agree_on_format(registry)
         door = await self._open_door()
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -161,9 +172,23 @@ class ClusterNode:
 
     # --- the register --------------------------------------------------------------------
 
+    async def _agree_on_format(self, registry: Registry) -> None:
+        """Write what all nodes can read; the first node of a cluster says what that is."""
+        known = self.claims.me.format
+        if not await _format_in(registry):
+            with suppress(Conflict):  # another node was the first
+                await registry.cas(FORMAT_KEY, 0, str(known).encode())
+        if (wanted := await _format_in(registry)) > known:
+            raise NewerFormat(
+                f"the cluster writes format {wanted}, and this version of Penstock knows {known}; "
+                f"start node {self.claims.me.node} with the version that the others have, or a "
+                f"newer one"
+            )
+
     async def _look_forever(self, registry: Registry) -> None:
         while True:
             await self._look(registry)
+            self._compare_clocks()
             self._follow()
             await self._probe()
             await asyncio.sleep(self._turn_s)
@@ -179,12 +204,30 @@ class ClusterNode:
         for key in await registry.list(MEMBERS):
             if (record := await registry.get(key)) is not None:
                 members[key.removeprefix(MEMBERS)] = record
-        ended_us = self._clock.steady_us()
-        self.claims.looked(RegisterLook(claims, members, began_us, ended_us))
+        format = await _format_in(registry)
+        ended_us, wall_us = self._clock.steady_us(), self._clock.now_us()
+        self.claims.looked(RegisterLook(claims, members, began_us, ended_us, wall_us, format))
+
+    def _compare_clocks(self) -> None:
+        """Give up what is owned here if the clock is far from what most nodes show."""
+        off_us = abs(self.claims.clock_off_us)
+        said: ClockSaid = "right"
+        if off_us > WRONG_US_MAX:
+            said = "owns nothing"
+            for shard in self._tenures:
+                self.hand_over(shard)
+        elif off_us > APART_US_MAX:
+            said = "claims nothing"
+        elif abs(self.claims.clock_apart_us) > APART_US_MAX:
+            said = "is apart"
+        if said != self._clock_said:
+            ahead_s = -(self.claims.clock_off_us or self.claims.clock_apart_us) / SECOND_US
+            _log.warning("clock.compared", ahead_s=round(ahead_s, 1), now=said)
+            self._clock_said = said
 
     async def _write_forever(self, registry: Registry) -> None:
         while True:
-            for write in self.claims.due(self._clock.steady_us()):
+            for write in self.claims.due(self._clock.steady_us(), self._clock.now_us()):
                 self._tasks.create_task(self._write(registry, write))
             self._wakes.clear()
             try:
@@ -284,6 +327,16 @@ class ClusterNode:
                 if not isinstance(failure, Trimmed | NameDoesNotExist) or attempt == OPENINGS_MAX:
                     raise
         raise AssertionError("it counts on")
+
+
+async def _format_in(registry: Registry) -> int:
+    """The format that the nodes of a cluster write; 0: nobody has said yet. Raises ``Damaged``."""
+    record = await registry.get(FORMAT_KEY)
+    if record is None:
+        return 0
+    if not record.value.isdigit():
+        raise Damaged(f"{FORMAT_KEY} in the register is {record.value!r}; it has to be a number")
+    return int(record.value)
 
 
 class _Doorstep(asyncio.Protocol):

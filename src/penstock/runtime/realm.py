@@ -22,6 +22,7 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.open_connections import OpenConnections
+from penstock.runtime.clock import OwnerClock
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock.runtime.store.bodies import Body, digest_of
@@ -89,7 +90,7 @@ class RunningRealm:
         self.limits = limits
         self.clock = clock
         self._state = recovered.state
-        self._state.run = f"{clock.now_us():x}"
+        self._state.run = f"{clock.now_us():x}" + (f".{lease.epoch}" if lease.epoch else "")
         self._journal = journal
         self.blobs = blobs
         self.dispatch = Dispatch(
@@ -174,6 +175,8 @@ class RunningRealm:
         elif not recovered.damage:
             await _remove_strays(recovered, blobs)
         await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
+        if lease.epoch:
+            clock = OwnerClock(clock, recovered.newest_us)
         realm = cls(
             recovered,
             journal,

@@ -4,128 +4,23 @@ from __future__ import annotations
 
 from random import Random
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.owning.claims import (
-    MEMBERS,
-    SECOND_US,
     SHARDS,
-    ClaimRecord,
     Claims,
     Lease,
     MemberRecord,
     RegisterLook,
     RegisterWrite,
 )
+from penstock.core.owning.clocks import SECOND_US
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.ports import VersionedRecord
+from tests.core.owning.register_stories import LEASE_S, NAMES, Cluster, Register, two
 from tests.thorough import examples
-
-LEASE_S = 6
-NAMES = ("ann", "bob", "cem")
-
-
-class Register:
-    """Records changed by compare-and-set."""
-
-    def __init__(self) -> None:
-        self.records: dict[str, VersionedRecord] = {}
-
-    def write(self, write: RegisterWrite) -> int | None:
-        """The new version; None: somebody was faster."""
-        held = self.records.get(write.key)
-        if write.expected != (held.version if held else 0):
-            return None
-        self.records[write.key] = VersionedRecord(write.expected + 1, write.value)
-        return write.expected + 1
-
-    def claims(self) -> dict[int, VersionedRecord]:
-        return {
-            int(key.removeprefix(SHARDS)): record
-            for key, record in self.records.items()
-            if key.startswith(SHARDS)
-        }
-
-    def members(self) -> dict[str, VersionedRecord]:
-        return {
-            key.removeprefix(MEMBERS): record
-            for key, record in self.records.items()
-            if key.startswith(MEMBERS)
-        }
-
-    def claim(self, shard: int = 0) -> ClaimRecord:
-        return msgspec.json.decode(self.records[f"{SHARDS}{shard}"].value, type=ClaimRecord)
-
-
-class Cluster:
-    """Nodes at one register whose clocks show the same time."""
-
-    def __init__(self, *names: str, shards: int = 1) -> None:
-        self.now_us = 1_000 * SECOND_US
-        self.register = Register()
-        self.nodes: dict[str, Claims] = {}
-        self.shards = shards
-        for name in names:
-            self.start(name)
-
-    def start(self, name: str, nonce: str = "first", *, format: int = 1) -> Claims:
-        me = MemberRecord(name, nonce, address=f"{name}:1", format=format)
-        self.nodes[name] = Claims(me, range(self.shards), Lease(LEASE_S))
-        return self.nodes[name]
-
-    def look(self, name: str) -> None:
-        register = self.register
-        look = RegisterLook(register.claims(), register.members(), self.now_us, self.now_us)
-        self.nodes[name].looked(look)
-
-    def turn(self, *names: str) -> None:
-        """Each looks at the register and writes what is due, until nothing is."""
-        for name in names:
-            node = self.nodes[name]
-            self.look(name)
-            while writes := node.due(self.now_us):
-                for write in writes:
-                    if not self.answer(name, write):
-                        self.look(name)
-
-    def ask(self, name: str) -> list[RegisterWrite]:
-        """What is due at a node, on its way to the register."""
-        self.look(name)
-        return self.nodes[name].due(self.now_us)
-
-    def answer(self, name: str, write: RegisterWrite) -> bool:
-        """A write reaches the register, and its answer comes back; whether it was done."""
-        version = self.register.write(write)
-        if version is not None:
-            self.nodes[name].wrote(write, version, self.now_us)
-        return version is not None
-
-    def join(self, *names: str) -> None:
-        """All are members before anybody claims."""
-        for name in names:
-            (renewal,) = self.ask(name)
-            self.answer(name, renewal)
-
-    def live(self, seconds: float, *names: str) -> None:
-        """Time passes, and these have their turn every half second."""
-        for _ in range(int(seconds * 2)):
-            self.now_us += SECOND_US // 2
-            self.turn(*names)
-
-    def holders(self, shard: int = 0) -> list[str]:
-        return [name for name, node in self.nodes.items() if node.holds(shard, self.now_us)]
-
-
-def two() -> tuple[Cluster, str, str]:
-    """A cluster of two nodes, its owner, and the other."""
-    cluster = Cluster("ann", "bob")
-    cluster.join("ann", "bob")
-    cluster.live(4, "ann", "bob")
-    (owner,) = cluster.holders()
-    return cluster, owner, "bob" if owner == "ann" else "ann"
 
 
 def test_a_lease_holds_from_the_start_of_its_renewal_for_a_second_less_than_its_length() -> None:

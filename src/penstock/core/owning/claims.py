@@ -22,21 +22,29 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.core.owning.clocks import (
+    APART_US_MAX,
+    SECOND_US,
+    Incarnation,
+    MemberClocks,
+    farthest,
+    off_by,
+)
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.ports import VersionedRecord
 
 MEMBERS: Final = "node/"
 SHARDS: Final = "shard/"
+FORMAT_KEY: Final = "cluster/format"
+"""Where the register tells the format that all nodes write; the newest they all know."""
+FORMAT: Final = 1
+"""The newest format that this version of Penstock knows."""
 
-SECOND_US: Final = 1_000_000
 MARGIN_US: Final = SECOND_US
 """A lease ends so much earlier for the node that has it than for those who wait for its end: clocks
 may run apart by as much in one lease."""
 LEASE_S_MIN: Final = 2.0
 LEASE_S_MAX: Final = 60.0
-
-_Incarnation = tuple[str, str]
-"""A node, and the nonce of one start of its process."""
 
 
 class Lease:
@@ -81,9 +89,12 @@ class MemberRecord(msgspec.Struct, frozen=True):
     serves: Mapping[str, str] = {}
     """Addresses of its front ends, by protocol."""
     version: str = ""
-    format: int = 1
+    format: int = FORMAT
+    """The newest format it knows."""
     leaving: bool = False
     """It takes no shard any more."""
+    wall_us: int = 0
+    """Its clock when it renewed, in microseconds since 1970; 0: it does not tell."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -95,6 +106,7 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     epoch: int
     """How often the shard was claimed."""
     format: int
+    """The format it writes."""
     confirmed: int
     """The owner's counter when it wrote this."""
 
@@ -114,6 +126,10 @@ class RegisterLook(NamedTuple):
     members: Mapping[str, VersionedRecord]
     began_us: int
     ended_us: int
+    wall_us: int = 0
+    """What this node's clock shows at the end of the look; 0: nobody compares clocks."""
+    format: int = 0
+    """What stands under ``cluster/format``; 0: nothing yet."""
 
 
 class Owned(NamedTuple):
@@ -148,11 +164,14 @@ class Claims:
         """Whether another process has taken this node's name: nothing is owned here any more."""
         self.members: dict[str, MemberRecord] = {}
         self.claims: dict[int, ClaimRecord] = {}
+        self.format = 0
+        """The format that all nodes write; 0: nothing was read yet."""
+        self._clocks = MemberClocks()
         self._shards = list(shards)
         self._versions: dict[str, int] = {}
         self._asked: dict[str, _Asked] = {}
-        self._watched: dict[_Incarnation, _Watched] = {}
-        self._refused_us: dict[_Incarnation, int] = {}
+        self._watched: dict[Incarnation, _Watched] = {}
+        self._refused_us: dict[Incarnation, int] = {}
         """When nobody was found at the address of a process."""
         self._free_since_us: dict[int, int] = {}
         self._giving_up: set[int] = set()
@@ -198,15 +217,45 @@ class Claims:
             if silent and member.nonce == claim.nonce and member.address:
                 yield member
 
+    # --- clocks --------------------------------------------------------------------------
+
+    @property
+    def clock_apart_us(self) -> int:
+        """How far the clock of a member is ahead of this node's, of the one that is farthest;
+        negative: behind."""
+        return farthest(self._clocks.of(self._others()))
+
+    @property
+    def clock_off_us(self) -> int:
+        """How far the members' clocks are ahead of this node's; negative: behind; 0: it is one of
+        those in the middle."""
+        return off_by(self._clocks.of(self._others()))
+
+    def _others(self) -> Iterator[Incarnation]:
+        """The other processes that are there."""
+        for member in self.members.values():
+            process = member.node, member.nonce
+            if process == self._own:
+                continue
+            if self._age_us(self._watched[process].since_us) < self.lease.length_us:
+                yield process
+
     # --- what the register shows ---------------------------------------------------------
 
     def looked(self, look: RegisterLook) -> None:
         """Take in what was read. Records older than what is known already are left out."""
+        self._see_members(look)
         self._looked_us = look.began_us
+        self.format = max(self.format, look.format)
+        self._see_claims(look)
+
+    def _see_members(self, look: RegisterLook) -> None:
         for node, record in look.members.items():
             if self._is_news(MEMBERS + node, record):
                 self._see_member(msgspec.json.decode(record.value, type=MemberRecord), look)
             self._settle(MEMBERS + node, record, look.ended_us)
+
+    def _see_claims(self, look: RegisterLook) -> None:
         for shard, record in look.claims.items():
             claim = msgspec.json.decode(record.value, type=ClaimRecord)
             if self._is_news(f"{SHARDS}{shard}", record):
@@ -228,6 +277,10 @@ class Claims:
         watched = self._watched.get(incarnation)
         if watched is None:
             self._succeed(member, look.ended_us)
+        elif watched.counter not in {member.counter, -1}:
+            assert self._looked_us is not None, "it has been seen before"
+            age_us = look.ended_us - self._looked_us
+            self._clocks.compared(incarnation, member.wall_us, look.wall_us, age_us)
         if watched is None or watched.counter != member.counter:
             self._watched[incarnation] = _Watched(member.counter, look.ended_us)
             self._refused_us.pop(incarnation, None)
@@ -270,12 +323,13 @@ class Claims:
 
     # --- what is to be written -----------------------------------------------------------
 
-    def due(self, now_us: int) -> list[RegisterWrite]:
-        """What is to be written now. Each write is asked once, until :meth:`wrote` or a look tells
-        what became of it; who is told of a ``Conflict`` looks again."""
+    def due(self, now_us: int, wall_us: int = 0) -> list[RegisterWrite]:
+        """What is to be written now, where the clock on the wall shows ``wall_us``. Each write is
+        asked once, until :meth:`wrote` or a look tells what became of it; who is told of a
+        ``Conflict`` looks again."""
         if self._looked_us is None or self.is_replaced:
             return []
-        writes = [*self._renewal(now_us)]
+        writes = [*self._renewal(now_us, wall_us)]
         if self.lease.holds(now_us):
             for shard in self._shards:
                 writes += self._claimed(shard, now_us)
@@ -310,12 +364,12 @@ class Claims:
             self._given_up.add(shard)
             self._free_since_us[shard] = now_us
 
-    def _renewal(self, now_us: int) -> Iterator[RegisterWrite]:
+    def _renewal(self, now_us: int, wall_us: int) -> Iterator[RegisterWrite]:
         began_us, each_us = self._renewal_began_us, self.lease.length_us // 3
         if self._own_key in self._asked or (began_us is not None and now_us - began_us < each_us):
             return
         self._renewal_began_us = now_us
-        raised = msgspec.structs.replace(self.me, counter=self.me.counter + 1)
+        raised = msgspec.structs.replace(self.me, counter=self.me.counter + 1, wall_us=wall_us)
         yield self._write(self._own_key, raised)
 
     def _claimed(self, shard: int, now_us: int) -> Iterator[RegisterWrite]:
@@ -330,12 +384,13 @@ class Claims:
                 yield self._write(key, msgspec.structs.replace(claim, confirmed=counter))
         elif self._may_claim(shard, claim, now_us):
             epoch = 1 if claim is None else claim.epoch + 1
-            me = self.me
-            yield self._write(key, ClaimRecord(me.node, me.nonce, epoch, me.format, counter))
+            me, format = self.me, self.format or self.me.format
+            yield self._write(key, ClaimRecord(me.node, me.nonce, epoch, format, counter))
 
     def _may_claim(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
         me, length_us = self.me, self.lease.length_us
-        if me.leaving or (claim is not None and claim.format > me.format):
+        newest = max(self.format, 0 if claim is None else claim.format)
+        if me.leaving or newest > me.format or abs(self.clock_off_us) > APART_US_MAX:
             return False
         wait_us = 0 if self._is_preferred(shard, claim, now_us) else length_us // 2
         if claim is None or not claim.owner:
@@ -351,7 +406,7 @@ class Claims:
     def _is_preferred(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
         """Whether of all who could take a shard this node comes first: each shard ranks the nodes
         in an order of its own, so that few shards move when a node comes or goes."""
-        least = 0 if claim is None else claim.format
+        least = max(self.format, 0 if claim is None else claim.format)
         able = {self.me.node}
         for member in self.members.values():
             incarnation = member.node, member.nonce
@@ -373,7 +428,7 @@ class Claims:
         return RegisterWrite(key, self._versions.get(key, 0), msgspec.json.encode(record))
 
     @property
-    def _own(self) -> _Incarnation:
+    def _own(self) -> Incarnation:
         return self.me.node, self.me.nonce
 
     @property

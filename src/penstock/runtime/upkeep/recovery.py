@@ -47,6 +47,8 @@ class RecoveredRealm(Struct):
     torn tail is no gap, because it was never acknowledged."""
     unreadable: list[tuple[int, Quarantine]]
     """By channel: stored events that are known to be damaged, to be quarantined."""
+    newest_us: int = 0
+    """When the newest block that could be read was decided; 0: there is none."""
 
     @property
     def quarantined(self) -> int:
@@ -77,7 +79,7 @@ async def _recover(
     journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, epoch: int
 ) -> RecoveredRealm:
     damage: list[str] = []
-    state, sequence = await _from_snapshot(blobs, pages, rules, damage)
+    state, sequence, newest_us = await _from_snapshot(blobs, pages, rules, damage)
     state.file_names = FileNames(epoch)
     info = journal.info()
     if info.cut:
@@ -101,7 +103,7 @@ async def _recover(
             at = block.seq + (1 if isinstance(block, Block) else block.count)
             if isinstance(block, Block):
                 blocks += 1
-                _apply(state, block, pages, damage)
+                newest_us = max(newest_us, _apply(state, block, pages, damage))
             else:
                 damage.append(f"{block.where}: {block.reason}")
     for channel_id, channel in state.channels.items():
@@ -118,7 +120,7 @@ async def _recover(
     await pages.restore(_places(state), keep_rest=keep_rest)
     damage += [f"skipped, because an earlier block is damaged: {what}" for what in state.skipped]
     events = sum(len(channel.state.stored) for channel in state.channels.values())
-    return RecoveredRealm(state, events, blocks, sequence, damage, has_gaps, unreadable)
+    return RecoveredRealm(state, events, blocks, sequence, damage, has_gaps, unreadable, newest_us)
 
 
 async def _merged(
@@ -163,15 +165,19 @@ async def _unreadable(
     return found
 
 
-def _apply(state: RealmState, block: Block, pages: Pages, damage: list[str]) -> None:
+def _apply(state: RealmState, block: Block, pages: Pages, damage: list[str]) -> int:
+    """Apply a block; gives its time, 0 if it cannot be read."""
+    at_us = 0
     try:
         header, bodies = decode_block(block.data)
+        at_us = header.at_us
         for record in header.records:
             state.apply_stored(record, bodies, pages)
     except Damaged as error:
         damage.append(str(error))
     except NewerFormat as error:
         raise _newer(f"block {block.seq} of the journal", error) from error
+    return at_us
 
 
 def _newer(where: str, error: NewerFormat) -> NewerFormat:
@@ -183,8 +189,8 @@ def _newer(where: str, error: NewerFormat) -> NewerFormat:
 
 async def _from_snapshot(
     blobs: Blobs, pages: Pages, rules: RealmRules, damage: list[str]
-) -> tuple[RealmState, int]:
-    """The state of the newest snapshot that can be read, and the block it stands for."""
+) -> tuple[RealmState, int, int]:
+    """The state of the newest snapshot that can be read, the block it stands for, and its time."""
     names = [info.name for info in await blobs.list(SNAPSHOTS)]
     for name in sorted(names, key=snapshot_age, reverse=True):
         state = RealmState(rules)
@@ -197,8 +203,8 @@ async def _from_snapshot(
             continue
         except NewerFormat as error:
             raise _newer(f"the snapshot {name}", error) from error
-        return state, block_of_snapshot(name)
-    return RealmState(rules), 0
+        return state, block_of_snapshot(name), header.at_us
+    return RealmState(rules), 0, 0
 
 
 def checked(blob: memoryview, name: str) -> memoryview:

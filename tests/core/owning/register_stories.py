@@ -1,0 +1,134 @@
+"""A few nodes at one register, in virtual time, for stories of who owns what."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.owning.claims import (
+    MEMBERS,
+    SHARDS,
+    ClaimRecord,
+    Claims,
+    Lease,
+    MemberRecord,
+    RegisterLook,
+    RegisterWrite,
+)
+from penstock.core.owning.clocks import SECOND_US
+from penstock.core.vocabulary.ports import VersionedRecord
+
+LEASE_S = 6
+NAMES = ("ann", "bob", "cem")
+
+
+class Register:
+    """Records changed by compare-and-set."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, VersionedRecord] = {}
+
+    def write(self, write: RegisterWrite) -> int | None:
+        """The new version; None: somebody was faster."""
+        held = self.records.get(write.key)
+        if write.expected != (held.version if held else 0):
+            return None
+        self.records[write.key] = VersionedRecord(write.expected + 1, write.value)
+        return write.expected + 1
+
+    def claims(self) -> dict[int, VersionedRecord]:
+        return {
+            int(key.removeprefix(SHARDS)): record
+            for key, record in self.records.items()
+            if key.startswith(SHARDS)
+        }
+
+    def members(self) -> dict[str, VersionedRecord]:
+        return {
+            key.removeprefix(MEMBERS): record
+            for key, record in self.records.items()
+            if key.startswith(MEMBERS)
+        }
+
+    def claim(self, shard: int = 0) -> ClaimRecord:
+        return msgspec.json.decode(self.records[f"{SHARDS}{shard}"].value, type=ClaimRecord)
+
+
+class Cluster:
+    """Nodes at one register whose clocks show the same time."""
+
+    def __init__(self, *names: str, shards: int = 1) -> None:
+        self.now_us = 1_000 * SECOND_US
+        self.register = Register()
+        self.nodes: dict[str, Claims] = {}
+        self.shards = shards
+        self.ahead_s: dict[str, float] = {}
+        """How far the clock on the wall of a node is ahead."""
+        self.format = 0
+        for name in names:
+            self.start(name)
+
+    def start(self, name: str, nonce: str = "first", *, format: int = 1) -> Claims:
+        me = MemberRecord(name, nonce, address=f"{name}:1", format=format)
+        self.nodes[name] = Claims(me, range(self.shards), Lease(LEASE_S))
+        return self.nodes[name]
+
+    def look(self, name: str) -> None:
+        register = self.register
+        look = RegisterLook(
+            register.claims(),
+            register.members(),
+            self.now_us,
+            self.now_us,
+            self.wall_us(name),
+            self.format,
+        )
+        self.nodes[name].looked(look)
+
+    def wall_us(self, name: str) -> int:
+        return 10**15 + self.now_us + int(self.ahead_s.get(name, 0) * SECOND_US)
+
+    def turn(self, *names: str) -> None:
+        """Each looks at the register and writes what is due, until nothing is."""
+        for name in names:
+            node = self.nodes[name]
+            self.look(name)
+            while writes := node.due(self.now_us, self.wall_us(name)):
+                for write in writes:
+                    if not self.answer(name, write):
+                        self.look(name)
+
+    def ask(self, name: str) -> list[RegisterWrite]:
+        """What is due at a node, on its way to the register."""
+        self.look(name)
+        return self.nodes[name].due(self.now_us, self.wall_us(name))
+
+    def answer(self, name: str, write: RegisterWrite) -> bool:
+        """A write reaches the register, and its answer comes back; whether it was done."""
+        version = self.register.write(write)
+        if version is not None:
+            self.nodes[name].wrote(write, version, self.now_us)
+        return version is not None
+
+    def join(self, *names: str) -> None:
+        """All are members before anybody claims."""
+        for name in names:
+            (renewal,) = self.ask(name)
+            self.answer(name, renewal)
+
+    def live(self, seconds: float, *names: str) -> None:
+        """Time passes, and these have their turn every half second."""
+        for _ in range(int(seconds * 2)):
+            self.now_us += SECOND_US // 2
+            self.turn(*names)
+
+    def holders(self, shard: int = 0) -> list[str]:
+        return [name for name, node in self.nodes.items() if node.holds(shard, self.now_us)]
+
+
+def two() -> tuple[Cluster, str, str]:
+    """A cluster of two nodes, its owner, and the other."""
+    cluster = Cluster("ann", "bob")
+    cluster.join("ann", "bob")
+    cluster.live(4, "ann", "bob")
+    (owner,) = cluster.holders()
+    return cluster, owner, "bob" if owner == "ann" else "ann"
