@@ -67,7 +67,8 @@ def _cluster_mutants() -> int:
     found = {name: noticed_in_a_cluster(mutant) for name, mutant in CLUSTER_MUTANTS.items()}
     _say("| mistake | theme | first seed |\n|---|---|---|")
     for name, mutant in CLUSTER_MUTANTS.items():
-        _say(cluster_row(mutant, found[name]))
+        noticed_at = found[name]
+        _say(cluster_row(mutant, noticed_at and noticed_at.seed))
     return int(None in found.values())
 
 

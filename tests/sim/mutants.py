@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -455,13 +455,13 @@ def noticed(mutant: Mutant) -> Noticed | None:
     with pytest.MonkeyPatch.context() as patch:
         mutant.spoil(patch)
         if mutant.rots:
-            return first_noticed(lambda seed: _rotten(seed, mutant.rots), ROTS_MAX)
-        return first_noticed(lambda seed: life_of(seed, mutant.scenes), mutant.seeds)
+            return first_noticed(lambda seed: _rotten(seed, mutant.rots), range(ROTS_MAX))
+        return first_noticed(lambda seed: life_of(seed, mutant.scenes), range(mutant.seeds))
 
 
-def first_noticed(play: Callable[[int], object], seeds: int) -> Noticed | None:
-    """The first of so many seeds whose life fails, and with what."""
-    for seed in range(seeds):
+def first_noticed(play: Callable[[int], object], seeds: Iterable[int]) -> Noticed | None:
+    """The first of the seeds whose life fails, and with what."""
+    for seed in seeds:
         try:
             play(seed)
         except Exception as group:  # noqa: BLE001  whatever it is, it was noticed

@@ -1,0 +1,108 @@
+"""What the engine and the machines themselves may complain of, besides what clients are told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from penstock.bootstrap import rules
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Restored
+from penstock.core.vocabulary.ports import BlobInfo
+from penstock.runtime.store.file_names import SNAPSHOTS
+from penstock.runtime.store.records import FactRecord
+from penstock.runtime.upkeep.recovery import recover
+from penstock.storage.memory import MemoryBlobs, MemoryPages
+from penstock.testing.engine import EngineBlobs, EngineServers, LogFrame, MemoryEngine, ShardLog
+
+if TYPE_CHECKING:
+    from penstock.runtime.realm import RunningRealm
+    from tests.sim.cluster import ClusterWorld
+    from tests.sim.cluster_machines import ClusterMachine
+
+LAST_EPOCH: Final = 1 << 40
+
+
+class WatchedLog(ShardLog):
+    """The log of the shard, as an oracle: once somebody has recovered from it, nobody of an older
+    epoch writes to it."""
+
+    def __init__(self, world: ClusterWorld) -> None:
+        super().__init__()
+        self._world = world
+        self.recovered_by = 0
+        """The newest epoch that has read it."""
+        self.all_frames: list[LogFrame] = []
+        """Also those that were purged since."""
+
+    def append(self, expected: int, frame: LogFrame) -> None:
+        super().append(expected, frame)
+        self.all_frames.append(frame)
+        if frame.epoch < self.recovered_by:
+            late = f"epoch {frame.epoch} has written after {self.recovered_by} had recovered"
+            self._world.promises.broken.append(late)
+
+
+class WithoutSnapshots(EngineBlobs):
+    """Nobody has ever taken a snapshot."""
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        return () if prefix == SNAPSHOTS else await super().list(prefix)
+
+
+def hear(machine: ClusterMachine, realm: RunningRealm, epoch: int) -> None:
+    """Complain of what an owner says without an append, once a newer one has recovered (R2)."""
+    send, answer = realm.dispatch._send, realm.shard._answer
+
+    def says(what: str) -> None:
+        newest = machine.world.log.recovered_by
+        if machine.thaw.is_set() and newest > epoch:
+            late = f"{machine.name} has sent {what} in epoch {epoch}; {newest} had recovered"
+            machine.world.promises.broken.append(late)
+
+    def sends(*given: Any) -> Any:
+        says("events")
+        return send(*given)
+
+    def answers(group: Any, outcomes: Any) -> None:
+        if outcomes and not group.records:
+            says("answers")
+        answer(group, outcomes)
+
+    vars(realm.dispatch)["_send"] = sends
+    vars(realm.shard)["_answer"] = answers
+
+
+async def check_log(world: ClusterWorld) -> None:
+    """The newest snapshot and the blocks behind it lead to what the whole log leads to."""
+    kept = MemoryEngine(world.servers)
+    whole = MemoryEngine(EngineServers())
+    whole.servers.log(0).frames = list(world.log.all_frames)
+    files: MemoryBlobs = world.servers.blobs(0)
+    shown = await _state_of(kept, EngineBlobs(files, kept._asking))
+    wanted = await _state_of(whole, WithoutSnapshots(files, whole._asking))
+    for is_there, should_be in zip_longest(shown, wanted):
+        assert is_there == should_be, f"snapshot and tail give {is_there}, the log {should_be}"
+
+
+async def _state_of(engine: MemoryEngine, blobs: EngineBlobs) -> list[Any]:
+    journal = await engine.journal(0, LAST_EPOCH)
+    recovered = await recover(journal, blobs, MemoryPages(), rules(), epoch=LAST_EPOCH)
+    assert not recovered.damage, f"recovered with damage: {recovered.damage[:3]}"
+    records, bodies = recovered.state.snapshot()
+    return [*map(_not_offered, records()), *map(bytes, bodies)]
+
+
+def _not_offered(record: FactRecord) -> FactRecord:
+    """Without how far durables have offered their events, which no fact tells: what is offered and
+    not settled is as outstanding as what was never offered."""
+    if not isinstance(fact := record.fact, Restored):
+        return record
+    durables = []
+    for durable in fact.durables:
+        outstanding = IdSet((*durable.outstanding, Span(durable.head, fact.next_id)))
+        durables.append(structs.replace(durable, head=0, outstanding=outstanding.spans))
+    return structs.replace(record, fact=structs.replace(fact, durables=tuple(durables)))
