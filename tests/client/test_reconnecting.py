@@ -160,6 +160,25 @@ def test_a_durable_subscription_takes_its_seat_again_and_old_acks_hurt_nobody(
     assert reports == []
 
 
+@pytest.mark.spec("D13", "D15")
+def test_what_is_acknowledged_by_id_while_it_waits_again_is_not_handed_out_again(
+    relay: Relay, orders: Channel
+) -> None:
+    orders.publish_many([penstock.Event()] * 3)
+    durable = orders.durables.create("d", type="exclusive")
+    with durable.subscribe() as subscription:
+        before = subscription.next_batch(WAIT_S)
+        assert before is not None
+        relay.cut()
+        eventually(lambda: before.is_stale and subscription._inner._inbox.rows == 3)
+        subscription.ack([2])
+        orders.publish(b"next")
+
+        batch = subscription.next_batch(WAIT_S)
+        assert batch is not None
+        assert batch.event_ids.tolist() == [3]
+
+
 @pytest.mark.spec("D14")
 def test_an_exclusive_seat_survives_its_connection(relay: Relay, orders: Channel) -> None:
     durable = orders.durables.create("d", type="exclusive")

@@ -4,11 +4,13 @@ readers that commit, plain pops, and a subscription that goes on where it was.""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from penstock.client.sync.sync import Durable, Session
+from penstock.client.sync.sync_delivered import DeliveredBatch
 from penstock.core.vocabulary.errors import (
     ConnectionLost,
     DurableInUse,
@@ -16,7 +18,7 @@ from penstock.core.vocabulary.errors import (
     IllegalState,
     StorageFailed,
 )
-from tests.faults.journals import Diary, read_received
+from tests.faults.journals import Diary, read_received, spans_of
 from tests.faults.names import DURABLES, LOG, POPS, WORK
 from tests.faults.publishing import connected
 
@@ -64,12 +66,18 @@ class Consumer:
                         self._diary.got(ids, batch.to_arrow()["data"].to_pylist())
                         if batch.is_stale:
                             continue
-                        self._acknowledge(ids, subscription.ack)
+                        self._acknowledge(ids, subscription.ack, batch)
             except (*AGAIN, DurableInUse):
                 self._stop.wait(WAIT_S)
 
-    def _acknowledge(self, ids: list[int], ack: Callable[[Sequence[int]], None]) -> None:
-        """Until it is done, or they have gone back."""
+    def _acknowledge(
+        self,
+        ids: list[int],
+        ack: Callable[[Sequence[int]], None],
+        batch: DeliveredBatch | None = None,
+    ) -> None:
+        """Until it is done, or they have gone back. What has gone to another consumer meanwhile and
+        is done there is no error (SEM D15): that is not confirmed to this one."""
         self._diary.acking(ids)
         while not self._stop.is_set():
             try:
@@ -80,7 +88,10 @@ class Consumer:
                 self._diary.unsure(ids, error)
                 return
             else:
-                self._diary.acked(ids)
+                if self.kind in WINDOWED and batch is not None and batch.is_stale:
+                    self._diary.write("unsure", time.monotonic_ns(), spans_of(ids), "stale")
+                else:
+                    self._diary.acked(ids)
                 return
 
     def _read(self, session: Session) -> None:

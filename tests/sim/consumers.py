@@ -6,7 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock import aio
-from penstock.core.vocabulary.errors import ConnectionLost, DurableInUse, Unavailable
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    DurableInUse,
+    IllegalState,
+    Unavailable,
+)
 from penstock.testing.loop import pass_time
 from tests.sim.programs import Program
 
@@ -21,12 +26,21 @@ class Seat:
     """Takes a seat at a durable and settles in every way there is, whatever breaks meanwhile."""
 
     def __init__(
-        self, world: World, receipts: Receipts, kind: str, is_done: IsDone, *, number: int = 0
+        self,
+        world: World,
+        receipts: Receipts,
+        kind: str,
+        is_done: IsDone,
+        *,
+        number: int = 0,
+        by_id: bool = False,
     ) -> None:
+        """``by_id``: some is acknowledged by id."""
         self.world = world
         self.receipts = receipts
         self._kind = kind
         self._is_done = is_done
+        self._by_id = by_id
         self._store = receipts.ledger.store
         self._last = -1
         """The newest id that came over the present seat for the first time."""
@@ -91,6 +105,9 @@ class Seat:
 
     async def _settle(self, seat: aio.DurableSubscription, batch: aio.DeliveredBatch) -> None:
         random, receipts, ids = self.world.random, self.receipts, batch.event_ids.tolist()
+        if self._by_id and random.random() < 0.5:
+            await self._acknowledge_by_id(seat, ids)
+            return
         if batch.is_stale:
             return
         if receipts.counted and random.random() < 0.2:
@@ -115,6 +132,17 @@ class Seat:
         if not batch.is_stale:
             receipts.answered(ids, self.world.now_us)
             self.world.note(f"{self.program.name} acked {ids}")
+
+    async def _acknowledge_by_id(self, seat: aio.DurableSubscription, ids: Sequence[int]) -> None:
+        """Also what came before a reconnect: if it has come again, it is in hand."""
+        self.receipts.asking(ids, self.world.now_us)
+        try:
+            await seat.ack(ids)
+        except IllegalState:
+            self.world.note(f"{self.program.name} has {ids} no more")
+            return
+        self.receipts.answered(ids, self.world.now_us)
+        self.world.note(f"{self.program.name} acked by id {ids}")
 
 
 class Follower:

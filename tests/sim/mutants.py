@@ -20,6 +20,7 @@ from penstock.api.publishing import PublishEvents
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.pending import Pending
 from penstock.client.reading import merging
+from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.reading.subscription import Subscription
 from penstock.columns.files.segments import SegmentReader
 from penstock.core.channel import decide, disconnected_subscribers
@@ -149,6 +150,12 @@ def taken_seat(patch: pytest.MonkeyPatch) -> None:
         return None
 
     patch.setattr(NativeListener, "seats_given_back", at_once)
+
+
+def acknowledged_and_handed_out(patch: pytest.MonkeyPatch) -> None:
+    """Events that a reconnect has brought again are handed out although they are acknowledged
+    meanwhile (SEM D13)."""
+    patch.setattr(DurableSubscription, "_acknowledged", lambda subscription, spans: None)
 
 
 def late_resume(patch: pytest.MonkeyPatch) -> None:
@@ -381,6 +388,12 @@ MUTANTS: dict[str, Mutant] = {
         "nobody waits for the seat an ended connection is about to take",
         taken_seat,
         ("jms",),
+        seeds=RARE_SEEDS_MAX,
+    ),
+    "acknowledged and handed out": Mutant(
+        "what is acknowledged while it waits is handed out all the same",
+        acknowledged_and_handed_out,
+        ("wired",),
         seeds=RARE_SEEDS_MAX,
     ),
     "late resume": Mutant("a reader goes on one event too late", late_resume, ("wired",)),

@@ -68,7 +68,8 @@ class Wired:
             kind, seats = KINDS[name]
             for number in range(seats):
                 is_done = partial(self._is_consumed, "wired", name)
-                seat = Seat(world, self._receipts[name], kind, is_done, number=number)
+                receipts = self._receipts[name]
+                seat = Seat(world, receipts, kind, is_done, number=number, by_id=True)
                 programs.append(seat.program)
         for number in range(2):
             taker = Taker(world, self._taken, partial(self._is_consumed, "tasks", ""), number)

@@ -413,14 +413,31 @@ class DurableSubscription:
     # --- settling ------------------------------------------------------------------------
 
     async def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
-        """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        await self._settle(IdSet.of(event_ids), previous=previous)
+        """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+
+        Events that a reconnect has brought again, and that wait here, are not handed out then.
+        """
+        await self._settle(IdSet.of(event_ids), previous=previous, on_done=self._acknowledged)
+
+    def _acknowledged(self, spans: Spans) -> None:
+        """Drop waiting events that are acknowledged: the caller has had them before a reconnect."""
+        if spans and self._settlements.cumulative:
+            spans = (Span(0, spans[-1][1]),)
+        ids = IdSet(Span(*span) for span in spans)
+        self._inbox.reduce(lambda batch: self._without(batch, ids))
 
     async def rollback(self, event_ids: Iterable[int]) -> None:
         """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
         await self._settle(IdSet.of(event_ids), roll_back=True)
 
-    async def _settle(self, ids: IdSet, *, roll_back: bool = False, previous: bool = False) -> None:
+    async def _settle(
+        self,
+        ids: IdSet,
+        *,
+        roll_back: bool = False,
+        previous: bool = False,
+        on_done: Callable[[Spans], None] | None = None,
+    ) -> None:
         """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
         disk. Raises ``IllegalState`` (SEM D15), and ``SessionClosed`` once it is closed."""
         if not roll_back and self._attachment:
@@ -433,7 +450,9 @@ class DurableSubscription:
             raise self._recall_of(recalled.lowest)
         self._settlements.hurry()  # earlier settlements must arrive before it
         if ids or not roll_back:
-            await self._settlements.send(ids, roll_back=roll_back, previous=previous)
+            await self._settlements.send(
+                ids, roll_back=roll_back, previous=previous, on_done=on_done
+            )
 
     def _check_held(self, event_id: int, attachment: int) -> None:
         """Raises ``SessionClosed`` for an event that went back as this was closed (SEM D13)."""

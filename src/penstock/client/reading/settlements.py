@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from penstock.api.subscriptions import Settle
@@ -48,15 +49,46 @@ class Settlements:
         arrive first."""
 
     def send(
-        self, ids: IdSet, *, roll_back: bool = False, previous: bool = False
+        self,
+        ids: IdSet,
+        *,
+        roll_back: bool = False,
+        previous: bool = False,
+        on_done: Callable[[Spans], None] | None = None,
     ) -> asyncio.Future[Any]:
         """Settle now; the future is done when that is on disk, or has the refusal. What does not
-        fit into one request goes before it, in requests that :meth:`confirm` waits for."""
-        spans = ids.spans
-        while len(spans) > SPANS_MAX:
-            self.watch(self._sent(spans[:SPANS_MAX], roll_back=roll_back, previous=False))
-            spans = spans[SPANS_MAX:]
-        return self._sent(spans, roll_back=roll_back, previous=previous)
+        fit into one request goes before it, in requests that :meth:`confirm` waits for.
+
+        ``on_done`` is called with what each request has settled, while the seat is still held.
+        """
+        parts, rest = [], ids.spans
+        while len(rest) > SPANS_MAX:
+            parts.append(rest[:SPANS_MAX])
+            rest = rest[SPANS_MAX:]
+        for part in parts:
+            answer = self._sent(part, roll_back=roll_back, previous=False)
+            self._tell(answer, part, on_done)
+            self.watch(answer)
+        answer = self._sent(rest, roll_back=roll_back, previous=previous)
+        self._tell(answer, rest, on_done)
+        return answer
+
+    def _tell(
+        self,
+        answer: asyncio.Future[Any],
+        spans: Spans,
+        on_done: Callable[[Spans], None] | None,
+    ) -> None:
+        if on_done is None:
+            return
+        tell, attachment = on_done, self.attachment
+
+        def answered(done: asyncio.Future[Any]) -> None:
+            is_refused = done.cancelled() or done.exception() is not None
+            if not is_refused and attachment == self.attachment:
+                tell(spans)
+
+        answer.add_done_callback(answered)
 
     def _sent(self, spans: Spans, *, roll_back: bool, previous: bool) -> asyncio.Future[Any]:
         message = Settle(self.subscription, spans, roll_back, previous)

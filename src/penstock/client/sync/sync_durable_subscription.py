@@ -40,7 +40,10 @@ class DurableSubscription(DurableIteration):
         return None if found is None else DeliveredBatch(found, self._loop)
 
     def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
-        """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        """Acknowledge by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+
+        Events that a reconnect has brought again, and that wait here, are not handed out then.
+        """
         self._loop.call(self._inner.ack(event_ids, previous=previous))
 
     def rollback(self, event_ids: Iterable[int]) -> None:
