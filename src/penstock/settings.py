@@ -384,6 +384,22 @@ class StorageSettings(Section, frozen=True, kw_only=True):
     journal_bytes: Annotated[
         int, Meta(ge=1 << 20, description="A snapshot is taken when the journal is this large.")
     ] = 256 << 20
+    snapshot_blocks: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="In a cluster: a snapshot is taken after this many blocks of the journal, "
+            "too. A node that takes over asks the engine for each block behind the newest one.",
+        ),
+    ] = 10_000
+    snapshot_interval_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="In a cluster: a snapshot is taken after this time, too, if anything has "
+            "been stored since the one before.",
+        ),
+    ] = 60.0
     seal_interval_ms: Annotated[
         int, Meta(ge=1, description="How often to look for events to move into segment files.")
     ] = 250

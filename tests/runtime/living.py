@@ -22,7 +22,7 @@ from penstock.core.vocabulary.ports import Blobs, Clock, Journal, inline
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.delivery.owner_lease import ENDLESS
-from penstock.runtime.realm import RunningRealm
+from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
@@ -70,6 +70,7 @@ async def living(
     orderly: bool = True,
     epoch: int = 0,
     clock: Clock | None = None,
+    limits: Limits | None = None,
 ) -> AsyncIterator[RunningRealm]:
     """A realm that runs; closed at the end, or just stopped."""
     loop = asyncio.get_running_loop()
@@ -82,6 +83,7 @@ async def living(
         clock or loop,
         offload,
         identity="i",
+        limits=limits,
         sealing=sealing,
         lease=Owning(epoch) if epoch else ENDLESS,
     )

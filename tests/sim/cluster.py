@@ -20,7 +20,7 @@ from penstock.testing.loop import SimLoop, pass_time, simulate
 from penstock.testing.network import MACHINE
 from tests.sim.cluster_clients import CLIENTS, Promises, created
 from tests.sim.cluster_machines import LEASE_S, PORTS, ClusterMachine
-from tests.sim.cluster_oracles import WatchedLog, check_log
+from tests.sim.cluster_oracles import WatchedBlobs, WatchedLog, check_log
 from tests.sim.world import nothing_unforeseen
 
 TROUBLE_S: Final = 25.0
@@ -49,6 +49,8 @@ class ClusterWorld:
         self.promises = Promises(self)
         self.log = WatchedLog(self)
         self.servers._logs[0] = self.log
+        self.files = WatchedBlobs()
+        self.servers._blobs[0] = self.files
         self.machines: dict[str, ClusterMachine] = {}
 
     @property

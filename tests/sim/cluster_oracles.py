@@ -11,12 +11,19 @@ from msgspec import structs
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Restored
-from penstock.core.vocabulary.ports import BlobInfo
-from penstock.runtime.store.file_names import SNAPSHOTS
+from penstock.core.vocabulary.ports import BlobInfo, Buffer
+from penstock.runtime.store.file_names import BLOCKS, SNAPSHOTS
 from penstock.runtime.store.records import FactRecord
 from penstock.runtime.upkeep.recovery import recover
 from penstock.storage.memory import MemoryBlobs, MemoryPages
-from penstock.testing.engine import EngineBlobs, EngineServers, LogFrame, MemoryEngine, ShardLog
+from penstock.testing.engine import (
+    Asking,
+    EngineBlobs,
+    EngineServers,
+    LogFrame,
+    MemoryEngine,
+    ShardLog,
+)
 
 if TYPE_CHECKING:
     from penstock.runtime.realm import RunningRealm
@@ -46,11 +53,34 @@ class WatchedLog(ShardLog):
             self._world.promises.broken.append(late)
 
 
+class WatchedBlobs(MemoryBlobs):
+    """The files of the shard, and the bodies of all its large blocks, as an oracle."""
+
+    def __init__(self) -> None:
+        super().__init__(grows=False)
+        self.all_bodies = MemoryBlobs()
+        """Also those that were removed since."""
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        await super().put(name, chunks)
+        if name.startswith(BLOCKS):
+            await self.all_bodies.put(name, chunks)
+
+
 class WithoutSnapshots(EngineBlobs):
-    """Nobody has ever taken a snapshot."""
+    """Nobody has ever taken a snapshot, or removed the bodies of a block."""
+
+    def __init__(self, blobs: WatchedBlobs, asking: Asking) -> None:
+        super().__init__(blobs, asking)
+        self._all_bodies = blobs.all_bodies
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         return () if prefix == SNAPSHOTS else await super().list(prefix)
+
+    async def get(self, name: str, offset: int = 0, length: int | None = None) -> memoryview:
+        if name.startswith(BLOCKS):
+            return await self._all_bodies.get(name, offset, length)
+        return await super().get(name, offset, length)
 
 
 def hear(machine: ClusterMachine, realm: RunningRealm, epoch: int) -> None:
@@ -81,9 +111,8 @@ async def check_log(world: ClusterWorld) -> None:
     kept = MemoryEngine(world.servers)
     whole = MemoryEngine(EngineServers())
     whole.servers.log(0).frames = list(world.log.all_frames)
-    files: MemoryBlobs = world.servers.blobs(0)
-    shown = await _state_of(kept, EngineBlobs(files, kept._asking))
-    wanted = await _state_of(whole, WithoutSnapshots(files, whole._asking))
+    shown = await _state_of(kept, EngineBlobs(world.files, kept._asking))
+    wanted = await _state_of(whole, WithoutSnapshots(world.files, whole._asking))
     for is_there, should_be in zip_longest(shown, wanted):
         assert is_there == should_be, f"snapshot and tail give {is_there}, the log {should_be}"
 

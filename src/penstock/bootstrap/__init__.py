@@ -241,6 +241,8 @@ def _sealing(settings: Settings) -> SealingLimits:
     return SealingLimits(
         segment_bytes_max=settings.storage.segment_bytes,
         journal_bytes_max=settings.storage.journal_bytes,
+        snapshot_blocks_max=settings.storage.snapshot_blocks,
+        snapshot_interval_s=settings.storage.snapshot_interval_s,
         interval_s=settings.storage.seal_interval_ms / 1_000,
     )
 

@@ -26,6 +26,7 @@ from penstock.runtime.clock import OwnerClock
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock.runtime.store.bodies import Body, digest_of
+from penstock.runtime.store.large_blocks import BLOCK_BYTES_MAX, LargeBlocks
 from penstock.runtime.store.message_fields import check_all
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.subscriptions import views
@@ -62,6 +63,8 @@ class Limits(Struct, frozen=True):
     """Bytes of publishes waiting; above it connections are not read until it shrinks."""
     tail_bytes_max: int = 512 << 20
     """Bytes not sealed yet; above it publishers wait for the sealing."""
+    block_bytes_max: int = BLOCK_BYTES_MAX
+    """On a storage engine: bytes of events in a block of the log; more of them go into a blob."""
     sweep_interval_s: float = 1.0
     """Seconds between two searches for expired events (SEM T1)."""
 
@@ -107,6 +110,10 @@ class RunningRealm:
             limits=limits.memory,
             offload=offload,
         )
+        if lease.epoch:
+            self.shard.large_blocks = LargeBlocks(
+                blobs, self._state.file_names, offload, limits.block_bytes_max
+            )
         self._sealer = Sealer(
             self.shard,
             journal,

@@ -6,9 +6,10 @@ import re
 
 from penstock.core.vocabulary.errors import InvalidName
 
-BLOB_ROOTS = ("segments", "snapshots")
+BLOB_ROOTS = ("segments", "snapshots", "blocks")
 """The first part of every blob's name."""
 
+_KNOWN = f"{', '.join(BLOB_ROOTS[:-1])} or {BLOB_ROOTS[-1]}"
 _SHARD = re.compile(r"shard-[0-9]+")
 _PART = re.compile(r"[A-Za-z0-9_#~\-][A-Za-z0-9_#~.\-]*")
 
@@ -22,7 +23,7 @@ def check_blob_name(name: str, *, of_shard: bool = False) -> None:
     if of_shard and _SHARD.fullmatch(parts[0]):
         del parts[0]
     if len(parts) < 2 or parts[0] not in BLOB_ROOTS:
-        raise InvalidName(f"blob {name!r}: a name starts with {' or '.join(BLOB_ROOTS)} and a '/'")
+        raise InvalidName(f"blob {name!r}: a name starts with {_KNOWN} and a '/'")
     for part in parts:
         if not _PART.fullmatch(part):
             raise InvalidName(

@@ -1,4 +1,4 @@
-"""Names of segment files and snapshots.
+"""Names of segment files, snapshots, and of the bodies of large blocks.
 
 A realm on a storage engine shares its files with the owners before and after it, one of which may
 be frozen and not know that it was deposed. So the names it writes end in its epoch, no two owners
@@ -14,19 +14,21 @@ from typing import Final
 from msgspec import Struct
 
 SNAPSHOTS: Final = "snapshots/"
+BLOCKS: Final = "blocks/"
 
 _EPOCH: Final = r"\.(?P<epoch>[1-9][0-9]{0,14})"
 """Shorter than a checksum, which some names have in the same place."""
 _NAME: Final = re.compile(
     rf"segments/.*/[0-9]{{20}}-[0-9]{{20}}(?:\.[0-9a-f]{{16}})?{_EPOCH}\.arrow"
     rf"|{SNAPSHOTS}[0-9]{{20}}{_EPOCH.replace('epoch', 'taken')}\.snap"
+    rf"|{BLOCKS}[0-9]{{20}}{_EPOCH.replace('epoch', 'appended')}\.bodies"
 )
 
 
 def epoch_in(name: str) -> int:
     """The epoch of the owner that wrote a file; 0: the name has none."""
     found = _NAME.fullmatch(name)
-    return int(found["epoch"] or found["taken"]) if found else 0
+    return int(found["epoch"] or found["taken"] or found["appended"]) if found else 0
 
 
 def snapshot_stem(sequence: int) -> str:
@@ -42,6 +44,11 @@ def snapshot_age(name: str) -> tuple[int, int, str]:
 def block_of_snapshot(name: str) -> int:
     """The newest block whose facts a snapshot holds."""
     return int(name.removeprefix(SNAPSHOTS).partition(".")[0])
+
+
+def block_of_bodies(name: str) -> int:
+    """The block whose bodies a blob holds."""
+    return int(name.removeprefix(BLOCKS).partition(".")[0])
 
 
 class FileNames(Struct, frozen=True):
@@ -62,6 +69,10 @@ class FileNames(Struct, frozen=True):
         """
         stem = snapshot_stem(sequence)
         return (f"{stem}.{self.epoch}.snap",) if self.epoch else (f"{stem}.snap", f"{stem}.copy")
+
+    def bodies(self, sequence: int) -> str:
+        """Where the bodies of a block are that is too large for the journal of an engine."""
+        return f"{BLOCKS}{sequence:020d}.{self.epoch}.bodies"
 
     def may_remove(self, name: str) -> bool:
         """Whether no later owner can have written it."""

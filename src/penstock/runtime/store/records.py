@@ -5,6 +5,7 @@ Layout of a block::
     u32 length of the header | header (msgpack) | padding to 8 | bodies, each padded to 8
 
 A snapshot has the same layout: it is the shortest list of facts that leads to the same state.
+The bodies of a very large block may be in a blob; its first fact is then :class:`BodiesApart`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,15 @@ class SchemaSeen(RealmFact, frozen=True):
     """An Arrow schema, in the record's body, that later bodies refer to by ``number``."""
 
     number: int
+
+
+class BodiesApart(RealmFact, frozen=True):
+    """The bodies of this block are in a blob, for the block is too large for the engine's log."""
+
+    name: str
+    size: int
+    checksum: int
+    """xxh3_64 of its bytes: the bodies, each padded to 8."""
 
 
 class Sealed(RealmFact, frozen=True):
@@ -145,6 +155,10 @@ AnyFact = (
 )
 
 
+LoggedFact = AnyFact | BodiesApart
+"""What a block may hold."""
+
+
 class BodyRef(Struct, frozen=True, array_like=True):
     schema: int
     size: int
@@ -158,7 +172,7 @@ class BodyRef(Struct, frozen=True, array_like=True):
 class FactRecord(Struct, frozen=True, array_like=True):
     channel: int
     """Number of the channel; 0: the realm itself."""
-    fact: AnyFact
+    fact: LoggedFact
     bodies: tuple[BodyRef, ...] = ()
 
 
@@ -177,7 +191,12 @@ def encode_block(
     """The buffers of a block; ``bodies`` are those of all records, in order."""
     header = _encoder.encode(GroupHeader(at_us, tuple(records)))
     start = _LENGTH.pack(len(header)) + header
-    chunks: list[Buffer] = [start + _PADDING[-len(start) % _ALIGNMENT]]
+    return [start + _PADDING[-len(start) % _ALIGNMENT], *padded(bodies)]
+
+
+def padded(bodies: Sequence[Buffer]) -> list[Buffer]:
+    """The buffers of bodies, as they follow a header."""
+    chunks: list[Buffer] = []
     for body in bodies:
         chunks.append(body)
         if padding := _PADDING[-len(body) % _ALIGNMENT]:
@@ -199,7 +218,7 @@ def decode_block(block: memoryview) -> tuple[GroupHeader, Iterator[memoryview]]:
                 f"version wrote it"
             ) from error
         raise Damaged(f"a block cannot be decoded: {error}") from error
-    return header, _bodies(block, header, 4 + length)
+    return header, bodies_in(block, header, 4 + length)
 
 
 def _unknown_fact(header: memoryview) -> str:
@@ -211,7 +230,7 @@ def _unknown_fact(header: memoryview) -> str:
             if not isinstance(fact, list) or not isinstance(fact[0], str):
                 return ""
             try:
-                msgspec.convert(fact, AnyFact)
+                msgspec.convert(fact, LoggedFact)
             except msgspec.ValidationError:
                 return fact[0]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -221,7 +240,9 @@ def _unknown_fact(header: memoryview) -> str:
     return ""
 
 
-def _bodies(block: memoryview, header: GroupHeader, at: int) -> Iterator[memoryview]:
+def bodies_in(block: memoryview, header: GroupHeader, at: int) -> Iterator[memoryview]:
+    """The bodies of a block's records, which follow each other from ``at`` on. Raises ``Damaged``
+    when one ends behind the bytes."""
     at += -at % _ALIGNMENT
     for record in header.records:
         for ref in record.bodies:

@@ -49,6 +49,7 @@ from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import kept_states, take_in_kept
 from penstock.runtime.store.records import (
     AnyFact,
+    BodiesApart,
     BodyRef,
     CommitsKept,
     Extended,
@@ -126,6 +127,8 @@ class RealmState:
         self, record: FactRecord, bodies: Iterator[memoryview], pages: Pages | None = None
     ) -> None:
         """Apply a record read back from the journal or a snapshot."""
+        if isinstance(record.fact, BodiesApart):  # the bodies were found
+            return
         own = [self._body(record.channel, ref, bodies, pages) for ref in record.bodies]
         if record.channel and record.channel not in self.channels:
             self.skipped.append(f"{type(record.fact).__name__} of channel {record.channel}")

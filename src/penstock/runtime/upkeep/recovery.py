@@ -18,6 +18,7 @@ from penstock.runtime.store.file_names import (
     block_of_snapshot,
     snapshot_age,
 )
+from penstock.runtime.store.large_blocks import decode_whole
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import read_files
 from penstock.runtime.store.records import decode_block
@@ -103,7 +104,7 @@ async def _recover(
             at = block.seq + (1 if isinstance(block, Block) else block.count)
             if isinstance(block, Block):
                 blocks += 1
-                newest_us = max(newest_us, _apply(state, block, pages, damage))
+                newest_us = max(newest_us, await _apply(state, block, blobs, pages, damage))
             else:
                 damage.append(f"{block.where}: {block.reason}")
     for channel_id, channel in state.channels.items():
@@ -165,11 +166,13 @@ async def _unreadable(
     return found
 
 
-def _apply(state: RealmState, block: Block, pages: Pages, damage: list[str]) -> int:
+async def _apply(
+    state: RealmState, block: Block, blobs: Blobs, pages: Pages, damage: list[str]
+) -> int:
     """Apply a block; gives its time, 0 if it cannot be read."""
     at_us = 0
     try:
-        header, bodies = decode_block(block.data)
+        header, bodies = await decode_whole(block.data, blobs)
         at_us = header.at_us
         for record in header.records:
             state.apply_stored(record, bodies, pages)

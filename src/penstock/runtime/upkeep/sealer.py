@@ -392,6 +392,8 @@ class Sealer:
         needed = self._snapshot if self._names.epoch else sequence
         await self._shard.exclusively(lambda: self._cut(sequence, needed))
         await self._forget_before(needed)
+        if self._shard.large_blocks is not None:
+            await self._shard.large_blocks.forget(needed)
         for number, names in merge_stores.items():
             if isinstance(store := self._shard.state.stores.get(number), MergeStore):
                 store.covered.update(names)

@@ -24,6 +24,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine
 from penstock.core.vocabulary.ports import Clock, Journal, Offload, inline
 from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.store.large_blocks import LargeBlocks
 from penstock.runtime.store.records import encode_block
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.group import Group
@@ -101,6 +102,8 @@ class Shard:
         self._stopping = False
         self.tail = journal.info().tail
         """Sequence of the newest block."""
+        self.large_blocks: LargeBlocks | None = None
+        """Where bodies go that are too much for the log of an engine; None: the journal is ours."""
         self.groups = 0
         self.on_scheduled: Callable[[], None] = lambda: None
         """Called when events wait for a time they did not wait for before (SEM X4)."""
@@ -502,7 +505,10 @@ class Shard:
     async def _append(self, group: Group) -> None:
         if self.placing.placed:
             await self.placing.flush(sync=group.must_sync)
-        chunks = encode_block(group.now_us, group.records, group.bodies)
+        records, bodies = group.records, group.bodies
+        if self.large_blocks is not None:
+            records, bodies = await self.large_blocks.taken_out(self.tail + 1, records, bodies)
+        chunks = encode_block(group.now_us, records, bodies)
         self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
         self.groups += 1
 
