@@ -16,7 +16,7 @@ from penstock.bootstrap import repair_store, verify_store
 from penstock.cli.program import app
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import DataDirectoryInUse, InvalidArgument
-from penstock.runtime.repair import Repaired
+from penstock.runtime.upkeep.repair import Repaired
 from penstock.runtime.upkeep.verification import StoreReport
 
 ROWS = 1_000

@@ -100,9 +100,11 @@ class Link(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self.heard_s = self._loop.time()
-        self._reader.buffer_updated(count)
+        reader = self._reader
+        reader.buffer_updated(count)
         try:
-            for header, body in self._reader.frames():
+            while reader.holds_bytes and (found := reader.next_frame()) is not None:
+                header, body = found
                 message = wire.decode_from_server(header)
                 if isinstance(message, wire.Schema):
                     self.schemas[message.number] = schema_from(bytes(body))

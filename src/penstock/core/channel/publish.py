@@ -7,7 +7,8 @@ compares. What only some publishes pass comes after "Only some".
    and decodes a request (``frontends.native.requests.Requests.take``) with its batches of events
    (``frontends.native.schemas.SchemaTable.bodies``). The right is checked, and the request is begun
    (``runtime.operations.door.begin``).
-2. Digest. What the rules need is derived from the columns (``runtime.store.bodies.digest_of``).
+2. Digest. What the rules need is derived from the columns
+   (``runtime.store.bodies.Body.digest``).
    Only some: a batch of many events is examined column by column
    (``columns.events.digest.digest``).
 3. Wait for the single writer (``runtime.writer.shard.Shard.submit``). Only some: a thread applies
@@ -81,7 +82,10 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
             return Decided(answer=known, is_retry=True)
     digest = command.digest
     span = Span(state.next_id, state.next_id + digest.count)
-    if state.adds_only and _asks_for_nothing(digest, state):
+    is_special = digest.volatile or digest.transient or digest.ttls or digest.superseded
+    is_refused = digest.largest > state.rules.event_bytes_max
+    is_chosen = state.absent or (state.durables and state.selectors)
+    if state.adds_only and not (is_special or is_refused or is_chosen):
         producer, sequence = command.producer, command.sequence
         added = Appended(span, now_us, digest.size, producer, sequence)
         return Decided((added,), span, follows=False)
@@ -101,15 +105,6 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
         if evicted is not None:
             facts.append(evicted)
     return Decided(tuple(facts), span)
-
-
-def _asks_for_nothing(digest: Digest, state: ChannelState) -> bool:
-    """Whether a publish on a channel that only adds events leads to nothing but them, as most do:
-    nothing in it is special, and nobody puts a selector to it."""
-    special = digest.volatile or digest.transient or digest.ttls or digest.superseded
-    if special or digest.largest > state.rules.event_bytes_max or state.absent:
-        return False
-    return not state.durables or not state.selectors
 
 
 def _refuse(command: Publish, state: ChannelState, appended: Appended) -> None:

@@ -128,13 +128,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take_in(self) -> bool:
         """Receive some of the frames that are here; returns whether there may be more."""
-        taken = 0
+        reader, taken = self._reader, 0
         try:
-            for header, body in self._reader.frames():
+            while reader.holds_bytes and (found := reader.next_frame()) is not None:
+                header, body = found
                 self._receive(wire.decode_from_client(header), body)
                 taken += 1
                 if taken == FRAMES_A_TURN:
-                    return self._reader.holds_bytes
+                    return reader.holds_bytes
         except PenstockError as error:
             _log.warning("connection.refused", peer=self._peer(), reason=str(error))
             self.end(error)

@@ -85,7 +85,11 @@ class Requests:
                 connection.fail(number, error)
 
         try:
-            batches = self._batches(request, body)
+            batches: Sequence[Sequence[Body]]
+            if type(request) is PublishEvents:  # the usual case
+                batches = (self._announced.bodies(request.schema, request.sizes, body),)
+            else:
+                batches = self._batches(request, body)
             for bodies in batches:
                 for each in bodies:
                     size += each.weight
@@ -100,7 +104,7 @@ class Requests:
     def _batches(self, request: Request[Any], body: memoryview) -> Sequence[Sequence[Body]]:
         """The events sent with a request, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
         match request:
-            case PublishEvents() | StageEvents():
+            case StageEvents():
                 return (self._announced.bodies(request.schema, request.sizes, body),)
             case CommitTransaction():
                 return self._parts(request, body)

@@ -82,15 +82,13 @@ class Choosers:
         self._turns: dict[str, deque[_Chooser]] = {}
         """By session, the one whose turn is next first: its subscriptions that wait."""
         self._found: dict[int, _Found] = {}
-        self._spent = 0
+        self.spent = 0
+        """Bytes examined in this turn of the writer, which sets it to 0 as a turn begins: a little
+        may be examined in each."""
         self._task: asyncio.Task[None] | None = None
         self._is_over = False
 
     # --- in the turn of the writer -------------------------------------------------------
-
-    def begin_turn(self) -> None:
-        """Begin another turn of the writer, in which a little may be examined."""
-        self._spent = 0
 
     def has(self, subscription: int) -> bool:
         """Whether a subscription waits here, and gets nothing until it does not."""
@@ -182,9 +180,9 @@ class Choosers:
         if part.was_chosen(selector.text):
             return True
         cost = selector.work * part.weight
-        if cost > selection.BESIDE_ABOVE or self._spent + cost > TURN_BYTES:
+        if cost > selection.BESIDE_ABOVE or self.spent + cost > TURN_BYTES:
             return False
-        self._spent += cost
+        self.spent += cost
         return True
 
     def _wait(self, chooser: _Chooser) -> None:

@@ -34,17 +34,13 @@ class ReadAhead:
 
     def __init__(self) -> None:
         self._last: OrderedDict[int, Span] = OrderedDict()
-        self._guessed: dict[int, Span] = {}
+        self.guessed: dict[int, Span] = {}
+        """The deliveries that :meth:`read` will prepare, by channel."""
         self._ready: dict[int, tuple[Spans, Sequence[OutgoingBatch]]] = {}
 
     def __len__(self) -> int:
         """Number of channels with prefetched events."""
         return len(self._last)
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether :meth:`read` may find something to do."""
-        return bool(self._guessed)
 
     def delivered(self, channel_id: int, spans: Spans, rows: Sequence[OutgoingBatch]) -> None:
         """Note a delivery on channel ``channel_id``, and guess the next one."""
@@ -56,7 +52,7 @@ class ReadAhead:
         span = self._last[channel_id] = spans[0]
         self._last.move_to_end(channel_id)
         if before is not None and before.end == span.first and before.size == span.size:
-            self._guessed[channel_id] = Span(span.end, span.end + span.size)
+            self.guessed[channel_id] = Span(span.end, span.end + span.size)
         if len(self._last) > CHANNELS_MAX:
             self.forget(next(iter(self._last)))
 
@@ -68,7 +64,7 @@ class ReadAhead:
     def read(self, state: RealmState) -> None:
         """Read what was guessed, where that needs no waiting: files that are open, events that
         are in the journal's memory. Damage is left for those who ask for the events."""
-        guessed, self._guessed = self._guessed, {}
+        guessed, self.guessed = self.guessed, {}
         for channel_id, span in guessed.items():
             channel = state.channels.get(channel_id)
             if channel is None:
@@ -87,7 +83,7 @@ class ReadAhead:
     def forget(self, channel_id: int) -> None:
         """Keep nothing of channel ``channel_id``."""
         self._last.pop(channel_id, None)
-        self._guessed.pop(channel_id, None)
+        self.guessed.pop(channel_id, None)
         self._ready.pop(channel_id, None)
 
 

@@ -98,20 +98,21 @@ class Looking:
         if self.order:  # some may have been refused without being decided
             there = {*map(id, waiting), *(id(held.work) for held in self._held)}
             self.order = {each: order for each, order in self.order.items() if each in there}
+        free: list[ShardRequest] = []
         quiet: dict[int, bool] = {}
-        return [work for work in waiting if self._is_quiet(work, quiet) or not self.holds(work)]
-
-    def _is_quiet(self, work: ShardRequest, quiet: dict[int, bool]) -> bool:
-        """Whether nobody applies a selector to what it publishes, which is the usual case, and no
-        publish waits before it. ``quiet`` caches the answer for each channel."""
-        if self._held:
-            return False
-        if not isinstance(work, PublishBatches):
-            return isinstance(work, RunCommand | RunAction)
-        found = quiet.get(work.number)
-        if found is None:
-            found = quiet[work.number] = not self._may_ask(work.number)
-        return found
+        """By channel, whether nobody applies a selector to what is published: the usual case."""
+        for work in waiting:
+            if self._held:
+                is_quiet = False  # a publish may wait before it
+            elif isinstance(work, PublishBatches):
+                if work.number not in quiet:
+                    quiet[work.number] = not self._may_ask(work.number)
+                is_quiet = quiet[work.number]
+            else:
+                is_quiet = isinstance(work, RunCommand | RunAction)
+            if is_quiet or not self.holds(work):
+                free.append(work)
+        return free
 
     def _with_ready(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
         """``waiting`` with the ready work, each behind what came earlier on its channel."""

@@ -217,9 +217,10 @@ class Shard:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         while not (self._stopping and not self._has_work and self.looking.is_idle):
-            if not (self._has_work or self._woken or self._between):
+            has_work = self._ahead or self._waiting or self.looking.ready
+            if not (has_work or self._woken or self._between):
                 self._idle = loop.create_future()
-                if self._dispatch.ahead.is_wanted:
+                if self._dispatch.ahead.guessed:
                     loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
                 await self._idle
             if self._between:
@@ -278,7 +279,7 @@ class Shard:
         group.may_move = self._resting is None
         group.touched |= self._woken
         self._woken = {}
-        self._dispatch.choosers.begin_turn()
+        self._dispatch.choosers.spent = 0
         answers = self._decide(waiting, group)
         if self.state.to_open:
             await self._open_files()

@@ -82,6 +82,10 @@ class Scan(NamedTuple):
     """The newest sequence that was on disk, according to any intact header."""
 
 
+BLOCK_BYTES_BESIDE = BLOCK_HEADER_SIZE + 8
+"""No block takes more bytes than this beside its payload."""
+
+
 def padded(length: int) -> int:
     """Bytes of a block with a payload of ``length`` bytes, including header and padding."""
     return BLOCK_HEADER_SIZE + (length + 7 & ~7)

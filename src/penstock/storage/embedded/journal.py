@@ -35,6 +35,7 @@ from penstock.storage.disk import Disk, write_all
 from penstock.storage.embedded.ahead import zeros_behind
 from penstock.storage.embedded.changes import Changes
 from penstock.storage.embedded.frames import (
+    BLOCK_BYTES_BESIDE,
     BLOCK_HEADER_SIZE,
     FILE_HEADER_SIZE,
     FileHeader,
@@ -162,7 +163,8 @@ class FileJournal:
         for chunk in block:
             length += memoryview(chunk).nbytes
         write = partial(self._write, block, sync=sync)
-        await self._change(write, inline=length < self._inline_max[sync], syncs=sync)
+        is_quick = not sync or self._syncs.recent_us < self._limits.inline_sync_us_max
+        await self._changes.make(write, inline=is_quick and length < self._inline_max[sync])
         return seq
 
     async def reserve(self, size: int) -> None:
@@ -171,7 +173,7 @@ class FileJournal:
             self._changes.check_idle()
         if size < 0:
             raise InvalidArgument(f"cannot reserve {size} bytes")
-        taken = padded(size)
+        taken = size + BLOCK_BYTES_BESIDE
         end = self._files[-1].end + taken
         if end > self._reserved or end > self._limits.file_bytes_max:
             await self._change(

@@ -86,6 +86,8 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self.bytes_in = 0
+        self.holds_bytes = False
+        """Whether bytes are here that no frame was made of yet."""
 
     def get_buffer(self) -> memoryview:
         """Memory for at least one byte."""
@@ -115,6 +117,7 @@ class FrameReader:
     def buffer_updated(self, count: int) -> None:
         self._end += count
         self.bytes_in += count
+        self.holds_bytes = self._end > self._start
 
     def receive(self, received: bytes | bytearray | memoryview) -> None:
         """Add bytes that were received in another way (in-process transports, tests)."""
@@ -126,30 +129,35 @@ class FrameReader:
             self.buffer_updated(len(part))
             rest = rest[len(part) :]
 
-    @property
-    def holds_bytes(self) -> bool:
-        """Whether bytes are here that no frame was made of yet."""
-        return self._end > self._start
-
     def frames(self) -> Iterator[tuple[memoryview, memoryview]]:
         """Yield header and body of each complete frame. Raises ``RemoteProtocolViolation``."""
+        while self.holds_bytes and (found := self.next_frame()) is not None:
+            yield found
+
+    def next_frame(self) -> tuple[memoryview, memoryview] | None:
+        """Header and body of the next frame; None: it is not complete yet.
+
+        Raises ``RemoteProtocolViolation``.
+        """
         if self._preface and not self._take_preface():
-            return
-        while self._end - self._start >= PREFIX_BYTES:
-            length, header_length = _LENGTHS.unpack_from(self._buffer, self._start)
-            is_sound = header_length + 4 <= length <= self.frame_bytes_max
-            if not is_sound or header_length > self._header_bytes_max:
-                self._refuse(length, header_length)
-            if self._end - self._start < 4 + length:
-                return
-            begin = self._start + PREFIX_BYTES
-            end = self._start + 4 + length
-            self._start = end
-            header = self._buffer[begin : begin + header_length]
-            body = self._buffer[begin + header_length : end]
-            if 0 < len(body) < _COPY_BELOW:
-                body = memoryview(bytes(body))
-            yield header, body
+            return None
+        if self._end - self._start < PREFIX_BYTES:
+            return None
+        length, header_length = _LENGTHS.unpack_from(self._buffer, self._start)
+        is_sound = header_length + 4 <= length <= self.frame_bytes_max
+        if not is_sound or header_length > self._header_bytes_max:
+            self._refuse(length, header_length)
+        if self._end - self._start < 4 + length:
+            return None
+        begin = self._start + PREFIX_BYTES
+        end = self._start + 4 + length
+        self._start = end
+        self.holds_bytes = end < self._end
+        header = self._buffer[begin : begin + header_length]
+        body = self._buffer[begin + header_length : end]
+        if 0 < len(body) < _COPY_BELOW:
+            body = memoryview(bytes(body))
+        return header, body
 
     def _take_preface(self) -> bool:
         got = bytes(self._buffer[self._start : min(self._end, self._start + len(self._preface))])
@@ -165,6 +173,7 @@ class FrameReader:
         if len(got) < len(self._preface):
             return False
         self._start += len(self._preface)
+        self.holds_bytes = self._end > self._start
         self._preface = b""
         return True
 

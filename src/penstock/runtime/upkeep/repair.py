@@ -9,22 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
 
 from penstock.columns.files.segments import SegmentReader
 from penstock.core.ids.ids import IdSet
-from penstock.core.realm.directory import ChannelCreated
+from penstock.core.realm.directory import ChannelCreated, Directory
 from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Quarantine
-from penstock.core.vocabulary.ports import Block, Buffer, Journal
-from penstock.runtime.realm import RunningRealm
+from penstock.core.vocabulary.ports import Blobs, Block, Buffer, Journal
+from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.records import RealmFacts, Rewritten, decode_block
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.upkeep.compaction import FileCopy
-from penstock.runtime.upkeep.recovery import READ_BLOCKS
+from penstock.runtime.upkeep.recovery import READ_BLOCKS, RecoveredRealm
 from penstock.runtime.upkeep.verification import (
     BadFile,
     Finding,
@@ -34,6 +35,7 @@ from penstock.runtime.upkeep.verification import (
     lost_events,
 )
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
 
 COPY_BATCHES = 16
 """Batches that are copied at a time."""
@@ -55,7 +57,24 @@ class Repaired(Struct):
         return not self.findings
 
 
-async def repair(realm: RunningRealm, journal: Journal, keep: Keep, repaired: Repaired) -> None:
+class OpenedRealm(Protocol):
+    """What of a realm a repair works with: one that was recovered and serves nobody."""
+
+    @property
+    def recovered(self) -> RecoveredRealm: ...
+    @property
+    def blobs(self) -> Blobs: ...
+    @property
+    def directory(self) -> Directory: ...
+    @property
+    def shard(self) -> Shard: ...
+    @property
+    def dispatch(self) -> Dispatch: ...
+    async def snapshot(self) -> object:
+        """Write a snapshot, and drop the blocks that it includes."""
+
+
+async def repair(realm: OpenedRealm, journal: Journal, keep: Keep, repaired: Repaired) -> None:
     """Repair a realm that was opened and does not serve clients."""
     failure: BaseException | None = None
     try:
@@ -71,7 +90,7 @@ async def repair(realm: RunningRealm, journal: Journal, keep: Keep, repaired: Re
 
 class _Repair:
     def __init__(
-        self, realm: RunningRealm, journal: Journal, keep: Keep, repaired: Repaired
+        self, realm: OpenedRealm, journal: Journal, keep: Keep, repaired: Repaired
     ) -> None:
         self._realm = realm
         self._journal = journal
