@@ -26,7 +26,7 @@ CHEAP = "n >= 0"
 @pytest.fixture(autouse=True)
 def _small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever has some letters in it, and more than a comparison, takes long."""
-    monkeypatch.setattr(selection, "BESIDE_ABOVE", 100_000)
+    monkeypatch.setattr(selection, "BESIDE_ABOVE", 150_000)
     monkeypatch.setattr(choosers, "SLICE_BYTES", 100_000)
 
 
@@ -82,6 +82,20 @@ async def test_others_are_served_while_a_selector_is_put_to_what_comes_next() ->
         gate.is_open.set()
         await slow.has(30)
         assert slow.ids == list(range(1, 60, 2))
+
+
+@simulated
+async def test_many_comparisons_are_made_beside_the_loop_however_small_the_events() -> None:
+    async with gated() as (lives, gate):
+        many = " OR ".join(f"n = {n}" for n in range(1, 40, 2))
+        slow = await lives.follow("orders", many)
+        await lives.put("orders", *[Event(b"", properties={"n": n}) for n in range(40)])
+        await gate.is_busy.wait()
+        assert await lives.put("orders", Event(b"")) == (40, 41)
+        assert slow.events == []
+        gate.is_open.set()
+        await slow.has(20)
+        assert slow.ids == list(range(1, 40, 2))
 
 
 @pytest.mark.parametrize("window", [1, 7, 1 << 20])

@@ -375,6 +375,41 @@ async def test_what_selectors_may_ask_of_a_channel_is_bounded(
             await lives.durable("rates", "one", selector=long)
 
 
+@simulated
+async def test_comparisons_that_only_the_turn_can_make_are_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(asked, "STAMPED_PREDICATES_MAX", 3)
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.durable("orders", "one", selector="event_id > 5 OR JMSPriority > 4 OR n > 1")
+        await lives.durable("orders", "two", selector="JMSPriority > 4 AND published < NOW()")
+        with pytest.raises(LimitReached, match="make 4 different comparisons of ids, times"):
+            await lives.durable("orders", "three", selector="event_id > 6")
+        await lives.durable("orders", "three", selector="n = 6 AND event_id > 5")
+
+
+@simulated
+async def test_what_a_publisher_names_like_the_realm_is_asked_aside_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        for n, name in enumerate(("a$s", "JMSMessageID")):
+            text = costly(ChannelId(1)).replace("s LIKE", f"{name} LIKE")
+            await lives.durable("orders", f"d{n}", selector=text)
+        elsewhere = Elsewhere(lives, monkeypatch)
+        texts = [event.properties["s"] for event in large(200)]
+        await lives.put(
+            "orders",
+            *[Event(b"", properties={"a$s": s}, headers={"message_id": s}) for s in texts],
+        )
+        assert elsewhere.calls
+        assert elsewhere.on_loop == 0
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, pytest.param(4, marks=pytest.mark.slow), 5])
 @simulated
 async def test_whatever_waits_every_durable_gets_what_matches_in_order(

@@ -9,6 +9,7 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans, Storage
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.store import channel_store
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import simulated
 from tests.runtime.living import SINGLE, body, living, publish, sealed
@@ -48,6 +49,18 @@ async def test_record_batches_without_a_match_are_left_out(definition: Definitio
         assert promising(realm, "misspelt = 1") == [Span(40, 50)]
         assert promising(realm, "price = 2", (Span(5, 25),)) == [Span(20, 25)]
         assert promising(realm, "price = 2", (Span(5, 8), Span(41, 42))) == [Span(41, 42)]
+
+
+@simulated
+async def test_a_long_selector_is_compared_with_a_few_summaries_and_the_rest_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        await filled(realm, SPINDLES)
+        monkeypatch.setattr(channel_store, "JUDGED_WORK_MAX", 4)
+        assert promising(realm, "price = 9") == [Span(40, 50)]
+        assert promising(realm, "price = 9 OR price = 8") == [Span(20, 50)]
+        assert promising(realm, " OR ".join(["price = 9"] * 9)) == [Span(10, 50)]
 
 
 @simulated

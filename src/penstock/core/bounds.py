@@ -31,8 +31,12 @@ SELECTORS_WORK_MAX: Final = 10_000
 """Comparisons, calculations and wildcards in the selectors that are put to what is published on
 one channel: those of durables, readers and joins."""
 MERGED_SELECTORS_WORK_MAX: Final = 256
-"""This limit for channels that merge. It is lower, because their events are known only in the turn
-that stores them, while nobody else is served."""
+"""This limit for channels that merge. It is lower, because the states that deltas lead to may have
+changed before they are stored, and are examined again then."""
+STAMPED_PREDICATES_MAX: Final = 256
+"""Different comparisons, in the selectors that are put to what is published on one channel, of what
+the realm adds to events: ids, times, priorities. They are evaluated in the turn that stores the
+events, while nobody else is served."""
 TEXT_CHARACTERS_MAX: Final = 65_536
 """Most characters of a text that is not a name: a reason, a token."""
 HEADER_BYTES_MAX: Final = 1 << 20

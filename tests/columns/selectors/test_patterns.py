@@ -52,6 +52,39 @@ def test_work_grows_with_the_text_and_not_with_the_wildcards(pattern: str) -> No
     assert 0 < looks <= 2 * len(texts) * len(pattern) + sum(map(len, texts))
 
 
+@pytest.mark.parametrize("pattern", ["%a_b%a%", "%" + "a_" * 49 + "b%", "%" + "a" * 500 + "_b%"])
+def test_a_text_that_leads_astray_at_every_place_is_not_searched_place_by_place(
+    pattern: str,
+) -> None:
+    """A call for each place of a text of a megabyte would take seconds."""
+    texts = pa.array(["b" + "a" * 100_000] * 3)
+
+    looks = calls_during(lambda: search(pattern)(texts, unlimited), "find", "startswith")
+
+    assert 0 < looks <= 3 * 33 * (2 + pattern.count("_"))
+    assert search(pattern)(texts, unlimited).to_pylist() == [False] * 3
+
+
+@pytest.mark.parametrize("end", ["aXb", "aXXb", "ab", ""])
+@pytest.mark.parametrize("before", [40, 65_530, 65_536 + 31, 65_536 + 34, 200_000])
+def test_a_piece_is_found_wherever_it_is(before: int, end: str) -> None:
+    text = "a" * before + end + "aé"
+
+    found = search("%a_b%a%")(pa.array([text]), unlimited).to_pylist()
+
+    assert found == [bool(expression("%a_b%a%").fullmatch(text))]
+
+
+def test_work_counts_what_a_search_takes() -> None:
+    assert Selector("s LIKE '%a_b%'").work == 4
+    assert Selector("s LIKE '%" + "a_" * 40 + "b%'").work == 43 + 10
+    assert Selector("s LIKE '%a%'").row_bytes == 0, "Arrow does it all"
+    assert 0 < Selector("s LIKE '%a%b%'").row_bytes < Selector("s LIKE '%a_b%'").row_bytes
+    assert Selector("n IN (1, 2, 3)").work == 1
+    assert Selector(f"n IN ({', '.join(map(str, range(800)))})").work == 101
+    assert Selector(f"n IN (0.5, {', '.join(map(str, range(800)))})").work == 802
+
+
 def test_a_search_asks_whether_to_go_on() -> None:
     class Enough(Exception):
         pass

@@ -7,7 +7,7 @@ import pytest
 from penstock.core.channel.publish import RESERVE
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import CapacityReached, EventTooLarge, MemoryLimit
-from penstock.core.vocabulary.messages import Cause, Digest, Publish, Removed, Storage
+from penstock.core.vocabulary.messages import Cause, Digest, Publish, Removed, Storage, Sweep
 from penstock.testing.play import publish, span
 from tests.core.plays import play_of
 
@@ -164,6 +164,18 @@ def test_what_the_realm_publishes_itself_is_not_refused() -> None:
     play.do(Publish(Digest(1, limit + 1, limit + 1), memory_left=0, forced=True))
 
     assert list(play.channel.state.stored) == [0, 1]
+
+
+@pytest.mark.spec("T3", "T7")
+def test_what_cannot_move_yet_is_evicted_by_a_later_sweep() -> None:
+    play = play_of(capacity=2, dead_event_store="dead", events=2)
+    play.step(Publish(Digest(2, 2, 1), evicts_later=True))
+    assert list(play.channel.state.stored) == [0, 1, 2, 3]
+    assert play.channel.state.excess == 2
+    play.do(Sweep())
+
+    assert list(play.channel.state.stored) == [2, 3]
+    assert play.channel.state.counters.dead == 2
 
 
 @pytest.mark.spec("X3")

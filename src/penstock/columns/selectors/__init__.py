@@ -10,7 +10,13 @@ from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.faults import MalformedSelector
 from penstock.columns.selectors.frames import EventFrame
 from penstock.columns.selectors.parser import parse
-from penstock.columns.selectors.selector import Selector, selector_of, work_of
+from penstock.columns.selectors.selector import (
+    Selector,
+    row_bytes_of,
+    selector_of,
+    stamped_of,
+    work_of,
+)
 from penstock.columns.selectors.statistics import ColumnStatistics
 from penstock.columns.selectors.summaries import summary_of
 from penstock.core.vocabulary.errors import InvalidSelector
@@ -23,7 +29,9 @@ __all__ = [
     "MalformedSelector",
     "Selector",
     "parse",
+    "row_bytes_of",
     "selector_of",
+    "stamped_of",
     "summary_of",
     "work_of",
 ]

@@ -67,6 +67,7 @@ from penstock.columns.selectors.lanes import (
 )
 from penstock.columns.selectors.outcomes import key_text
 from penstock.columns.selectors.patterns import Check, search
+from penstock.columns.selectors.wording import canonical
 
 Condition = Callable[[RowFrame], Column]
 Valued = Callable[[RowFrame], Value]
@@ -93,11 +94,13 @@ def condition(node: Expression) -> Condition:
 
 
 def _remembered(node: Expression, holds: Condition) -> Condition:
-    """``holds``, with its outcome kept per batch if it depends only on what was published."""
+    """``holds``, evaluated once per frame, or once per batch if it depends only on what was
+    published."""
     key = key_text(node)
-    if not key:
-        return holds
-    return lambda frame: frame.outcome(key, holds)
+    if key:
+        return lambda frame: frame.outcome(key, holds)
+    text = canonical(node)
+    return lambda frame: frame.stamped(text, holds)
 
 
 def _chained(combine: Callable[[Column, Column], Column], parts: list[Condition]) -> Condition:

@@ -63,6 +63,10 @@ class RowFrame(Protocol):
         """The outcome of ``holds``, which evaluates the predicate with this text."""
         ...
 
+    def stamped(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
+        """The same for a predicate that depends on what the realm adds to events."""
+        ...
+
 
 class MessageAccess(Protocol):
     """Access to fields of the messages in the events' data (SEM P1)."""
@@ -76,7 +80,7 @@ class EventFrame:
     """The events of one batch. Values of a column that it lacks are unknown."""
 
     __slots__ = (
-        *("_batch", "_known", "_messages", "_outcomes", "_overflow"),
+        *("_batch", "_known", "_messages", "_outcomes", "_overflow", "_stamped"),
         *("check", "now_us", "rows"),
     )
 
@@ -96,6 +100,7 @@ class EventFrame:
         self._messages = messages
         self._known: dict[tuple[Step, ...], Value] = {}
         self._overflow: Overflow | None = None
+        self._stamped: dict[str, Column] = {}
         self.rows: int = batch.num_rows
         self.now_us = now_us
 
@@ -114,6 +119,13 @@ class EventFrame:
         if found is None:
             found = rows_of(holds(self), self.rows)
             self._outcomes.keep(key, found)
+        return found
+
+    def stamped(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
+        """The outcome of ``holds``, evaluated once for all selectors that share this frame."""
+        found = self._stamped.get(predicate)
+        if found is None:
+            found = self._stamped[predicate] = holds(self)
         return found
 
     def data(self) -> Column:
@@ -255,6 +267,9 @@ class ElementFrame:
         return self._outer.data().take(self._events)
 
     def outcome(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
+        return holds(self)
+
+    def stamped(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
         return holds(self)
 
     def roots(self, steps: tuple[Step, ...]) -> list[Root]:

@@ -12,8 +12,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.columns.schema.layout import RESERVED_PREFIX
 from penstock.columns.selectors.expressions import (
     CONDITIONS,
+    PREDICATES,
     Expression,
     Now,
     Reference,
@@ -27,7 +29,7 @@ Key = tuple[object, str]
 """The reader of message fields, and the text of a predicate."""
 Source = Callable[[Key], Column | None]
 
-_GIVEN: Final = frozenset(("tag", "headers.type", "headers.correlation_id"))
+_GIVEN: Final = frozenset(("tag", "headers.message_id", "headers.type", "headers.correlation_id"))
 """Columns of header names that the realm never changes."""
 
 
@@ -41,6 +43,16 @@ def key_text(node: Expression) -> str:
     return canonical(node) if isinstance(node, CONDITIONS) and is_given(node) else ""
 
 
+def stamped_texts(expression: Expression) -> frozenset[str]:
+    """The predicates of a selector that also depend on what the realm adds to events: they are
+    evaluated in the turn that stores them."""
+    return frozenset(
+        canonical(node)
+        for node in walk(expression)
+        if isinstance(node, PREDICATES) and not is_given(node)
+    )
+
+
 def _is_stamped(node: Expression) -> bool:
     match node:
         case Now():
@@ -49,7 +61,7 @@ def _is_stamped(node: Expression) -> bool:
             name = str(steps[0])
             if name in HEADERS:
                 return HEADERS[name] not in _GIVEN
-            return any(isinstance(step, str) and "$" in step for step in steps)
+            return any(isinstance(step, str) and step.startswith(RESERVED_PREFIX) for step in steps)
         case _:
             return False
 

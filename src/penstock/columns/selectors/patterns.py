@@ -7,7 +7,7 @@ there are. A regular expression can take as many passes as the pattern is long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from typing import Any, Final
 
@@ -24,8 +24,12 @@ WILDCARDS_MAX: Final = 100
 """Most wildcards in a pattern of a new selector."""
 _LOOKED_AT: Final = 1 << 20
 """Characters searched between two calls of ``check``."""
-_TRIES: Final = 4_096
-"""Failed places between two calls of ``check``."""
+_TRIES: Final = 32
+"""Places of a piece that are tried one by one; after so many that fail, all are tried at once."""
+_STRETCH: Final = 1 << 16
+"""Places that are tried at once."""
+_CHARACTERS: Final = 64
+"""Characters compared at all places of a stretch between two calls of ``check``."""
 
 Part = str | None
 """A piece of fixed text, or a wildcard: ``""`` for any text, None for any one character."""
@@ -62,6 +66,46 @@ def search(pattern: str, escape: str = "") -> Callable[[Column, Check], Column]:
 def wildcards(pattern: str, escape: str = "") -> int:
     """Number of wildcards in a pattern; adjacent ``%`` count as one."""
     return sum(not part for part in parts(pattern, escape))
+
+
+def search_work(pattern: str, escape: str = "") -> int:
+    """Approximate cost of a search relative to that of one comparison: one for each wildcard, and
+    more for long text around ``_`` between two ``%``, which is compared at every place."""
+    searched = sum(len(run) for piece in _broken(pattern, escape) for run in piece)
+    return 1 + wildcards(pattern, escape) + searched // _CHEAP
+
+
+def search_row_bytes(pattern: str, escape: str = "") -> int:
+    """Approximate cost of a search that comes with each text, however short, in bytes that a
+    comparison reads in that time: texts are looked at one by one, unless Arrow does it all."""
+    if not isinstance(getattr(search(pattern, escape), "__self__", None), _Walk):
+        return 0
+    return _ROW_BYTES + len(_broken(pattern, escape)) * _BROKEN_ROW_BYTES
+
+
+_CHEAP: Final = 4
+"""Characters that are compared at every place at the cost of one comparison."""
+_ROW_BYTES: Final = 1 << 10
+_BROKEN_ROW_BYTES: Final = 16 << 10
+"""Cost of one text for each piece that single-character wildcards break into runs: it may lead
+astray at each of its places."""
+
+
+def _broken(pattern: str, escape: str) -> list[list[str]]:
+    """The runs of each piece between two ``%`` that ``_`` breaks into several."""
+    found = [[r for r in piece if r] for piece in _pieces(parts(pattern, escape))[1:-1]]
+    return [runs for runs in found if len(runs) > 1]
+
+
+def _pieces(found: Sequence[Part]) -> list[list[Part]]:
+    """The parts between the ``%``."""
+    pieces: list[list[Part]] = [[]]
+    for part in found:
+        if part == "":
+            pieces.append([])
+        else:
+            pieces[-1].append(part)
+    return pieces
 
 
 def parts(pattern: str, escape: str = "") -> list[Part]:
@@ -132,21 +176,42 @@ class _Piece(Struct, frozen=True):
                 return at
             at += 1
             tries += 1
-            if not tries % _TRIES:
-                check()
+            if tries == _TRIES:
+                return self._find_at_once(text, at, last, check)
         return -1
+
+    def _find_at_once(self, text: str, at: int, last: int, check: Check) -> int:
+        """Like :meth:`find`, a character of the piece at many places at once: a text that leads
+        astray at each place would else take a call for each."""
+        for begin in range(at, last + 1, _STRETCH):
+            count = min(_STRETCH, last + 1 - begin)
+            near = text[begin : begin + count + self.size - 1]
+            codes = np.frombuffer(near.encode("utf-32-le"), dtype=np.uint32)
+            fits = np.ones(count, dtype=np.bool_)
+            for n, (offset, code) in enumerate(self.characters):
+                if not n % _CHARACTERS:
+                    check()
+                    if not fits.any():
+                        break
+                fits &= codes[offset : offset + count] == code
+            first = int(fits.argmax())
+            if fits[first]:
+                return begin + first
+        return -1
+
+    @property
+    def characters(self) -> Iterator[tuple[int, int]]:
+        """Offset and code of each character, those of the longest run first."""
+        for begin, run in self.runs:
+            for offset, character in enumerate(run, start=begin):
+                yield offset, ord(character)
 
 
 class _Walk:
     """A search for several pieces, one after the other."""
 
     def __init__(self, found: list[Part]) -> None:
-        pieces: list[list[Part]] = [[]]
-        for part in found:
-            if part == "":
-                pieces.append([])
-            else:
-                pieces[-1].append(part)
+        pieces = _pieces(found)
         first, *rest = map(_Piece.of, pieces)
         self._first = first
         self._last = rest.pop() if rest else None

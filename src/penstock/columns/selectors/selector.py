@@ -15,6 +15,7 @@ from penstock.columns.selectors.expressions import (
     DataText,
     Distance,
     Expression,
+    In,
     Like,
     Negative,
     Reference,
@@ -24,8 +25,9 @@ from penstock.columns.selectors.faults import fault
 from penstock.columns.selectors.frames import EventFrame, MessageAccess
 from penstock.columns.selectors.headers import column_path
 from penstock.columns.selectors.lanes import rows_of
+from penstock.columns.selectors.outcomes import stamped_texts
 from penstock.columns.selectors.parser import parse
-from penstock.columns.selectors.patterns import wildcards
+from penstock.columns.selectors.patterns import search_row_bytes, search_work
 from penstock.columns.selectors.statistics import ColumnStatistics, StoreStatistics, outcomes
 from penstock.columns.selectors.summaries import known_of
 from penstock.columns.selectors.tokens import LENGTH_MAX
@@ -39,7 +41,7 @@ class Selector:
     selector again. Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
     """
 
-    __slots__ = ("_condition", "columns", "expression", "text", "work")
+    __slots__ = ("_condition", "columns", "expression", "row_bytes", "text", "work")
 
     def __init__(self, text: str, *, is_stored: bool = False) -> None:
         self.expression: Expression = parse(text, is_stored=is_stored)
@@ -53,6 +55,13 @@ class Selector:
         ``properties.carrier``, ``headers.type``, ``data``. Other columns need not be read."""
         self.work = sum(map(_work, walk(self.expression))) or 1
         """Approximate cost per event: one for each comparison, calculation and wildcard."""
+        self.row_bytes = sum(
+            search_row_bytes(node.pattern, node.escape)
+            for node in walk(self.expression)
+            if isinstance(node, Like)
+        )
+        """Approximate cost that comes with each event, however small, in bytes that a comparison
+        reads in that time."""
         self._condition = condition(self.expression)
 
     def mask(
@@ -109,7 +118,12 @@ def selector_of(text: str) -> Selector:
 
 def _work(node: Expression) -> int:
     if isinstance(node, Like):
-        return 1 + wildcards(node.pattern, node.escape)
+        return search_work(node.pattern, node.escape)
+    if isinstance(node, In):
+        # A set is searched at once, unless its values are of several types, or the column is of
+        # another type than they are.
+        is_set = len(set(map(type, node.options))) == 1
+        return 1 + (len(node.options) // 8 if is_set else len(node.options))
     return int(isinstance(node, (*PREDICATES, Arithmetic, Negative, DataText, Distance)))
 
 
@@ -117,6 +131,19 @@ def _work(node: Expression) -> int:
 def work_of(text: str) -> int:
     """The cached ``work`` of the selector of a stored text."""
     return selector_of(text).work
+
+
+@lru_cache(maxsize=65_536)
+def stamped_of(text: str) -> frozenset[str]:
+    """The cached predicates of the selector of a stored text that depend on what the realm adds to
+    events."""
+    return stamped_texts(selector_of(text).expression)
+
+
+@lru_cache(maxsize=65_536)
+def row_bytes_of(text: str) -> int:
+    """The cached ``row_bytes`` of the selector of a stored text."""
+    return selector_of(text).row_bytes
 
 
 def _columns(expression: Expression) -> frozenset[str]:

@@ -100,7 +100,7 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
     facts.append(appended)
     if digest.superseded:
         facts.append(Replaced(digest.superseded))
-    if not state.definition.storage.honour_capacity:
+    if not (state.definition.storage.honour_capacity or command.evicts_later):
         evicted = _evicted(state, appended, digest.superseded)
         if evicted is not None:
             facts.append(evicted)

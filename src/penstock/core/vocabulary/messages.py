@@ -163,6 +163,8 @@ class Publish(Command, frozen=True):
     is not refused for lack of room, because the events were accepted before."""
     evicts: bool = True
     """Whether it may evict where the channel does (SEM T3); else its capacity is honoured."""
+    evicts_later: bool = False
+    """Whether what it evicts leaves in later sweeps, for it cannot move yet."""
 
 
 class AddDurable(Command, frozen=True):

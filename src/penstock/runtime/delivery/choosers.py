@@ -24,7 +24,7 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.delivery import selection
-from penstock.runtime.delivery.selection import Choosing, matching_ids, patience
+from penstock.runtime.delivery.selection import Choosing, cost_of, matching_ids, patience
 from penstock.runtime.store.outgoing_batch import OutgoingBatch, spans_in
 from penstock.tasks import start_task
 
@@ -179,7 +179,7 @@ class Choosers:
         """Whether a selector may be put to rows in this very turn; if so, it counts."""
         if part.was_chosen(selector.text):
             return True
-        cost = selector.work * part.weight
+        cost = cost_of(selector, part.count, part.weight)
         if cost > selection.BESIDE_ABOVE or self.spent + cost > TURN_BYTES:
             return False
         self.spent += cost
@@ -230,7 +230,7 @@ class Choosers:
         part, use = chooser.parts[0], chooser.use
         looked = part.looked_for(use.selector.text)
         if looked.rows < part.count:
-            cost = max(1, use.selector.work * part.weight)
+            cost = max(1, cost_of(use.selector, part.count, part.weight))
             count = max(1, part.count * SLICE_BYTES // cost)
             rows = part.batch.slice(looked.rows, count)
             began_us = self._clock.now_us()

@@ -19,12 +19,20 @@ from penstock.core.vocabulary.ports import Clock, Offload
 BESIDE_ABOVE: Final = 16 << 20
 """Bytes to examine, times the selector's work, above which a thread does it: some hundredths of a
 second."""
+LOOK_BYTES: Final = 16 << 10
+"""Bytes that a comparison reads in the time that it takes in any case, for however few events."""
 BUDGET_S: Final = 5.0
 """Seconds that a selector may take for one delivery."""
 _MANY: Final = 64
 """With more gaps than this a set is made of ids, not of ranges."""
 
 T = TypeVar("T")
+
+
+def cost_of(selector: Selector, rows: int, size: int) -> int:
+    """About what it takes to put a selector to ``rows`` events of ``size`` bytes together: bytes to
+    examine, times the selector's work."""
+    return selector.work * (size + LOOK_BYTES) + selector.row_bytes * rows
 
 
 def patience(clock: Clock, first: int, spent_us: int = 0) -> Check:
@@ -66,7 +74,7 @@ class Choosing:
         check = self._check(int(batch.column("event_id")[0].as_py()), still)
         frame = EventFrame(batch, now_us, messages, check=check)
         check()
-        if selector.work * batch.nbytes <= BESIDE_ABOVE:
+        if cost_of(selector, batch.num_rows, batch.nbytes) <= BESIDE_ABOVE:
             return selector.mask_in(frame)
         return await self._offload(lambda: selector.mask_in(frame))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import pyarrow as pa
 
@@ -32,6 +33,8 @@ from penstock.runtime.store.outgoing_batch import (
 from penstock.runtime.store.sealed_file import Damage, SealedFile
 from penstock.runtime.store.tail_batch import Meter, TailBatch, gathered, united
 
+JUDGED_WORK_MAX = 8_192
+"""Comparisons of a selector with statistics of files in one call: events behind these are read."""
 CRUMBS_MAX = 16
 """A batch that contributes at most this many spans to a read has its rows gathered together with
 those of other batches."""
@@ -329,10 +332,14 @@ class ChannelStore:
             return spans
         sealed, live = self._split(spans)
         found = IdSet(sealed)
-        for file in self.files_for(tuple(sealed)) if sealed else ():
-            for place in file.batches_within(Span(sealed[0].first, sealed[-1].end)):
-                if not selector.may_match_in(place.summary, now_us=now_us):
-                    found.remove(place.span)
+        places = (
+            place
+            for file in (self.files_for(tuple(sealed)) if sealed else ())
+            for place in file.batches_within(Span(sealed[0].first, sealed[-1].end))
+        )
+        for place in islice(places, max(1, JUDGED_WORK_MAX // selector.work)):
+            if not selector.may_match_in(place.summary, now_us=now_us):
+                found.remove(place.span)
         for span in live:
             found.add(span)
         return found.spans

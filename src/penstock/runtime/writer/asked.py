@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.columns.selectors import work_of
-from penstock.core.bounds import MERGED_SELECTORS_WORK_MAX, SELECTORS_WORK_MAX
+from penstock.columns.selectors import stamped_of, work_of
+from penstock.core.bounds import (
+    MERGED_SELECTORS_WORK_MAX,
+    SELECTORS_WORK_MAX,
+    STAMPED_PREDICATES_MAX,
+)
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.runtime.store.bodies import Asked
 from penstock.runtime.store.message_fields import messages_of
@@ -47,6 +51,13 @@ def refuse_costly(state: RealmState, number: int, text: str) -> None:
     texts = _texts(state, number)
     if text in texts:
         return
+    stamped = frozenset[str]().union(stamped_of(text), *map(stamped_of, texts))
+    if len(stamped) > STAMPED_PREDICATES_MAX:
+        raise LimitReached(
+            f"with this selector those of {channel.state.name} would make {len(stamped)} different "
+            "comparisons of ids, times, priorities and delivery modes, which the realm sets; "
+            f"{STAMPED_PREDICATES_MAX} may be: compare properties instead"
+        )
     total = sum(map(work_of, texts)) + work_of(text)
     merges = channel.state.engine.merges
     most = MERGED_SELECTORS_WORK_MAX if merges else SELECTORS_WORK_MAX

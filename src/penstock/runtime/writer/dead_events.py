@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.columns.events.batch import ids_of
 from penstock.columns.events.origin import due_body, with_origin
 from penstock.columns.schema.layout import with_reason
+from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.dead import Missed, missed
 from penstock.core.ids.ids import IdSet, Span
@@ -45,9 +46,10 @@ def move(
         rows = group.state.stores[number].read(dead, damage)
         unreadable = damage.ids.overlap(channel.state.stored)
         group.state.stores[number].quarantined += damage.reasons
-        for publisher, bodies in _bodies(group, channel, fact, rows, reason):
+        for publisher, bodies in _bodies(group, number, channel, fact, rows, reason):
             digest = digest_of(bodies, UNLIMITED)
             group.publish(target, bodies, digest, forced=True, in_journal=True, publisher=publisher)
+        group.looked_ahead.moved(number, IdSet(Span(*span) for span in dead))
     for left in _left(fact, unreadable, keep_dead=target is not None):
         group.apply(number, channel, left)
 
@@ -75,15 +77,16 @@ def _without(spans: Spans, ids: IdSet) -> Spans:
 
 def _bodies(
     group: Group,
+    number: int,
     channel: ChannelMachine,
     fact: Removed | Buried,
     rows: Sequence[OutgoingBatch],
     reason: str | None,
 ) -> Iterator[tuple[str, list[Body]]]:
     """The events to publish, in order, by who published them."""
-    state = channel.state
+    state, known = channel.state, partial(group.looked_ahead.known_of, number)
     if state.definition.kind == "schedule":
-        return runs(_by_time(rows), due_body)
+        return runs(_by_time(rows), due_body, known)
     if isinstance(fact, Buried):
         dead = fact.spans
         durables = Missed((((fact.durable,), dead),), missed(state, dead).redeliveries)
@@ -99,7 +102,7 @@ def _bodies(
         redeliveries=durables.redeliveries,
     )
     parts = (by_publisher(part.batch, part.publishers) for part in rows)
-    return runs(chain.from_iterable(parts), dressed)
+    return runs(chain.from_iterable(parts), dressed, known)
 
 
 def _by_time(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -144,11 +147,12 @@ def by_publisher(
 def runs(
     parts: Iterable[tuple[str, pa.RecordBatch]],
     dressed: Callable[[pa.RecordBatch], pa.RecordBatch],
+    known: Callable[[pa.RecordBatch], PredicateOutcomes | None],
 ) -> Iterator[tuple[str, list[Body]]]:
     """Neighbouring batches of one publisher, to be published together, each ``dressed`` as a
-    body after they have been made as few as they can be."""
+    body after they have been made as few as they can be, with what is ``known`` of its events."""
     for publisher, run in groupby(parts, itemgetter(0)):
-        yield publisher, [body_from(dressed(batch)) for batch in _merged(run)]
+        yield publisher, [body_from(dressed(batch), known(batch)) for batch in _merged(run)]
 
 
 def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:

@@ -46,9 +46,10 @@ from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.records import AnyFact, BodyRef, FactRecord, SchemaSeen
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.store.tail_batch import TailBatch
-from penstock.runtime.writer import dead_events, join_copies, persisting
+from penstock.runtime.writer import dead_events, join_copies, looking_ahead, persisting
 from penstock.runtime.writer.asked import work_where_dead
-from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
+from penstock.runtime.writer.looking_ahead import LookedAhead, NeedsLook
+from penstock.runtime.writer.placement import MemoryLimits, Placing, PublishHome, on_disk, room_for
 
 DECIDED_MIN = 64
 """Requests a group takes in, if they wait, before its time may end it."""
@@ -99,6 +100,10 @@ class Group:
         """Whether dead events have moved in this group."""
         self._moved: set[int] = set()
         """Channels whose dead events have been moved, as many as one group may."""
+        self.looked_ahead = LookedAhead()
+        self.looks: list[NeedsLook] = []
+        """What due events wait for that do not move in this group."""
+        self._looked = 0
         self._size = 0
         self._size_max = 1 << 62
         self._closes_us = 1 << 62
@@ -148,6 +153,12 @@ class Group:
                 "publishing is paused on this realm; try again once an administrator resumes it"
             )
 
+    def may_look(self, cost: int) -> bool:
+        """Whether selectors may be put to events in this turn, at this cost; if so, it counts."""
+        fits = self._looked + cost <= looking_ahead.TURN_COST_MAX
+        self._looked += cost if fits else 0
+        return fits
+
     # --- work that fails -----------------------------------------------------------------
 
     def begin_work(self) -> None:
@@ -174,6 +185,8 @@ class Group:
         channel = self.channel(number)
         self.asked.add(number)
         decided = channel.decide(command, self.now_us)
+        if channel.state.moves_dead and not isinstance(command, Sweep):
+            looking_ahead.refuse_to_move(self, number, channel, decided.facts)
         for fact in decided.facts:
             self._store(number, channel, fact, reason)
         channel.attend(command, self.now_us)
@@ -214,14 +227,17 @@ class Group:
             return
         if channel.state.overdue and (number in self._moved or not self.may_move):
             return
-        if channel.state.moves_dead and not (self.has_room and self.may_move):
-            channel.hold_back(self.now_us)
-            if not self.has_room or channel.state.overdue or channel.state.excess:
-                return
         if channel.state.moves_dead:
-            self._moved.add(number)
             channel.state.dead_work = work_where_dead(self.state, number)
+            if not (self.has_room and self.may_move and self._may_sweep(number, channel)):
+                channel.hold_back(self.now_us)
+                if not self.has_room or channel.state.overdue or channel.state.excess:
+                    return
+            self._moved.add(number)
         self._by_itself(lambda: self._sweep(number))
+
+    def _may_sweep(self, number: int, channel: ChannelMachine) -> bool:
+        return not channel.state.dead_work or looking_ahead.may_sweep(self, number, channel)
 
     def _sweep(self, number: int) -> None:
         decided = self.do(number, Sweep(may_write=self.has_room))
@@ -280,7 +296,7 @@ class Group:
         special = digest.volatile or not state.adds_only
         if special or has_joins or (state.durables and state.selectors):
             bodies, digest = self._admitted(state, store, bodies, digest, forced=forced)
-            seen, digest = self._seen(channel, store, bodies, digest, has_joins=has_joins)
+            seen, digest = self._seen(number, channel, store, bodies, digest, has_joins=has_joins)
             digest, keyed = self._replacing(number, digest, bodies)
             left = self._memory_left(channel, digest)
         command = Publish(digest, producer, sequence, overshoot, left, forced)
@@ -288,8 +304,7 @@ class Group:
         if decided.is_retry:
             assert isinstance(decided.answer, Span), "what a publish is answered with"
             return decided.answer
-        if not forced:
-            self._check(state, store, bodies, digest)
+        decided = self._check(number, command, decided, bodies)
         for fact in decided.facts:
             if isinstance(fact, Appended):
                 self._append(
@@ -307,6 +322,23 @@ class Group:
             self._quiet.add(number)
         return span
 
+    def _evicting(
+        self,
+        number: int,
+        command: Publish,
+        decided: Decided,
+        bodies: Sequence[Body],
+    ) -> Decided:
+        """What is decided of a publish, where events that it evicts move. Raises ``NeedsLook``."""
+        channel = self.state.channels[number]
+        first, own = channel.state.next_id, []
+        for body in bodies:
+            own.append((Span(first, first + body.rows), body))
+            first += body.rows
+        if looking_ahead.refuse_to_move(self, number, channel, decided.facts, own):
+            return channel.decide(replace(command, evicts_later=True), self.now_us)
+        return decided
+
     def _admitted(
         self,
         state: ChannelState,
@@ -321,15 +353,22 @@ class Group:
         return merging.admitted(state, store, bodies, digest)
 
     def _check(
-        self, state: ChannelState, store: ChannelStore, bodies: Sequence[Body], digest: Digest
-    ) -> None:
-        """Raises what events are refused with whose columns the channel cannot take."""
-        store.names.check(state.name, bodies, self.limits.property_names_max)
-        if state.engine.merges or merging.has_deltas(bodies):
-            merging.refuse(state, store, bodies, digest)
+        self, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
+    ) -> Decided:
+        """What is decided of a publish. Raises what events are refused with whose columns the
+        channel cannot take, and ``NeedsLook``."""
+        state, store = self.state.channels[number].state, self.state.stores[number]
+        if not command.forced:
+            store.names.check(state.name, bodies, self.limits.property_names_max)
+            if state.engine.merges or merging.has_deltas(bodies):
+                merging.refuse(state, store, bodies, command.digest)
+        if state.moves_dead and decided.follows:
+            return self._evicting(number, command, decided, bodies)
+        return decided
 
     def _seen(
         self,
+        channel_id: int,
         channel: ChannelMachine,
         store: ChannelStore,
         bodies: Sequence[Body],
@@ -341,6 +380,8 @@ class Group:
         if not (has_joins or channel.state.selectors):
             return bodies, digest
         seen = merging.whole(store, bodies, channel.state.next_id, self.now_us)
+        if seen is not bodies:
+            seen = looking_ahead.seen_states(self, channel_id, seen)
         return seen, self._completed(channel, digest, seen)
 
     def _prepared(
@@ -381,7 +422,9 @@ class Group:
                 memory_left=left - claimed[limited],
                 evicts=evicts,
             )
-            channel.decide(asked, self.now_us)
+            decided = channel.decide(asked, self.now_us)
+            if channel.state.moves_dead:
+                self._evicting(number, asked, decided, bodies)
             fleeting = kind.volatile(digest) or channel.state.engine.needs_interest
             if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
@@ -500,7 +543,7 @@ class Group:
         pieces = []
         first = fact.span.first
         schemas = self.state.schemas
-        rare = _Rare(self.placing, channel.state.type.home, fact) if follows else None
+        rare = PublishHome(self.placing, channel.state.type.home, fact) if follows else None
         for body in bodies:
             schema = schemas.ids.get(body.schema_bytes)
             if schema is None:
@@ -541,7 +584,7 @@ class Group:
         for piece in pieces:
             body, rows = piece.body, piece.end - piece.first
             if absent is not None:
-                body, rows = _on_disk(piece, absent)
+                body, rows = on_disk(piece, absent)
                 if not rows:
                     continue
             place = self.placing.place(number, piece, body) if by_page else None
@@ -549,39 +592,6 @@ class Group:
             if place is None:
                 self.bodies.append(body)
         self.record(number, fact, tuple(refs))
-
-
-class _Rare:
-    """Where the events of a publish are kept if they do not all go the same way."""
-
-    def __init__(self, placing: Placing, home: Home, fact: Appended) -> None:
-        self._placing = placing
-        self._home = home
-        fleeting = (*fact.volatile, *fact.passing)
-        self._fleeting = IdSet(fleeting) if fleeting else None
-        self._dropped = IdSet(fact.dropped) if fact.dropped else None
-
-    def keeps(self, piece: TailBatch) -> bool:
-        """Note where a batch is kept; gives whether anybody waits for some of its events."""
-        span = Span(piece.first, piece.end)
-        if self._dropped is not None and self._dropped.count(span) == span.size:
-            return False
-        home = self._home
-        if self._fleeting is not None and self._fleeting.within(span):
-            home = home if home == "off_heap" else "heap"
-        if home == "off_heap":
-            piece.moved_outside(self._placing.outside(piece.body))
-        piece.home = home
-        return True
-
-
-def _on_disk(piece: TailBatch, absent: IdSet) -> tuple[Buffer, int]:
-    """The body the journal gets: without the rows that live in memory only."""
-    ids = IdSet([Span(piece.first, piece.end)])
-    ids.remove_all(absent)
-    if len(ids) == piece.end - piece.first:
-        return piece.body, len(ids)
-    return (piece.body_of(ids), len(ids)) if ids else (b"", 0)
 
 
 def _has_room(came: Body, stored: Body) -> bool:

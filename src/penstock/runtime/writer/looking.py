@@ -30,12 +30,17 @@ from penstock.runtime.delivery.selection import BESIDE_ABOVE
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.asked import asked_of
-from penstock.runtime.writer.requests import PublishBatches, RunAction, RunCommand, ShardRequest
+from penstock.runtime.writer.looking_ahead import LookedAhead, NeedsLook, look_cost
+from penstock.runtime.writer.requests import (
+    GrantRoom,
+    PublishBatches,
+    RunAction,
+    RunCommand,
+    ShardRequest,
+)
 from penstock.runtime.writer.schedules import COLUMN
 from penstock.tasks import start_task
 
-LOOK_BYTES: Final = 16 << 10
-"""Work of applying a comparison to a batch, in bytes to read, besides the batch's own bytes."""
 SLICE_BYTES: Final = 64 << 20
 """Bytes to read, times the selectors' work, in one slice: about a tenth of a second."""
 PART_BYTES: Final = 1 << 20
@@ -79,6 +84,11 @@ class Looking:
         self._task: asyncio.Task[None] | None = None
         self._spent = 0
         self._is_over = False
+        self.ahead = LookedAhead()
+        """What is known of events that move, and of states."""
+        self._stopped: dict[int, int] = {}
+        """The position of the first work that waits for these, by channel: nothing that is asked
+        of the channel overtakes it."""
         self.slices = 0
         """Number of slices so far."""
 
@@ -125,6 +135,8 @@ class Looking:
 
     def holds(self, work: ShardRequest) -> bool:
         """Whether it waits here from now on."""
+        if self._stopped and self._is_stopped(work):
+            return True
         try:
             offered = work.offered
             if not (self._held or any(self._may_ask(number) for number, _ in offered)):
@@ -138,15 +150,43 @@ class Looking:
         if not (is_behind or is_much):
             self._spent += cost
             return False
-        held = _WaitingPublish(
-            order, work, frozenset(number for number, _ in offered), self._slices(missing)
-        )
+        self._hold(work, frozenset(number for number, _ in offered), self._slices(missing))
+        return True
+
+    def waits_for(self, work: ShardRequest, look: NeedsLook) -> None:
+        """Hold work that was not done, until what it needs is known; whatever else is asked of the
+        channel waits behind it."""
+        numbers = frozenset((look.number, *_channels_of(work)))
+        order = self._order_of(work)
+        for number in numbers:
+            self._stopped[number] = min(order, self._stopped.get(number, order))
+        self._hold(work, numbers, self._slices_ahead(look))
+
+    def sweeps_after(self, look: NeedsLook) -> None:
+        """Look at due events, and let them move then; nobody waits behind them."""
+        number = look.number
+        work = RunAction(lambda group: group.sweep(number), sweeps=(number,))
+        self._hold(work, frozenset(), self._slices_ahead(look))
+
+    def _hold(
+        self, work: ShardRequest, numbers: frozenset[int], slices: Iterator[Callable[[], None]]
+    ) -> None:
+        order = self._order_of(work)
+        held = _WaitingPublish(order, work, numbers, slices)
         insort(self._held, held)
         for number in held.numbers:
             self._first[number] = min(order, self._first.get(number, order))
         self._turns.append(held)
         if self._task is None:
             self._task = start_task(self._look())
+
+    def _is_stopped(self, work: ShardRequest) -> bool:
+        """Whether it waits behind work that needs to know more of the events of its channel."""
+        numbers = _channels_of(work)
+        order = self._order_of(work)
+        if not any(self._stopped.get(number, order) < order for number in numbers):
+            return False
+        self._hold(work, frozenset(numbers), iter(()))
         return True
 
     def decided(self, work: ShardRequest) -> None:
@@ -176,6 +216,7 @@ class Looking:
         left = [held.work for held in self._held] + self.ready
         self._held, self.ready = [], []
         self._first.clear()
+        self._stopped.clear()
         self._turns.clear()
         return left
 
@@ -197,7 +238,7 @@ class Looking:
                 left = {key: work for key, work in asked.items() if key not in body.looked}
                 if left:
                     found.append((body, left))
-                    cost += sum(left.values()) * (body.weight + LOOK_BYTES)
+                    cost += look_cost(left, body.rows, body.weight)
         return found, cost
 
     def _slices(
@@ -208,6 +249,12 @@ class Looking:
                 yield from _looks(body, asked, self._check)
             finally:  # a failure occurs again where somebody is told of it
                 body.looked |= asked.keys()
+
+    def _slices_ahead(self, look: NeedsLook) -> Iterator[Callable[[], None]]:
+        try:
+            yield from self._slices(look.looks)
+        finally:
+            look.keep()
 
     def _check(self) -> None:
         if self._is_over:
@@ -243,16 +290,28 @@ class Looking:
         unseen = {id(held) for held in self._turns}
         kept: list[_WaitingPublish] = []
         self._first.clear()
+        stopped, self._stopped = self._stopped, {}
         for held in self._held:
             if id(held) in unseen or any(number in self._first for number in held.numbers):
                 kept.append(held)
                 for number in held.numbers:
                     self._first.setdefault(number, held.order)
+                    if stopped.get(number, held.order + 1) <= held.order:
+                        self._stopped.setdefault(number, held.order)
             else:
                 self.ready.append(held.work)
         self._held = kept
         if self.ready:
             self._on_ready()
+
+
+def _channels_of(work: ShardRequest) -> Sequence[int]:
+    """The channels that a piece of work is known to be for."""
+    if isinstance(work, RunCommand | GrantRoom):
+        return (work.number,)
+    if isinstance(work, RunAction):
+        return work.sweeps or ()
+    return [number for number, _ in work.offered]
 
 
 def _looks(body: Body, asked: Mapping[Asked, int], check: Check) -> Iterator[Callable[[], None]]:
@@ -263,12 +322,13 @@ def _looks(body: Body, asked: Mapping[Asked, int], check: Check) -> Iterator[Cal
     for first in range(0, batch.num_rows, rows):
         part, frames = batch.slice(first, rows), _Frames(PredicateOutcomes(), check)
         parts.append(frames.outcomes)
-        size = body.weight * part.num_rows // batch.num_rows + LOOK_BYTES
+        rows_here = part.num_rows
+        size = body.weight * rows_here // batch.num_rows
         keys: list[Asked] = []
         cost = 0
         for key, work in asked.items():
             keys.append(key)
-            cost += work * size
+            cost += look_cost({key: work}, rows_here, size)
             if cost >= SLICE_BYTES:
                 yield partial(frames.look, part, keys)
                 keys, cost = [], 0

@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from penstock.columns.schema.property_names import NAMES_MAX
 from penstock.core.channel.channel_type import Home
-from penstock.core.vocabulary.messages import Digest
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.messages import Appended, Digest
 from penstock.core.vocabulary.ports import Buffer, Pages, PageSlot
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.store.tail_batch import Meter, TailBatch
@@ -86,3 +87,36 @@ class Placing:
 def room_for(body: Body) -> int:
     """Bytes a body may take, with what the channel may add to its events (SEM S)."""
     return len(body.buffer) + _STAMPS_BYTES * body.rows + _HEADER_BYTES
+
+
+class PublishHome:
+    """Where the events of a publish are kept if they do not all go the same way."""
+
+    def __init__(self, placing: Placing, home: Home, fact: Appended) -> None:
+        self._placing = placing
+        self._home = home
+        fleeting = (*fact.volatile, *fact.passing)
+        self._fleeting = IdSet(fleeting) if fleeting else None
+        self._dropped = IdSet(fact.dropped) if fact.dropped else None
+
+    def keeps(self, piece: TailBatch) -> bool:
+        """Note where a batch is kept; gives whether anybody waits for some of its events."""
+        span = Span(piece.first, piece.end)
+        if self._dropped is not None and self._dropped.count(span) == span.size:
+            return False
+        home = self._home
+        if self._fleeting is not None and self._fleeting.within(span):
+            home = home if home == "off_heap" else "heap"
+        if home == "off_heap":
+            piece.moved_outside(self._placing.outside(piece.body))
+        piece.home = home
+        return True
+
+
+def on_disk(piece: TailBatch, absent: IdSet) -> tuple[Buffer, int]:
+    """The body the journal gets: without the rows that live in memory only."""
+    ids = IdSet([Span(piece.first, piece.end)])
+    ids.remove_all(absent)
+    if len(ids) == piece.end - piece.first:
+        return piece.body, len(ids)
+    return (piece.body_of(ids), len(ids)) if ids else (b"", 0)

@@ -30,6 +30,7 @@ from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.writer.asked import asked_of
 from penstock.runtime.writer.dead_events import by_publisher, runs
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.looking_ahead import needs_look
 from penstock.runtime.writer.removals import free_of
 from penstock.runtime.writer.room_forecast import bytes_of_redrive, side_effect_bytes
 from penstock.runtime.writer.selector_scan import Matching
@@ -179,7 +180,13 @@ class _Step:
 
     def _publish(self, group: Group, by_target: dict[int, Wanted], gone: IdSet) -> bool:
         """Whether there was room for it."""
-        run_by = {target: list(runs(parts, restored)) for target, parts in by_target.items()}
+        known = partial(group.looked_ahead.known_of, self.number)
+        for target, parts in by_target.items():
+            asked = asked_of(group.state, target)
+            look = needs_look(group, self.number, [batch for _, batch in parts], asked)
+            if look is not None:
+                raise look
+        run_by = {target: list(runs(parts, restored, known)) for target, parts in by_target.items()}
         all_of = {
             target: [body for _, bodies in parts for body in bodies]
             for target, parts in run_by.items()
@@ -206,6 +213,7 @@ class _Step:
                     publisher=publisher,
                 )
         group.do(self.number, RemoveRedriven(gone.spans))
+        group.looked_ahead.moved(self.number, gone)
         return True
 
     def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:

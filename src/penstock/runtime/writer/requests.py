@@ -174,6 +174,18 @@ def size_of(work: ShardRequest) -> int:
     return sum(len(body.buffer) for _, bodies in work.offered for body in bodies)
 
 
+def sizes_of(waiting: Sequence[ShardRequest]) -> int:
+    """Bytes of events that requests bring, or the room they may need, together."""
+    size = 0
+    for work in waiting:
+        if isinstance(work, PublishBatches):  # the usual case, and few of these write much besides
+            for body in work.bodies:
+                size += len(body.buffer)
+        else:
+            size += size_of(work)
+    return size
+
+
 def split_at(
     waiting: list[ShardRequest], limit: int
 ) -> tuple[list[ShardRequest], list[ShardRequest]]:

@@ -13,7 +13,7 @@ from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.runtime.access.askers import Asker, asker
-from penstock.runtime.delivery.selection import BESIDE_ABOVE, Choosing, matching_ids
+from penstock.runtime.delivery.selection import BESIDE_ABOVE, Choosing, cost_of, matching_ids
 from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.open_files import OpenFiles
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
@@ -137,7 +137,8 @@ class Matching:
         if not left:
             return False
         size = max(1.0, group.channel(number).state.event_bytes)
-        return len(left) * size * self._selector.work > BESIDE_ABOVE
+        count = len(left)
+        return cost_of(self._selector, count, int(count * size)) > BESIDE_ABOVE
 
     def _read(self, group: Group, number: int, ids: IdSet) -> _ScanStep:
         """The first few of ``ids``, which stay as they are."""

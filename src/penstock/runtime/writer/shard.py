@@ -29,6 +29,7 @@ from penstock.runtime.store.records import encode_block
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.looking import Looking
+from penstock.runtime.writer.looking_ahead import NeedsLook
 from penstock.runtime.writer.persisting import bytes_to_secure
 from penstock.runtime.writer.placement import MemoryLimits, Placing, room_for
 from penstock.runtime.writer.requests import (
@@ -38,6 +39,7 @@ from penstock.runtime.writer.requests import (
     RunCommand,
     ShardRequest,
     size_of,
+    sizes_of,
     split_at,
 )
 from penstock.runtime.writer.room_forecast import (
@@ -277,6 +279,7 @@ class Shard:
         group = Group(self.state, self._clock.now_us(), self._limits, self.placing)
         group.has_room = self._has_room
         group.may_move = self._resting is None
+        group.looked_ahead = self.looking.ahead
         group.touched |= self._woken
         self._woken = {}
         self._dispatch.choosers.spent = 0
@@ -284,6 +287,8 @@ class Shard:
         if self.state.to_open:
             await self._open_files()
         group.sweep_touched()
+        for look in group.looks:
+            self.looking.sweeps_after(look)
         has_moved = False
         early = group.offers_early() if group.asked and self._dispatch.lease.holds() else ()
         for number, below in early:
@@ -339,10 +344,16 @@ class Shard:
             if may_ask_more and self.looking.holds(work):
                 self._serving = [each for each in self._serving if each is not work]
             else:
-                answers.append((work.reply, *_outcome(work, group)))
-                if self.looking.order:
-                    self.looking.decided(work)
-                may_ask_more |= isinstance(work, RunAction)
+                try:
+                    answers.append((work.reply, *_outcome(work, group)))
+                except NeedsLook as look:
+                    self.looking.waits_for(work, look)
+                    self._serving = [each for each in self._serving if each is not work]
+                    may_ask_more = True
+                else:
+                    if self.looking.order:
+                        self.looking.decided(work)
+                    may_ask_more |= isinstance(work, RunAction)
             if i == len(waiting):
                 break
             if group.is_full(i, self._clock.now_us()) or self.state.to_open:
@@ -381,13 +392,13 @@ class Shard:
             return await self._room_made(waiting)
 
     async def _room_made(self, waiting: list[ShardRequest]) -> list[ShardRequest]:
-        size = _sizes(waiting)
+        size = sizes_of(waiting)
         if size > GROUP_BYTES_MAX and len(waiting) > 1:
             waiting, rest = split_at(waiting, GROUP_BYTES_MAX)
             self._waiting = rest + self._waiting
             self._serving = waiting
             self._rouse()
-            size = _sizes(waiting)
+            size = sizes_of(waiting)
         self._has_room = True
         try:
             size += 4_096 * (1 + len(waiting))
@@ -529,6 +540,8 @@ class Shard:
                 await self._relay(number, channel)
             if channel.state.overdue and self._resting is not None:
                 self._held_back[number] = None
+            elif channel.state.overdue and number in self.looking.ahead.sweeping:
+                continue  # it is swept once its events have been looked at
             elif channel.has_offers and (self._has_room or not channel.state.overdue):
                 self.wake(number)  # otherwise the next sweep does
 
@@ -565,6 +578,8 @@ def _outcome(work: ShardRequest, group: Group) -> tuple[Any, BaseException | Non
         return work.run(group), None
     except PenstockError as refusal:
         return None, refusal
+    except NeedsLook:
+        raise
     except Exception as failure:
         if group.is_half_done:
             raise
@@ -585,14 +600,3 @@ def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> Non
             reply(None, failure)
         except Exception:  # noqa: BLE001
             _log.exception("answer.failed")
-
-
-def _sizes(waiting: Sequence[ShardRequest]) -> int:
-    size = 0
-    for work in waiting:
-        if isinstance(work, PublishBatches):  # the usual case, and few of these write much besides
-            for body in work.bodies:
-                size += len(body.buffer)
-        else:
-            size += size_of(work)
-    return size
