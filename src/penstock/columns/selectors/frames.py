@@ -64,7 +64,7 @@ class RowFrame(Protocol):
         ...
 
     def stamped(self, predicate: str, holds: Callable[[RowFrame], Column]) -> Column:
-        """The same for a predicate that depends on what the realm adds to events."""
+        """The outcome of a predicate that also depends on what the realm adds to events."""
         ...
 
 

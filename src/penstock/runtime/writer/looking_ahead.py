@@ -49,7 +49,7 @@ class NeedsLook(Exception):
         self.keep = keep
 
 
-class _Part(Struct):
+class _LookedEvents(Struct):
     """Some stored events, and what is known of them."""
 
     ids: Int64s
@@ -60,7 +60,7 @@ class LookedAhead:
     """What was found out about events before the turn that needs it."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, list[_Part]] = {}
+        self._parts: dict[int, list[_LookedEvents]] = {}
         self._states: dict[int, Sequence[Body]] = {}
         self.sweeping: set[int] = set()
         """Channels whose due events are being looked at."""
@@ -94,7 +94,7 @@ class LookedAhead:
     def keep(self, number: int, bodies: Sequence[Body]) -> None:
         """Keep what is known of stored events of a channel."""
         parts = self._parts.setdefault(number, [])
-        parts += [_Part(ids_of(body.batch), body) for body in bodies]
+        parts += [_LookedEvents(ids_of(body.batch), body) for body in bodies]
         del parts[: -max(PARTS_MAX, len(bodies))]
         self.sweeping.discard(number)
 
