@@ -578,10 +578,8 @@ def _outcome(work: ShardRequest, group: Group) -> tuple[Any, BaseException | Non
         return work.run(group), None
     except PenstockError as refusal:
         return None, refusal
-    except NeedsLook:
-        raise
     except Exception as failure:
-        if group.is_half_done:
+        if group.is_half_done or isinstance(failure, NeedsLook):
             raise
         if work.reply is None:  # otherwise the callee logs it
             _log.exception("work.failed", work=type(work).__name__)
