@@ -38,6 +38,7 @@ from penstock.frontends.amqp.addresses import (
     wanted_kind,
 )
 from penstock.frontends.amqp.consumers import Consumer, Manner
+from penstock.frontends.amqp.kept import kept
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.link_terms import (
     ReceiverTerms,
@@ -61,7 +62,7 @@ class Attached:
     """A link of a connection, with what it does in the realm."""
 
     def __init__(self, link: Link) -> None:
-        self.link = link
+        self.link = kept(link)
         self.takes_events = bool(link.is_sender and not is_lookup(link))
         """Whether events go out by it: its peer subscribes to something, or reads a queue."""
         self.is_closed = False

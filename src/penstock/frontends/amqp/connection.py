@@ -31,6 +31,7 @@ from penstock.frontends.amqp.conditions import (
 from penstock.frontends.amqp.engine import FRAME_BYTES_MAX, AmqpEngine
 from penstock.frontends.amqp.fault_barrier import FaultBarrier
 from penstock.frontends.amqp.gate import Gate
+from penstock.frontends.amqp.kept import kept
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.links import Links
 from penstock.frontends.amqp.open_frame import (
@@ -317,13 +318,13 @@ class AmqpConnection(asyncio.Protocol):
             self._open()
         elif kind == Event.SESSION_REMOTE_OPEN:
             event.session.open()
-            self._gate.began(event.session)
+            self._gate.began(kept(event.session))
         elif kind == Event.LINK_REMOTE_OPEN:
             self.links.attach(event.link)
         elif kind in (Event.LINK_REMOTE_CLOSE, Event.LINK_REMOTE_DETACH):
             self.links.detach(event.link, closed=kind == Event.LINK_REMOTE_CLOSE)
         elif kind == Event.SESSION_REMOTE_CLOSE:
-            self.spawn(self.links.end_session(event.session))
+            self.spawn(self.links.end_session(kept(event.session)))
         elif kind == Event.CONNECTION_REMOTE_CLOSE:
             self.spawn(self._end_connection())
         elif kind == Event.TRANSPORT_ERROR:

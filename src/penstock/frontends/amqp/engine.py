@@ -17,7 +17,6 @@ import structlog
 from cproton_ffi import ffi
 from cproton_ffi import lib as pn
 from proton import (
-    Collector,
     Condition,
     Connection,
     Delivery,
@@ -33,6 +32,7 @@ from proton import (
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.frontends.amqp.conditions import no_text
 from penstock.frontends.amqp.flows import Flows, key_of
+from penstock.frontends.amqp.kept import give_back_with, kept
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
 from penstock.frontends.amqp.outcomes import (
     ACCEPTED,
@@ -108,18 +108,18 @@ class AmqpEngine:
         self._peer = peer
         self._parts_bytes_max = parts_bytes_max
         self._parts_bytes = 0
-        self.connection = Connection()
-        self._transport = Transport(Transport.SERVER)
-        self._collector = Collector()
-        self.connection.collect(self._collector)
+        self.connection = kept(Connection())
+        self._transport = kept(Transport(Transport.SERVER))
+        self._tp: Pointer = self._transport._impl
+        self._events: Pointer = pn.pn_collector()
+        give_back_with(self, self._events, pn.pn_collector_free)
+        pn.pn_connection_collect(self.connection._impl, self._events)
         self._transport.idle_timeout = self._idle_timeout_s = idle_timeout_s
         self._excused_until_s = 0.0
         self._transport.max_frame_size = FRAME_BYTES_MAX
         self._transport.channel_max = SESSIONS_MAX - 1  # the highest channel number
         self._transport.tracer = _say
         self._transport.bind(self.connection)
-        self._tp: Pointer = self._transport._impl
-        self._events: Pointer = self._collector._impl
         self._incoming: dict[int, IncomingLink] = {}
         self._outgoing: dict[int, OutgoingLink] = {}
         self._flows = Flows(self._incoming, self._outgoing, FRAME_BYTES_MAX)
@@ -236,8 +236,7 @@ class AmqpEngine:
     @property
     def is_closed(self) -> bool:
         """Whether no more bytes will come or go."""
-        closed: bool = self._transport.closed or pn.pn_transport_pending(self._tp) < 0
-        return closed
+        return bool(pn.pn_transport_closed(self._tp)) or pn.pn_transport_pending(self._tp) < 0
 
     @property
     def is_closed_by_peer(self) -> bool:
@@ -311,7 +310,7 @@ class AmqpEngine:
             self._flows.begun(pn.pn_event_session(event))
         elif kind == _ATTACH:
             self._flows.forget(pn.pn_event_link(event))
-        self._peer.happened(self._collector.peek())
+        self._peer.happened(Event.wrap(event))
 
     def _tell_touched(self) -> None:
         while self._touched:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cproton_ffi import lib as pn
 from proton import Link
 
+from penstock.frontends.amqp.kept import kept
 from penstock.frontends.amqp.outcomes import Outcome, Pointer
 
 
@@ -12,7 +13,7 @@ class IncomingLink:
     """A link by which messages come."""
 
     def __init__(self, link: Link, *, credit: int, message_bytes_max: int) -> None:
-        self.link = link
+        self.link = kept(link)
         self.pointer: Pointer = link._impl
         self.credit_max = credit
         self.message_bytes_max = message_bytes_max
@@ -37,7 +38,7 @@ class OutgoingLink:
     """A link by which messages go out."""
 
     def __init__(self, link: Link, *, settled: bool) -> None:
-        self.link = link
+        self.link = kept(link)
         self.pointer: Pointer = link._impl
         self.settled = settled
         """Whether events are sent settled."""

@@ -257,7 +257,7 @@ class Links:
     def _find(self, session: Session, name: str, *, is_sender: bool) -> Attached | None:
         for attached in self._links.values():
             link = attached.link
-            if link.name == name and link.is_receiver == is_sender and link.session == session:
+            if link.name == name and link.is_receiver == is_sender and session == link.session:
                 return attached
         return None
 
@@ -289,7 +289,7 @@ class Links:
 
     async def _end_links_of(self, session: Session) -> None:
         for attached in list(self._links.values()):
-            if attached.link.session == session:
+            if session == attached.link.session:
                 attached.is_closed = True
                 await self._ended(attached, closed=False)
                 if self._pop(attached):
@@ -302,7 +302,7 @@ class Links:
         await self._end_links_of(session)
         ends = []
         for key, attached in list(self._over.items()):
-            if attached.link.session == session:
+            if session == attached.link.session:
                 del self._over[key]
                 end = attached.incoming or attached.outgoing
                 if end is not None:

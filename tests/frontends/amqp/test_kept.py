@@ -1,0 +1,219 @@
+"""Objects of Proton's are given back on the loop's thread: nothing of them is ever left for the
+cyclic garbage collector, which runs in any thread."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import proton
+import pytest
+from proton._wrapper import Wrapper
+
+import penstock
+from penstock.client.sync.sync import Session
+from penstock.frontends.amqp.kept import give_back_with, kept
+from penstock.wire.amqp.types import UInt
+from tests.frontends.amqp.dialogue import attach_sender, talk
+from tests.frontends.amqp.frames import (
+    DETACH,
+    DISPOSITION,
+    END,
+    message,
+    receiver,
+    said,
+    terminus,
+    transfer,
+)
+from tests.frontends.amqp.peers import Peer
+from tests.frontends.amqp.test_leaks import DECLARATION, DECLARED, ENDS, HALF_SENT, KEPT, LINKS
+from tests.frontends.amqp.test_standard_ends import (
+    BROKEN,
+    coordinator,
+    declare,
+    discharge,
+    granted,
+    in_transaction,
+)
+from tests.loops import on_a_loop
+
+REJECTED, DECLARED_STATE = 0x25, 0x33
+LOOKS_MAX = 2_000
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nothing is collected, and what was there before is not looked at."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+def wrappers() -> list[str]:
+    kinds = (Wrapper, proton.Collector, proton.Event)
+    return [type(each).__name__ for each in gc.get_objects() if issubclass(type(each), kinds)]
+
+
+def check_none(session: Session) -> None:
+    """Each look is a request to the realm, whose loop goes on meanwhile."""
+    for _ in range(LOOKS_MAX):
+        if not wrappers():
+            return
+        session.queues.list()
+    assert wrappers() == []
+
+
+@pytest.fixture
+def url(realm: penstock.Realm, session: Session) -> str:
+    session.queues.create("work").push(b"held")
+    session.channels.create("news", engine="jms")
+    return realm.listen_amqp()
+
+
+def attached(url: str) -> Peer:
+    """A peer with links of every kind, half a message and a transaction."""
+    peer = Peer(url)
+    peer.say(LINKS)
+    peer.hear(b"held")
+    peer.hear(b"sends")
+    peer.say(HALF_SENT + DECLARATION)
+    peer.hear(DECLARED)
+    return peer
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_connection_that_ends_leaves_none(
+    url: str, session: Session, uncollected: None, end: bytes
+) -> None:
+    peer = attached(url)
+    if end:
+        peer.say(end)
+        peer.hear_all()
+    peer.hang_up()
+
+    check_none(session)
+
+
+def test_links_and_sessions_that_end_on_a_connection_leave_none(
+    url: str, session: Session, uncollected: None
+) -> None:
+    peer = attached(url)
+    for handle in range(6):
+        peer.say(said(DETACH, UInt(handle), True))
+        peer.next(DETACH)
+    peer.say(said(END))
+    peer.next(END)
+
+    check_none(session)
+    peer.hang_up()
+
+
+def test_links_that_are_refused_leave_none(
+    realm: penstock.Realm, session: Session, uncollected: None
+) -> None:
+    """What the writer refuses them with is in a cycle with the frames it was raised through."""
+    session.channels.create("news", engine="jms")
+    wrong_kind = terminus(0x28, "news", capability="queue")
+    with talk(realm) as told:
+        told.say(receiver("kept", 0, KEPT), receiver("kept|2", 1, KEPT))
+        told.say(receiver("wrong", 2, wrong_kind))
+        refused = [told.hear(DETACH).condition for _ in range(2)]
+
+        assert sorted(refused) == ["amqp:not-found", "amqp:resource-locked"]
+        check_none(session)
+
+
+def test_messages_and_transactions_that_are_refused_leave_none(
+    realm: penstock.Realm, session: Session, uncollected: None
+) -> None:
+    session.queues.create("work")
+    with talk(realm) as told:
+        told.say(attach_sender("s", 0), coordinator(1))
+        granted(told)
+        granted(told)
+        told.say(transfer(0, 0, BROKEN), transfer(1, 1, declare()))
+        answers = [told.hear(DISPOSITION).values[4] for _ in range(2)]
+        assert sorted(each.descriptor for each in answers) == [REJECTED, DECLARED_STATE]
+        (txn,) = next(each.value for each in answers if each.descriptor == DECLARED_STATE)
+        told.say(transfer(0, 2, message(), state=in_transaction(txn)))
+        told.hear(DISPOSITION)
+        told.say(transfer(1, 3, discharge(b"another")))
+        assert told.hear(DISPOSITION).values[4].descriptor == REJECTED
+
+        check_none(session)
+
+
+@on_a_loop
+async def test_they_are_given_back_on_the_loop_whoever_frees_their_owner() -> None:
+    class Owner:
+        itself: Owner
+
+    threads: list[int] = []
+    owner = Owner()
+    owner.itself = owner
+    give_back_with(owner, b"", lambda _: threads.append(threading.get_ident()))
+    del owner
+
+    await asyncio.to_thread(gc.collect)
+
+    assert threads == [threading.get_ident()]
+
+
+def test_without_a_loop_they_are_given_back_at_once() -> None:
+    class Owner:
+        pass
+
+    released: list[object] = []
+
+    async def live() -> Owner:
+        owner = Owner()
+        give_back_with(owner, b"a loop that is closed", released.append)
+        return owner
+
+    owner = asyncio.run(live())
+    del owner
+    owner = Owner()
+    give_back_with(owner, b"none", released.append)
+    del owner
+
+    assert released == [b"a loop that is closed", b"none"]
+
+
+def test_what_a_loop_that_has_ended_still_has_is_given_back_with_it() -> None:
+    class Owner:
+        pass
+
+    released: list[object] = []
+
+    async def live() -> None:
+        owner = Owner()
+        give_back_with(owner, b"", released.append)
+        loop: Any = asyncio.get_running_loop()
+        loop.has = owner
+
+    asyncio.run(live())
+    gc.collect()
+
+    assert released == [b""]
+
+
+def test_what_is_kept_is_used_as_the_object_itself() -> None:
+    connection = proton.Connection()
+    held = kept(connection)
+    held.container = "mine"
+    held.hostname = "there"
+
+    assert kept(held) is held
+    assert (connection.container, held.container) == ("mine", "mine")
+    assert held == connection
+    assert held == kept(connection)
+    assert held != kept(proton.Connection())
+    assert hash(held) == hash(connection)
+    del connection
+    assert held.hostname == "there"
