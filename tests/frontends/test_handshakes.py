@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
+from penstock.client.connection import connection
 from penstock.core.vocabulary.errors import CannotConnect
 from penstock.frontends.http.server import HttpServer
 from penstock.frontends.native.listener import TOLD_MAX
@@ -27,8 +28,9 @@ from tests.loops import on_a_loop
 
 HALF = b"\x16\x03\x01\x02\x00\x01"
 """A handshake that has begun."""
-PATIENT_S = 60.0
-"""Whoever is hung up on in these tests, it is not for taking too long."""
+PATIENT_S = 3_600.0
+"""Whoever is hung up on in these tests, it is not for taking too long; nor does anybody else give
+up, however busy the machine is."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,12 @@ def realm(folder: Path, authority: Authority, settings: dict[str, Any]) -> Itera
         **settings,
     ) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def patient_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handshake beside seventy others is not over in the few seconds it usually has."""
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", PATIENT_S)
 
 
 @pytest.fixture
