@@ -6,7 +6,6 @@ until SIGTERM, or until one of them cannot go on; then its status is 1 and says 
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 import traceback
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from tests.faults.consuming import Consumer
 from tests.faults.names import TARGETS
+from tests.faults.processes import listen_to
 from tests.faults.publishing import Publisher
 
 
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
                 failures.append(f"{role}: {traceback.format_exc()}")
             stop.set()
 
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    listen_to(stop.set)
     threads = [threading.Thread(target=play, args=(role,), name=role) for role in roles]
     for thread in threads:
         thread.start()

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -162,4 +162,16 @@ def _started(
         text=True,
         env=environment(),
         cwd=ROOT,
+        preexec_fn=_hold_signals,
     )
+
+
+def _hold_signals() -> None:
+    """Who is asked to end while he starts is told once he can listen: see :func:`listen_to`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+
+
+def listen_to(end: Callable[[], object]) -> None:
+    """Have ``end`` called on SIGTERM, also where it came before this process had begun."""
+    signal.signal(signal.SIGTERM, lambda *_: end())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import penstock
+from tests.faults.processes import Clients
 from tests.faults.report import as_json, table
 from tests.faults.run import Given, play
 
@@ -32,3 +34,12 @@ def test_real_faults_lose_nothing_acknowledged_and_double_nothing(tmp_path: Path
     assert sum(row.lost for row in loop.publishers) == 0
     assert "everything held" in told
     assert b'"violations": []' in as_json([loop])
+
+
+def test_clients_that_are_asked_to_end_while_they_start_end_in_order(tmp_path: Path) -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        session.channels.create("log")
+        clients = Clients(realm.listen(), tmp_path, ("single",))
+        clients.ask_to_end()
+
+        assert clients.wait() == ""
