@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from penstock.bootstrap import rules
+from penstock.core.ids.ids import Span
 from penstock.core.realm.directory import ChannelDeleted, Directory, PublishingPauseSet
 from penstock.core.vocabulary.errors import (
     IllegalState,
@@ -15,7 +18,7 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.messages import Definition, Digest, Storage
 
 
 def directory(*names: str) -> Directory:
@@ -193,6 +196,95 @@ def test_only_stores_that_remember_their_ids_may_be_cluster_wide(kind: str) -> N
             create(found, "a", type=type_, kind=kind, cluster_wide=True)
 
     assert not Definition().cluster_wide, "the API says so itself, or it is not"
+
+
+def in_a_cluster() -> Directory:
+    return Directory(replace(rules(), is_cluster=True))
+
+
+@pytest.mark.spec("C5", "N5")
+def test_a_store_of_a_cluster_is_cluster_wide_where_its_type_allows_unless_it_is_said() -> None:
+    for type_, kind in rules().types.items():
+        found = in_a_cluster()
+        create(found, "not/given", type=type_)
+        state = found.channels[1].state
+        assert state.definition.cluster_wide is kind.clusterable
+        assert state.type.name == type_
+        if not kind.clusterable:
+            assert state.type is kind
+            with pytest.raises(InvalidArgument, match=f"a {type_} channel cannot be cluster-wide"):
+                create(found, "given", type=type_, cluster_wide=True)
+            continue
+        digest = Digest(count=3, size=9, largest=3, volatile=(Span(0, 3),))
+        assert (state.type.home, state.type.survives_restart) == ("journal", True)
+        assert state.type.volatile(digest) == (), "all events are kept, whatever the type"
+        assert state.type.event_ttl_counts == kind.event_ttl_counts
+        create(found, "given", type=type_, cluster_wide=True)
+        assert found.channels[2].state.definition.cluster_wide is True
+
+
+@pytest.mark.spec("C5")
+@pytest.mark.parametrize("type_", ["reliable", "off_heap", "mixed", "persistent"])
+def test_a_store_of_a_cluster_that_is_not_cluster_wide_is_as_on_one_node(type_: str) -> None:
+    found = in_a_cluster()
+    create(found, "local", type=type_, cluster_wide=False)
+
+    assert found.channels[1].state.definition.cluster_wide is False
+    assert found.channels[1].state.type is rules().types[type_]
+
+
+def test_pages_are_no_place_for_a_store_of_one_node_of_a_cluster() -> None:
+    with pytest.raises(InvalidArgument, match="leave cluster_wide out"):
+        create(in_a_cluster(), "a", type="paged", cluster_wide=False)
+
+
+@pytest.mark.parametrize("given", [None, False, True])
+def test_on_a_single_realm_it_changes_nothing_and_is_stored_as_it_was(given: bool | None) -> None:
+    found = directory()
+    create(found, "a", type="reliable", cluster_wide=given)
+
+    assert found.channels[1].state.type is rules().types["reliable"]
+    stored = msgspec.msgpack.encode(found.channels[1].state.definition)
+    before = {"type": "reliable"} | ({"cluster_wide": True} if given else {})
+    assert stored == msgspec.msgpack.encode(before)
+
+
+def test_a_store_of_a_cluster_stays_where_it_is_when_it_is_edited() -> None:
+    found = in_a_cluster()
+    create(found, "wide", type="reliable")
+    create(found, "local", type="reliable", cluster_wide=False)
+
+    assert found.checked("wide", Definition(type="reliable", ttl=5)).cluster_wide is True
+    assert found.checked("local", Definition(type="reliable", ttl=5)).cluster_wide is False
+    with pytest.raises(InvalidArgument, match="wide is cluster-wide, which cannot be edited"):
+        found.checked("wide", Definition(type="reliable", cluster_wide=False))
+    with pytest.raises(InvalidArgument, match="local is not cluster-wide"):
+        found.checked("local", Definition(type="reliable", cluster_wide=True))
+
+
+def test_events_of_a_cluster_wide_store_do_not_end_where_one_node_keeps_them() -> None:
+    found = in_a_cluster()
+    create(found, "local", cluster_wide=False)
+    create(found, "wide")
+
+    with pytest.raises(InvalidArgument, match="dead event store local is not cluster-wide"):
+        create(found, "a", dead_event_store="local")
+    with pytest.raises(InvalidArgument, match="wide is cluster-wide and local is not"):
+        found.decide_join("wide", "local", "", archive=False)
+    create(found, "b", dead_event_store="wide")
+    create(found, "c", dead_event_store="local", cluster_wide=False)
+    found.apply(found.decide_join("local", "wide", "", archive=False))
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_schedule_is_as_cluster_wide_as_its_store(wide: bool) -> None:
+    found = in_a_cluster()
+    create(found, "a", type="reliable", cluster_wide=wide)
+
+    found.apply(found.decide_schedule(1))
+
+    assert found.channels[2].state.definition.cluster_wide is wide
+    assert found.channels[2].state.type.survives_restart is wide
 
 
 @pytest.mark.spec("T7")

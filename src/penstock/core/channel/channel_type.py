@@ -60,4 +60,25 @@ class ChannelType(Protocol):
         ...
 
 
+class ClusterWide:
+    """A channel type in a cluster, where every node may be the next to own a channel: all events
+    lie in the journal and in files, whatever its type. Types that live in memory or in files of one
+    machine promise more than on one node then (SEM N3)."""
+
+    home: Home = "journal"
+    survives_restart = True
+    clusterable = True
+
+    def __init__(self, type: ChannelType) -> None:
+        self.name = type.name
+        self.ids_survive = type.ids_survive
+        self.event_ttl_counts = type.event_ttl_counts
+        self.relays = type.relays
+        self.scheduled_on = type.scheduled_on
+        self.deprecated = type.deprecated
+
+    def volatile(self, digest: Digest) -> Spans:
+        return ()
+
+
 ChannelTypes = Mapping[str, ChannelType]

@@ -283,10 +283,7 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
     if command.order_by:
         _check_order_by(command, kind)
     _check_deliveries(state, command.max_deliveries, kind)
-    if command.cluster_wide and not state.definition.cluster_wide:
-        raise InvalidArgument(
-            f"{state.name} is not cluster-wide, so its durables cannot be cluster-wide"
-        )
+    cluster_wide = _is_cluster_wide(state, command)
     persistent = command.persistent
     start_id, matched = command.start_id, command.matched
     if state.engine.first_id(start_id, state.next_id) != start_id:  # SEM J3
@@ -303,11 +300,22 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
                 matched,
                 persistent,
                 command.max_deliveries,
-                command.cluster_wide,
+                cluster_wide,
                 command.strict_order,
                 command.order_by,
             ),
         )
+    )
+
+
+def _is_cluster_wide(state: ChannelState, command: AddDurable) -> bool:
+    """Whether a durable is to exist on every node; in a cluster it does if its channel does."""
+    if command.cluster_wide and not state.definition.cluster_wide:
+        raise InvalidArgument(
+            f"{state.name} is not cluster-wide, so its durables cannot be cluster-wide"
+        )
+    return command.cluster_wide or (
+        state.rules.is_cluster and state.definition.cluster_wide is True
     )
 
 

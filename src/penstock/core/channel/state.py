@@ -6,7 +6,7 @@ from unicodedata import normalize
 
 from msgspec import Struct
 
-from penstock.core.channel.channel_type import ChannelType, ChannelTypes
+from penstock.core.channel.channel_type import ChannelType, ChannelTypes, ClusterWide
 from penstock.core.channel.engine import Engine, Engines
 from penstock.core.channel.producers import Producers
 from penstock.core.channel.removal_causes import Departures
@@ -42,6 +42,13 @@ class RealmRules(Struct, frozen=True):
     """Most channels and queues together; 0: no limit."""
     durables_max: int = 0
     """Most durables of one channel; 0: no limit. Those there are stay, however many."""
+    is_cluster: bool = False
+    """Whether another node may own the realm's channels next."""
+
+    def type_of(self, definition: Definition) -> ChannelType:
+        """The rules of a channel's type, where it is."""
+        type = self.types[definition.type]
+        return ClusterWide(type) if self.is_cluster and definition.cluster_wide else type
 
 
 class ChannelState:
@@ -78,7 +85,7 @@ class ChannelState:
 
     def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.name = name
-        self.type: ChannelType = rules.types[definition.type]
+        self.type: ChannelType = rules.type_of(definition)
         self.engine: Engine = rules.engines[definition.engine]
         self.rules = rules
         self.define(definition)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from penstock.core.channel.attributes import refuse_without_effect
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.channel.channel_type import ChannelType
 from penstock.core.channel.retention import check_limits
 from penstock.core.channel.state import RealmRules
 from penstock.core.realm.joins import Join, JoinTable
@@ -93,6 +94,7 @@ class Directory:
             event_ttl=True,
             dead_event_store=state.name,
             storage=Storage(sync=state.definition.storage.sync),
+            cluster_wide=state.definition.cluster_wide if self.rules.is_cluster else None,
         )
         return ChannelCreated(self.next_number, SCHEDULE_PREFIX + state.name, definition)
 
@@ -139,6 +141,11 @@ class Directory:
             raise InvalidArgument(
                 f"{other.name} is a channel; the destination of an archive join must be a queue"
             )
+        if self._leads_out(state.definition, other.definition):
+            raise InvalidArgument(
+                f"{state.name} is cluster-wide and {other.name} is not, so what is copied would "
+                f"not be kept as it was; join it to a cluster-wide destination"
+            )
         if self.joins.find(origin, target) is not None:
             raise NameAlreadyBound(f"a join from {state.name} to {other.name} already exists")
         return JoinCreated(Join(origin, target, selector, archive, owner, groups))
@@ -173,14 +180,37 @@ class Directory:
                 f"into; use a type that stores events with engine merge"
             )
         refuse_without_effect(definition, kind, merges=engine.merges)
-        if definition.cluster_wide and not kind.clusterable:
+        definition = replace(definition, cluster_wide=self._is_cluster_wide(name, definition, kind))
+        if not definition.dead_event_store:
+            return definition
+        return replace(definition, dead_event_store=self._dead_event_store(name, definition))
+
+    def _is_cluster_wide(self, name: str, definition: Definition, kind: ChannelType) -> bool | None:
+        """Whether the store ``name`` is to exist on every node (SEM C5, N5); None: there is one
+        realm only, and nobody has said so."""
+        wanted = definition.cluster_wide
+        if wanted and not kind.clusterable:
             raise InvalidArgument(
                 f"a {definition.type} channel cannot be cluster-wide: it does not keep its ids "
                 f"over a restart"
             )
-        if not definition.dead_event_store:
-            return definition
-        return replace(definition, dead_event_store=self._dead_event_store(name, definition))
+        if not self.rules.is_cluster:
+            return wanted or None
+        known = self._numbers.get(name)
+        if known is not None:
+            there = bool(self.channels[known].state.definition.cluster_wide)
+            if wanted is not None and wanted != there:
+                raise InvalidArgument(
+                    f"{name} is {'' if there else 'not '}cluster-wide, which cannot be edited in a "
+                    f"cluster: its events are stored accordingly; make another store and join it"
+                )
+            return there
+        if wanted is False and kind.home == "pages":
+            raise InvalidArgument(
+                f"a {definition.type} channel of a cluster is cluster-wide: its pages would be "
+                f"files of one node, which others do not see; leave cluster_wide out"
+            )
+        return kind.clusterable if wanted is None else wanted
 
     def _refuse_combination(self, definition: Definition) -> None:
         """SEM C4."""
@@ -231,7 +261,17 @@ class Directory:
                     f"the dead event store {at} does not exist{self._near(at)}; create it first"
                 )
             at = self.channels[self._numbers[at]].state.definition.dead_event_store
+        if self._leads_out(definition, self.channels[self._numbers[dead]].state.definition):
+            raise InvalidArgument(
+                f"the dead event store {dead} is not cluster-wide, so it would not keep what "
+                f"{name} does; choose a cluster-wide one"
+            )
         return dead
+
+    def _leads_out(self, source: Definition, destination: Definition) -> bool:
+        """Whether events would leave what every node keeps, for what one of them does."""
+        is_kept, would_be = source.cluster_wide, destination.cluster_wide
+        return self.rules.is_cluster and bool(is_kept) and not would_be
 
     # --- applying ------------------------------------------------------------------------
 

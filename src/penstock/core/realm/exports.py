@@ -197,11 +197,12 @@ def _check_spans(what: str, ids: Ids) -> None:
 def _check_memory(taken: ExportedState, rules: RealmRules) -> None:
     """Refuse events in memory only, if the channel's type does not have these (SEM C1)."""
     name = taken.restored.definition.type
-    kind = rules.types[name]
+    kind = rules.type_of(taken.restored.definition)
     memory, stored = len(IdSet(taken.volatile)), len(id_set(taken.restored.stored))
     if kind.relays and stored:
         raise DamagedExport(f"{stored} events are stored; a {name} channel keeps none")
-    if not kind.survives_restart and memory != stored:
+    keeps_all = kind.survives_restart or taken.restored.definition.cluster_wide
+    if not keeps_all and memory != stored:
         raise DamagedExport(f"{stored - memory} events are not in memory, on a {name} channel")
 
 

@@ -129,9 +129,10 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Keep events that all durables have acknowledged (SEM D6), as the merge engine always does."""
     event_ttl: bool = False
     """Honour an event's own TTL on every type, not on mixed only (SEM T2, extension)."""
-    cluster_wide: bool = False
-    """Is to exist on every node of a cluster (SEM C5, N1). It is kept, and has no effect on a
-    single realm, which is all there is in this version."""
+    cluster_wide: bool | None = None
+    """Exists on every node of a cluster, and keeps all its events whatever its type (SEM C5, N1).
+    None, not given: yes on a cluster where the type allows it, no on a single realm. There it is
+    kept, and has no effect."""
     start_event_id: int = 0
     """Id of the channel's first event (SEM E4)."""
     descriptors: bytes = b""

@@ -174,10 +174,15 @@ ChannelAttributes = _optional(
     "ChannelAttributes",
     frozenset(("kind", "max_deliveries")),
     storage=StorageAttributes,
+    cluster_wide=bool,
 )
 """The attributes of a channel (SEM C3); ``descriptors`` is base64."""
 QueueAttributes = _optional(
-    Definition, "QueueAttributes", frozenset(("kind", "archive")), storage=StorageAttributes
+    Definition,
+    "QueueAttributes",
+    frozenset(("kind", "archive")),
+    storage=StorageAttributes,
+    cluster_wide=bool,
 )
 
 
@@ -242,6 +247,7 @@ DefinitionAnswer = _shown(
     kind=str,
     archive=str,
     keys=dict[str, int],
+    cluster_wide=bool,
     storage=dict[str, Any],
 )
 """``message_types``: types of Protocol Buffers messages; null where they cannot be read."""

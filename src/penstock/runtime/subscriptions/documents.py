@@ -17,6 +17,7 @@ DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
 def channel_document(info: ChannelInfo) -> dict[str, Any]:
     """Everything there is to know, with names; attributes that have their defaults, too."""
     definition = asdict(info.definition)
+    definition["cluster_wide"] = bool(info.definition.cluster_wide)
     definition["message_types"] = types_of(definition.pop("descriptors"))
     return {
         **asdict(info),

@@ -171,7 +171,7 @@ class Imports:
         checked_descriptors(whole.definition.descriptors)
         self._imports.check_room()
         created: ChannelCreated = await self._shard.act(
-            lambda group: group.state.directory.decide_create(name, whole.definition)
+            lambda group: group.state.directory.decide_create(name, _wanted(whole, self._rules))
         )
         now_us = self._clock.now_us()
         # The time makes the name unique; the rest is for people, and may be cut.
@@ -348,16 +348,24 @@ def _whole(under_way: _Import) -> StateFile:
     return under_way.state
 
 
+def _wanted(manifest: Manifest, rules: RealmRules) -> Definition:
+    """What the channel is to be. Events that were in memory only are so here, too, and a channel
+    that has them cannot be cluster-wide."""
+    if rules.is_cluster and any(file.in_memory for file in manifest.files):
+        return replace(manifest.definition, cluster_wide=False)
+    return manifest.definition
+
+
 def _home(definition: Definition, rules: RealmRules) -> Home:
     """The place that keeps events which live in memory only (SEM C6)."""
-    return "off_heap" if rules.types[definition.type].home == "off_heap" else "heap"
+    return "off_heap" if rules.type_of(definition).home == "off_heap" else "heap"
 
 
 def _refuse_beyond(
     limits: MemoryLimits, meter: Meter, under_way: _Import, rules: RealmRules
 ) -> None:
     size = sum(len(each.body) for each in under_way.fleeting)
-    left = limits.left(_home(under_way.manifest.definition, rules), _NOTHING, meter)
+    left = limits.left(_home(_wanted(under_way.manifest, rules), rules), _NOTHING, meter)
     if size > left:
         raise MemoryLimit(
             f"{under_way.name} has {size} bytes of events that live in memory; "
@@ -431,7 +439,8 @@ def _created(
 ) -> ChannelOpened:
     """The channel, with all that is in it: one block."""
     state = group.state
-    created = state.directory.decide_create(under_way.name, under_way.manifest.definition)
+    wanted = _wanted(under_way.manifest, rules)
+    created = state.directory.decide_create(under_way.name, wanted)
     _refuse_beyond(group.limits, state.meter, under_way, rules)
     group.realm_fact(0, created)
     number, definition = created.number, created.definition

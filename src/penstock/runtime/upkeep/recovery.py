@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.columns.events.batch import ids_of
 from penstock.core.channel.state import RealmRules
@@ -66,6 +67,7 @@ async def recover(
 
     Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it.
     """
+    rules = replace(rules, is_cluster=bool(epoch))
     for _ in range(ATTEMPTS_MAX - 1 if epoch else 0):
         try:
             return await _recover(journal, blobs, pages, rules, epoch)
