@@ -17,7 +17,29 @@ LITTLE = b"l"
 def gathered() -> tuple[ReadBatch, list[bytes]]:
     """One, and what it gave on."""
     taken: list[bytes] = []
-    return ReadBatch(taken.append), taken
+    batch = ReadBatch(taken.append, lambda: batch.flush())
+    return batch, taken
+
+
+@simulated
+async def test_what_is_here_can_be_taken_in_pieces() -> None:
+    taken: list[bytes] = []
+    ready: list[None] = []
+    batch = ReadBatch(taken.append, lambda: ready.append(None))
+    batch.add(MUCH)
+    batch.add(MUCH)
+    assert ready == []
+    batch.add(LITTLE)
+    assert ready == [None]
+
+    assert batch.take_some(MANY_BYTES + 1)
+    batch.add(LITTLE)
+    assert batch.take_some(MANY_BYTES - 1)
+    assert not batch.take_some(MANY_BYTES)
+    assert not batch.take_some(MANY_BYTES)
+    assert taken == [MUCH + b"m", MUCH[1:], LITTLE + LITTLE]
+    await pass_time(2 * GATHER_S)
+    assert len(ready) == 2, "it was told of the byte that came meanwhile, and no more"
 
 
 @simulated

@@ -58,6 +58,11 @@ if TYPE_CHECKING:
 
 WRITE_HIGH_WATER: Final = 1 << 20
 """Bytes waiting to be sent above which a connection gets no more events, and is not read."""
+TURN_BYTES: Final = 32 << 10
+"""Bytes that are taken in before others have their turn. Where no other connection was heard
+lately, all that has come is taken in at once, because that costs less."""
+LATELY_S: Final = 0.05
+"""Seconds after which a connection that is quiet counts no more as one that wants its turn."""
 UNSENT_MAX: Final = 8 << 20
 """Most bytes of messages that wait for the peer's window; above, the connection gets no more."""
 TICK_S_MIN: Final = 0.01
@@ -103,11 +108,11 @@ class AmqpConnection(asyncio.Protocol):
         self.sole = Sole()
         self._is_backed_up = False
         self._transport: asyncio.Transport | None = None
-        self._opened_s = self._heard_s = 0.0
+        self._opened_s = self.heard_s = 0.0
         self._in_progress = 0
         self._flush_is_due = False
-        self._reading = ReadThrottle(self._may_read, self._reads_again)
-        self._gathering = ReadBatch(self._take_in)
+        self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_turn)
+        self._gathering = ReadBatch(self._take_in, self._reading.came)
         self._takes_more = True
         self._asker = Asker()
         self._loop = asyncio.get_running_loop()
@@ -119,7 +124,7 @@ class AmqpConnection(asyncio.Protocol):
         transport = cast("asyncio.Transport", transport)
         self._transport = transport
         self._reading.begin(transport)
-        self._opened_s = self._heard_s = self._loop.time()
+        self._opened_s = self.heard_s = self._loop.time()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.host = host_of(transport)
         self.certificate = transport.get_extra_info("peercert")
@@ -128,8 +133,15 @@ class AmqpConnection(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        self._heard_s = self._loop.time()
+        self.heard_s = self._loop.time()
         self._gathering.add(data)
+
+    def _take_turn(self) -> bool:
+        """Take in some of what has come; gives whether there is more of it."""
+        if self.listener.others_heard(self, self._loop.time() - LATELY_S):
+            return self._gathering.take_some(TURN_BYTES)
+        self._gathering.flush()
+        return False
 
     def _take_in(self, data: bytes) -> None:
         with self.containing:
@@ -450,7 +462,7 @@ class AmqpConnection(asyncio.Protocol):
         return self._takes_more and not self.is_congested
 
     def _reads_again(self, now_s: float) -> None:
-        self._heard_s = now_s
+        self.heard_s = now_s
         self.engine.excuse(now_s)
         self.links.refill()
         self.flush_soon()
@@ -544,7 +556,7 @@ class AmqpConnection(asyncio.Protocol):
             user=self.publisher,
             client=f"AMQP 1.0 {self.container}",
             opened_s=self._opened_s,
-            heard_s=self._heard_s,
+            heard_s=self.heard_s,
             subscriptions=self.links.consumers,
             requests=self._in_progress,
             unsent_bytes=0 if transport is None else transport.get_write_buffer_size(),

@@ -208,6 +208,13 @@ class HttpServer:
         self._standstill = Standstill()
         self.is_stopping = asyncio.Event()
         self.realm.on_deposed(self.cut)
+        native.heard_elsewhere.append(self._is_heard_since)
+
+    def _is_heard_since(self, since_s: float) -> bool:
+        return any(
+            isinstance(peer, HttpConnection) and peer.heard_s >= since_s
+            for peer in self.uvicorn.connections
+        )
 
     # --- coming and going ----------------------------------------------------------------
 

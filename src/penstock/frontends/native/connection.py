@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes | memoryview] = []
         self._flush_is_due = False
-        self._opened_s = self._heard_s = 0.0
+        self._opened_s = self.heard_s = 0.0
         self._unsent = 0
         self._in_progress = 0
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
@@ -112,7 +112,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         self._transport = transport
         self._reading.begin(transport)
-        self._opened_s = self._heard_s = self._loop.time()
+        self._opened_s = self.heard_s = self._loop.time()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self._is_open = self.listener.opened(self)
         if not self._is_open:
@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.get_buffer()
 
     def buffer_updated(self, count: int) -> None:
-        self._heard_s = self._loop.time()
+        self.heard_s = self._loop.time()
         self._reader.buffer_updated(count)
         self._reading.came()
 
@@ -343,7 +343,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.writable and self._in_progress < REQUESTS_MAX and not self.listener.is_congested
 
     def _reads_again(self, now_s: float) -> None:
-        self._heard_s = now_s
+        self.heard_s = now_s
 
     def check(self, now_s: float) -> None:
         """End a connection whose peer sends nothing, or reads nothing, for too long; called
@@ -361,9 +361,9 @@ class Connection(asyncio.BufferedProtocol):
             return
         unsent = self._transport.get_write_buffer_size()
         if unsent < self._unsent or (self._reading.is_paused and self.writable):
-            self._heard_s = now_s  # the peer reads, or it is this side that does not
+            self.heard_s = now_s  # the peer reads, or it is this side that does not
         self._unsent = unsent
-        if now_s - self._heard_s > limits.idle_timeout_s:
+        if now_s - self.heard_s > limits.idle_timeout_s:
             self.end(ConnectionLost(f"nothing was received for {limits.idle_timeout_s:g} s"))
 
     # --- out -----------------------------------------------------------------------------
@@ -451,7 +451,7 @@ class Connection(asyncio.BufferedProtocol):
             user="" if self.caller is None else self.caller.publisher,
             client=self._client,
             opened_s=self._opened_s,
-            heard_s=self._heard_s,
+            heard_s=self.heard_s,
             subscriptions=len(self.subscriptions),
             requests=self._in_progress,
             unsent_bytes=self.unsent_bytes,

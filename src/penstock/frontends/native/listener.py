@@ -64,6 +64,9 @@ class NativeListener:
         self.limits = limits
         self.connections: dict[PeerConnection, None] = {}
         """All connections but those of HTTP, oldest first."""
+        self.heard_elsewhere: list[Callable[[float], bool]] = []
+        """Each gives whether connections that are not among these have sent something since a
+        time of the loop."""
         self._sessions: dict[str, PeerConnection] = {}
         self._opening: dict[str, dict[asyncio.Event, None]] = {}
         """Seats, by session, that were still being taken when the connection ended; each event is
@@ -171,6 +174,13 @@ class NativeListener:
             except Exception:  # noqa: BLE001  whatever it is, the others must live on
                 _log.exception("connection.failed", connection=connection.number)
                 connection.abort()
+
+    def others_heard(self, connection: PeerConnection, since_s: float) -> bool:
+        """Whether anybody but this connection has sent something since a time of the loop."""
+        for each in self.connections:
+            if each.heard_s >= since_s and each is not connection:
+                return True
+        return any(heard(since_s) for heard in self.heard_elsewhere)
 
     # --- connections coming and going ----------------------------------------------------
 

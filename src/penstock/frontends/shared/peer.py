@@ -16,6 +16,8 @@ class PeerConnection(Protocol):
     """Connection number, unique until the realm restarts."""
     protocol: str
     """``native`` or ``amqp``."""
+    heard_s: float
+    """When something came from the peer, by the loop's clock in seconds."""
 
     @property
     def session(self) -> str:
