@@ -13,9 +13,10 @@ import pytest
 from penstock.columns.events.event import Event
 from penstock.columns.selectors import Selector
 from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError
+from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.delivery import choosers, selection
 from penstock.testing.loop import pass_time, simulated
-from tests.runtime.lives import Lives, Outlet, datas
+from tests.runtime.lives import Lives, Outlet, clock_us, datas
 
 pytestmark = pytest.mark.spec("F5")
 
@@ -55,9 +56,24 @@ class Gate:
         return await asyncio.sleep(0, call())
 
 
+class SettableClock:
+    """The loop's clock, whose time of day somebody sets forward."""
+
+    def __init__(self) -> None:
+        self.ahead_us = 0
+
+    def now_us(self) -> int:
+        return clock_us() + self.ahead_us
+
+    def steady_us(self) -> int:
+        return clock_us()
+
+
 @asynccontextmanager
-async def gated(channel: str = "orders", **attributes: Any) -> AsyncIterator[tuple[Lives, Gate]]:
-    lives = Lives()
+async def gated(
+    channel: str = "orders", *, clock: Clock | None = None, **attributes: Any
+) -> AsyncIterator[tuple[Lives, Gate]]:
+    lives = Lives(clock=clock)
     async with lives.life():
         await lives.create(channel, **attributes)
         yield lives, Gate(lives)
@@ -299,6 +315,21 @@ async def test_who_asks_too_much_is_told_so_and_whoever_takes_its_place_gets_all
         gate.is_open.set()
         await again.has(40)
         assert again.outlet.ids == list(range(40))
+
+
+@simulated
+async def test_a_clock_that_is_set_forward_costs_nobody_his_budget() -> None:
+    clock = SettableClock()
+    async with gated(clock=clock) as (lives, gate):
+        await lives.put("orders", *large(*range(40)))
+        slow = await lives.follow("orders", COSTLY)
+        await gate.is_busy.wait()
+        clock.ahead_us = 3_600_000_000
+        gate.is_open.set()
+        await slow.has(20)
+
+        assert slow.ids == list(range(1, 40, 2))
+        assert slow.reason is None
 
 
 @simulated

@@ -233,7 +233,7 @@ class Choosers:
             cost = max(1, cost_of(use.selector, part.count, part.weight))
             count = max(1, part.count * SLICE_BYTES // cost)
             rows = part.batch.slice(looked.rows, count)
-            began_us = self._clock.now_us()
+            began_us = self._clock.steady_us()
             check = self._check(chooser, part)
             check()
 
@@ -242,7 +242,7 @@ class Choosers:
 
             mask = await self._choosing.beside(put)
             looked.add(mask)
-            chooser.spent_us += self._clock.now_us() - began_us
+            chooser.spent_us += self._clock.steady_us() - began_us
         if looked.rows >= part.count:
             self._keep(chooser.subscription, part, looked.mask)
             chooser.parts.popleft()
