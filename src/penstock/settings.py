@@ -45,6 +45,8 @@ PATHS: Final = frozenset(
     )
 )
 """Options that name files and folders; relative ones in a settings file are of its folder."""
+_URLS: Final = PATHS | {"cluster.engine", "cluster.blobs"}
+"""Options whose value may be a URL with a secret in it."""
 _UNITS: Final = frozenset(("bytes", "ms", "s", "rounds"))
 
 
@@ -408,6 +410,62 @@ class StorageSettings(Section, frozen=True, kw_only=True):
     ] = 1_000
 
 
+class ClusterSettings(Section, frozen=True, kw_only=True):
+    engine: Annotated[
+        str,
+        Meta(
+            description="URL of the storage engine that the nodes of a cluster share, with all its "
+            "servers: `nats://HOST:PORT,HOST:PORT,HOST:PORT` or "
+            "`postgresql://USER@HOST:PORT,HOST:PORT/NAME`. Empty: the realm is in no cluster, and "
+            "keeps its data in its data directory. Needs the extra `cluster`."
+        ),
+    ] = ""
+    name: Annotated[
+        str,
+        Meta(
+            description="Name of the cluster, with which all names on the engine begin: clusters "
+            "with different names can share one engine. Lower-case letters, digits and '-'.",
+        ),
+    ] = "penstock"
+    node: Annotated[
+        str,
+        Meta(
+            description="Name of this node, which no other node of the cluster has. Empty: one is "
+            "made at the first start and kept in the data directory.",
+        ),
+    ] = ""
+    advertise: Annotated[
+        str,
+        Meta(
+            description="Name or address under which clients and the other nodes reach this node. "
+            "Empty: `listen.host`."
+        ),
+    ] = ""
+    lease_s: Annotated[
+        float,
+        Meta(
+            ge=2,
+            le=60,
+            description="A node that has shown no sign of life for this long is replaced by "
+            "another.",
+        ),
+    ] = 6.0
+    blobs: Annotated[
+        str,
+        Meta(
+            description="Where the cluster keeps segments and snapshots: `engine`, or the URI of "
+            "an object store or a folder that all nodes share, such as `s3://bucket/prefix`."
+        ),
+    ] = "engine"
+    monitors: Annotated[
+        str,
+        Meta(
+            description="Where each NATS server serves its monitoring, with commas between them. "
+            "Empty: at port 8222 of each host of `engine`."
+        ),
+    ] = ""
+
+
 class LogSettings(Section, frozen=True, kw_only=True):
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
@@ -426,6 +484,7 @@ class Settings(Section, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     limits: LimitSettings = LimitSettings()
     storage: StorageSettings = StorageSettings()
+    cluster: ClusterSettings = ClusterSettings()
     log: LogSettings = LogSettings()
 
 
@@ -614,7 +673,7 @@ def _below(folder: Path, path: str, value: str) -> str:
 
 def _without_secret(path: str, value: Any) -> Any:
     """A URL may have a password, or a key behind its question mark."""
-    if path not in PATHS or not isinstance(value, str) or "://" not in value:
+    if path not in _URLS or not isinstance(value, str) or "://" not in value:
         return value
     parts = urlsplit(value)
     host = parts.netloc.rpartition("@")[2]

@@ -10,6 +10,8 @@ NOT_RUN = {
     "protoc": "no Python package; the tests make the same descriptors with protobuf's own",
     "spark-pipelines": "tests/spark/pipelines runs this very folder, with the variables set",
     "python -m tests.fuzz": "its input is one that broke a target once",
+    "nats-server": "needs three machines; tests/cluster/test_serve.py starts such servers",
+    "penstock serve --data /var/lib/penstock --cluster": "needs a running engine; so does that",
     "penstock store copy --to s3://": "needs an object store; tests/integration has one",
     "penstock pipeline list var/": "about what `make run` leaves behind, which ends with a check",
 }

@@ -126,12 +126,33 @@ MESSAGES: list[tuple[wire.Message, str]] = [
         wire.Goodbye("realm-stopping", "bye"),
         "936aae7265616c6d2d73746f7070696e67a3627965",
     ),
+    (
+        wire.ClusterWelcome("realm", "name", "0.1.0", 20 << 20, 64 << 20, 2.0),
+        "9764a57265616c6da46e616d65a5302e312e30ce01400000ce04000000cb4000000000000000",
+    ),
+    (
+        wire.Redirect("elsewhere", "there", "10.0.0.1:9000"),
+        "946aa9656c73657768657265a57468657265ad31302e302e302e313a39303030",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("message", "expected"), MESSAGES, ids=lambda value: type(value).__name__)
 def test_a_message_of_version_1_has_these_bytes(message: wire.Message, expected: str) -> None:
     assert wire.encode(message).hex() == expected
+
+
+def test_what_a_node_says_is_read_back_and_without_its_own_is_what_any_realm_says() -> None:
+    welcome = wire.ClusterWelcome("realm", "name", "0.1.0", 1, 2, 2.0)
+    redirect = wire.Redirect("elsewhere", "there", "10.0.0.1:9000")
+    plain = wire.Goodbye("elsewhere", "there")
+
+    assert wire.decode_from_server(memoryview(wire.encode(welcome))) == welcome
+    assert wire.decode_from_server(memoryview(wire.encode(redirect))) == redirect
+    assert wire.decode_from_server(memoryview(wire.encode(plain))) == plain
+    older = msgspec.msgpack.Decoder(wire.Welcome | wire.Goodbye)
+    assert older.decode(wire.encode(redirect)) == plain
+    assert older.decode(wire.encode(welcome)) == wire.Welcome("realm", "name", "0.1.0", 1, 2)
 
 
 def test_a_connection_of_version_1_starts_like_this() -> None:

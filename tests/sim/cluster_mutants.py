@@ -161,7 +161,7 @@ CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {
     "all strays": ClusterMutant("strays removed whatever their epoch", all_strays, "starters"),
     "talking": ClusterMutant("a deposed owner answers", talking, "cut off", first=1),
     "floor forgotten": ClusterMutant("the floor forgotten by a reopened journal", floor_forgotten),
-    "torn for whole": ClusterMutant("a torn block taken for whole", torn_for_whole, first=3),
+    "torn for whole": ClusterMutant("a torn block taken for whole", torn_for_whole, first=1),
     "wall clock": ClusterMutant("a lease by the wall clock", by_the_wall_clock, "clocks"),
 }
 """The mistakes of which the design speaks, as far as one shard can make them. An outbox paid before

@@ -21,7 +21,7 @@ from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromLatest, FromTime
 from penstock.wire.native import messages as wire
-from penstock.wire.native.messages import FromClient, FromServer, Message
+from penstock.wire.native.messages import FromClient, FromNode, FromServer, Message
 from penstock.wire.native.tags import TAGS
 from tests.thorough import examples
 
@@ -108,7 +108,21 @@ def test_every_message_is_in_one_of_the_two_directions() -> None:
             else set().union(*map(below, children))
         )
 
-    assert below(Message) == {*get_args(FromClient), *get_args(FromServer)}
+    assert below(Message) == {
+        *get_args(FromClient),
+        *get_args(FromServer),
+        *get_args(FromNode),
+    }
+
+
+@pytest.mark.parametrize("kind", get_args(FromNode), ids=lambda kind: kind.__name__)
+def test_what_a_node_says_begins_with_what_older_clients_know(kind: type[Message]) -> None:
+    known: type[Message]
+    (known,) = [base for base in get_args(FromServer) if base in kind.__bases__]
+    fields = [field.name for field in msgspec.structs.fields(kind)]
+
+    assert fields[:-1] == [field.name for field in msgspec.structs.fields(known)]
+    assert kind.__struct_config__.tag == known.__struct_config__.tag
     assert set(get_args(FromClient)) & set(get_args(FromServer)) == {wire.Schema}
 
 

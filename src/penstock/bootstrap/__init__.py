@@ -79,8 +79,8 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
             asyncio.to_thread,
             identity=await _identity(stores.registry),
             name=settings.name,
-            limits=_limits(settings),
-            sealing=_sealing(settings),
+            limits=realm_limits(settings),
+            sealing=sealing_limits(settings),
         )
         if directory is not None and isinstance(stores, Embedded):
             realm.backups.capture = Capture(absolute(directory), RealDisk(), stores.journal)
@@ -222,7 +222,8 @@ async def _identity(registry: Registry) -> str:
     return record.value.decode()
 
 
-def _limits(settings: Settings) -> Limits:
+def realm_limits(settings: Settings) -> Limits:
+    """The limits of a realm, as the settings have them."""
     return Limits(
         event_bytes_max=settings.limits.max_event_bytes,
         memory=MemoryLimits(
@@ -237,7 +238,8 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def _sealing(settings: Settings) -> SealingLimits:
+def sealing_limits(settings: Settings) -> SealingLimits:
+    """When a realm writes files, as the settings have it."""
     return SealingLimits(
         segment_bytes_max=settings.storage.segment_bytes,
         journal_bytes_max=settings.storage.journal_bytes,
@@ -247,7 +249,11 @@ def _sealing(settings: Settings) -> SealingLimits:
     )
 
 
-def native_listener(realm: RunningRealm, settings: Settings, version: str) -> NativeListener:
+def native_listener(
+    realm: RunningRealm, settings: Settings, version: str, certificate: Tls | None = None
+) -> NativeListener:
+    """The listener of the native protocol, with a certificate that is in use already, or with the
+    one that the settings name."""
     return NativeListener(
         realm,
         version,
@@ -262,7 +268,7 @@ def native_listener(realm: RunningRealm, settings: Settings, version: str) -> Na
                 settings.limits.subscriptions_per_connection_max,
             ),
         ),
-        tls(settings),
+        certificate or tls(settings),
     )
 
 

@@ -30,6 +30,21 @@ HttpPort = Annotated[
     ),
 ]
 Http = Annotated[bool | None, typer.Option("--http/--no-http", help="Serve HTTP. [default: http]")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        help="URL of the storage engine of a cluster, with all its servers. [default: no cluster]",
+        metavar="URL",
+    ),
+]
+Node = Annotated[
+    str | None,
+    typer.Option(help="Name of this node of a cluster. [default: one that is made and kept]"),
+]
+Advertise = Annotated[
+    str | None,
+    typer.Option(help="Host under which others reach this node. [default: that of --host]"),
+]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
     typer.Option(help="Least important line to log. [default: info]"),

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 import typer
 
 from penstock.cli.configuring import (
+    Advertise,
     AmqpPort,
+    Cluster,
     Host,
     Http,
     HttpPort,
     LogFormat,
     LogLevel,
+    Node,
     Port,
     SettingsFile,
     chosen,
@@ -42,6 +45,9 @@ def serve(
     amqp_port: AmqpPort = None,
     http_port: HttpPort = None,
     http: Http = None,
+    cluster: Cluster = None,
+    node: Node = None,
+    advertise: Advertise = None,
     settings: SettingsFile = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -53,9 +59,14 @@ def serve(
     The log goes to standard error; the line `realm.listening` says that clients may come, and
     `realm.failed` why there is no realm.
 
+    With `--cluster` this is one of several nodes that share a storage engine: one of them serves,
+    the others stand by, send clients to it, and take over when it is gone. The data directory then
+    has the node's name, its audit logs and no events, and each node has its own.
+
     \b
     Example:
       penstock serve --data ./data --port 9001
+      penstock serve --data ./n1 --cluster nats://a,b,c --host 10.0.0.1
     """
     flags: dict[str, Any] = {
         "listen.host": host,
@@ -63,6 +74,9 @@ def serve(
         "listen.amqp_port": amqp_port,
         "http.port": http_port,
         "http.enabled": http,
+        "cluster.engine": cluster,
+        "cluster.node": node,
+        "cluster.advertise": advertise,
         "log.level": log_level,
         "log.format": log_format,
     }

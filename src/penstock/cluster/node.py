@@ -115,13 +115,17 @@ class ClusterNode:
         *,
         shards: int = 1,
         lease_s: float = 6.0,
+        opens_door: bool = True,
     ) -> None:
+        """The process listens at the member's address as long as it lives; unless the node
+        ``opens_door``, somebody else has seen to it."""
         self.claims = Claims(me, range(shards), Lease(lease_s))
         self._engine = engine
         self._server = server
         self._clock = clock
         self._shards = shards
         self._turn_s = lease_s / 12
+        self._opens_door = opens_door
         self._tenures: dict[int, _Tenure] = {}
         self._clock_said: ClockSaid = "right"
         self._changed = asyncio.Event()
@@ -132,6 +136,10 @@ class ClusterNode:
 
     def holds(self, shard: int) -> bool:
         return self.claims.holds(shard, self._clock.steady_us())
+
+    def owner(self, shard: int) -> MemberRecord | None:
+        """The process that serves a shard, as far as is known here."""
+        return self.claims.owner(shard, self._clock.steady_us())
 
     async def changed(self) -> None:
         """Wait for something that may change who owns what, or for how long."""
@@ -145,7 +153,7 @@ class ClusterNode:
         """
         registry = await self._engine.registry()
         await self._agree_on_format(registry)
-        door = await self._open_door()
+        door = await self._open_door() if self._opens_door else None
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 looking = self._tasks.create_task(self._look_forever(registry))
@@ -154,7 +162,8 @@ class ClusterNode:
                 looking.cancel()
                 writing.cancel()
         finally:
-            door.close()  # the last of all: whoever finds it closed takes this process for dead
+            if door is not None:
+                door.close()  # the last of all: whoever finds it closed takes this process for dead
 
     async def leave(self) -> None:
         """Close what is served, and let others have it at once."""

@@ -73,6 +73,11 @@ class SimTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._info.get(name, default)
 
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Another program of this end goes on with the connection."""
+        assert isinstance(protocol, Program), "it takes bytes"
+        self.protocol = protocol
+
     def is_closing(self) -> bool:
         return self._is_closing or self._is_lost or self.is_dead
 

@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ import penstock
 START_TIMEOUT_S = 60.0
 """Seconds that a server may take until it listens; many, because test machines are busy."""
 END_TIMEOUT_S = 60.0
+_READY = ("realm.listening", "realm.standing_by")
 
 
 class ServerDidNotStart(AssertionError):
@@ -46,7 +48,8 @@ class ServerProcess:
         Python runs, which takes the rest of the line as ``penstock`` does."""
         self.directory = Path(directory)
         self.url = ""
-        """The URL it listens at; empty until it does."""
+        """The URL it listens at, as a realm on its own or as a node that serves or stands by; empty
+        until it does."""
         self._command = [
             *(sys.executable, *program, "serve", "--data", str(directory)),
             *("--port", "0", "--no-http", "--log-format", "json"),
@@ -54,6 +57,7 @@ class ServerProcess:
         ]
         self._environment = {**os.environ, "PYTHONPATH": _source_path(), **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the process
         self._lines: list[str] = []
         self._settled = threading.Event()
         """Set when it listens, or has ended."""
@@ -66,7 +70,7 @@ class ServerProcess:
             self._command,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=self._output,
             text=True,
             env=self._environment,
         )
@@ -83,7 +87,7 @@ class ServerProcess:
         assert self._process.stderr is not None, "it is a pipe"
         for line in self._process.stderr:
             self._lines.append(line)
-            if not self.url and '"realm.listening"' in line:
+            if not self.url and any(f'"{event}"' in line for event in _READY):
                 self.url = str(_entry(line).get("url", ""))
                 self._settled.set()
         self._settled.set()
@@ -106,6 +110,12 @@ class ServerProcess:
     def log(self) -> str:
         """Everything it has logged so far, one JSON object in each line."""
         return "".join(self._lines)
+
+    @property
+    def output(self) -> str:
+        """Everything it has written to its standard output so far, while it is in use."""
+        self._output.seek(0)
+        return self._output.read()
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """The log entries of one event name, e.g. ``realm.recovered``."""
@@ -152,6 +162,7 @@ class ServerProcess:
         self.wait()
         assert process.stderr is not None, "it is a pipe"
         process.stderr.close()
+        self._output.close()
 
     def __enter__(self) -> ServerProcess:
         return self.start()

@@ -33,6 +33,7 @@ from penstock.client.connection.pending import (
     reject,
 )
 from penstock.client.connection.signing_in import SigningIn
+from penstock.client.connection.terms import DEAD_AFTER_S, SessionTerms
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import Address, RealmUrl
 from penstock.columns.events.single_event import SingleEventCodec
@@ -57,15 +58,10 @@ T = TypeVar("T")
 ErrorListener = Callable[[PenstockError], None]
 Connector = Callable[[Callable[[], Link]], Any]
 
-CONNECT_TIMEOUT_S = 5.0
 RECONNECT_TIMEOUT_S = 60.0
 """Seconds for which a session tries to reconnect, by default."""
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that an orderly end waits for a silent realm if nothing is left to be confirmed."""
-PING_AFTER_S = 10.0
-DEAD_AFTER_S = 30.0
-"""A connection on which nothing was heard this long, pings notwithstanding, is given up; so is
-one on which a subscription cannot be opened again for so long."""
 
 _CHANGES = (
     *(Settle, PublishEvents, CommitStages, CommitStagedParts),
@@ -131,12 +127,14 @@ class RealmConnection:
         """Why the realm ended the connection, if it said so."""
         self._listeners: list[ErrorListener] = []
         self.reconnects = 0
+        self._terms = SessionTerms()
 
     # --- coming and going ----------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect. Raises ``CannotConnect`` naming each address and its reason."""
-        await self._connect_once()
+        """Connect. Raises ``CannotConnect`` naming each address and its reason; tries again only
+        where a cluster has said that one of its nodes will serve soon."""
+        await self._connect(lambda: self._terms.is_expected)
         self._root = start_task(
             self._stay_connected(), name="penstock-session", on_failure=self._break
         )
@@ -172,7 +170,7 @@ class RealmConnection:
                 return
             self._answered.clear()
             try:
-                async with asyncio.timeout(PING_AFTER_S):
+                async with asyncio.timeout(self._terms.ping_after_s):
                     await self._answered.wait()
             except TimeoutError:
                 self._ping()
@@ -226,10 +224,10 @@ class RealmConnection:
 
     async def _connect_once(self) -> None:
         reasons = []
-        for address in self._url.addresses:
+        for address in self._terms.places(self._url.addresses):
             try:
                 # wait_for could swallow the cancellation by close()
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                async with asyncio.timeout(self._terms.connect_timeout_s):
                     await self._connect_to(address)
             except (AuthenticationFailed, AccessDenied):
                 raise  # another address, or a later attempt, would give the same answer
@@ -262,6 +260,7 @@ class RealmConnection:
             link.abort()
             raise
         self._welcome = welcome
+        self._terms.welcomed(welcome)
         # No pause between the two: newer requests must not overtake those that wait for an answer.
         for number, pending in list(self._pending.items()):
             if pending.answer.done() and not pending.sent:
@@ -279,7 +278,7 @@ class RealmConnection:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(PING_AFTER_S):
+                    async with asyncio.timeout(self._terms.ping_after_s):
                         await self._lost.wait()
                 except TimeoutError:
                     self._ping()
@@ -309,26 +308,32 @@ class RealmConnection:
         if link is None:
             return
         silent_s = asyncio.get_running_loop().time() - link.heard_s
-        if silent_s > DEAD_AFTER_S:
+        if silent_s > self._terms.dead_after_s:
             link.abort()
         elif self._online.is_set():
             # even while events flow, because the realm wants to see that we live
             link.send(wire.Asked(0, Ping()))
 
-    async def _reconnect(self) -> None:
+    async def _connect(self, may_try_again: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._reconnect_timeout_s
         pause_s = 0.05
         while True:
             try:
                 await self._connect_once()
-            except CannotConnect as error:
-                if loop.time() >= deadline:
-                    raise CannotConnect(f"the connection was lost, and {error}") from error
+            except CannotConnect:
+                if loop.time() >= deadline or not may_try_again():
+                    raise
                 await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, 2.0)
+                pause_s = min(pause_s * 2, self._terms.pause_max_s)
             else:
-                break
+                return
+
+    async def _reconnect(self) -> None:
+        try:
+            await self._connect(lambda: True)
+        except CannotConnect as error:
+            raise CannotConnect(f"the connection was lost, and {error}") from error
         self.reconnects += 1
         for number, incoming in list(self._incoming.items()):
             try:
@@ -381,6 +386,7 @@ class RealmConnection:
                     self._greeting.set_result(message)
             case wire.Goodbye(code, text):
                 self._farewell = error_of(code, text)
+                self._terms.dismissed(message)
                 if self._greeting is not None and not self._greeting.done():
                     self._greeting.set_exception(self._farewell)
                     # marks its error as seen, as nobody may be waiting any more

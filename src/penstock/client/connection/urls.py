@@ -69,6 +69,14 @@ def parse_url(url: str) -> RealmUrl:
     return RealmUrl(addresses, unquote(user), unquote(password), tls=scheme == "penstocks", **files)
 
 
+def address_of(text: str) -> Address | None:
+    """The address in a text such as ``host:9000``; None where there is none."""
+    try:
+        return _address(text, text)
+    except InvalidArgument:
+        return None
+
+
 def safe(url: object) -> str:
     """A URL as it may be shown: without its password, however it is misspelt.
 

@@ -191,6 +191,19 @@ class Claims:
             return False
         return owned.term == self.lease.term and self.lease.holds(steady_us)
 
+    def owner(self, shard: int, now_us: int) -> MemberRecord | None:
+        """The process that serves a shard, as far as is known here; None: nobody, or one that is
+        gone or has let its lease run out."""
+        claim = self.claims.get(shard)
+        member = None if claim is None else self.members.get(claim.owner)
+        if claim is None or member is None or member.nonce != claim.nonce:
+            return None
+        incarnation = claim.owner, claim.nonce
+        watched = self._watched.get(incarnation)
+        is_silent = watched is None or now_us - watched.since_us >= self.lease.length_us
+        is_gone = incarnation != self._own and (is_silent or incarnation in self._refused_us)
+        return None if is_gone else member
+
     def give_up(self, shard: int) -> None:
         """Release a shard that is not served here any more; somebody else takes it at once."""
         if shard in self.owned:
@@ -206,13 +219,14 @@ class Claims:
         self._refused_us.setdefault((node, nonce), now_us)
 
     def doubted(self) -> Iterator[MemberRecord]:
-        """Owners that ought to have renewed their lease and have not: are they there?"""
+        """Owners that have shown no sign of life for a while: are they there? To ask costs little,
+        and one that was killed is replaced that much sooner."""
         for claim in self.claims.values():
             member = self.members.get(claim.owner)
             if member is None or (claim.owner, claim.nonce) == self._own:
                 continue
             watched = self._watched.get((claim.owner, claim.nonce))
-            late_us = self.lease.length_us // 2
+            late_us = self.lease.length_us // 6
             silent = watched is not None and self._age_us(watched.since_us) >= late_us
             if silent and member.nonce == claim.nonce and member.address:
                 yield member

@@ -251,7 +251,8 @@ class NoQuorum(Unavailable):
 
 
 class Elsewhere(Unavailable):
-    """Another node of the cluster owns what was asked about; the message says which, if known."""
+    """Another node of the cluster owns what was asked about, or will soon; the message says which,
+    if it is known."""
 
     code = "elsewhere"
 

@@ -371,6 +371,11 @@ class StorageEngine(Protocol):
     """A replicated store below several nodes: a fenced log for each shard, one registry, and blobs
     where there is no object store."""
 
+    async def check(self, shard: int) -> None:
+        """Look whether the engine keeps what it acknowledges, and still has what was acknowledged
+        for this shard. Nothing is fenced. Raises ``Unavailable``, naming the line to change."""
+        ...
+
     async def registry(self) -> Registry: ...
 
     async def journal(self, shard: int, epoch: int, *, begins: int = 0) -> Journal:

@@ -185,7 +185,7 @@ class HttpRequest:
         state: State = self._server.state
         if path == "/ready" and state == "ok" and self._server.stands_still:
             state = "standstill"
-        is_good = state == "ok" if path == "/ready" else state != "failed"
+        is_good = state == "ok" if path == "/ready" else state not in ("failed", "no-quorum")
         await self.reply(200 if is_good else 503, msgspec.json.encode(Health(status=state)))
 
     async def _metrics(self) -> None:
@@ -207,6 +207,8 @@ class HttpRequest:
 
     async def _api(self) -> None:
         server = self._server
+        if (why := server.native.suspended) is not None:
+            raise Refusal(503, why)
         found = self._found()
         route = found.route
         if route.is_open:

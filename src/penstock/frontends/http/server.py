@@ -40,6 +40,7 @@ from penstock.frontends.http.shares import Shares
 from penstock.frontends.http.standstill import STANDSTILL_S, Standstill
 from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
+from penstock.frontends.shared.ports import SocketServers, open_server
 from penstock.runtime.access.askers import Asker
 
 HEAD_BYTES_MAX: Final = 64 << 10
@@ -200,7 +201,7 @@ class HttpServer:
         self.config.load()
         self.uvicorn = ServerState()
         self._tls = tls
-        self._servers: list[asyncio.Server | TlsServer] = []
+        self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._handshakes: dict[Handshake, None] = {}
         """The handshakes under way."""
         self.buffers = Buffers(BUFFERS * limits.body_bytes_max)
@@ -221,11 +222,11 @@ class HttpServer:
     async def listen(self, host: str, port: int) -> int:
         """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.guard.access.mode)
-        server: asyncio.Server | TlsServer
+        server: asyncio.Server | SocketServers | TlsServer
+        held = self.native.ports
         try:
             if self._tls is None:
-                loop = asyncio.get_running_loop()
-                server = await loop.create_server(lambda: HttpConnection(self), host, port)
+                server = await open_server(lambda: HttpConnection(self), host, port, held)
             else:
                 patience_s = self.limits.head_timeout_s
                 server = TlsServer(
@@ -235,7 +236,7 @@ class HttpServer:
                     self._arrives,
                     self._is_safe,
                 )
-                await server.listen(host, port)
+                await server.listen(host, port, held)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -304,11 +305,13 @@ class HttpServer:
     # --- limits --------------------------------------------------------------------------
 
     @property
-    def state(self) -> Literal["ok", "stopping", "failed"]:
-        """Whether the realm works: ``ok``, ``stopping``, or ``failed`` when it cannot store
-        events."""
+    def state(self) -> Literal["ok", "stopping", "failed", "no-quorum"]:
+        """Whether the realm works: ``ok``, ``stopping``, ``failed`` when it cannot store events, or
+        ``no-quorum`` while the engine of its cluster cannot."""
         if self.is_stopping.is_set():
             return "stopping"
+        if self.native.suspended is not None:
+            return "no-quorum"
         return "failed" if self.realm.has_ended else "ok"
 
     @property

@@ -19,7 +19,6 @@ from penstock.core.vocabulary.errors import (
     LimitReached,
     PenstockError,
     RemoteProtocolViolation,
-    Unavailable,
 )
 from penstock.frontends.native.deliveries import Deliveries
 from penstock.frontends.native.requests import Requests
@@ -116,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self._is_open = self.listener.opened(self)
         if not self._is_open:
-            self.end(Unavailable("the realm accepts no more connections at the moment"))
+            self.end(self.listener.refusal)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._reader.get_buffer()
@@ -324,15 +323,17 @@ class Connection(asyncio.BufferedProtocol):
         )
         self._requests = Requests(self, self.caller)
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
-        self.send(
-            wire.Welcome(
-                self.realm.identity,
-                self.realm.name,
-                self.listener.version,
-                self.realm.limits.event_bytes_max,
-                FRAME_BYTES_MAX,
-            )
+        said = (
+            self.realm.identity,
+            self.realm.name,
+            self.listener.version,
+            self.realm.limits.event_bytes_max,
+            FRAME_BYTES_MAX,
         )
+        if heartbeat_s := self.listener.heartbeat_s:
+            self.send(wire.ClusterWelcome(*said, heartbeat_s=heartbeat_s))
+        else:
+            self.send(wire.Welcome(*said))
 
     @property
     def permits(self) -> Permits | None:

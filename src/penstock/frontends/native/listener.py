@@ -19,11 +19,14 @@ from penstock.core.vocabulary.errors import (
     AddressInUse,
     InvalidArgument,
     LimitReached,
+    PenstockError,
     RealmStopping,
+    Unavailable,
 )
 from penstock.frontends.native.connection import Connection
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.peer import PeerConnection
+from penstock.frontends.shared.ports import HeldPorts, SocketServers, open_server
 from penstock.frontends.shared.protocol_detection import ProtocolSniffer
 from penstock.frontends.shared.tls import Tls
 from penstock.runtime.access.access import Mode
@@ -72,8 +75,14 @@ class NativeListener:
         """Seats, by session, that were still being taken when the connection ended; each event is
         set once the seat is given back."""
         self._tasks: asyncio.TaskGroup | None = None
-        self._servers: list[asyncio.Server | TlsServer] = []
+        self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._stopping = False
+        self.ports: HeldPorts | None = None
+        """Ports that the process has opened already, and keeps when this listener has closed."""
+        self.heartbeat_s = 0.0
+        """How often clients of a cluster's node ask whether it is there; 0: this is none."""
+        self.suspended: PenstockError | None = None
+        """Why nobody is served at the moment."""
         realm.access.on_changed(self._rights_changed)
         self.amqp: Callable[[], asyncio.Protocol] | None = None
         """Makes the protocol of an AMQP connection; None where the realm does not serve AMQP."""
@@ -104,17 +113,17 @@ class NativeListener:
         Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.realm.access.mode)
         make = protocol or self._made
-        server: asyncio.Server | TlsServer
+        server: asyncio.Server | SocketServers | TlsServer
         try:
             if self.tls is None:
-                server = await asyncio.get_running_loop().create_server(make, host, port)
+                server = await open_server(make, host, port, self.ports)
             else:
                 # A handshake has as much time as a hello.
                 patience_s = self.limits.hello_timeout_s
                 server = TlsServer(
                     self.tls.context, patience_s, make, self._arrives, self._is_known
                 )
-                await server.listen(host, port)
+                await server.listen(host, port, self.ports)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise AddressInUse(
@@ -185,13 +194,32 @@ class NativeListener:
     # --- connections coming and going ----------------------------------------------------
 
     def opened(self, connection: PeerConnection) -> bool:
-        if self._stopping or len(self.connections) >= self.limits.connections_max:
+        if self.refusal is not None:
             return False
         self.connections[connection] = None
         self._opened += 1
         connection.number = self._opened
         self.realm.connections.add(connection.number, connection)
         return True
+
+    @property
+    def refusal(self) -> PenstockError | None:
+        """Why no more connections are accepted; None: they are."""
+        if self.suspended is not None:
+            return self.suspended
+        if self._stopping or len(self.connections) >= self.limits.connections_max:
+            return Unavailable("the realm accepts no more connections at the moment")
+        return None
+
+    def suspend(self, reason: PenstockError) -> None:
+        """End all sessions, and take no more until :meth:`resume`."""
+        self.suspended = reason
+        for connection in list(self.connections):
+            connection.end(reason)
+
+    def resume(self) -> None:
+        """Take sessions again."""
+        self.suspended = None
 
     def greeted(self, connection: PeerConnection, session: str) -> None:
         """Register a session that has said hello, and end an older connection of it.

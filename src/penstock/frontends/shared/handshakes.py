@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import structlog
 
+from penstock.frontends.shared.ports import HeldPorts, listening_socket
 from penstock.tasks import start_task
 
-BACKLOG: Final = 100
-"""Connections that the system queues for us."""
 _FULL: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _FULL_WAIT_S: Final = 1.0
 """Seconds without accepting when the system has no more sockets."""
@@ -99,13 +98,18 @@ class TlsServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._accepting: list[asyncio.Task[None]] = []
 
-    async def listen(self, host: str, port: int) -> None:
-        """Accept connections at every address of ``host``. Raises ``OSError``."""
+    async def listen(self, host: str, port: int, held: HeldPorts | None = None) -> None:
+        """Accept connections at every address of ``host``, or at a port that is held. Raises
+        ``OSError``."""
+        if held is not None:
+            self.sockets = held.copies(host, port)
+            self._accepting = [start_task(self._accept(each)) for each in self.sockets]
+            return
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                self.sockets.append(_listening(family, address))
+                self.sockets.append(listening_socket(family, address))
         except OSError:
             self.close()
             raise
@@ -156,19 +160,3 @@ class TlsServer:
             _log.debug("tls.no_handshake", host=address, reason=str(error))
         finally:
             handshake.end()
-
-
-def _listening(family: int, address: Any) -> socket.socket:
-    """A listening socket at one address. Raises ``OSError``."""
-    made = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        made.setblocking(False)
-        made.bind(address)
-        made.listen(BACKLOG)
-    except OSError:
-        made.close()
-        raise
-    return made

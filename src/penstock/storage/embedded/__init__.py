@@ -36,6 +36,7 @@ from penstock.storage.embedded.records import RecordFiles
 from penstock.storage.embedded.registry import FileRegistry
 
 __all__ = [
+    "NODE_FILE",
     "Embedded",
     "FileBlobs",
     "FileJournal",
@@ -51,6 +52,8 @@ _EVENTS = ("journal", "segments", "snapshots", "pages")
 _OURS = {"LOCK", *AUDIT_LOGS.values(), "quarantine", *_DIRECTORIES}
 _IGNORED = {"lost+found"}
 _FORMAT_KEY = "format"
+NODE_FILE = "node.json"
+"""Makes a directory that of a cluster's node, which has no events."""
 
 
 class Embedded(NamedTuple):
@@ -169,6 +172,11 @@ def _check_ours(disk: Disk, root: str) -> bool:
     if found is not None:
         _format_in(root, found.value)
         return False
+    if NODE_FILE in names:
+        raise InvalidArgument(
+            f"{root} belongs to a node of a cluster, and has no events; start it with --cluster "
+            f"URL, or give the realm a directory of its own"
+        )
     if not names <= _OURS:
         strange = ", ".join(sorted(names - _OURS)[:5])
         raise InvalidArgument(

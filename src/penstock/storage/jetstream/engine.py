@@ -83,6 +83,14 @@ class JetStreamEngine:
             raise
         return self
 
+    async def check(self, shard: int) -> None:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.check`."""
+        journal = await self._journal(shard, 1)
+        try:
+            await journal.inspect()
+        finally:
+            await journal.close()
+
     async def registry(self) -> BucketRegistry:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.registry`."""
         registry = BucketRegistry(self._connected(), self._name)
@@ -93,17 +101,7 @@ class JetStreamEngine:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.journal`."""
         if epoch < 1 or begins < 0:
             raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
-        connection = self._connected()
-        if self._marks is None:
-            self._marks = await BucketRegistry(connection, self._name, "marks").open(watches=False)
-        journal = JetStreamJournal(
-            NatsStream(connection, f"{self._name}-shard-{shard}"),
-            RegistryMarks(self._marks, f"{shard}"),
-            epoch,
-            clock=self._clock,
-            frame_bytes=self._frame_bytes(),
-            room=self._known_room,
-        )
+        journal = await self._journal(shard, epoch)
         self._journals = [each for each in self._journals if not each.stream.is_closed]
         self._journals.append(journal)
         try:
@@ -111,6 +109,19 @@ class JetStreamEngine:
         except BaseException:
             await journal.close()
             raise
+
+    async def _journal(self, shard: int, epoch: int) -> JetStreamJournal:
+        connection = self._connected()
+        if self._marks is None:
+            self._marks = await BucketRegistry(connection, self._name, "marks").open(watches=False)
+        return JetStreamJournal(
+            NatsStream(connection, f"{self._name}-shard-{shard}"),
+            RegistryMarks(self._marks, f"{shard}"),
+            epoch,
+            clock=self._clock,
+            frame_bytes=self._frame_bytes(),
+            room=self._known_room,
+        )
 
     async def blobs(self, shard: int) -> StreamBlobs:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.blobs`."""

@@ -131,7 +131,7 @@ class JetStreamJournal:
         :meth:`penstock.core.vocabulary.ports.StorageEngine.journal`."""
         mark = await self._marks.read()
         if mark is not None and not await self.stream.exists():
-            raise Unavailable(f"stream {self.stream.name} is gone. {_RESTORE}")
+            self._check_there(mark)
         info = await self.stream.make(self._settings())
         self._incarnation = info.incarnation
         self._check_mark(info, mark)
@@ -139,6 +139,17 @@ class JetStreamJournal:
         await self._fence(begins)
         await self._renew_mark(mark.kept if mark is not None else 1)
         return self
+
+    async def inspect(self) -> None:
+        """Look at a stream that nobody opens here: a stream that is not there yet is fine. Raises
+        ``Unavailable``, with the line to change."""
+        mark = await self._marks.read()
+        if not await self.stream.exists():
+            self._check_there(mark)
+            return
+        info = await self.stream.info()
+        check_settings(info, self._settings())
+        self._check_mark(info, mark)
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         """See :meth:`penstock.core.vocabulary.ports.Journal.append`. On return the block is always
@@ -259,6 +270,10 @@ class JetStreamJournal:
             "allow_rollup_hdrs": False,
             "metadata": {INCARNATION: secrets.token_hex(16)},
         }
+
+    def _check_there(self, mark: Mark | None) -> None:
+        if mark is not None:
+            raise Unavailable(f"stream {self.stream.name} is gone. {_RESTORE}")
 
     def _check_mark(self, info: StreamInfo, mark: Mark | None) -> None:
         if mark is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.ports import EngineHealth
 from penstock.storage.postgres import guard
 from penstock.storage.postgres.blobs import PostgresBlobs
@@ -18,6 +19,8 @@ SELECT count(*) AS present,
        coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)), 0)::bigint AS lag
 FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
 """
+OPEN_TIMEOUT_S: Final = 15.0
+"""How long servers that are starting are waited for."""
 CORRUPT: Final = "SELECT datname FROM pg_stat_database WHERE checksum_failures > 0"
 SETTINGS: Final = """
 SELECT current_setting('server_version') AS version,
@@ -49,6 +52,19 @@ class PostgresEngine:
         self._connect = connect
         self._opened: list[Servers] = []
         self._journals: list[PostgresJournal] = []
+
+    async def check(self, shard: int) -> None:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.check`: no server is waited for
+        for long."""
+        servers = self._servers()
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
+        except TimeoutError:
+            raise Unavailable(servers.complaint()) from None
+        finally:
+            await servers.close()
+            self._opened.remove(servers)
 
     async def registry(self) -> PostgresRegistry:
         return PostgresRegistry(self._servers(), self._cluster)

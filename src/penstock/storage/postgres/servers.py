@@ -121,7 +121,7 @@ class Servers:
                 return await self.try_once(call, size=size)
             except OutcomeUnknown:
                 if await self._is_closed_within(PAUSE_S):
-                    raise NoQuorum(self._complaint()) from None
+                    raise NoQuorum(self.complaint()) from None
 
     async def try_once(self, call: Call[T], *, size: int = 0) -> T:
         """What ``call`` gives. Raises ``OutcomeUnknown`` when its outcome is unknown.
@@ -191,12 +191,13 @@ class Servers:
             found.add_log_listener(self._note_warning)
             self.leader = shown(url)
             return found
-        raise ConnectionError(self._complaint())
+        raise ConnectionError(self.complaint())
 
     def _note_warning(self, _: Any, message: Any) -> None:
         self._warned = self._warned or message.severity_en == "WARNING"
 
-    def _complaint(self) -> str:
+    def complaint(self) -> str:
+        """Why nothing can be asked at the moment."""
         every = ", ".join(map(shown, self.urls))
         return f"no PostgreSQL server of {every} takes writes ({self._last_failure})"
 

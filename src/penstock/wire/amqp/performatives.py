@@ -7,7 +7,7 @@ handle 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
@@ -378,10 +378,20 @@ def check_performative(found: Performative) -> list[Any]:
     return values
 
 
-def closing(condition: str, description: str) -> bytes:
-    """A close frame with an error: its condition and description."""
+def closing(condition: str, description: str, info: Mapping[Symbol, Any] | None = None) -> bytes:
+    """A close frame with an error: its condition and description, and more about it."""
     error = [written(Symbol(condition)), written(description)]
-    body = b"\x00\x53\x18" + listed([b"\x00\x53\x1d" + listed(error)])
+    if info:
+        error.append(written(dict(info)))
+    return _framed(b"\x00\x53\x18" + listed([b"\x00\x53\x1d" + listed(error)]))
+
+
+def opening(container: str) -> bytes:
+    """An open frame that says nothing but who is there."""
+    return _framed(b"\x00\x53\x10" + listed([written(container)]))
+
+
+def _framed(body: bytes) -> bytes:
     return (len(body) + 8).to_bytes(4, "big") + b"\x02\x00\x00\x00" + body
 
 

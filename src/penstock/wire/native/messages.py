@@ -113,6 +113,15 @@ class Welcome(Message, frozen=True, tag=100):
     frame_bytes_max: int
 
 
+class ClusterWelcome(Welcome, frozen=True, tag=100):
+    """A node of a cluster welcomes a client. Its first fields are those of any welcome, so older
+    clients understand them."""
+
+    heartbeat_s: float = 0.0
+    """Seconds of silence after which the client pings; after three times as many it gives the
+    connection up, for another node may be the owner by then. 0: as with a realm on its own."""
+
+
 class Done(Message, frozen=True, tag=101):
     request: int
     answer: Any = None
@@ -162,6 +171,14 @@ class Goodbye(Message, frozen=True, tag=106):
     text: str
 
 
+class Redirect(Goodbye, frozen=True, tag=106):
+    """A node of a cluster ends the connection, for another one owns what the client wants. Its
+    first fields are those of any goodbye, so older clients understand them."""
+
+    address: str = ""
+    """Host and port of the owner, as in a URL."""
+
+
 class Challenge(Message, frozen=True, tag=108):
     """The server's messages during sign-in: a challenge, then its own proof."""
 
@@ -181,6 +198,21 @@ FromClient = Hello | Proof | Schema | Credit | Demand | RecallSeen | Bye
 FromServer = (
     Welcome | Challenge | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye | Recalled
 )
+FromNode = ClusterWelcome | Redirect
+"""What the node of a cluster says in the place of two of them."""
+_Decoded = (
+    ClusterWelcome
+    | Challenge
+    | Schema
+    | Done
+    | Failed
+    | Delivery
+    | Finished
+    | Closed
+    | Redirect
+    | Recalled
+)
+"""What the decoder makes: of two messages with one tag the longer one."""
 
 
 def _framed(tag: int, kind: type[Request[Any]]) -> type[Struct]:
@@ -199,7 +231,7 @@ _encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
     Union[(*get_args(FromClient), *_kind_by_framed)]
 )
-_from_server: msgspec.msgpack.Decoder[FromServer] = msgspec.msgpack.Decoder(FromServer)
+_from_server: msgspec.msgpack.Decoder[_Decoded] = msgspec.msgpack.Decoder(_Decoded)
 
 _PLACE = re.compile(r" - at `\$\[(\d+)\]")
 _BEYOND = re.compile(r"Expected `\w+` (of length )?(>=|<=) -?\d+")
@@ -271,6 +303,14 @@ def name_for_users(field: str) -> str:
 def decode_from_server(header: memoryview) -> FromServer:
     """Raises ``RemoteProtocolViolation`` for anything that is no server message."""
     try:
-        return _from_server.decode(header)
+        found: FromServer = _from_server.decode(header)
     except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"the header is not a server message: {error}") from error
+    return _as_sent(found) if isinstance(found, FromNode) else found
+
+
+def _as_sent(found: FromNode) -> FromServer:
+    """The shorter message, where nothing came behind its fields."""
+    if isinstance(found, ClusterWelcome):
+        return found if found.heartbeat_s else Welcome(*astuple(found)[:-1])
+    return found if found.address else Goodbye(found.code, found.text)

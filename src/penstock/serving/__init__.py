@@ -23,7 +23,7 @@ from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.runtime.access.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
-from penstock.settings import HTTP_PORT, Settings
+from penstock.settings import HTTP_PORT, ClusterSettings, Settings
 from penstock.wire.addresses import is_loopback
 
 if TYPE_CHECKING:
@@ -74,10 +74,21 @@ def serve(directory: Path, settings: Settings) -> None:
     check_exposed(settings.listen.host, settings.access.mode)
     if settings.http.enabled and settings.http.host:
         check_exposed(settings.http.host, settings.access.mode)
+    _check_cluster(settings.cluster)
     leave_pandas_out()
     _raise_file_limit(settings.listen.connections_max)
     with asyncio.Runner(loop_factory=fast_loop) as runner:
         runner.run(_serve(directory.absolute(), settings))
+
+
+def _check_cluster(wanted: ClusterSettings) -> None:
+    """Raise ``InvalidArgument`` for settings of a cluster where there is none."""
+    for name in ClusterSettings.__struct_fields__:
+        if not wanted.engine and getattr(wanted, name) != getattr(ClusterSettings(), name):
+            raise InvalidArgument(
+                f"cluster.{name} is set, and cluster.engine is not: name the engine of the cluster "
+                f"(--cluster URL), or leave cluster.{name} out"
+            )
 
 
 async def _serve(directory: Path, settings: Settings) -> None:
@@ -90,11 +101,22 @@ async def _serve(directory: Path, settings: Settings) -> None:
         data=str(directory),
         pid=os.getpid(),
     )
+    if settings.cluster.engine:
+        # the cluster's modules, its engine's adapter and client are loaded by nobody else
+        from penstock.serving.cluster import serve_node
+
+        await serve_node(directory, settings, stopping)
+    else:
+        await _serve_alone(directory, settings, stopping)
+    _log.info("realm.stopped", on_disk="everything acknowledged")
+
+
+async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Event) -> None:
     realm = await open_realm(directory, settings)
     try:
-        _log_recovery(realm)
-        _log_limits(settings)
-        _collect_rarely()
+        log_recovery(realm)
+        log_limits(settings)
+        collect_rarely()
         show_first_password(realm)
         settings = with_certificate(directory, settings)
         listener = native_listener(realm, settings, __version__)
@@ -105,7 +127,6 @@ async def _serve(directory: Path, settings: Settings) -> None:
         await run(realm, listener, settings, stopping, http)
     finally:
         await realm.release()
-    _log.info("realm.stopped", on_disk="everything acknowledged")
 
 
 async def run(
@@ -146,7 +167,7 @@ async def run(
             for task in serving:
                 task.cancel()
     except* PenstockError as failures:
-        raise _first(failures) from None
+        raise first_failure(failures) from None
 
 
 def show_first_password(realm: RunningRealm) -> None:
@@ -238,7 +259,7 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
-def _collect_rarely() -> None:
+def collect_rarely() -> None:
     """Python looks for unreachable cycles after 700 new objects, and now and then among all there
     are: with a million events in memory everybody would wait for that."""
     gc.freeze()
@@ -255,7 +276,8 @@ def _raise_file_limit(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _log_recovery(realm: RunningRealm) -> None:
+def log_recovery(realm: RunningRealm) -> None:
+    """Tell what a start has found."""
     found = realm.recovered
     _log.info(
         "realm.recovered",
@@ -271,7 +293,8 @@ def _log_recovery(realm: RunningRealm) -> None:
         _log.warning("realm.damage", what=f"{len(found.damage) - _DAMAGE_SHOWN} more")
 
 
-def _log_limits(settings: Settings) -> None:
+def log_limits(settings: Settings) -> None:
+    """Tell the limits in force."""
     _log.info(
         "realm.limits",
         event_bytes=settings.limits.max_event_bytes,
@@ -287,7 +310,8 @@ def _url(host: str, port: int, scheme: str) -> str:
     return f"{scheme}[{host}]:{port}" if ":" in host else f"{scheme}{host}:{port}"
 
 
-def _first(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
+def first_failure(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:
+    """The first error of a group."""
     first: BaseException = failures
     while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]

@@ -1,0 +1,260 @@
+"""What a node of a cluster is made of: its engine, and the realm of a shard on it.
+
+Imported only where a cluster is wanted, and with it the adapter of the engine and the client of its
+servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from penstock import __version__
+from penstock.bootstrap import IDENTITY_KEY, access, realm_limits, rules, sealing_limits
+from penstock.client.connection.urls import Address, safe
+from penstock.client.copies.object_store_uri import place
+from penstock.core.owning.claims import MemberRecord
+from penstock.core.vocabulary.errors import Conflict, InvalidArgument, Unavailable
+from penstock.core.vocabulary.ports import (
+    Blobs,
+    Clock,
+    EngineHealth,
+    Journal,
+    Registry,
+    StorageEngine,
+)
+from penstock.runtime.delivery.owner_lease import OwnerLease
+from penstock.runtime.realm import RunningRealm
+from penstock.settings import ClusterSettings, Settings
+from penstock.storage.file_systems import FileSystemBlobs
+from penstock.storage.memory import MemoryPages
+
+NATS: Final = ("nats", "tls")
+POSTGRES: Final = ("postgresql", "postgres")
+ON_ENGINE: Final = "engine"
+CHECK_TIMEOUT_S: Final = 30.0
+"""How long an engine without a majority of its servers is waited for at the start."""
+WILDCARDS: Final = ("0.0.0.0", "::", "")
+_LOOKS_LIKE: Final = (
+    "nats://HOST:4222,HOST:4222,HOST:4222 or postgresql://USER:PASSWORD@HOST:5432,HOST:5432/NAME"
+)
+
+_CLUSTER_NAME: Final = re.compile(r"[a-z][a-z0-9-]{0,39}").fullmatch
+_NODE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}").fullmatch
+
+
+async def open_engine(settings: ClusterSettings, clock: Clock) -> StorageEngine:
+    """Connect to the engine that the settings name. Raises ``InvalidArgument``, and ``Unavailable``
+    where the engine would not keep what it acknowledges."""
+    urls = server_urls(settings.engine)
+    try:
+        if urlsplit(urls[0]).scheme in NATS:
+            from penstock.storage.jetstream.engine import JetStreamEngine
+
+            jetstream = JetStreamEngine(
+                urls,
+                name=settings.name,
+                monitors=_monitors(settings.monitors),
+                clock=clock,
+                offload=asyncio.to_thread,
+            )
+            return _with_blobs(await jetstream.open(), settings)
+        from penstock.storage.postgres.engine import PostgresEngine
+
+        return _with_blobs(PostgresEngine(urls, cluster=settings.name), settings)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("nats", "asyncpg"):
+            raise
+        raise InvalidArgument(
+            f"a cluster needs the package {error.name}, which is not installed here: pip install "
+            "'penstock-realm[cluster]'"
+        ) from error
+
+
+async def check_engine(engine: StorageEngine, shard: int) -> EngineHealth:
+    """Look whether the engine keeps what it acknowledges, and has what it has acknowledged. Raises
+    ``Unavailable``, naming the line to change."""
+    try:
+        async with asyncio.timeout(CHECK_TIMEOUT_S):
+            await engine.check(shard)
+            return await engine.health()
+    except TimeoutError:
+        raise Unavailable(
+            f"the engine has not answered for {CHECK_TIMEOUT_S:.0f} s: start a majority of its "
+            f"servers first"
+        ) from None
+
+
+def check_names(settings: ClusterSettings) -> None:
+    """Raise ``InvalidArgument`` unless cluster and node have names that every engine takes."""
+    if not _CLUSTER_NAME(settings.name):
+        raise InvalidArgument(
+            f"cluster.name is {settings.name!r}; it has at most 40 lower-case letters, digits and "
+            f"'-', the first of them a letter"
+        )
+    if settings.node and not _NODE_NAME(settings.node):
+        raise InvalidArgument(
+            f"cluster.node (--node) is {settings.node!r}; it has at most 40 letters, digits, '.', "
+            f"'-' and '_', the first of them a letter or digit"
+        )
+
+
+def server_urls(engine: str) -> list[str]:
+    """The URL of each server of an engine. Raises ``InvalidArgument``."""
+    scheme, colon, rest = engine.partition("://")
+    if not colon or scheme not in (*NATS, *POSTGRES):
+        raise InvalidArgument(
+            f"cluster.engine is {safe(engine)!r}; the URL of an engine looks like {_LOOKS_LIKE}"
+        )
+    credentials, at, where = rest.replace(f"{scheme}://", "").rpartition("@")
+    hosts, slash, more = where.partition("/")
+    urls = []
+    for host in hosts.split(","):
+        url = f"{scheme}://{credentials}{at}{host.strip()}{slash}{more}"
+        _check_server(url, host.strip(), engine)
+        urls.append(url)
+    return urls
+
+
+def _check_server(url: str, host: str, engine: str) -> None:
+    named = ""
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        named = parts.hostname or ""
+        _ = parts.port
+        if named:
+            return
+    raise InvalidArgument(
+        f"cluster.engine is {safe(engine)!r}, in which {host!r} is not the address of a server; "
+        f"the URL of an engine looks like {_LOOKS_LIKE}"
+    )
+
+
+def _monitors(text: str) -> list[str]:
+    found = [each.strip().rstrip("/") for each in text.split(",") if each.strip()]
+    for each in found:
+        if not each.startswith(("http://", "https://")):
+            raise InvalidArgument(
+                f"cluster.monitors has {each!r}; the monitoring of a NATS server looks like "
+                f"http://HOST:8222"
+            )
+    return found
+
+
+class EngineWithFiles:
+    """A storage engine beside which the blobs lie on a file system that all nodes share."""
+
+    def __init__(self, engine: StorageEngine, uri: str, name: str) -> None:
+        """Raises ``InvalidArgument`` for a URI that names no file system."""
+        self._location = place(uri, "cluster.blobs")
+        self._name = name
+        self.check = engine.check
+        self.registry = engine.registry
+        self.journal = engine.journal
+        self.health = engine.health
+        self.close = engine.close
+
+    async def blobs(self, shard: int) -> Blobs:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.blobs`."""
+        found, below = self._location, f"{self._name}/shard-{shard}"
+        return FileSystemBlobs(
+            found.files,
+            found.path(below),
+            f"{found.shown}/{below}",
+            offload=asyncio.to_thread,
+            grows=False,
+        )
+
+
+def _with_blobs(engine: StorageEngine, settings: ClusterSettings) -> StorageEngine:
+    if settings.blobs == ON_ENGINE:
+        return engine
+    if "://" not in settings.blobs:
+        raise InvalidArgument(
+            f"cluster.blobs is {settings.blobs!r}; it is {ON_ENGINE!r}, or a URI such as "
+            f"s3://bucket/prefix or file:///shared/folder"
+        )
+    return EngineWithFiles(engine, settings.blobs, settings.name)
+
+
+async def identity_of(registry: Registry) -> str:
+    """The identity of the realm on an engine; empty: there is none yet."""
+    record = await registry.get(IDENTITY_KEY)
+    return "" if record is None else record.value.decode()
+
+
+async def made_identity(registry: Registry, wanted: str) -> str:
+    """The identity of the realm on an engine, which is made as ``wanted`` if there is none."""
+    while not (found := await identity_of(registry)):
+        with suppress(Conflict):  # it was made a moment ago
+            await registry.cas(IDENTITY_KEY, 0, wanted.encode())
+    return found
+
+
+async def open_shard(
+    journal: Journal,
+    blobs: Blobs,
+    lease: OwnerLease,
+    registry: Registry,
+    settings: Settings,
+    clock: Clock,
+    directory: Path,
+    identity: str,
+) -> RunningRealm:
+    """Recover the realm of a shard whose journal was opened for this owner. Raises ``NewerFormat``,
+    ``StorageFailed``, ``Deposed``."""
+    realm = await RunningRealm.open(
+        journal,
+        blobs,
+        MemoryPages(),
+        rules(settings),
+        clock,
+        asyncio.to_thread,
+        identity=identity,
+        name=settings.name,
+        limits=realm_limits(settings),
+        sealing=sealing_limits(settings),
+        lease=lease,
+    )
+    try:
+        realm.access = access(registry, directory, settings, clock)
+        realm.access.definition_of = realm.definition_of
+        await realm.access.begin()
+    except BaseException:
+        await realm.release()
+        raise
+    return realm
+
+
+def advertised(settings: Settings) -> str:
+    """The host under which others reach this node. Raises ``InvalidArgument``."""
+    host = settings.cluster.advertise or settings.listen.host
+    if host in WILDCARDS:
+        raise InvalidArgument(
+            f"listen.host is {settings.listen.host!r}, which is every address of this machine: "
+            "cluster.advertise (--advertise) has to name the one under which clients and the other "
+            "nodes reach it"
+        )
+    if "://" in host or "/" in host or (":" in host and host.count(":") == 1):
+        raise InvalidArgument(
+            f"cluster.advertise is {host!r}; it is a name or an address, without a port"
+        )
+    return host.strip("[]")
+
+
+def member(node: str, nonce: str, settings: Settings) -> MemberRecord:
+    """How this node shows itself to the others; its ports are known by now."""
+    host, listen = advertised(settings), settings.listen
+    is_safe = bool(listen.tls_certificate)
+    serves = {"native": f"penstock{'s' * is_safe}://{Address(host, listen.port)}"}
+    if settings.http.enabled and settings.http.port is not None:
+        serves["http"] = f"http{'s' * is_safe}://{Address(host, settings.http.port)}"
+    if listen.amqp_port is not None:
+        serves["amqp"] = f"amqp{'s' * is_safe}://{Address(host, listen.amqp_port)}"
+    return MemberRecord(
+        node, nonce, address=f"{host}:{listen.port}", serves=serves, version=__version__
+    )

@@ -1,0 +1,111 @@
+"""The two roles of a node: it serves the realm, or it stands by and sends clients to who does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import structlog
+
+from penstock.cluster.node import ClusterNode
+from penstock.cluster.standing_by import StandbyListener
+from penstock.core.owning.claims import MemberRecord
+from penstock.core.vocabulary.errors import NoQuorum
+from penstock.core.vocabulary.ports import Blobs, Journal
+from penstock.frontends.native.listener import NativeListener
+from penstock.frontends.shared.serving_node import ServingNode
+from penstock.runtime.delivery.owner_lease import OwnerLease
+from penstock.runtime.realm import RunningRealm
+
+SHARD: Final = 0
+"""A cluster has one shard so far, which is the whole realm."""
+_LOOK_S: Final = 0.1
+_QUORUM_LOST: Final = (
+    "the engine of the cluster has no majority of its servers, or this node does not reach it: "
+    "nothing can be stored; what was not answered is neither refused nor done"
+)
+
+OpenRealm = Callable[[Journal, Blobs, OwnerLease], Awaitable[RunningRealm]]
+ServeRealm = Callable[[RunningRealm, OwnerLease, asyncio.Event], Awaitable[None]]
+"""Lets clients come until the event is set, and closes the realm then."""
+
+_log = structlog.get_logger("penstock.cluster")
+
+
+class NodeRoles:
+    """Serves the shard of a :class:`ClusterNode` while it owns it, and stands by otherwise."""
+
+    def __init__(self, open_realm: OpenRealm, serve_realm: ServeRealm) -> None:
+        self._open_realm = open_realm
+        self._serve_realm = serve_realm
+        self._lease: OwnerLease | None = None
+        self._standby: StandbyListener | None = None
+
+    async def stand_by(
+        self, node: ClusterNode, standby: StandbyListener, told: Callable[[str], None]
+    ) -> None:
+        """Stand by whenever nothing is served here, until cancelled. ``told`` is called with the
+        name of the owner, each time that the node begins to stand by or the owner changes; empty
+        when nobody is known to serve any more."""
+        self._standby = standby
+        await standby.open()
+        last: str | None = ""
+        try:
+            while True:
+                await node.changed()
+                owner = node.owner(SHARD)
+                if not standby.is_open or _is_own(node, owner):
+                    last = None
+                elif (name := "" if owner is None else owner.node) != last:
+                    last = name
+                    told(name)
+        finally:
+            self._standby = None
+            standby.close()
+
+    # --- what the node asks --------------------------------------------------------------
+
+    async def open(
+        self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
+    ) -> RunningRealm:
+        """See :class:`~penstock.cluster.node.ShardServer`."""
+        self._lease = lease
+        return await self._open_realm(journal, blobs, lease)
+
+    async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
+        """See :class:`~penstock.cluster.node.ShardServer`."""
+        assert self._lease is not None, "it was opened with one"
+        if self._standby is not None:
+            self._standby.close()
+        try:
+            await self._serve_realm(realm, self._lease, stopping)
+        finally:
+            if self._standby is not None:
+                await self._standby.open()
+
+
+def serving_node(node: ClusterNode) -> ServingNode | None:
+    """The node that serves the realm, for those who have come to this one."""
+    owner = node.owner(SHARD)
+    if owner is None or _is_own(node, owner):
+        return None
+    return ServingNode(owner.node, owner.serves)
+
+
+def _is_own(node: ClusterNode, owner: MemberRecord | None) -> bool:
+    return owner is not None and owner.node == node.claims.me.node
+
+
+async def suspend_without_quorum(lease: OwnerLease, listener: NativeListener) -> None:
+    """End all sessions when the lease does not hold any more, and take them again once it does:
+    nothing true could be said to them meanwhile. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if lease.holds():
+            if listener.suspended is not None:
+                listener.resume()
+                _log.info("realm.quorum_back")
+        elif listener.suspended is None:
+            listener.suspend(NoQuorum(_QUORUM_LOST))
+            _log.warning("realm.no_quorum", reason=_QUORUM_LOST)

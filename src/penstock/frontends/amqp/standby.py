@@ -1,0 +1,108 @@
+"""AMQP at a node that stands by: the connection is redirected as the standard says (2.8.16).
+
+Without Proton: a node that stands by knows no users, so whoever comes is let in without a password
+and is told where to go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock.core.vocabulary.errors import PenstockError, RemoteProtocolViolation
+from penstock.frontends.native.standby import Arrivals
+from penstock.frontends.shared.serving_node import ServingNode, part, refusal
+from penstock.wire.amqp import sasl
+from penstock.wire.amqp.performatives import closing, opening
+from penstock.wire.amqp.types import Symbol, UInt
+
+REDIRECT: Final = "amqp:connection:redirect"
+FORCED: Final = "amqp:connection:forced"
+_ANONYMOUS: Final = "ANONYMOUS"
+_FRAME_HEAD: Final = 8
+
+
+class StandbyAmqpConnection(asyncio.Protocol):
+    """Opens the connection, and closes it with the address of the owner."""
+
+    def __init__(self, arrivals: Arrivals, container: str) -> None:
+        """``container`` is the name by which the node shows itself."""
+        self._arrivals = arrivals
+        self._container = container
+        self._frames = sasl.SaslFrames()
+        self._is_signing_in = False
+        self._data: bytes | None = None
+        """What has come behind the protocol header; None: it has not come yet."""
+        self._transport: asyncio.Transport | None = None
+        self._has_answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = self._arrivals.enter(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._arrivals.leave(self._transport)
+            self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_answered or self._transport is None:
+            return
+        try:
+            if self._data is None:
+                self._frames.feed(data)
+                self._before_amqp(self._transport)
+            else:
+                self._data += data
+        except RemoteProtocolViolation:
+            self._has_answered = True
+            self._transport.close()
+            return
+        if self._data is not None and _holds_a_frame(self._data):
+            self._has_answered = True
+            part(self._transport, opening(self._container) + _farewell(self._arrivals.owner()))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def _before_amqp(self, transport: asyncio.Transport) -> None:
+        while self._data is None:
+            if self._is_signing_in:
+                if (frame := self._frames.frame()) is None:
+                    return
+                self._sign_in(transport, frame)
+            elif (header := self._frames.header()) is None:
+                return
+            elif header == sasl.SASL_PROTOCOL:
+                self._is_signing_in = True
+                transport.write(header + sasl.mechanisms([_ANONYMOUS]))
+            elif header == sasl.PROTOCOL:
+                transport.write(header)
+                self._data = self._frames.rest()
+            else:
+                transport.write(sasl.PROTOCOL)
+                raise RemoteProtocolViolation(f"not an AMQP 1.0 protocol header: {header!r}")
+
+    def _sign_in(self, transport: asyncio.Transport, frame: sasl.Init | sasl.Response) -> None:
+        if not isinstance(frame, sasl.Init) or frame.mechanism != _ANONYMOUS:
+            transport.write(sasl.outcome(sasl.AUTH))
+            raise RemoteProtocolViolation("a node that stands by checks no passwords")
+        transport.write(sasl.outcome(sasl.OK))
+        self._is_signing_in = False
+
+
+def _holds_a_frame(data: bytes) -> bool:
+    return len(data) >= max(_FRAME_HEAD, int.from_bytes(data[:4], "big"))
+
+
+def _farewell(owner: ServingNode | None) -> bytes:
+    reason: PenstockError = refusal(owner, "amqp")
+    place = None if owner is None else owner.place("amqp")
+    if place is None:
+        return closing(FORCED, str(reason))
+    host, port = place
+    info = {
+        Symbol("hostname"): host,
+        Symbol("network-host"): host,
+        Symbol("port"): UInt(port),
+    }
+    return closing(REDIRECT, str(reason), info)

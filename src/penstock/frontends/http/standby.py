@@ -1,0 +1,99 @@
+"""HTTP at a node that stands by: its health, and where the realm is served."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock.frontends.http.routing import BASE
+from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, State
+from penstock.frontends.http.statuses import status_of
+from penstock.frontends.native.standby import Arrivals
+from penstock.frontends.shared.serving_node import ServingNode, part, refusal
+
+HEAD_BYTES_MAX: Final = 64 << 10
+"""Most bytes of a request's first line and headers."""
+_REASONS: Final = {200: "OK", 307: "Temporary Redirect", 400: "Bad Request"}
+_LOOKS: Final = ("/health", "/ready")
+
+
+class StandbyHealth(msgspec.Struct, frozen=True):
+    """The state of a node that stands by."""
+
+    status: State
+    owner: str
+    """The node that serves; empty while none is known to."""
+    owner_url: str
+    """Where that one serves HTTP."""
+
+
+class StandbyHttpConnection(asyncio.Protocol):
+    """Answers one request and ends, so that the next one may find the realm served here."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._head = b""
+        self._transport: asyncio.Transport | None = None
+        self._has_answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = self._arrivals.enter(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._arrivals.leave(self._transport)
+            self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_answered or self._transport is None:
+            return
+        self._head += data
+        if b"\r\n\r\n" not in self._head and len(self._head) < HEAD_BYTES_MAX:
+            return
+        self._has_answered = True
+        part(self._transport, _answer(self._head, self._arrivals.owner()))
+
+    def eof_received(self) -> bool:
+        return False
+
+
+def _answer(head: bytes, owner: ServingNode | None) -> bytes:
+    """The whole answer to a request."""
+    method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+    target, _, version = rest.partition(" ")
+    if not version.startswith("HTTP/1.") or not target.startswith("/"):
+        return _response(400, _error(InvalidArgument("this is not a request of HTTP/1.1")))
+    url = "" if owner is None else owner.url("http")
+    path = target.partition("?")[0]
+    if path in _LOOKS:
+        told = StandbyHealth("standing-by", "" if owner is None else owner.name, url)
+        status = 200 if path == "/health" else 503
+        return _response(status, msgspec.json.encode(told), is_head=method == "HEAD")
+    error = refusal(owner, "http")
+    is_page = not path.startswith(f"{BASE}/") and path != "/metrics"
+    if url and is_page and method in ("GET", "HEAD"):
+        return _response(307, _error(error), f"location: {url}{target}", is_head=method == "HEAD")
+    more = "retry-after: 1"
+    return _response(status_of(error), _error(error), more, is_head=method == "HEAD")
+
+
+def _error(error: PenstockError) -> bytes:
+    detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
+    return msgspec.json.encode(ErrorAnswer(error=detail))
+
+
+def _response(status: int, body: bytes, *more: str, is_head: bool = False) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status} {_REASONS.get(status, 'Service Unavailable')}",
+        "content-type: application/json",
+        f"content-length: {len(body)}",
+        "cache-control: no-store",
+        "x-content-type-options: nosniff",
+        "connection: close",
+        *more,
+    ]
+    head = "\r\n".join((*lines, "", "")).encode("latin-1", "replace")
+    return head if is_head else head + body

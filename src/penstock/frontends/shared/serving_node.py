@@ -1,0 +1,59 @@
+"""Where a node of a cluster that stands by sends those who come to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from penstock.core.vocabulary.errors import Elsewhere
+from penstock.frontends.shared.transports import LINGER_S
+
+FrontEnd = Literal["native", "http", "amqp"]
+
+NOBODY: Final = (
+    "no node of the cluster serves this realm at the moment, and one of them will soon; try again"
+)
+
+
+class ServingNode(Struct, frozen=True):
+    """The node that serves the realm."""
+
+    name: str
+    serves: Mapping[str, str]
+    """The URL of each of its front ends."""
+
+    def url(self, front_end: FrontEnd) -> str:
+        """Where it serves that; empty: it does not."""
+        return self.serves.get(front_end, "")
+
+    def place(self, front_end: FrontEnd) -> tuple[str, int] | None:
+        """Host and port where it serves that; None: it does not."""
+        parts = urlsplit(self.url(front_end))
+        return (parts.hostname, parts.port) if parts.hostname and parts.port else None
+
+
+FindOwner = Callable[[], ServingNode | None]
+"""Gives the node that serves the realm now; None while nobody is known to."""
+
+
+def refusal(owner: ServingNode | None, front_end: FrontEnd) -> Elsewhere:
+    """What somebody is told who has come to a node that stands by."""
+    if owner is None:
+        return Elsewhere(NOBODY)
+    url = owner.url(front_end)
+    return Elsewhere(f"node {owner.name} serves this realm now" + (f", at {url}" if url else ""))
+
+
+def part(transport: asyncio.Transport, last: bytes) -> None:
+    """Send the last bytes, and close once the peer has: closing before everything it sends is read
+    would destroy what is on its way to it."""
+    transport.write(last)
+    if transport.can_write_eof():
+        transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+    else:  # TLS
+        transport.close()

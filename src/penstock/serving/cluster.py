@@ -1,0 +1,221 @@
+"""A node of a cluster, as a process: it serves the realm, or stands by and takes it over."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+from pathlib import Path
+
+import structlog
+from msgspec.structs import replace
+
+from penstock import __version__
+from penstock.bootstrap import http_server, native_listener, notifying, tls, with_certificate
+from penstock.bootstrap.cluster import (
+    advertised,
+    check_engine,
+    check_names,
+    identity_of,
+    made_identity,
+    member,
+    open_engine,
+    open_shard,
+)
+from penstock.bootstrap.node_directory import NodeDirectory
+from penstock.cluster.node import ClusterNode
+from penstock.cluster.roles import SHARD, NodeRoles, serving_node, suspend_without_quorum
+from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
+from penstock.core.owning.claims import MemberRecord
+from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
+from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Registry, StorageEngine
+from penstock.frontends.native.listener import NativeListener
+from penstock.frontends.shared.ports import HeldPorts
+from penstock.frontends.shared.tls import Tls
+from penstock.runtime.clock import SystemClock
+from penstock.runtime.delivery.owner_lease import OwnerLease
+from penstock.runtime.realm import RunningRealm
+from penstock.serving import (
+    collect_rarely,
+    first_failure,
+    log_limits,
+    log_recovery,
+    reload,
+    run,
+    show_first_password,
+)
+from penstock.settings import HTTP_PORT, Settings
+
+_log = structlog.get_logger("penstock.cluster")
+
+
+async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Event) -> None:
+    """Be a node of a cluster until ``stopping`` is set; what it serves is handed over then. The
+    path of the ``directory`` is absolute.
+
+    Raises ``InvalidArgument``, ``AddressInUse``, ``DataDirectoryInUse``; ``Unavailable`` and
+    ``Damaged`` where the engine would lose what it acknowledges, or has lost it; ``Deposed`` when
+    another process has taken the node's name.
+    """
+    check_names(settings.cluster)  # refused before anything is made
+    advertised(settings)
+    clock, cluster = SystemClock(), settings.cluster
+    with NodeDirectory(str(directory), cluster.name, cluster.node) as home:
+        settings = with_certificate(directory, settings)
+        engine = await open_engine(cluster, clock)
+        ports = HeldPorts()
+        try:
+            health = await check_engine(engine, SHARD)
+            registry = await engine.registry()
+            home.check_realm(await identity_of(registry))
+            settings = await _hold(ports, settings)
+            log_limits(settings)
+            collect_rarely()
+            _log.info(
+                "cluster.joined",
+                node=home.record.node,
+                cluster=cluster.name,
+                engine=health.kind,
+                version=health.version,
+                servers=health.servers,
+                lease_s=cluster.lease_s,
+            )
+            await _NodeProcess(home, settings, engine, registry, clock, ports).run(stopping)
+        finally:
+            await engine.close()
+            ports.close()  # the last of all: whoever is refused there takes this process for dead
+
+
+async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
+    """Listen at the ports of all front ends, and give the settings with the ports there are."""
+    listen, http = settings.listen, settings.http
+    native = await ports.hold(listen.host, listen.port)
+    amqp = None
+    if listen.amqp_port is not None:
+        amqp = await ports.hold(listen.host, listen.amqp_port)
+    if http.enabled:
+        wanted = HTTP_PORT if http.port is None else http.port
+        try:
+            held = await ports.hold(http.host or listen.host, wanted)
+            http = replace(http, port=held)
+        except AddressInUse as error:
+            if http.port is not None:
+                raise
+            _log.warning("http.not_listening", reason=str(error))
+            http = replace(http, enabled=False)
+    return replace(settings, listen=replace(listen, port=native, amqp_port=amqp), http=http)
+
+
+class _NodeProcess:
+    """One start of a node."""
+
+    def __init__(
+        self,
+        home: NodeDirectory,
+        settings: Settings,
+        engine: StorageEngine,
+        registry: Registry,
+        clock: Clock,
+        ports: HeldPorts,
+    ) -> None:
+        self._home = home
+        self._settings = settings
+        self._registry = registry
+        self._clock = clock
+        self._ports = ports
+        self._tls: Tls | None = tls(settings)
+        self._me: MemberRecord = member(home.record.node, secrets.token_hex(8), settings)
+        self._roles = NodeRoles(self._open, self._serve)
+        self._node = ClusterNode(
+            engine,
+            self._me,
+            self._roles,
+            clock,
+            lease_s=settings.cluster.lease_s,
+            opens_door=False,
+        )
+        self._serving: tuple[RunningRealm, NativeListener] | None = None
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve and stand by until ``stopping`` is set."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        standby = StandbyListener(
+            lambda: serving_node(self._node), self._places, self._me.node, self._ports, self._tls
+        )
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = tasks.create_task(self._node.run(), name="node")
+                aside = tasks.create_task(
+                    self._roles.stand_by(self._node, standby, self._stands_by), name="standby"
+                )
+                await stopping.wait()
+                await self._node.leave()
+                await running
+                aside.cancel()
+        except* PenstockError as failures:
+            raise first_failure(failures) from None
+
+    @property
+    def _places(self) -> FrontEndPlaces:
+        listen, http = self._settings.listen, self._settings.http
+        web = None
+        if http.enabled and http.port is not None:
+            web = (http.host or listen.host, http.port)
+        amqp = None if listen.amqp_port is None else (listen.host, listen.amqp_port)
+        return FrontEndPlaces((listen.host, listen.port), web, amqp)
+
+    def _stands_by(self, owner: str) -> None:
+        serves = self._node.claims.members[owner].serves if owner else {}
+        url = self._me.serves["native"]
+        _log.info(
+            "realm.standing_by",
+            url=url,
+            node=self._me.node,
+            owner=owner,
+            owner_url=serves.get("native", ""),
+        )
+        notifying.ready(f"standing by at {url}, {owner or 'nobody'} serves")
+
+    async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
+        wanted = self._home.record.realm or secrets.token_hex(16)
+        identity = await made_identity(self._registry, wanted)
+        self._home.check_realm(identity)
+        realm = await open_shard(
+            journal,
+            blobs,
+            lease,
+            self._registry,
+            self._settings,
+            self._clock,
+            self._home.path,
+            identity,
+        )
+        log_recovery(realm)
+        return realm
+
+    async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
+        settings = self._settings
+        show_first_password(realm)
+        listener = native_listener(realm, settings, __version__, self._tls)
+        listener.ports = self._ports
+        listener.heartbeat_s = settings.cluster.lease_s / 3
+        http = http_server(realm, listener, settings) if settings.http.enabled else None
+        self._serving = realm, listener
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(suspend_without_quorum(lease, listener))
+                await run(realm, listener, settings, stopping, http)
+                watching.cancel()
+        except* PenstockError as failures:
+            raise first_failure(failures) from None
+        finally:
+            self._serving = None
+
+    def _reload(self) -> None:
+        if self._serving is not None:
+            reload(*self._serving)
+        elif self._tls is not None:
+            try:
+                self._tls.reload()
+            except InvalidArgument as error:
+                _log.error("realm.not_reloaded", reason=str(error))

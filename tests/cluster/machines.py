@@ -1,0 +1,150 @@
+"""Nodes of a cluster in one process, each on a simulated machine: they serve or stand by."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, Final
+
+from penstock.bootstrap import rules
+from penstock.cluster.node import ClusterNode
+from penstock.cluster.roles import NodeRoles, serving_node, suspend_without_quorum
+from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
+from penstock.core.owning.claims import MemberRecord
+from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
+from penstock.frontends.native.listener import NativeLimits, NativeListener
+from penstock.runtime.delivery.owner_lease import OwnerLease
+from penstock.runtime.realm import RunningRealm
+from penstock.storage.memory import MemoryPages
+from penstock.testing.engine import EngineServers, MemoryEngine
+from penstock.testing.loop import SimLoop, pass_time
+from penstock.testing.network import MACHINE
+
+HOST: Final = "127.0.0.1"
+LEASE_S: Final = 6.0
+
+
+def the_loop() -> SimLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    return loop
+
+
+class NodeMachine:
+    """One node with all its front ends, on a machine of its own."""
+
+    def __init__(self, servers: EngineServers, n: int, call: Offload = inline) -> None:
+        self.name = f"n{n}"
+        self.machine = f"machine {n}"
+        self.native, self.http, self.amqp = 9_000 + n, 9_080 + n, 5_670 + n
+        self.told: list[str] = []
+        """The owners for which it has stood by, the oldest first."""
+        serves = {
+            "native": f"penstock://{HOST}:{self.native}",
+            "http": f"http://{HOST}:{self.http}",
+            "amqp": f"amqp://{HOST}:{self.amqp}",
+        }
+        me = MemberRecord(self.name, f"start {n}", address=f"{HOST}:{9_100 + n}", serves=serves)
+        self.roles = NodeRoles(self._open, self._serve)
+        self.node = ClusterNode(
+            MemoryEngine(servers, call=call), me, self.roles, the_loop(), lease_s=LEASE_S
+        )
+        places = FrontEndPlaces((HOST, self.native), (HOST, self.http), (HOST, self.amqp))
+        standby = StandbyListener(lambda: serving_node(self.node), places, self.name)
+        self.task = self._on_machine(self.node.run())
+        self.aside = self._on_machine(self.roles.stand_by(self.node, standby, self.told.append))
+        self.listener: NativeListener | None = None
+
+    def _on_machine(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        context = copy_context()
+        context.run(MACHINE.set, self.machine)
+        return the_loop().create_task(work, context=context)
+
+    @property
+    def url(self) -> str:
+        return f"penstock://somebody@{HOST}:{self.native}"
+
+    @property
+    def owns(self) -> bool:
+        return self.node.holds(0)
+
+    @property
+    def serves(self) -> bool:
+        return self.owns and self.listener is not None
+
+    def kill(self) -> None:
+        the_loop().network.kill(self.machine)
+        the_loop().kill(self.machine)
+
+    async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
+        return await RunningRealm.open(
+            journal, blobs, MemoryPages(), rules(), the_loop(), inline, identity="i", lease=lease
+        )
+
+    async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
+        listener, ready = NativeListener(realm, "1", NativeLimits()), asyncio.Event()
+        listener.heartbeat_s = LEASE_S / 3
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                watching = tasks.create_task(suspend_without_quorum(lease, listener))
+                tasks.create_task(realm.run())
+                listening = tasks.create_task(listener.run(ready))
+                await ready.wait()
+                await listener.listen(HOST, self.native)
+                self.listener = listener
+                await stopping.wait()
+                await listener.close()
+                await realm.close()
+                listening.cancel()
+                watching.cancel()
+        except BaseExceptionGroup as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None
+        finally:
+            self.listener = None
+            listener.cut()
+
+
+class Valve:
+    """What machines ask of the engine waits while this is shut."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def __call__(self, call: Callable[[], Any]) -> Any:
+        await self.open.wait()
+        answer = call()
+        await self.open.wait()
+        return answer
+
+
+async def until(is_so: Callable[[], bool]) -> float:
+    """How long it took."""
+    began_s = the_loop().time()
+    while not is_so():
+        await pass_time(0.05)
+        assert the_loop().time() - began_s < 120, "it never comes to this"
+    return the_loop().time() - began_s
+
+
+async def end(*machines: NodeMachine) -> None:
+    tasks = [task for machine in machines for task in (machine.task, machine.aside)]
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+async def owner_and_others(
+    servers: EngineServers, count: int = 2, call: Offload = inline
+) -> tuple[NodeMachine, list[NodeMachine]]:
+    """Nodes, of which the first is the one that serves; the others have stood by."""
+    machines = [NodeMachine(servers, n, call) for n in range(1, count + 1)]
+    await until(lambda: any(each.serves for each in machines))
+    (owner,) = [each for each in machines if each.serves]
+    others = [each for each in machines if each is not owner]
+    await until(lambda: all(each.told[-1:] == [owner.name] for each in others))
+    return owner, others

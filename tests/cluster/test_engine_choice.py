@@ -1,0 +1,251 @@
+"""Which engine a cluster is on, and what is said of settings that name none."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.bootstrap.cluster import (
+    EngineWithFiles,
+    advertised,
+    check_engine,
+    check_names,
+    made_identity,
+    member,
+    open_engine,
+    server_urls,
+)
+from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock.runtime.clock import SystemClock
+from penstock.serving import serve
+from penstock.settings import ClusterSettings, Settings, in_force, load
+from penstock.testing.engine import EngineServers, MemoryEngine
+from tests.loops import on_a_loop
+
+
+@pytest.mark.parametrize(
+    ("engine", "urls"),
+    [
+        ("nats://a:1,b:2,c:3", ["nats://a:1", "nats://b:2", "nats://c:3"]),
+        ("nats://a:1,nats://b:2", ["nats://a:1", "nats://b:2"]),
+        ("nats://u:p@a,b", ["nats://u:p@a", "nats://u:p@b"]),
+        ("tls://[::1]:4222, b", ["tls://[::1]:4222", "tls://b"]),
+        (
+            "postgresql://u:p@a:1,b:2/db?sslmode=require",
+            ["postgresql://u:p@a:1/db?sslmode=require", "postgresql://u:p@b:2/db?sslmode=require"],
+        ),
+    ],
+)
+def test_a_url_names_all_servers_of_an_engine(engine: str, urls: list[str]) -> None:
+    assert server_urls(engine) == urls
+
+
+@pytest.mark.parametrize(
+    ("engine", "named"),
+    [
+        ("redis://a:1", "cluster.engine is 'redis://a:1'; the URL of an engine looks like nats://"),
+        ("a:1,b:2", "the URL of an engine looks like"),
+        ("nats://", "'' is not the address of a server"),
+        ("nats://a:1,,c:3", "'' is not the address of a server"),
+        ("nats://a:port", "'a:port' is not the address of a server"),
+        ("postgresql://u:secret@:5432/db", r"'postgresql://u:\*\*\*@:5432/db', in which ':5432'"),
+    ],
+)
+def test_a_url_of_no_engine_is_refused_with_what_is_right(engine: str, named: str) -> None:
+    with pytest.raises(InvalidArgument, match=named) as refused:
+        server_urls(engine)
+
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("cluster.lease_s", 1, r"cluster\.lease_s must be at least 2\.0"),
+        ("cluster.lease_s", 61, r"cluster\.lease_s must be at most 60\.0"),
+        ("cluster.lease", 6, "did you mean cluster.lease_s"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_its_name(path: str, value: object, named: str) -> None:
+    with pytest.raises(InvalidArgument, match=named):
+        load(overrides={path: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        (ClusterSettings(name="Upper"), r"cluster\.name is 'Upper'; it has at most 40 lower-case"),
+        (ClusterSettings(name=""), r"cluster\.name is ''"),
+        (ClusterSettings(node="a/b"), r"cluster\.node \(--node\) is 'a/b'; it has at most 40"),
+    ],
+)
+def test_a_name_that_an_engine_may_not_take_is_refused(
+    settings: ClusterSettings, named: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=named):
+        check_names(settings)
+
+    check_names(ClusterSettings(name="orders-2", node="n1.example"))
+
+
+def test_settings_of_a_cluster_without_an_engine_are_refused(tmp_path: Path) -> None:
+    settings = load(overrides={"cluster.node": "n1"})
+
+    with pytest.raises(InvalidArgument, match=r"cluster\.node is set, and cluster.engine is not"):
+        serve(tmp_path / "data", settings)
+
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"cluster.monitors": "a:8222"}, "cluster.monitors has 'a:8222'"),
+        ({"cluster.blobs": "elsewhere"}, "cluster.blobs is 'elsewhere'; it is 'engine', or a URI"),
+    ],
+)
+@on_a_loop
+async def test_a_bad_place_is_refused_before_or_with_the_engine(
+    settings: dict[str, str], named: str
+) -> None:
+    wanted = load(overrides={"cluster.engine": "postgresql://a", **settings}).cluster
+    if "cluster.monitors" in settings:
+        wanted = load(overrides={"cluster.engine": "nats://a", **settings}).cluster
+
+    with pytest.raises(InvalidArgument, match=named):
+        await open_engine(wanted, SystemClock())
+
+
+def test_the_password_of_an_engine_is_not_shown() -> None:
+    shown = in_force(overrides={"cluster.engine": "postgresql://u:secret@a:1,b:2/db?password=x"})
+
+    (engine,) = [each for each in shown if each.option == "cluster.engine"]
+    assert engine.value == "postgresql://***@a:1,b:2/db?***"
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.partition(".")[0] == "nats"]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [each for each in sys.modules if each.startswith("penstock.storage.jetstream")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "nats", None)
+
+    with pytest.raises(InvalidArgument, match=r"pip install 'penstock-realm\[cluster\]'"):
+        asyncio.run(open_engine(ClusterSettings(engine="nats://a"), SystemClock()))
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_realm_on_its_own_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "import penstock.cli, penstock.serving as serving\n"
+        "from penstock.settings import load\n"
+        "stopped = asyncio.Event()\n"
+        "stopped.set()\n"
+        f"settings = load(overrides={{'listen.port': 0, 'http.port': 0}})\n"
+        f"asyncio.run(serving._serve_alone(Path({str(tmp_path / 'data')!r}), settings, stopped))\n"
+        "loaded = [name for name in sys.modules if name.split('.')[0] in ('nats', 'asyncpg')]\n"
+        "ours = ('cluster', 'serving.cluster', 'bootstrap.cluster', 'bootstrap.node_directory',\n"
+        "    'storage.jetstream', 'storage.postgres', 'core.owning', 'frontends.native.standby')\n"
+        "loaded += [each for each in ours if f'penstock.{each}' in sys.modules]\n"
+        "print(loaded)\n"
+    )
+
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"listen.host": "10.0.0.1"}, "10.0.0.1"),
+        ({"listen.host": "0.0.0.0", "cluster.advertise": "n1.example"}, "n1.example"),
+        ({"cluster.advertise": "[fd00::1]"}, "fd00::1"),
+    ],
+)
+def test_a_node_is_reached_under_its_own_host_or_the_one_it_names(
+    given: dict[str, str], found: str
+) -> None:
+    assert advertised(load(overrides=given)) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"listen.host": "0.0.0.0"}, r"cluster.advertise \(--advertise\) has to name"),
+        ({"cluster.advertise": "::"}, "cluster.advertise"),
+        ({"cluster.advertise": "n1:9000"}, "it is a name or an address, without a port"),
+        ({"cluster.advertise": "http://n1"}, "it is a name or an address, without a port"),
+    ],
+)
+def test_an_address_that_nobody_reaches_is_refused(given: dict[str, str], named: str) -> None:
+    with pytest.raises(InvalidArgument, match=named):
+        advertised(load(overrides=given))
+
+
+def test_a_node_shows_the_urls_of_its_front_ends() -> None:
+    given = {"listen.host": "::1", "listen.port": 9_001, "http.port": 9_081}
+
+    plain = member("n1", "nonce", load(overrides=given))
+    safe = member(
+        "n1",
+        "nonce",
+        load(
+            overrides={
+                **given,
+                "listen.tls_certificate": "c.pem",
+                "listen.amqp_port": 5_671,
+                "http.enabled": False,
+            }
+        ),
+    )
+
+    assert plain.address == "::1:9001"
+    assert plain.serves == {"native": "penstock://[::1]:9001", "http": "http://[::1]:9081"}
+    assert safe.serves == {"native": "penstocks://[::1]:9001", "amqp": "amqps://[::1]:5671"}
+
+
+@on_a_loop
+async def test_blobs_may_lie_on_a_file_system_that_the_nodes_share(tmp_path: Path) -> None:
+    engine = EngineWithFiles(MemoryEngine(), f"file://{tmp_path}", "orders")
+
+    blobs = await engine.blobs(0)
+    await blobs.put("segments/1.arrow", [b"abc"])
+
+    assert not blobs.grows
+    assert (tmp_path / "orders" / "shard-0" / "segments" / "1.arrow").read_bytes() == b"abc"
+    assert (await engine.health()).kind == "memory"
+
+
+@on_a_loop
+async def test_the_first_identity_of_a_realm_stays() -> None:
+    registry = await MemoryEngine(EngineServers()).registry()
+
+    assert await made_identity(registry, "one") == "one"
+    assert await made_identity(registry, "two") == "one"
+
+
+@on_a_loop
+async def test_an_engine_that_does_not_answer_at_the_start_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Silent(MemoryEngine):
+        async def check(self, shard: int) -> None:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("penstock.bootstrap.cluster.CHECK_TIMEOUT_S", 0.0)
+
+    with pytest.raises(Unavailable, match="start a majority of its servers first"):
+        await check_engine(Silent(), 0)
+
+
+def test_a_cluster_has_the_settings_of_its_nodes_by_name() -> None:
+    assert Settings().cluster == ClusterSettings()
+    assert load("[cluster]\nengine = 'nats://a'\nlease_s = 2").cluster.lease_s == 2

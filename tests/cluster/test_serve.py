@@ -1,0 +1,170 @@
+"""Nodes in processes of their own, on three NATS servers: started, killed, and refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import nats
+import pytest
+
+from penstock import aio
+from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
+from penstock.testing.process import ServerDidNotStart, ServerProcess
+from tests.contract.nats_servers import NatsServers
+from tests.loops import on_a_loop
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+PUBLISHED = 100
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
+    with NatsServers(tmp_path_factory.mktemp("engine")) as running:
+        yield running
+
+
+def node(
+    servers: NatsServers, directory: Path, *arguments: str, name: str = "penstock"
+) -> ServerProcess:
+    """A node that is not started yet, with a lease of two seconds."""
+    engine = "nats://" + ",".join(url.removeprefix("nats://") for url in servers.urls)
+    return ServerProcess(
+        directory,
+        *("--cluster", engine, "--node", directory.name, *arguments),
+        environment={
+            "PENSTOCK_CLUSTER_NAME": name,
+            "PENSTOCK_CLUSTER_LEASE_S": "2",
+            "PENSTOCK_CLUSTER_MONITORS": ",".join(servers.monitors),
+        },
+    )
+
+
+def refusal(process: ServerProcess) -> str:
+    """Why a node did not start."""
+    with pytest.raises(ServerDidNotStart, match="exit status 1"):
+        process.start()
+    (failed,) = process.logged("realm.failed")
+    return str(failed["reason"])
+
+
+def addresses(*nodes: ServerProcess) -> str:
+    return "penstock://somebody@" + ",".join(each.url.partition("://")[2] for each in nodes)
+
+
+@pytest.mark.spec("N3", "N4")
+@on_a_loop
+async def test_the_owner_is_killed_and_nothing_is_lost_or_doubled(
+    servers: NatsServers, tmp_path: Path
+) -> None:
+    with node(servers, tmp_path / "n1") as owner, node(servers, tmp_path / "n2") as other:
+        (told,) = other.logged("realm.standing_by")
+        assert (told["owner"], told["owner_url"]) == ("n1", owner.url)
+        session = await aio.connect(addresses(other, owner))
+        channel = await session.channels.create("orders", type="persistent")
+        ids = []
+        for number in range(PUBLISHED):
+            if number == PUBLISHED // 2:
+                await asyncio.to_thread(owner.kill)
+            ids.append(await channel.publish(b"%d" % number))
+
+        assert ids == list(range(PUBLISHED))
+        stored = [event.data async for event in channel.browse()]
+        assert stored == [b"%d" % number for number in range(PUBLISHED)]
+        await session.close()
+        (claimed,) = other.logged("shard.claimed")
+        assert claimed["epoch"] == 2
+
+        with node(servers, tmp_path / "n1") as again:
+            (told,) = again.logged("realm.standing_by")
+            assert told["owner"] == "n2"
+            await asyncio.to_thread(other.terminate)
+            assert other.logged("shard.given_up")
+            session = await aio.connect(addresses(again))
+            assert await session.channels.list() == ["orders"]
+            await session.close()
+
+
+@on_a_loop
+async def test_a_user_that_was_added_on_one_node_is_known_to_the_next_owner(
+    servers: NatsServers, tmp_path: Path
+) -> None:
+    options = ("--settings", str(tmp_path / "settings.toml"))
+    (tmp_path / "settings.toml").write_text(
+        "[access]\nmode = 'mandatory'\npassword_rounds = 4096\n[http]\nenabled = false\n"
+    )
+    first = node(servers, tmp_path / "n1", *options, name="users")
+    with first, node(servers, tmp_path / "n2", *options, name="users") as second:
+        password = "a long password"
+        made = first.output.partition("password ")[2].split()[0]
+        session = await aio.connect(addresses(first).replace("somebody", f"admin:{made}"))
+        await session.access.create_user("ann", password)
+        await session.access.grant("ann@*", "access")
+        await session.close()
+
+        await asyncio.to_thread(first.terminate)
+
+        url = addresses(second).replace("somebody", f"ann:{password.replace(' ', '%20')}")
+        session = await aio.connect(url)
+        with pytest.raises((AccessDenied, NameDoesNotExist)):
+            await session.channels.get("orders")
+        await session.close()
+        assert not second.output, "the first administrator was shown by the first owner"
+
+
+@on_a_loop
+async def test_a_node_refuses_a_stream_that_has_one_replica_or_was_made_anew(
+    servers: NatsServers, tmp_path: Path
+) -> None:
+    with node(servers, tmp_path / "n1", name="anew"):
+        pass
+    connection = await nats.connect(servers.urls[0])
+    streams = connection.jetstream()
+
+    found = (await streams.stream_info("anew-shard-0")).config
+    found.num_replicas = 1
+    await streams.update_stream(found)
+    alone = refusal(node(servers, tmp_path / "n1", name="anew"))
+    assert "num_replicas is 1, not 3" in alone
+    assert "nats stream edit anew-shard-0 --replicas" in alone
+
+    await streams.delete_stream("anew-shard-0")
+    gone = refusal(node(servers, tmp_path / "n1", name="anew"))
+    assert "stream anew-shard-0 is gone" in gone
+
+    found.num_replicas = 3
+    found.metadata = {"penstock-incarnation": "another"}
+    await streams.add_stream(found)
+    anew = refusal(node(servers, tmp_path / "n1", name="anew"))
+    assert "stream anew-shard-0 was made anew" in anew
+    assert "To change: restore the stream from a backup" in anew
+
+    for stream in ("KV_anew", "anew-shard-0", "anew-blobs-0"):
+        await streams.delete_stream(stream)
+    lost = refusal(node(servers, tmp_path / "n1", name="anew"))
+    assert "the engine has no realm under the name 'anew'" in lost
+    await connection.close()
+
+
+def test_a_node_refuses_servers_that_put_on_disk_later(tmp_path: Path) -> None:
+    with NatsServers(tmp_path, sync=dict.fromkeys(range(3), "2m")) as lazy:
+        reason = refusal(node(lazy, tmp_path / "n1"))
+
+    assert "To change: sync_interval: always" in reason
+    assert not (tmp_path / "n1" / "journal").exists()
+
+
+def test_the_directory_of_a_node_has_its_name_and_no_events(
+    servers: NatsServers, tmp_path: Path
+) -> None:
+    with node(servers, tmp_path / "n1", name="names"):
+        kept = json.loads((tmp_path / "n1" / "node.json").read_text())
+
+    assert (kept["node"], kept["cluster"]) == ("n1", "names")
+    assert kept["realm"]
+    assert not {"journal", "segments", "registry"} & {
+        path.name for path in (tmp_path / "n1").iterdir()
+    }
