@@ -275,7 +275,7 @@ class ClusterMachine:
             self.clock,
             SlowOffload(world.random, longest_s=0.02),
             identity="simulated",
-            limits=Limits(sweep_interval_s=0.2, block_bytes_max=700),
+            limits=Limits(sweep_interval_s=0.2, block_bytes_max=2_000),
             sealing=SealingLimits(
                 segment_bytes_max=2_000,
                 journal_bytes_max=6_000,
