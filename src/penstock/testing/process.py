@@ -76,7 +76,12 @@ class ServerProcess:
         )
         self._reader = threading.Thread(target=self._read, name="server-log", daemon=True)
         self._reader.start()
-        if not self._settled.wait(START_TIMEOUT_S) or not self.url:
+        try:
+            is_settled = self._settled.wait(START_TIMEOUT_S)
+        except BaseException:  # whoever waits is to end, and nobody else knows of this process
+            self._reap()
+            raise
+        if not is_settled or not self.url:
             self._reap()
             status = self._process.returncode
             raise ServerDidNotStart(f"exit status {status}, log:\n{self.log}")
