@@ -65,7 +65,7 @@ bench: setup ## the speed table, Penstock and its peers side by side
 weight: setup ## figures of the source: lines, names, rooms, the calls of one publish
 	@$(bin)/python -m scripts.weight $(ARGS)
 
-faults: setup ## real faults for real processes (ARGS="--seed N --minutes M --loops K")
+faults: setup ## real faults for real processes (ARGS="--seed N --minutes M --loops K --cluster")
 	@$(bin)/python -m tests.faults $(ARGS)
 
 fuzz: setup ## nearly right input for all that reads bytes (ARGS="--seconds N")

@@ -1,42 +1,96 @@
 """``python -m tests.faults --seed 4711 --minutes 5 --loops 3``: real faults for real processes.
 
 Each loop has the seed after the one before. Prints a table; ``--json FILE`` keeps all of it.
-Exit status 1: something did not hold; the seed is with it, and ``--keep`` leaves the files.
+Exit status 1: something did not hold; the seed is with it, and its files stay where it says.
+With ``--cluster`` the realm is three nodes over three servers of an engine. ``--wrong SETTING`` is
+the control there: exit status 0 says that no node starts on an engine with that setting.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
+from types import FrameType
 
-from tests.faults.nemesis import KINDS
-from tests.faults.report import Loop, as_json, table
-from tests.faults.run import Given, play
+from tests.faults import nemesis, report, run
+from tests.faults.cluster import report as cluster_report
+from tests.faults.cluster import run as cluster_run
+from tests.faults.cluster import schedule, wrong
+from tests.faults.cluster.report import ClusterLoop
+from tests.faults.report import Loop
 
 
 def main(arguments: list[str]) -> int:
+    signal.signal(signal.SIGTERM, _end)
     asked = _parser().parse_args(arguments)
-    loops: list[Loop] = []
+    kinds = schedule.KINDS if asked.cluster else nemesis.KINDS
+    if unknown := [kind for kind in asked.only or () if kind not in kinds]:
+        sys.stderr.write(f"--only {unknown[0]}: choose from {', '.join(kinds)}\n")
+        return 2
+    if asked.wrong and not asked.cluster:
+        sys.stderr.write("--wrong goes with --cluster\n")
+        return 2
+    if asked.wrong:
+        return _control(asked)
+    loops: list[Loop | ClusterLoop] = []
     for number in range(asked.loops):
-        seed = asked.seed + number
-        folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-", dir=asked.keep))
-        try:
-            given = Given(seed, asked.minutes, folder, asked.cases, asked.only or tuple(KINDS))
-            loops.append(play(given._replace(may_mount=not asked.no_mount)))
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        finally:
-            if asked.keep is None:
-                shutil.rmtree(folder, ignore_errors=True)
+        loops.append(_play(asked, asked.seed + number))
         if asked.json:
-            asked.json.write_bytes(as_json(loops))
-        sys.stderr.write(f"seed {seed}: {'well' if loops[-1].is_well else 'VIOLATED'}\n")
-    sys.stdout.write(table(loops))
+            asked.json.write_bytes(report.as_json(loops))
+    single = [loop for loop in loops if isinstance(loop, Loop)]
+    for loop in loops:
+        if isinstance(loop, ClusterLoop):
+            sys.stdout.write(f"{cluster_report.table(loop)}\n")
+    if single:
+        sys.stdout.write(report.table(single))
     return 0 if all(loop.is_well for loop in loops) else 1
+
+
+def _play(asked: argparse.Namespace, seed: int) -> Loop | ClusterLoop:
+    """One loop. Its files stay unless everything held."""
+    folder = Path(tempfile.mkdtemp(prefix=f"faults-{seed}-", dir=asked.keep))
+    loop: Loop | ClusterLoop | None = None
+    try:
+        if asked.cluster:
+            loop = _play_cluster(asked, seed, folder)
+        else:
+            given = run.Given(seed, asked.minutes, folder, asked.cases)
+            given = given._replace(kinds=asked.only or given.kinds, may_mount=not asked.no_mount)
+            loop = run.play(given)
+    except BaseException as error:
+        error.add_note(f"seed {seed}")
+        raise
+    finally:
+        if loop is None or not loop.is_well:
+            sys.stderr.write(f"seed {seed}: VIOLATED; everything of it is in {folder}\n")
+        else:
+            sys.stderr.write(f"seed {seed}: well\n")
+            if asked.keep is None:
+                shutil.rmtree(folder)
+    return loop
+
+
+def _play_cluster(asked: argparse.Namespace, seed: int, folder: Path) -> ClusterLoop:
+    given = cluster_run.ClusterGiven(seed, asked.minutes, folder, lease_s=asked.lease)
+    return cluster_run.play(given._replace(kinds=asked.only or given.kinds))
+
+
+def _control(asked: argparse.Namespace) -> int:
+    """An engine with a wrong setting: it is well that no node starts on it."""
+    with tempfile.TemporaryDirectory(prefix="faults-wrong-", dir=asked.keep) as folder:
+        reason = wrong.refusal(asked.wrong, Path(folder), asked.lease)
+    told = f"refused at the start: {reason}" if reason else "VIOLATED: a node starts and serves"
+    sys.stdout.write(f"{asked.wrong}: {told}\n")
+    return 0 if reason else 1
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    """Whoever is asked to end takes along what it has started."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,10 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--minutes", type=float, default=1.0, help="of faults in a loop")
     parser.add_argument("--loops", type=int, default=1)
     parser.add_argument("--cases", type=int, default=10, help="of damaged files in a loop")
-    parser.add_argument("--only", nargs="*", choices=tuple(KINDS), help="these faults alone")
+    parser.add_argument("--only", nargs="*", metavar="FAULT", help="these faults alone")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("--keep", type=Path, help="an existing folder to leave all files in")
     parser.add_argument("--no-mount", action="store_true", help="as on a machine without rights")
+    parser.add_argument("--cluster", action="store_true", help="three nodes over an engine")
+    parser.add_argument("--lease", type=float, default=cluster_run.LEASE_S, help="of its owner")
+    parser.add_argument("--wrong", choices=tuple(wrong.SETTINGS), help="a control of a cluster")
     return parser
 
 

@@ -28,8 +28,10 @@ class Sender:
     """Sends one message after the other, over a new connection where one was lost."""
 
     def __init__(self, url: str) -> None:
-        """``url``: the native one; the port is the same."""
-        self._url = f"amqp://{urlsplit(url).netloc}"
+        """``url``: the native one; the ports are the same. Of several addresses the next one is
+        tried where one does not serve."""
+        self._addresses = urlsplit(url).netloc.split(",")
+        self._tried = 0
         self._connection: BlockingConnection | None = None
         self._sender: BlockingSender | None = None
 
@@ -45,6 +47,7 @@ class Sender:
             raise StorageFailed(f"not accepted: {error}") from error
         except (ProtonException, OSError) as error:
             self.close()
+            self._tried += 1
             raise ConnectionLost(f"not answered: {error!r}") from error
         return -1
 
@@ -52,7 +55,8 @@ class Sender:
         from proton.utils import BlockingConnection
 
         if self._sender is None:
-            self._connection = BlockingConnection(self._url, timeout=WAIT_S)
+            address = self._addresses[self._tried % len(self._addresses)]
+            self._connection = BlockingConnection(f"amqp://{address}", timeout=WAIT_S)
             self._sender = self._connection.create_sender(f"topic://{LOG}")
         return self._sender
 

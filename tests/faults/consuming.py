@@ -65,6 +65,7 @@ class Consumer:
                         ids = batch.event_ids.tolist()
                         self._diary.got(ids, batch.to_arrow()["data"].to_pylist())
                         if batch.is_stale:
+                            self._diary.stale(ids)
                             continue
                         self._acknowledge(ids, subscription.ack, batch)
             except (*AGAIN, DurableInUse):

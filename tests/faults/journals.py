@@ -14,6 +14,7 @@ and a consumer::
     ack TIME IDS              is about to be acknowledged
     acked TIME IDS            its acknowledgement is confirmed
     unsure TIME IDS WHY…      it is not, and may have been done
+    stale TIME IDS            what came last is of a connection that has ended: it goes to others
 """
 
 from __future__ import annotations
@@ -89,19 +90,36 @@ class Diary:
         said = f"{type(why).__name__}: {why}".replace("\n", " ")
         self.write("unsure", time.monotonic_ns(), spans_of(ids), said)
 
+    def stale(self, ids: Sequence[int]) -> None:
+        self.write("stale", time.monotonic_ns(), spans_of(ids))
+
     def acked(self, ids: Sequence[int]) -> None:
         self.write("acked", time.monotonic_ns(), spans_of(ids))
 
 
 def last_received(path: Path) -> int:
     """The last id a consumer has written down; -1: none."""
+    got = [line.split(" ") for line in _end_of(path) if line.startswith("got ")]
+    return ids_of_spans(got[-1][3])[-1] if got else -1
+
+
+def acknowledged_at(path: Path) -> list[int]:
+    """When a publisher was acknowledged something, in order."""
+    return [int(words[-1]) for words in _lines(path) if words[0] == "ok"]
+
+
+def last_acknowledged(path: Path) -> int:
+    """When a publisher was acknowledged something for the last time; -1: never."""
+    told = [line for line in _end_of(path) if line.startswith("ok ") and line.count(" ") == 4]
+    return int(told[-1].rpartition(" ")[2]) if told else -1
+
+
+def _end_of(path: Path) -> list[str]:
     if not path.exists():
-        return -1
+        return []
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LINE_BYTES_MAX))
-        lines = file.read().decode().splitlines()
-    got = [line.split(" ") for line in lines if line.startswith("got ")]
-    return ids_of_spans(got[-1][3])[-1] if got else -1
+        return file.read().decode().splitlines()
 
 
 def _name_of(data: bytes) -> str:
@@ -158,7 +176,7 @@ class Received(NamedTuple):
 
     at_ns: int
     what: str
-    """``got``, ``ack`` or ``acked``."""
+    """``got``, ``ack``, ``acked`` or ``stale``."""
     ids: list[int]
     digest: str
     by: str
@@ -176,7 +194,7 @@ def read_received(paths: Iterable[Path]) -> list[Received]:
                 case ["got", at, digest, spans, *names]:
                     ids = ids_of_spans(spans)
                     line = Received(int(at), "got", ids, digest, path.stem, _events(names))
-                case ["ack" | "acked" as what, at, spans]:
+                case ["ack" | "acked" | "stale" as what, at, spans]:
                     line = Received(int(at), what, ids_of_spans(spans), "", path.stem)
                 case _:
                     continue

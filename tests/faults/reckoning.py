@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -24,7 +24,6 @@ from tests.faults.names import (
     TARGETS,
     WORK,
 )
-from tests.faults.report import Loop
 
 STORES: Final = (LOG, SINGLE_FILE, PAGED, BRIEF, DEAD)
 """In the order they are read: what expires goes from one to the next."""
@@ -35,6 +34,14 @@ Numbers = dict[int, list[int]]
 """Ids by a publisher's numbers."""
 
 
+class Reckoned(Protocol):
+    """What a loop has found."""
+
+    publishers: list[checking.Publishing]
+    consumers: list[checking.Consuming]
+    violations: checking.Violations
+
+
 def read_stores(session: Session) -> dict[str, checking.Events]:
     return {name: read_all(session.channels.get(name)) for name in STORES}
 
@@ -43,7 +50,7 @@ def reckon(
     diaries: Path,
     played: Sequence[str],
     content: Mapping[str, checking.Events],
-    loop: Loop,
+    loop: Reckoned,
     *,
     kills: int,
 ) -> None:

@@ -32,26 +32,22 @@ class Loop(Struct):
         return not self.violations
 
 
-def as_json(loops: Sequence[Loop]) -> bytes:
+def as_json(loops: Sequence[Struct]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(list(loops)))
 
 
 def table(loops: Sequence[Loop]) -> str:
     """All loops together, by who published and consumed and by what was damaged."""
     parts = [
-        _rows(
-            ("PUBLISHER", "ATTEMPTED", "ACKNOWLEDGED", "REFUSED", "STORED", "LOST", "DUPLICATED"),
-            _summed([row for loop in loops for row in loop.publishers]),
+        *traffic(
+            [row for loop in loops for row in loop.publishers],
+            [row for loop in loops for row in loop.consumers],
         ),
-        _rows(
-            ("CONSUMER", "EVENTS", "RECEIVED", "CONFIRMED", "AGAIN", "MISSED"),
-            _summed([row for loop in loops for row in loop.consumers]),
-        ),
-        _rows(
+        as_table(
             ("DAMAGED", "CASES", "REFUSED", "MISSING", "BY ID", "BY PLACE", "KEPT", "SILENT"),
             _by_kind([row for loop in loops for row in loop.damages]),
         ),
-        _rows(("FAULT", "TIMES"), _faults(loops)),
+        as_table(("FAULT", "TIMES"), _faults(loops)),
     ]
     notes = sorted({note for loop in loops for note in loop.notes})
     wrong = [f"seed {loop.seed}: {what[:2_000]}" for loop in loops for what in loop.violations]
@@ -60,6 +56,19 @@ def table(loops: Sequence[Loop]) -> str:
     last = f"{len(loops)} loops, {minutes:.1f} minutes of faults, {lives} lives of the server: "
     last += "everything held" if not wrong else f"{len(wrong)} VIOLATIONS"
     return "\n\n".join([*parts, *notes, *wrong, last]) + "\n"
+
+
+def traffic(publishers: Sequence[Publishing], consumers: Sequence[Consuming]) -> list[str]:
+    """What was published and consumed, by who did it."""
+    return [
+        as_table(
+            ("PUBLISHER", "ATTEMPTED", "ACKNOWLEDGED", "REFUSED", "STORED", "LOST", "DUPLICATED"),
+            _summed(publishers),
+        ),
+        as_table(
+            ("CONSUMER", "EVENTS", "RECEIVED", "CONFIRMED", "AGAIN", "MISSED"), _summed(consumers)
+        ),
+    ]
 
 
 def _summed(rows: Sequence[Struct]) -> list[tuple[Any, ...]]:
@@ -93,7 +102,8 @@ def _faults(loops: Sequence[Loop]) -> list[tuple[Any, ...]]:
     return sorted(sums.items())
 
 
-def _rows(head: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
+def as_table(head: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> str:
+    """Lines with a head, in columns."""
     cells = [tuple(head), *(tuple(map(_cell, row)) for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
     return "\n".join(

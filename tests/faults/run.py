@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,31 +12,16 @@ from random import Random
 from typing import Final, NamedTuple
 
 import penstock
-from penstock.client.sync.sync import Session
 from tests.faults import amqp, damage
 from tests.faults.disks import Disk, disk_at
-from tests.faults.journals import last_received
-from tests.faults.names import (
-    BRIEF,
-    BRIEF_TTL_MS,
-    DEAD,
-    DURABLES,
-    LOG,
-    PAGED,
-    POPS,
-    SINGLE_FILE,
-    TARGETS,
-    WORK,
-)
+from tests.faults.names import LOG, PAGED, SINGLE_FILE
 from tests.faults.nemesis import KINDS, Nemesis, schedule
+from tests.faults.phases import RECONNECT_S, arrived, finished, furnish
 from tests.faults.processes import Clients, Network, Server
 from tests.faults.reckoning import read_stores, reckon
 from tests.faults.report import Loop
 
-DRAIN_S: Final = 120.0
-"""How long everything may take to come to an end once nothing goes wrong any more."""
 DISK_MIB: Final = 192
-RECONNECT_S: Final = 120.0
 
 CAST: Final[Sequence[Sequence[str]]] = (
     ("single", "pipelined", "careless", "short", "popped"),
@@ -93,9 +77,10 @@ def play(given: Given) -> Loop:
         nemesis.wait(1.0)
         nemesis.look()
         wrong += nemesis.failures
-        wrong += _end(all_of_it, given)
+        url = all_of_it.server.url
+        wrong += finished(all_of_it.clients, url, all_of_it.diaries, given.cast)
         loop = Loop(given.seed, minutes, 0, dict(nemesis.done), [], [], [], notes, wrong)
-        with penstock.connect(all_of_it.server.url, reconnect_timeout=RECONNECT_S) as session:
+        with penstock.connect(url, reconnect_timeout=RECONNECT_S) as session:
             content = read_stores(session)
         played = [role for roles in given.cast for role in roles]
         kills = sum(each.kills for each in all_of_it.clients if "pop.1" in each.roles)
@@ -127,7 +112,7 @@ def _running(given: Given) -> Iterator[Loose]:
         server = Server(given.folder / "disk" / "realm", clock)
         stack.callback(server.close)
         with penstock.connect(server.url) as session:
-            _furnish(session)
+            furnish(session)
         network = Network(server.port)
         stack.callback(network.close)
         clients: list[Clients] = []
@@ -135,86 +120,11 @@ def _running(given: Given) -> Iterator[Loose]:
             clients.append(Clients(network.url, diaries, roles))
             stack.callback(clients[-1].close)
         roles_played = sum(map(len, given.cast)) - ("careless" in given.cast[0])
-        _arrived(server, roles_played)
+        arrived(server.url, roles_played)
         yield Loose(disk, given.folder / "disk" / "realm", diaries, server, network, clients)
 
 
-def _arrived(server: Server, connections: int) -> None:
-    """Wait until all clients are there: what is to go wrong is to find them at work."""
-    pause = threading.Event()
-    with penstock.connect(server.url) as session:
-        for _ in range(int(DRAIN_S / 0.1)):
-            if session.info().connections > connections:
-                return
-            pause.wait(0.1)
-    raise AssertionError(f"not all of {connections} clients have come")
-
-
-def _furnish(session: Session) -> None:
-    storage: penstock.StorageProperties = {"events_per_spindle": 2_000}
-    log = session.channels.create(LOG, type="persistent", retain_consumed=True, storage=storage)
-    for kind in DURABLES:
-        log.durables.create(kind, type=kind)
-    session.channels.create(SINGLE_FILE, type="persistent", storage={"events_per_spindle": 0})
-    session.channels.create(PAGED, type="paged")
-    session.channels.create(DEAD, type="persistent")
-    session.channels.create(BRIEF, type="persistent", ttl=BRIEF_TTL_MS, dead_event_store=DEAD)
-    session.queues.create(WORK, type="persistent")
-    session.queues.create(POPS, type="persistent")
-
-
 # --- the end of it -----------------------------------------------------------------------
-
-
-def _end(loose: Loose, given: Given) -> list[str]:
-    """Stop who publishes, wait until everything is consumed, stop the others."""
-    publishing = [each for each in loose.clients if each.roles[0] in TARGETS]
-    consuming = [each for each in loose.clients if each not in publishing]
-    for clients in publishing:
-        clients.ask_to_end()
-    wrong = [clients.wait() for clients in publishing]
-    with penstock.connect(loose.server.url, reconnect_timeout=RECONNECT_S) as session:
-        left = _drained(session, loose, given)
-    if left:
-        wrong.append(f"{DRAIN_S:g} s after the last fault there is still {left}")
-    for clients in consuming:
-        clients.ask_to_end()
-    wrong += [clients.wait() for clients in consuming]
-    return [what for what in wrong if what]
-
-
-def _drained(session: Session, loose: Loose, given: Given) -> str:
-    pause = threading.Event()
-    left = ""
-    for _ in range(int(DRAIN_S / 0.25)):
-        left = _left(session, loose, given)
-        if not left:
-            return ""
-        pause.wait(0.25)
-    return left
-
-
-def _left(session: Session, loose: Loose, given: Given) -> str:
-    """What somebody has still to do."""
-    played = {role for roles in given.cast for role in roles}
-    kinds = {role.partition(".")[0] for role in played}
-    log = session.channels.get(LOG)
-    for durable in log.durables.list():
-        if durable.type in kinds and durable.outstanding:
-            return (
-                f"{durable.outstanding} events outstanding at {durable.type}, {durable.in_flight} "
-                f"of them in the hands of {len(durable.clients)} clients"
-            )
-    for queue, kind in ((WORK, "reader"), (POPS, "pop")):
-        events = session.queues.get(queue).info().events
-        if kind in kinds and events:
-            return f"{events} events on {queue}"
-    last = log.info().last_event_id
-    for role in sorted(played):
-        read = last_received(loose.diaries / f"{role}.received")
-        if role.startswith("subscription") and read < last:
-            return f"something to read for {role}: it has read to {read} of {last}"
-    return ""
 
 
 def _stop_server(server: Server, random: Random, wrong: list[str]) -> None:

@@ -1,0 +1,218 @@
+"""The nodes of a cluster, each a process of ``penstock serve --cluster`` with a folder and a port
+of its own through all its lives."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from penstock.testing.process import ServerDidNotStart, ServerProcess
+from tests.contract.nats_servers import NatsServers, free_ports
+from tests.faults import amqp
+from tests.faults.processes import SETTINGS, environment
+
+NODES: Final = 3
+SETTINGS_OF_NODES: Final = {
+    **SETTINGS,
+    "PENSTOCK_STORAGE_JOURNAL_BYTES": str(24 << 20),
+}
+"""The journal takes some files of the engine, 8 MiB each, so that an older one can be damaged."""
+OWNED_S: Final = 90.0
+"""How long nodes may take until one of them is the owner and serves."""
+_ENDS_OWNING: Final = frozenset({"shard.lost", "shard.given_up", "shard.not_served"})
+
+
+class Node:
+    """One node: the process that is it now, and what those before have logged."""
+
+    def __init__(
+        self, number: int, folder: Path, port: int, servers: NatsServers, lease_s: float
+    ) -> None:
+        self.name = f"n{number}"
+        self.address = f"127.0.0.1:{port}"
+        self._folder = folder / self.name
+        self._folder.mkdir(parents=True)
+        self._arguments = (
+            *("--port", str(port), "--node", self.name),
+            *("--cluster", "nats://" + ",".join(url.partition("://")[2] for url in servers.urls)),
+            *amqp.OPTIONS,
+        )
+        self._settings = {
+            **environment(),
+            **SETTINGS_OF_NODES,
+            "PENSTOCK_CLUSTER_MONITORS": ",".join(servers.monitors),
+            "PENSTOCK_CLUSTER_LEASE_S": f"{lease_s:g}",
+        }
+        self.lives = 0
+        self._ended: list[list[dict[str, Any]]] = []
+        self.is_frozen = False
+        self.process: ServerProcess | None = None
+
+    def start(self) -> None:
+        """The next life. It comes back once the node serves or stands by; raises
+        ``ServerDidNotStart`` when it does neither."""
+        assert self.process is None, "the life before has ended"
+        self.lives += 1
+        process = ServerProcess(self._folder / "data", *self._arguments, environment=self._settings)
+        try:
+            self.process = process.start()
+        except ServerDidNotStart:
+            self._write_down(process)
+            raise
+
+    @property
+    def running(self) -> ServerProcess:
+        assert self.process is not None, "it was started"
+        return self.process
+
+    def kill(self) -> None:
+        self.running.kill()
+        self._end()
+
+    def freeze(self) -> None:
+        self.running.signal(signal.SIGSTOP)
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        self.running.signal(signal.SIGCONT)
+        self.is_frozen = False
+
+    def stop(self) -> int:
+        """Ask it to end; gives the exit status, or -9 where it had to be killed."""
+        try:
+            status = self.running.terminate()
+        except subprocess.TimeoutExpired:
+            status = self.running.kill()
+        self._end()
+        return status
+
+    def look(self) -> str:
+        """What it said last, if it has ended by itself."""
+        if self.process is None or self.process.is_running:
+            return ""
+        status, log = self.process.wait(), self.process.log[-3_000:]
+        self._end()
+        return f"node {self.name} ended by itself, status {status}:\n{log}"
+
+    @property
+    def entries(self) -> list[list[dict[str, Any]]]:
+        """What it has logged, life by life."""
+        now = [_entries(self.process)] if self.process is not None else []
+        return [*self._ended, *now]
+
+    @property
+    def epoch_served(self) -> int:
+        """The epoch it serves the shard in, as far as it knows; 0: it does not."""
+        claimed = served = 0
+        for entry in _entries(self.process) if self.process is not None else ():
+            if entry["event"] == "shard.claimed":
+                claimed, served = int(entry["epoch"]), 0
+            elif entry["event"] == "realm.listening":
+                served = claimed
+            elif entry["event"] in _ENDS_OWNING:
+                served = 0
+        return served
+
+    def serves(self) -> bool:
+        """Whether it serves the shard, as soon as it does or has ended."""
+        pause = threading.Event()
+        for _ in range(int(OWNED_S / 0.05)):
+            if self.epoch_served:
+                return True
+            if not self.running.is_running:
+                self.running.wait()
+                return False
+            pause.wait(0.05)
+        return False
+
+    def close(self) -> None:
+        """However it is."""
+        if self.process is None:
+            return
+        if self.is_frozen and self.process.is_running:
+            self.thaw()
+        if self.process.is_running:
+            self.process.kill()
+        self._end()
+
+    def _end(self) -> None:
+        process, self.process = self.running, None
+        self.is_frozen = False
+        process.__exit__(None, None, None)
+        self._ended.append(_entries(process))
+        self._write_down(process)
+
+    def _write_down(self, process: ServerProcess) -> None:
+        (self._folder / f"life-{self.lives}.log").write_text(process.log)
+
+
+class Nodes:
+    """All of them, and who is the owner."""
+
+    def __init__(self, folder: Path, servers: NatsServers, lease_s: float) -> None:
+        ports = free_ports(NODES)
+        self.all = [
+            Node(number, folder, port, servers, lease_s) for number, port in enumerate(ports, 1)
+        ]
+        self.url = "penstock://" + ",".join(node.address for node in self.all)
+
+    def start(self) -> None:
+        """All at once: the first one waits for nobody."""
+        for node in self.all:
+            node.start()
+
+    def owner(self) -> Node:
+        """The node that serves, as soon as there is one that runs."""
+        pause = threading.Event()
+        for _ in range(int(OWNED_S / 0.05)):
+            newest = max(self.all, key=lambda node: node.epoch_served)
+            claimed = max(self.newest_claim(node) for node in self.all)
+            if newest.epoch_served and newest.epoch_served == claimed:
+                return newest
+            pause.wait(0.05)
+        raise AssertionError(f"after {OWNED_S:g} s no node serves")
+
+    def newest_claim(self, node: Node) -> int:
+        """The newest epoch a node has claimed in all its lives."""
+        epochs = [
+            int(entry["epoch"])
+            for life in node.entries
+            for entry in life
+            if entry["event"] == "shard.claimed"
+        ]
+        return max(epochs, default=0)
+
+    @property
+    def logs(self) -> Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]:
+        return {node.name: node.entries for node in self.all}
+
+    def told(self, event: str, **values: object) -> int:
+        """How often nodes have logged this, in all their lives."""
+        return sum(
+            entry["event"] == event and entry.items() >= values.items()
+            for lives in self.logs.values()
+            for life in lives
+            for entry in life
+        )
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            for node in self.all:
+                stack.callback(node.close)
+
+
+_EVENTS: Final = ("shard.claimed", "realm.listening", "engine.copy_damaged", *sorted(_ENDS_OWNING))
+"""What matters here of a log."""
+
+
+def _entries(process: ServerProcess) -> list[dict[str, Any]]:
+    lines = process.log.splitlines()
+    found = [msgspec.json.decode(line) for line in lines if any(f'"{e}"' in line for e in _EVENTS)]
+    return [entry for entry in found if entry["event"] in _EVENTS]

@@ -1,0 +1,100 @@
+"""What must hold of a cluster besides what must hold of any realm: pure functions of what its nodes
+logged and its consumers wrote down."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tests.faults.checking import Violations, some
+from tests.faults.cluster.pauses import Pauses
+from tests.faults.journals import Received
+
+Log = Sequence[Mapping[str, Any]]
+"""What a node logged in one life, entry by entry."""
+
+
+class Spoilt(NamedTuple):
+    """A replica whose file was damaged, and what became of it."""
+
+    server: str
+    stream: str
+    file: str
+    told: bool
+    """Whether a node said so, naming server and stream."""
+    is_gone: bool = False
+    """Whether the damage was gone before anybody read it: trimmed, or mended by the server."""
+
+
+def check_confirmed(name: str, lines: Iterable[Received], wrong: Violations) -> int:
+    """What one consumer's acknowledgement has settled comes to nobody again, whoever owns the shard
+    by then. What a consumer finds late in its own memory, of a connection that has ended, does not
+    count. Gives how many events were confirmed."""
+    confirmed: set[int] = set()
+    again: dict[str, set[int]] = {}
+    """By consumer, in what it got last."""
+    wrongly: set[int] = set()
+    by: set[str] = set()
+    for line in lines:
+        if line.what == "stale":
+            again.pop(line.by, None)
+            continue
+        if found := again.pop(line.by, set()):
+            wrongly |= found
+            by.add(line.by)
+        if line.what == "acked":
+            confirmed.update(line.ids)
+        elif line.what == "got":
+            again[line.by] = confirmed.intersection(line.ids)
+    for consumer, found in again.items():
+        if found:
+            wrongly |= found
+            by.add(consumer)
+    if wrongly:
+        wrong.append(f"{name}: {some(sorted(by))} got what was confirmed: {some(sorted(wrongly))}")
+    return len(confirmed)
+
+
+def check_owners(logs: Mapping[str, Sequence[Log]], wrong: Violations) -> int:
+    """Each epoch of a shard has one owner, and each life of a node goes up. ``logs``: lives by
+    node. Gives how often a shard was served by another life than before."""
+    owners: dict[tuple[int, int], set[str]] = defaultdict(set)
+    for node, lives in logs.items():
+        for number, log in enumerate(lives, 1):
+            newest: dict[int, int] = defaultdict(int)
+            for entry in log:
+                if entry.get("event") != "shard.claimed":
+                    continue
+                shard, epoch = int(entry["shard"]), int(entry["epoch"])
+                owners[shard, epoch].add(f"{node} in its life {number}")
+                if epoch <= newest[shard]:
+                    wrong.append(f"{node} claimed epoch {epoch} of shard {shard} behind a newer")
+                newest[shard] = max(newest[shard], epoch)
+    for (shard, epoch), names in sorted(owners.items()):
+        if len(names) > 1:
+            wrong.append(f"epoch {epoch} of shard {shard} had owners {some(sorted(names))}")
+    return max(0, len(owners) - 1)
+
+
+def check_told(spoilt: Iterable[Spoilt], wrong: Violations) -> None:
+    """No damage of a replica that leads stays unsaid."""
+    for each in spoilt:
+        if not each.told and not each.is_gone:
+            wrong.append(
+                f"nobody told that {each.file} of {each.stream} on {each.server} is damaged"
+            )
+
+
+def check_played(rows: Iterable[Pauses], wrong: Violations) -> None:
+    """All that had to be played was played: a run of less would show nothing."""
+    for row in rows:
+        if row.times < row.least:
+            wrong.append(f"{row.what} was played {row.times} times, not {row.least}")
+
+
+def check_work(acknowledged: Mapping[str, Sequence[int]], wrong: Violations) -> None:
+    """Every publisher had something acknowledged: otherwise nothing could have been lost."""
+    idle = [name for name, times in acknowledged.items() if not times]
+    if idle:
+        wrong.append(f"nothing was acknowledged to {some(sorted(idle))}")

@@ -1,0 +1,57 @@
+"""What a run on a cluster has found: a table for people; as JSON it is :class:`ClusterLoop`."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from tests.faults.checking import Consuming, Publishing
+from tests.faults.cluster.pauses import Pauses
+from tests.faults.report import as_table, traffic
+
+
+class ClusterLoop(Struct):
+    """One cluster, from its first node to its end."""
+
+    seed: int
+    minutes: float
+    lease_s: float
+    takeovers: int
+    pauses: list[Pauses]
+    publishers: list[Publishing]
+    consumers: list[Consuming]
+    damages: list[str]
+    """Copies that were damaged, and what was told of it."""
+    notes: list[str]
+    violations: list[str]
+
+    @property
+    def is_well(self) -> bool:
+        return not self.violations
+
+
+def table(loop: ClusterLoop) -> str:
+    """One loop: who published and consumed, what went wrong, and how long nothing was
+    acknowledged because of it."""
+    parts = [
+        *traffic(loop.publishers, loop.consumers),
+        as_table(
+            ("FAULT", "AT LEAST", "TIMES", "MEDIAN", "WORST", "SLOWEST MEDIAN", "SLOWEST WORST"),
+            [
+                (
+                    *(row.what, row.least, row.times),
+                    *(f"{seconds:.1f} s" for seconds in (row.median_s, row.worst_s)),
+                    *(f"{seconds:.1f} s" for seconds in (row.client_median_s, row.client_worst_s)),
+                )
+                for row in loop.pauses
+            ],
+        ),
+        "\n".join(f"damaged: {what}" for what in loop.damages),
+        *loop.notes,
+        *(f"seed {loop.seed}: {what[:3_000]}" for what in loop.violations),
+    ]
+    times = sum(row.times for row in loop.pauses)
+    lost = sum(row.lost for row in loop.publishers)
+    last = f"{loop.minutes:.1f} minutes, {times} faults, {loop.takeovers} takeovers with leases of "
+    last += f"{loop.lease_s:g} s, {lost} acknowledged events lost: "
+    last += "everything held" if loop.is_well else f"{len(loop.violations)} VIOLATIONS"
+    return "\n\n".join([*filter(None, parts), last]) + "\n"

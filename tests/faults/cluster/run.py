@@ -1,0 +1,144 @@
+"""One loop on a cluster: three servers of an engine, three nodes, clients at work, faults for a
+while, peace, and then the reckoning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+import penstock
+from tests.contract.nats_servers import NatsServers
+from tests.faults import amqp
+from tests.faults.cluster import oracles
+from tests.faults.cluster.engine import EngineServers
+from tests.faults.cluster.nemesis import BALLAST, ClusterNemesis
+from tests.faults.cluster.nodes import Nodes
+from tests.faults.cluster.pauses import pauses
+from tests.faults.cluster.report import ClusterLoop
+from tests.faults.cluster.schedule import KINDS, faults, least_times
+from tests.faults.journals import acknowledged_at, read_received
+from tests.faults.names import DURABLES, TARGETS
+from tests.faults.phases import RECONNECT_S, Cast, arrived, finished, furnish
+from tests.faults.processes import Clients
+from tests.faults.reckoning import read_stores, reckon
+
+LEASE_S: Final = 6.0
+
+CAST: Final[Cast] = (
+    ("single", "pipelined", "careless", "short", "popped", "amqp"),
+    ("transaction", "joint", "named", "grown", "pushed"),
+    ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1", "priority.2"),
+    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "pop.1", "reader.2"),
+)
+"""Who shares a process. Nobody publishes to pages, which a cluster does not have, or tables: nine
+processes that all wait for disks are enough for two processors."""
+
+
+class ClusterGiven(NamedTuple):
+    """What a loop is played with."""
+
+    seed: int
+    minutes: float
+    folder: Path
+    """Empty, or not there."""
+    kinds: Sequence[str] = tuple(KINDS)
+    cast: Cast = CAST
+    lease_s: float = LEASE_S
+
+
+class _Running(NamedTuple):
+    engine: EngineServers
+    nodes: Nodes
+    clients: list[Clients]
+    diaries: Path
+
+
+def play(given: ClusterGiven) -> ClusterLoop:
+    """Play one loop; what did not hold is among its violations."""
+    random = Random(given.seed)
+    given, notes = _possible(given)
+    loop = ClusterLoop(given.seed, 0.0, given.lease_s, 0, [], [], [], [], notes, [])
+    with _running(given) as running:
+        roles = [role for part in given.cast for role in part]
+        publishers = {
+            role: running.diaries / f"{role}.published" for role in roles if role in TARGETS
+        }
+        nemesis = ClusterNemesis(
+            running.nodes,
+            running.engine,
+            running.clients,
+            publishers,
+            random,
+            given.folder / "played.log",
+        )
+        least = least_times(given.minutes, given.kinds)
+        began_s = time.monotonic_ns() / 1e9
+        drawn = faults(random, given.minutes, given.kinds)
+        nemesis.play(drawn, sum(least.values()), began_s + given.minutes * 60)
+        loop.minutes = (time.monotonic_ns() / 1e9 - began_s) / 60
+        loop.violations += nemesis.failures
+        loop.violations += finished(running.clients, running.nodes.url, running.diaries, given.cast)
+        with penstock.connect(running.nodes.url, reconnect_timeout=RECONNECT_S) as session:
+            content = read_stores(session)
+        reckon(running.diaries, roles, content, loop, kills=0)
+        _stop(running.nodes, loop.violations)
+        loop.takeovers = oracles.check_owners(running.nodes.logs, loop.violations)
+    acknowledged = {name: acknowledged_at(path) for name, path in publishers.items()}
+    loop.pauses = pauses(acknowledged, nemesis.played, least)
+    loop.damages = [each.detail for each in nemesis.played if each.what == "copy-damaged"]
+    oracles.check_told(nemesis.spoilt, loop.violations)
+    oracles.check_played(loop.pauses, loop.violations)
+    oracles.check_work(acknowledged, loop.violations)
+    _check_confirmed(running.diaries, roles, loop)
+    return loop
+
+
+def _check_confirmed(diaries: Path, roles: Sequence[str], loop: ClusterLoop) -> None:
+    for kind in DURABLES:
+        paths = [diaries / f"{role}.received" for role in roles if role.startswith(f"{kind}.")]
+        oracles.check_confirmed(kind, read_received(paths), loop.violations)
+
+
+def _possible(given: ClusterGiven) -> tuple[ClusterGiven, list[str]]:
+    """Who can play here, and a note of who cannot."""
+    if amqp.IS_HERE or all("amqp" not in roles for roles in given.cast):
+        return given, []
+    cast = [[role for role in roles if role != "amqp"] for roles in given.cast]
+    return given._replace(cast=cast), ["amqp: left out: python-qpid-proton is not installed"]
+
+
+@contextmanager
+def _running(given: ClusterGiven) -> Iterator[_Running]:
+    """Everything that is started here has ended when the block has."""
+    with ExitStack() as stack:
+        folders = {name: given.folder / name for name in ("engine", "nodes", "diaries")}
+        for folder in folders.values():
+            folder.mkdir(parents=True)
+        servers = stack.enter_context(NatsServers(folders["engine"]))
+        nodes = Nodes(folders["nodes"], servers, given.lease_s)
+        stack.callback(nodes.close)
+        nodes.start()
+        with penstock.connect(nodes.url, reconnect_timeout=RECONNECT_S) as session:
+            furnish(session)
+            session.channels.create(BALLAST, type="persistent")
+        clients: list[Clients] = []
+        for roles in given.cast:
+            clients.append(Clients(nodes.url, folders["diaries"], roles))
+            stack.callback(clients[-1].close)
+        arrived(nodes.url, sum(map(len, given.cast)) - ("careless" in given.cast[0]))
+        yield _Running(EngineServers(servers), nodes, clients, folders["diaries"])
+
+
+def _stop(nodes: Nodes, wrong: list[str]) -> None:
+    """One after the other, and so the last one takes over from the one before."""
+    running = [node for node in nodes.all if node.process is not None]
+    statuses = {node.name: node.stop() for node in running}
+    wrong += [
+        f"after SIGTERM the exit status of {name} is {status}"
+        for name, status in statuses.items()
+        if status
+    ]

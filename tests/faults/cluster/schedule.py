@@ -1,0 +1,61 @@
+"""What goes wrong in a cluster, in which order and for how long: drawn from a seed, and nothing
+else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+from typing import Final, NamedTuple
+
+
+class Fault(NamedTuple):
+    what: str
+    after_s: float
+    """Seconds without faults before it."""
+    for_s: float
+    choice: float
+    """In 0..1: what else there is to draw."""
+
+
+class Kind(NamedTuple):
+    times: int
+    """In ten minutes, at least."""
+    least_s: float
+    most_s: float
+    """How long it lasts."""
+
+
+KINDS: Final[Mapping[str, Kind]] = {
+    "owner-killed": Kind(20, 0.0, 2.0),
+    "owner-frozen": Kind(10, 1.0, 12.0),
+    "server-killed": Kind(10, 0.5, 4.0),
+    "server-frozen": Kind(10, 0.5, 5.0),
+    "two-servers-gone": Kind(5, 3.0, 10.0),
+    "copy-damaged": Kind(3, 0.0, 0.0),
+}
+"""A server is one of the engine's. A freeze may be shorter or longer than the owner's lease."""
+USUAL_MINUTES: Final = 10.0
+
+
+def least_times(minutes: float, kinds: Sequence[str]) -> dict[str, int]:
+    """How often each kind of fault is played at least."""
+    part = minutes / USUAL_MINUTES
+    return {kind: max(1, round(KINDS[kind].times * part)) for kind in kinds}
+
+
+def faults(random: Random, minutes: float, kinds: Sequence[str]) -> Iterator[Fault]:
+    """First those of :func:`least_times` in any order, then without an end as often as those."""
+    times = least_times(minutes, kinds)
+    order = [kind for kind in kinds for _ in range(times[kind])]
+    random.shuffle(order)
+    for what in order:
+        yield _fault(random, what)
+    while True:
+        (what,) = random.choices(kinds, [KINDS[kind].times for kind in kinds])
+        yield _fault(random, what)
+
+
+def _fault(random: Random, what: str) -> Fault:
+    kind = KINDS[what]
+    lasts_s = random.uniform(kind.least_s, kind.most_s)
+    return Fault(what, random.uniform(0.2, 1.2), lasts_s, random.random())

@@ -1,0 +1,48 @@
+"""A short, fixed share of ``make faults ARGS=--cluster``: real processes, an owner killed, one
+frozen, a server of the engine killed, nothing lost. And controls, in which nothing may start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cluster.report import table
+from tests.faults.cluster.run import ClusterGiven, play
+from tests.faults.cluster.wrong import refusal
+from tests.faults.report import as_json
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.alone]
+
+LEASE_S = 2.0
+KINDS = ("owner-killed", "owner-frozen", "server-killed")
+CAST = (
+    ("single", "careless", "transaction", "joint", "named", "popped"),
+    ("exclusive.1", "shared.1", "shared.2", "serial.1", "subscription.1", "reader.1", "pop.1"),
+)
+
+
+@pytest.mark.spec("X1", "X3", "D4", "D13")
+def test_a_cluster_under_real_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    loop = play(ClusterGiven(4_711, 0.1, tmp_path, KINDS, CAST, LEASE_S))
+
+    told = table(loop)
+    assert loop.is_well, told
+    assert {row.what for row in loop.pauses if row.times} == set(KINDS), told
+    assert loop.takeovers >= 1, told
+    assert min(row.acknowledged for row in loop.publishers) > 0, told
+    assert min(row.received for row in loop.consumers) > 0, told
+    assert sum(row.lost for row in loop.publishers) == 0
+    assert "0 acknowledged events lost: everything held" in told
+    assert b'"violations": []' in as_json([loop])
+
+
+@pytest.mark.parametrize(
+    ("what", "line"),
+    [
+        ("lazy-sync", "sync_interval: always within jetstream"),
+        ("memory", "storage is memory, not file"),
+    ],
+)
+def test_no_node_starts_on_an_engine_that_would_lose(what: str, line: str, tmp_path: Path) -> None:
+    assert line in refusal(what, tmp_path, LEASE_S)

@@ -1,0 +1,39 @@
+"""Time without acknowledgements is told as the publishers had it."""
+
+from __future__ import annotations
+
+from tests.faults.cluster.pauses import Pauses, Played, longest_ns, pauses
+
+S = 1_000_000_000
+
+
+def test_the_longest_time_between_two_acknowledgements_of_a_fault_counts() -> None:
+    assert longest_ns([1, 2, 12, 14, 40], began_ns=2, ended_ns=14) == 10
+    assert longest_ns([1, 2, 12, 14, 40], began_ns=2, ended_ns=15) == 26
+
+
+def test_a_pause_begins_with_the_fault_at_the_earliest() -> None:
+    assert longest_ns([1, 105], began_ns=100, ended_ns=110) == 5
+
+
+def test_without_any_acknowledgement_it_lasts_as_long_as_was_looked() -> None:
+    assert longest_ns([], began_ns=100, ended_ns=110) == 10
+
+
+def test_median_and_worst_are_of_a_kind_and_the_slowest_publisher_is_told_apart() -> None:
+    acknowledged = {
+        "single": [n * S for n in (0, 1, 4, 10, 11, 12, 20, 21, 22, 23)],
+        "named": [n * S for n in (0, 5, 10, 15, 20, 22)],
+    }
+    played = [
+        Played("owner-killed", 1 * S, 5 * S),
+        Played("owner-killed", 10 * S, 13 * S),
+        Played("owner-frozen", 20 * S, 22 * S),
+    ]
+    rows = pauses(acknowledged, played, {"owner-killed": 2, "owner-frozen": 3, "other": 1})
+
+    assert rows == [
+        Pauses("owner-killed", 2, 2, 3.0, 3.0, 7.0, 8.0),
+        Pauses("owner-frozen", 3, 1, 1.0, 1.0, 2.0, 2.0),
+        Pauses("other", 1, 0, 0.0, 0.0, 0.0, 0.0),
+    ]

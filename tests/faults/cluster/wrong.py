@@ -1,0 +1,64 @@
+"""Controls: engines that would lose what they acknowledge, on which no node may start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.testing.process import ServerDidNotStart
+from tests.contract.nats_servers import SERVERS, NatsServers, free_ports
+from tests.faults.cluster.engine import SHARD, EngineServers
+from tests.faults.cluster.nodes import Node
+
+LAZILY: Final = '"2m"'
+
+
+def _one_server(folder: Path) -> NatsServers:
+    return NatsServers(folder, servers=1)
+
+
+def _lazy_sync(folder: Path) -> NatsServers:
+    """A majority is enough to start; so that each has one of them, two are wrong."""
+    return NatsServers(folder, sync={1: LAZILY, 2: LAZILY})
+
+
+SETTINGS: Final[Mapping[str, Callable[[Path], NatsServers]]] = {
+    "one-server": _one_server,
+    "lazy-sync": _lazy_sync,
+    "one-replica": NatsServers,
+    "memory": NatsServers,
+}
+"""What is wrong, with the servers that have it. The last two are wrong in the shard's stream."""
+STREAMS: Final[Mapping[str, Mapping[str, object]]] = {
+    "one-replica": {"num_replicas": 1, "storage": "file"},
+    "memory": {"num_replicas": SERVERS, "storage": "memory"},
+}
+
+
+def refusal(what: str, folder: Path, lease_s: float) -> str:
+    """Why a node does not serve; empty when it does."""
+    for part in ("engine", "nodes"):
+        (folder / part).mkdir(parents=True)
+    with SETTINGS[what](folder / "engine") as servers:
+        if what in STREAMS:
+            EngineServers(servers).make(SHARD, STREAMS[what])
+        (port,) = free_ports(1)
+        node = Node(1, folder / "nodes", port, servers, lease_s)
+        try:
+            node.start()
+            return "" if node.serves() else _reason(node.running.log)
+        except ServerDidNotStart as error:
+            return _reason(f"{error}")
+        finally:
+            node.close()
+
+
+def _reason(log: str) -> str:
+    """What the node says of it; a crash is none."""
+    for line in log.splitlines():
+        if '"realm.failed"' in line:
+            return str(msgspec.json.decode(line)["reason"])
+    raise AssertionError(f"a node that does not start says why: {log}")
