@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 import structlog
 
 from penstock.testing.loop import elapsed_s, simulate
+from tests.sim.cluster import SCENES as CLUSTER_SCENES
 from tests.sim.cluster import ClusterWorld
 from tests.sim.cluster_mutants import CLUSTER_MUTANTS, cluster_row, noticed_in_a_cluster
 from tests.sim.mutants import MUTANTS, noticed, row
@@ -27,14 +28,14 @@ LINES_MAX = 60
 
 
 def main(arguments: list[str]) -> int:
-    asked = _parser().parse_args(arguments)
+    asked = _asked(arguments)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
     if asked.mutants:
         return _cluster_mutants() if asked.cluster else _mutants()
     began_s, tally, played = elapsed_s(), Tally(), 0
     for seed in range(asked.seed, asked.seed + asked.lives):
         if asked.cluster:
-            if not _cluster(seed, tally, asked.trace, asked.lives == 1 or asked.verbose):
+            if not _cluster(seed, tally, asked):
                 return 1
         elif asked.rot:
             _rot(seed, tally, asked.lives == 1 or asked.verbose)
@@ -51,6 +52,15 @@ def main(arguments: list[str]) -> int:
     for line in tally.lines():
         _say(line)
     return 0
+
+
+def _asked(arguments: list[str]) -> argparse.Namespace:
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    can_play = set(CLUSTER_SCENES if asked.cluster else SCENES)
+    if not can_play.issuperset(asked.scene) or (asked.cluster and len(asked.scene) > 1):
+        parser.error(f"scenes: {', '.join(sorted(can_play))}; a cluster plays one of them")
+    return asked
 
 
 def _mutants() -> int:
@@ -76,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", default=0, help="the first one")
     parser.add_argument("--lives", type=int, default=1, help="how many seeds, one after the other")
-    parser.add_argument("--scene", action="append", default=[], choices=sorted(SCENES))
+    parser.add_argument("--scene", action="append", default=[])
     parser.add_argument("--rot", action="store_true", help="worlds whose disk is damaged")
     parser.add_argument("--cluster", action="store_true", help="three nodes over one engine")
     parser.add_argument("--mutants", action="store_true", help="realms with a mistake: who notices")
@@ -111,22 +121,23 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def _cluster(seed: int, tally: Tally, whole: bool, is_told: bool) -> bool:
+def _cluster(seed: int, tally: Tally, asked: argparse.Namespace) -> bool:
     """A life of three nodes; whether nothing went wrong."""
-    world = ClusterWorld(seed)
+    world, whole = ClusterWorld(seed, scene="".join(asked.scene)), asked.trace
     try:
         found = simulate(world.live(), world.random)
     except Exception as error:  # noqa: BLE001  whatever it is: it belongs to this seed
         for at_s, what in world.trace if whole else world.trace[-LINES_MAX:]:
             _say(f"{at_s:12.6f} {what}")
         _say("".join(traceback.format_exception(_first(error), limit=-6)))
-        _say(f"  make sim SEED={seed} ARGS='--cluster --trace'")
+        chosen = "".join(f" --scene {name}" for name in asked.scene)
+        _say(f"  make sim SEED={seed} ARGS='--cluster --trace{chosen}'")
         return False
-    tally.add_cluster(world.faults, world.takeovers)
+    tally.add_cluster(world)
     for at_s, what in world.trace if whole else ():
         _say(f"{at_s:12.6f} {what}")
-    if is_told:
-        _say(f"{seed} {world.theme}: {world.takeovers} takeovers, {found}")
+    if asked.lives == 1 or asked.verbose:
+        _say(f"{seed} {world.theme}, {world.scene}: {world.takeovers} takeovers, {found}")
     return True
 
 

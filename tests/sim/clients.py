@@ -26,6 +26,7 @@ from penstock.testing.loop import pass_time
 from tests.sim.promises import Ledger, Receipts
 
 if TYPE_CHECKING:
+    from tests.sim.wired_world import WiredWorld
     from tests.sim.world import World
 
 LONG = 0.15
@@ -35,7 +36,7 @@ Compose = Callable[[Random, str], Sequence[Event]]
 """The events of one publish, named by its label; a retry composes the same again."""
 
 
-def label_of(world: World, store: str, publisher: str, number: ChannelId) -> str:
+def label_of(world: WiredWorld, store: str, publisher: str, number: ChannelId) -> str:
     """What names a publish, and the events of it. Some names are long: what holds them fills
     several sectors of the disk, and may be torn between them."""
     label = f"{store}/{publisher}/{number}"

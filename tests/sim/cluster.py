@@ -21,10 +21,11 @@ from penstock.testing.network import MACHINE
 from tests.sim.cluster_clients import CLIENTS, Promises, created
 from tests.sim.cluster_machines import LEASE_S, PORTS, ClusterMachine
 from tests.sim.cluster_oracles import WatchedBlobs, WatchedLog, check_log
+from tests.sim.cluster_stage import WIRED_SCENES, ClusterStage
 from tests.sim.world import nothing_unforeseen
 
 TROUBLE_S: Final = 25.0
-QUIET_S_MAX: Final = 120.0
+QUIET_S_MAX: Final = 400.0
 """What is not done so long after the last trouble will never be."""
 CALMS_S: Final = 18.0
 """No freeze, cut or parting that has begun lasts longer."""
@@ -35,14 +36,25 @@ THEMES: Final = ("clocks", "cut off", "mixed", "parted", "starters")
 """What goes wrong most in a world."""
 
 
+ALONE: Final = "alone"
+SCENES: Final = (ALONE, *sorted(WIRED_SCENES))
+"""What is played besides what the clients of every world do."""
+
+
 class ClusterWorld:
-    def __init__(self, seed: int, theme: str = "") -> None:
+    def __init__(self, seed: int, theme: str = "", scene: str = "") -> None:
         self.seed = seed
         self.random = Random(f"{seed}/cluster")
         self.theme = theme or self.random.choice(THEMES)
         self.servers = EngineServers()
         self.is_calm = False
         """Nothing happens to the engine or to machines any more."""
+        self._is_over = False
+        """Nothing else happens, and what has happened ends."""
+        self.is_quiet = False
+        """Somebody serves, and goes on doing so."""
+        self._latest_ahead_us = 0
+        """What waits for a time that some clock has shown need not wait for long at the end."""
         self.takeovers = 0
         self.faults: Counter[str] = Counter()
         self.trace: list[tuple[float, str]] = []
@@ -52,6 +64,9 @@ class ClusterWorld:
         self.files = WatchedBlobs()
         self.servers._blobs[0] = self.files
         self.machines: dict[str, ClusterMachine] = {}
+        scene = scene or self.random.choice(SCENES)
+        self.scene = scene
+        self._stage = ClusterStage(self, scene) if scene != ALONE else None
 
     @property
     def loop(self) -> SimLoop:
@@ -71,6 +86,21 @@ class ClusterWorld:
     async def thawed(self, machine: str) -> None:
         await self.machines[machine].thaw.wait()
 
+    def pause_s(self, rate: float) -> float:
+        """Until a client goes on: so often a second, and less often once the trouble is over."""
+        return self.random.expovariate(rate) * (5 if self._is_over else 1)
+
+    def life_of(self, machine: str) -> int:
+        """The epoch of the owner that a machine is connected to; 0: it is connected to none."""
+        for near, far in self.loop.network.connections():
+            if near.machine == machine and far.machine in self.machines:
+                return self.machines[far.machine].epoch
+        return 0
+
+    def is_stale(self, machine: str) -> bool:
+        """Whether it is not connected to the newest owner: what comes was sent by one before."""
+        return self.life_of(machine) != self.log.recovered_by
+
     async def live(self) -> str:
         """Trouble, and then a quiet end in which everything is checked."""
         self.loop.shuffles = False
@@ -83,17 +113,24 @@ class ClusterWorld:
                 working = [
                     clients.create_task(client(self)) for client in CLIENTS for _ in range(2)
                 ]
+                if self._stage is not None:
+                    working.append(await self._stage.play(clients))
                 await self._trouble()
                 await self._calm()
                 self.promises.end.set()
                 _, waiting = await asyncio.wait(working, timeout=QUIET_S_MAX)
-                assert not waiting, f"somebody waits for ever: {sorted(map(str, waiting))}"
+                assert not waiting, f"somebody waits for ever: {self._left()}"
             await self.promises.check()
+            if self._stage is not None:
+                await self._stage.check()
             await self._leave()
             await check_log(self)
             assert not self.promises.broken, self.promises.broken[:3]
         self.note(f"checked after {self.takeovers} takeovers")
         return self.hash
+
+    def _left(self) -> str:
+        return ", ".join(sorted({f"{task.machine}: {task}" for task in self.loop.tasks}))
 
     async def _trouble(self) -> None:
         random, end_s = self.random, self.loop.time() + TROUBLE_S
@@ -145,22 +182,28 @@ class ClusterWorld:
         machine.link.cut(for_s + (2 * LEASE_S if self.theme == "cut off" else 0))
 
     def _part(self, machine: ClusterMachine, for_s: float) -> None:
+        if machine.link.is_cut:
+            return
         self.note(f"{machine.name} is parted from the engine and from clients")
         machine.part(for_s + 2 * LEASE_S)
 
     def _clock(self, machine: ClusterMachine, _: float) -> None:
         machine.clock.ahead_us += int(self.random.uniform(-HOUR_S, HOUR_S) * 1e6)
+        self._latest_ahead_us = max(self._latest_ahead_us, machine.clock.ahead_us)
         self.note(f"the clock of {machine.name} is set")
 
     async def _calm(self) -> None:
         """Everybody is well again, and somebody owns the shard."""
+        self._is_over = True
         await pass_time(CALMS_S)
         self.is_calm = True
         for machine in self.machines.values():
             machine.link.cut_until_s = 0.0
+            machine.clock.ahead_us = self._latest_ahead_us
             machine.start()
         self.note("calm")
         await pass_time(2 * LEASE_S)
+        self.is_quiet = True
 
     async def _leave(self) -> None:
         """One after the other hands over what it owns; the last one closes it."""
@@ -175,10 +218,10 @@ class ClusterWorld:
             task.cancel()
 
 
-def cluster_life_of(seed: int, theme: str = "") -> str:
+def cluster_life_of(seed: int, theme: str = "", scene: str = "") -> str:
     """The hash of everything that happened. Raises what went wrong.
 
-    ``theme``: what goes wrong most, instead of a drawn one.
+    ``theme``: what goes wrong most, and ``scene``: what is played, instead of drawn ones.
     """
-    world = ClusterWorld(seed, theme)
+    world = ClusterWorld(seed, theme, scene)
     return simulate(world.live(), world.random)

@@ -13,6 +13,7 @@ from penstock.client.publishing.publishing import Publisher, bodies_of_events
 from penstock.core.vocabulary.errors import (
     AlreadyCommitted,
     CannotConnect,
+    DurableInUse,
     NameAlreadyBound,
     NameDoesNotExist,
     NoSuchTransaction,
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 URL: Final = "penstock://somebody@127.0.0.1:9001,127.0.0.1:9002,127.0.0.1:9003"
 FOR_EVER_S: Final = 1e9
-ORDERS, COPIES, LEFT, RIGHT, BILLING = "orders", "copies", "left", "right", "billing"
+ORDERS, COPIES, LEFT, RIGHT = "orders", "copies", "left", "right"
+BILLING, ALONE = "billing", "alone"
 
 
 class Promises:
@@ -39,6 +41,10 @@ class Promises:
         """Published on ``orders``, by the ids that were given."""
         self.consumed: set[int] = set()
         """Acknowledged at ``billing``, and told so."""
+        self.settled = -1
+        """Acknowledged at ``alone``, with all before, and told so."""
+        self._places: list[tuple[str, int, int]] = []
+        """Who has had the seat at ``alone``, the present holder at the end."""
         self.committed: set[bytes] = set()
         self.tried: set[bytes] = set()
         self.broken: list[str] = []
@@ -54,6 +60,14 @@ class Promises:
     def delivered(self, ids: list[int]) -> None:
         again = sorted(self.consumed.intersection(ids))
         assert not again, f"{again[:5]} came again after their acknowledgement was confirmed"
+
+    def sits(self, place: tuple[str, int, int], ids: list[int]) -> None:
+        """Whoever attaches has the seat until another gets an event at it."""
+        if place not in self._places:
+            self._places.append(place)
+        assert place == self._places[-1], f"{place} has a seat with {self._places[-1]}"
+        again = [event_id for event_id in ids if event_id <= self.settled]
+        assert not again, f"{again[:5]} came to {place} after {self.settled} was acknowledged"
 
     async def check(self) -> None:
         """Look at everything that is stored."""
@@ -117,6 +131,7 @@ async def created(world: ClusterWorld) -> None:
         )
     orders = await session.channels.get(ORDERS)
     await _again(lambda: orders.durables.create(BILLING, type="shared"))
+    await _again(lambda: orders.durables.create(ALONE, type="exclusive"))
     await _again(lambda: session.joins.create(ORDERS, COPIES))
     await session.close()
     world.note("everything is made")
@@ -155,7 +170,7 @@ async def _publisher(world: ClusterWorld, name: str) -> None:
         promises.stored(list(ids), datas)
         world.note(f"{name} has {list(ids)}")
         sequence += 1
-        await pass_time(world.random.expovariate(6))
+        await pass_time(world.pause_s(6))
     await session.close()
 
 
@@ -186,14 +201,47 @@ async def _consumer(world: ClusterWorld, name: str) -> None:
     await session.close()
 
 
+async def _holder(world: ClusterWorld, name: str) -> None:
+    """Now and then the one who sits at a durable for one."""
+    session, promises, opens = await connected(), world.promises, 0
+    durable = await (await session.channels.get(ORDERS)).durables.get(ALONE)
+    while not promises.end.is_set():
+        opens += 1
+        leaves_s = world.loop.time() + world.random.expovariate(1 / 4)
+        try:
+            async with durable.subscribe() as seat:
+                while not promises.end.is_set() and world.loop.time() < leaves_s:
+                    if (batch := await seat.next_batch(timeout=0.5)) is not None:
+                        await _settle(world, name, opens, batch)
+        except DurableInUse:
+            await pass_time(0.3)
+        except Unavailable as error:
+            world.note(f"{name} is not answered: {error.code}")
+            await pass_time(0.2)
+    await session.close()
+
+
+async def _settle(world: ClusterWorld, name: str, opens: int, batch: aio.DeliveredBatch) -> None:
+    promises, ids = world.promises, batch.event_ids.tolist()
+    if not world.is_stale(name):
+        promises.sits((name, opens, batch._attachment), ids)
+    await pass_time(world.random.expovariate(20))
+    if batch.is_stale:
+        return
+    await batch.ack()
+    if not batch.is_stale:
+        promises.settled = max(promises.settled, ids[-1])
+        world.note(f"{name} has settled {ids[-1]}")
+
+
 async def _visitor(world: ClusterWorld, name: str) -> None:
     """Goes to one node after the other, whether the others reach it or not, and asks for what is
     there: a refusal would be a lie, and so would be what was so before."""
     while not world.promises.end.is_set():
-        await pass_time(world.random.expovariate(3))
+        await pass_time(world.pause_s(3))
         try:
             async with asyncio.timeout(1.5):
-                sits = world.random.random() < 0.3
+                sits = world.random.random() < 0.1
                 await _visit(world, name, 9_200 + world.random.randint(1, 3), sits=sits)
         except (TimeoutError, Unavailable):
             world.loop.network.kill(name)
@@ -238,8 +286,8 @@ async def _committer(world: ClusterWorld, name: str) -> None:
         else:
             promises.committed.add(data)
             world.note(f"{name} has committed {number}")
-        await pass_time(world.random.expovariate(3))
+        await pass_time(world.pause_s(3))
     await session.close()
 
 
-CLIENTS: Final = tuple(map(elsewhere, (_publisher, _consumer, _visitor, _committer)))
+CLIENTS: Final = tuple(map(elsewhere, (_publisher, _consumer, _holder, _visitor, _committer)))

@@ -11,13 +11,14 @@ from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode
 from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.core.vocabulary.ports import BlobInfo, Blobs, Journal
+from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryPages
+from penstock.storage.shared_blobs import CachedBlobs
 from penstock.testing.engine import Asking, EngineBlobs, EngineJournal, MemoryEngine, NoAnswer
 from penstock.testing.loop import START_US, SlowOffload, pass_time
 from penstock.testing.network import MACHINE, Door
@@ -41,9 +42,14 @@ PATIENCE_S: Final = 0.3
 LATE: Final = 0.01
 """Share of what is asked that is done late, and by how much at most."""
 LATE_S_MAX: Final = 10.0
+OFTEN: Final = {"parted": 0.2, "starters": 2.5}
+"""How often machines freeze while they take over, where it is not as usual: whoever is parted shows
+what is past only once there is a next owner."""
+CACHE_BYTES: Final = 12_000
+"""A few files."""
 IDLE_S: Final = 0.7
 """After this an owner to which nobody comes has nothing left to append."""
-FRAME_BYTES: Final = 700
+FRAME_BYTES: Final = 100
 """Most blocks are of several frames."""
 
 
@@ -133,11 +139,19 @@ class SlowToFence(MemoryEngine):
 
 
 class SlowToList(EngineBlobs):
-    """Files in front of whose list a machine often freezes: before it removes some of them."""
+    """Files in front of whose list a machine often freezes: before it removes some of them. Now and
+    then it freezes behind a new one, of which nobody knows then."""
 
     def __init__(self, blobs: MemoryBlobs, asking: Asking, machine: ClusterMachine) -> None:
         super().__init__(blobs, asking)
         self._machine = machine
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        await super().put(name, chunks)
+        if name.startswith(SEGMENTS) and self._machine.may_freeze(
+            "before it names a file", 0.02, 8
+        ):
+            await asyncio.sleep(0)  # it begins
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         if prefix == SEGMENTS and self._machine.may_freeze("before it lists files", 0.3, 8):
@@ -171,6 +185,10 @@ class ClusterMachine:
         self.thaw.set()
         self.node: ClusterNode
         self.task: asyncio.Task[None] | None = None
+        self.epoch = 0
+        """How often the shard it serves has been claimed; 0: it has served none yet."""
+        self._disk = MemoryBlobs()
+        """What it has cached, from one start to the next."""
         self._starts = 0
         self._listener: NativeListener | None = None
         """What lets clients come, as long as a shard is served."""
@@ -209,7 +227,7 @@ class ClusterMachine:
     def may_freeze(self, when: str, chance: float, atleast_s: float = 3) -> bool:
         """In the middle of taking over; whether it does so at once."""
         random = self.world.random
-        chance *= 2.5 if self.world.theme == "starters" else 1.0
+        chance *= OFTEN.get(self.world.theme, 1.0)
         freezes = not self.world.is_calm and random.random() < chance
         if freezes:
             self.world.faults[f"frozen {when}"] += 1
@@ -265,11 +283,13 @@ class ClusterMachine:
         """Recover, with everything so small that it is sealed and trimmed all the time."""
         world = self.world
         world.log.recovered_by = max(world.log.recovered_by, lease.epoch)
+        hurried = SlowOffload(world.random, longest_s=0.002)
+        cached = CachedBlobs(blobs, self._disk, CACHE_BYTES, offload=hurried)
         if self.may_freeze("in its recovery", 0.15):
             await asyncio.sleep(0)  # it begins
         realm = await RunningRealm.open(
             journal,
-            blobs,
+            cached,
             MemoryPages(),
             rules(),
             self.clock,
@@ -288,6 +308,7 @@ class ClusterMachine:
         found = realm.recovered
         assert not found.damage, f"{self.name} has recovered damage: {found.damage[:3]}"
         hear(self, realm, lease.epoch)
+        self.epoch = lease.epoch
         world.note(f"{self.name} serves epoch {lease.epoch}, {found.events} events")
         world.takeovers += 1
         return realm

@@ -17,7 +17,7 @@ from tests.sim.programs import Program
 
 if TYPE_CHECKING:
     from tests.sim.promises import Ledger, Receipts
-    from tests.sim.world import World
+    from tests.sim.wired_world import WiredWorld
 
 IsDone = Callable[[], Awaitable[bool]]
 
@@ -27,7 +27,7 @@ class Seat:
 
     def __init__(
         self,
-        world: World,
+        world: WiredWorld,
         receipts: Receipts,
         kind: str,
         is_done: IsDone,
@@ -92,7 +92,7 @@ class Seat:
     def _look(self, batch: aio.DeliveredBatch) -> None:
         ids = batch.event_ids.tolist()
         counts = {i: n for i, n in (batch.redeliveries or {}).items() if i in set(ids)}
-        stale = is_stale(self.world, self.program)
+        stale = self.world.is_stale(self.program.name)
         self.receipts.delivered(ids, datas_of(batch), counts, stale=stale)
         self.world.note(f"delivered {self.program.name} {ids} {counts}")
         place = (batch._subscription, batch._attachment)
@@ -149,7 +149,7 @@ class Follower:
     """Reads a channel that keeps everything, from the beginning: all of it, once, in order."""
 
     def __init__(
-        self, world: World, ledger: Ledger, name: str, is_done: Callable[[], bool]
+        self, world: WiredWorld, ledger: Ledger, name: str, is_done: Callable[[], bool]
     ) -> None:
         self.world = world
         self.read: list[int] = []
@@ -177,7 +177,7 @@ class Follower:
 class Taker:
     """Takes events off a queue, some of them by commit."""
 
-    def __init__(self, world: World, receipts: Receipts, is_done: IsDone, number: int) -> None:
+    def __init__(self, world: WiredWorld, receipts: Receipts, is_done: IsDone, number: int) -> None:
         self.world = world
         self.receipts = receipts
         self._is_done = is_done
@@ -202,7 +202,7 @@ class Taker:
     async def _take(self, reader: aio.Reader, batch: aio.EventBatch) -> None:
         ids, receipts = batch.event_ids.tolist(), self.receipts
         counts = {i: n for i, n in (batch.redeliveries or {}).items() if i in set(ids)}
-        stale = is_stale(self.world, self.program)
+        stale = self.world.is_stale(self.program.name)
         receipts.delivered(ids, datas_of(batch), counts, stale=stale)
         self.world.note(f"{self.program.name} has {ids} {counts}")
         await pass_time(self.world.random.expovariate(20))
@@ -218,12 +218,6 @@ class Taker:
 
 def datas_of(batch: aio.EventBatch) -> list[bytes]:
     return [bytes(data) for data in batch.to_arrow().column("data").to_pylist()]
-
-
-def is_stale(world: World, program: Program) -> bool:
-    """Whether the realm has ended the connection of a program that was not told yet: what comes
-    over it has been sent before that."""
-    return all(near.machine != program.name for near, _ in world.network.connections())
 
 
 def unasked(receipts: Receipts, ids: Sequence[int]) -> list[int]:

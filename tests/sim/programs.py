@@ -27,9 +27,8 @@ from tests.sim.clients import label_of
 if TYPE_CHECKING:
     from tests.sim.clients import Compose
     from tests.sim.promises import Ledger
-    from tests.sim.world import World
+    from tests.sim.wired_world import WiredWorld
 
-URL = "penstock://somebody@127.0.0.1:9000"
 PATIENCE_S = 1e9
 """No program here gives up its session."""
 
@@ -39,7 +38,7 @@ Main = Callable[[aio.Session], Awaitable[None]]
 class Program:
     """Runs ``main`` with a session until it comes back; killed meanwhile, it starts again."""
 
-    def __init__(self, world: World, name: str, main: Main, *, kills_s: float = 10.0) -> None:
+    def __init__(self, world: WiredWorld, name: str, main: Main, *, kills_s: float = 10.0) -> None:
         self.world = world
         self.name = name
         self.is_done = False
@@ -98,7 +97,7 @@ class Program:
     async def _connected(self) -> aio.Session:
         while True:
             try:
-                return await aio.connect(URL, reconnect_timeout=PATIENCE_S)
+                return await aio.connect(self.world.url, reconnect_timeout=PATIENCE_S)
             except CannotConnect:
                 await pass_time(0.2)
 
@@ -111,7 +110,7 @@ class Program:
 class Cast:
     """The programs of a scene. They outlive the realm: they run from its first life on."""
 
-    def __init__(self, world: World, programs: Sequence[Program]) -> None:
+    def __init__(self, world: WiredWorld, programs: Sequence[Program]) -> None:
         self._world = world
         self._programs = programs
         self._running: list[asyncio.Task[None]] = []
@@ -133,7 +132,7 @@ class Steady:
     over sessions, kills and lives (SEM X3)."""
 
     def __init__(
-        self, world: World, ledger: Ledger, name: str, compose: Compose, *, publishes: int = 14
+        self, world: WiredWorld, ledger: Ledger, name: str, compose: Compose, *, publishes: int = 14
     ) -> None:
         self.world = world
         self.ledger = ledger
@@ -156,6 +155,7 @@ class Steady:
                 await self._next(publisher)
             except (Unavailable, Refused) as error:
                 self.world.note(f"{self._name} has no ids: {error.code}")
+                self.world.hear(error)
                 publisher = await self._publisher(session)
 
     async def _publisher(self, session: aio.Session) -> Publisher:
@@ -189,7 +189,7 @@ class Pipelined:
     """Publishes without waiting; what is not answered may be stored or not, in one piece."""
 
     def __init__(
-        self, world: World, ledger: Ledger, name: str, compose: Compose, *, publishes: int = 20
+        self, world: WiredWorld, ledger: Ledger, name: str, compose: Compose, *, publishes: int = 20
     ) -> None:
         self.world = world
         self.ledger = ledger
@@ -243,6 +243,7 @@ class Pipelined:
                 del ledger.doubtful[label]
                 ledger.refused.update(datas)
                 world.note(f"refused {label.rstrip('.')}: {error.code}")
+                world.hear(error)
 
         begun.add_done_callback(answered)
         return begun

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tests.sim.cluster import ClusterWorld
     from tests.sim.world import World
 
 REALM = {
@@ -51,12 +52,16 @@ class Tally:
             for fault, count in faults.items():
                 self.faults[_row(part, fault)] += count
 
-    def add_cluster(self, faults: Counter[str], takeovers: int) -> None:
+    def add_cluster(self, world: ClusterWorld) -> None:
         """What was done to a cluster, and how often somebody took over."""
         self.worlds += 1
-        self.faults[_row("cluster", "takeovers")] += takeovers
-        for fault, count in faults.items():
+        self.lives += world.takeovers
+        self.scenes[world.scene] += 1
+        for fault, count in world.faults.items():
             self.faults[_row("cluster", fault)] += count
+        for _, what in world.trace:
+            if kind := _first(what, WORK):
+                self.faults[kind] += 1
 
     def rotten(self, path: str, *, is_cut: bool) -> None:
         """A file was damaged between two lives."""

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.sim import cluster
-from tests.sim.cluster import THEMES, ClusterWorld, cluster_life_of
+from tests.sim.cluster import ALONE, SCENES, THEMES, ClusterWorld, cluster_life_of
 from tests.sim.cluster_mutants import CLUSTER_MUTANTS, cluster_row, noticed_in_a_cluster
 from tests.sim.cluster_oracles import check_log
+from tests.sim.cluster_stage import WIRED_SCENES
+from tests.sim.world import WIRED
 
 README = Path(__file__).with_name("README.md")
-LATER = [range(n, n + 5) for n in range(5, 15, 5)]
+LATER = [range(n, n + 5) for n in range(13, 23, 5)]
 """Each life takes about a second: `make sim` has time for many."""
 
 
@@ -29,8 +31,15 @@ def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: Sequence[int]) 
             raise
 
 
-def test_the_seeds_that_are_run_play_every_theme() -> None:
-    assert {ClusterWorld(seed).theme for seeds in LATER for seed in seeds} == set(THEMES)
+def test_the_seeds_that_are_run_play_every_theme_and_scene() -> None:
+    worlds = [ClusterWorld(seed) for seeds in LATER for seed in seeds]
+
+    assert {world.theme for world in worlds} == set(THEMES)
+    assert {world.scene for world in worlds} == set(SCENES)
+
+
+def test_all_scenes_whose_clients_are_programs_play_in_a_cluster() -> None:
+    assert set(WIRED_SCENES) == WIRED
 
 
 @pytest.mark.slow
@@ -56,8 +65,8 @@ def test_a_snapshot_that_differs_from_the_log_is_noticed(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(cluster, "check_log", without_its_last_block)
 
-    with pytest.raises(AssertionError, match="snapshot and tail give"):
-        cluster_life_of(1)
+    with pytest.raises(AssertionError, match="snapshot and tail differ from the log"):
+        cluster_life_of(1, scene=ALONE)
 
 
 def test_the_readme_lists_every_mistake() -> None:

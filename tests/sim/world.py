@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.errors import NameAlreadyBound, StorageFailed
+from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
@@ -34,6 +34,7 @@ from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import START_US, SimLoop, SlowOffload, pass_time, simulate
 from penstock.testing.network import MACHINE, SimNetwork
+from tests.sim.clients import stored
 from tests.sim.gate import Gate
 from tests.sim.nemesis import Nemesis
 from tests.sim.scenes import SCENES
@@ -117,6 +118,10 @@ class World:
     @property
     def loop(self) -> SimLoop:
         return self._loop
+
+    @property
+    def url(self) -> str:
+        return f"penstock://somebody@127.0.0.1:{PORT}"
 
     def note(self, what: str) -> None:
         """Part of what a seed's hash is made of."""
@@ -374,6 +379,30 @@ class World:
         while store not in self.numbers:
             await pass_time(0.01)
         return self.numbers[store]
+
+    def draw_type(self, types: Sequence[str]) -> str:
+        return self.random.choice(types)
+
+    def life_of(self, machine: str) -> int:
+        """See :class:`~tests.sim.wired_world.WiredWorld`: there is one realm at a time."""
+        return self.lives
+
+    def is_stale(self, machine: str) -> bool:
+        """Whether the realm has ended the connection of a machine that was not told yet: what comes
+        over it has been sent before that."""
+        return all(near.machine != machine for near, _ in self.network.connections())
+
+    def hear(self, error: PenstockError) -> None:
+        """A disk that is full makes a realm refuse what it would take at other times."""
+
+    async def stored_on(self, store: str) -> list[tuple[int, bytes]]:
+        """All that a store holds, in order: ids and content."""
+        return [(row.event_id, row.data) for row in await stored(self, store)]
+
+    async def live_on(self, store: str) -> int:
+        """How many events a store has."""
+        info = await self.realm.describe_channel(store, _kind(self._definitions[store]))
+        return info.events
 
     async def create_durable(
         self,

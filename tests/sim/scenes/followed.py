@@ -12,22 +12,21 @@ from penstock import aio
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.messages import Definition
 from tests.runtime.merge_model import KEY, MergeModel, Properties
-from tests.sim.clients import stored
 from tests.sim.programs import Program, Steady
 from tests.sim.promises import Ledger
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.wired_world import WiredWorld
 
 STORE = "rates"
 KEYS = ("one", "two", "three")
 
 
 class Followed:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WiredWorld) -> None:
         self._world = world
         self._definition = Definition(
-            type=world.random.choice(("persistent", "mixed", "paged")),
+            type=world.draw_type(("persistent", "mixed", "paged")),
             engine="merge",
             keys={KEY: 1},
         )
@@ -46,8 +45,8 @@ class Followed:
 
     async def prepare(self) -> None:
         await self._world.create(STORE, self._definition)
-        for row in await stored(self._world, STORE):
-            self._ledger.is_content(row.event_id, row.data)
+        for event_id, data in await self._world.stored_on(STORE):
+            self._ledger.is_content(event_id, data)
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         if not self._running:
@@ -75,7 +74,7 @@ class Followed:
             assert follower.states == wanted, (
                 f"{follower.program.name} knows {follower.states}; the states are {wanted}"
             )
-        found = [row.event_id for row in await stored(self._world, STORE)]
+        found = [event_id for event_id, _ in await self._world.stored_on(STORE)]
         assert found == sorted(model.events), f"{sorted(model.events)} are wanted, not {found}"
 
     def _events(self, draw: Random, label: str) -> list[Event]:
@@ -97,7 +96,7 @@ class StateFollower:
 
     def __init__(
         self,
-        world: World,
+        world: WiredWorld,
         ledger: Ledger,
         is_done: Callable[[StateFollower], bool],
         *,

@@ -14,14 +14,13 @@ from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
-from tests.sim.clients import stored
 from tests.sim.consumers import Seat, datas_of, unasked
 from tests.sim.programs import Cast, Program, Steady
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.wired_world import WiredWorld
 
 PLACES_S = 120.0
 """After this the realm has noticed that listeners are gone, and waits for them no more."""
@@ -29,10 +28,10 @@ KINDS = {"alone": ("exclusive", 1), "team": ("shared", 2), "row": ("serial", 2)}
 
 
 class Jms:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WiredWorld) -> None:
         random = world.random
         self._world = world
-        type = random.choice(("persistent", "mixed"))
+        type = world.draw_type(("persistent", "mixed"))
         self._definition = Definition(
             type=type,
             engine="jms",
@@ -62,10 +61,10 @@ class Jms:
         await self._world.create("news", self._definition)
         for name in self._receipts:
             await self._world.create_durable("news", name, KINDS[name][0])
-        found = await stored(self._world, "news")
-        for row in found:
-            self._ledger.is_content(row.event_id, row.data)
-        await self._check_owed({row.event_id for row in found})
+        found = await self._world.stored_on("news")
+        for event_id, data in found:
+            self._ledger.is_content(event_id, data)
+        await self._check_owed({event_id for event_id, _ in found})
         self._check_heard()
 
     async def _check_owed(self, there: set[int]) -> None:
@@ -102,9 +101,9 @@ class Jms:
             assert not lost, f"{lost} have left {name}, and nobody has acknowledged them"
         self._check_heard()
         await pass_time(PLACES_S)
-        info = await self._world.realm.describe_channel("news")
-        assert info.events == 0, f"nobody waits, and {info.events} events are kept"
-        assert not await stored(self._world, "never"), "what nobody waits for is not dead"
+        kept = await self._world.live_on("news")
+        assert kept == 0, f"nobody waits, and {kept} events are kept"
+        assert not await self._world.stored_on("never"), "what nobody waits for is not dead"
 
 
 class Listener:
@@ -112,7 +111,7 @@ class Listener:
     off; what was said before, never (SEM J3, J5)."""
 
     def __init__(
-        self, world: World, ledger: Ledger, number: int, is_done: Callable[[Listener], bool]
+        self, world: WiredWorld, ledger: Ledger, number: int, is_done: Callable[[Listener], bool]
     ) -> None:
         self.world = world
         self.heard: dict[int, bytes] = {}
@@ -124,7 +123,7 @@ class Listener:
 
     async def _main(self, session: aio.Session) -> None:
         channel = await session.channels.get(self._ledger.store)
-        self._stretches.append((self.world.lives, []))
+        self._stretches.append((self.world.life_of(self.program.name), []))
         async with channel.subscribe(start=0) as events:
             last = events.first_id - 1
             while not self._is_done(self):
@@ -141,8 +140,9 @@ class Listener:
         self._ledger.is_content(event_id, data)
         assert event_id not in self.heard, f"{event_id} came twice"
         self.heard[event_id] = data
-        if self._stretches[-1][0] != self.world.lives:
-            self._stretches.append((self.world.lives, []))
+        life = self.world.life_of(self.program.name)
+        if self._stretches[-1][0] != life:
+            self._stretches.append((life, []))
         self._stretches[-1][1].append(event_id)
 
     def missed(self) -> list[int]:

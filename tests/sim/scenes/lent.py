@@ -21,7 +21,6 @@ from penstock.runtime.writer.transactions import StorePart
 from penstock.testing.loop import pass_time
 from penstock.testing.network import MACHINE
 from tests.sim.clients import Outlet, Publisher, answer, body
-from tests.sim.programs import URL
 from tests.sim.promises import Ledger
 
 if TYPE_CHECKING:
@@ -226,7 +225,7 @@ class Lent:
 
     async def _lodge(self) -> None:
         """Take one event, and keep it."""
-        session = await aio.connect(URL)
+        session = await aio.connect(self._world.url)
         channel = await session.channels.get("booked")
         seat = (await channel.durables.get("desk")).subscribe(window=1)
         await seat.open()

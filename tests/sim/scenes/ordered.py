@@ -14,15 +14,14 @@ from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import ConnectionLost, DurableInUse, PenstockError, Unavailable
 from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
-from tests.sim.clients import stored
-from tests.sim.consumers import IsDone, is_stale, unasked
+from tests.sim.consumers import IsDone, unasked
 from tests.sim.programs import Program, Steady
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
 
 if TYPE_CHECKING:
     from penstock.client.reading.delivered import DeliveredEvent
-    from tests.sim.world import World
+    from tests.sim.wired_world import WiredWorld
 
 STORE = "line"
 LANES = 3
@@ -31,10 +30,10 @@ DURABLES = {"strict": 2, "laned": 3}
 
 
 class Ordered:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WiredWorld) -> None:
         random = world.random
         self._world = world
-        type = random.choice(("persistent", "mixed", "paged"))
+        type = world.draw_type(("persistent", "mixed", "paged"))
         self._definition = Definition(
             type=type, retain_consumed=True, storage=spindles(type, random.choice((0, 10)))
         )
@@ -59,8 +58,7 @@ class Ordered:
         await self._world.create(STORE, self._definition)
         await self._world.create_durable(STORE, "strict", "serial", strict_order=True)
         await self._world.create_durable(STORE, "laned", "serial", order_by="lane")
-        found = await stored(self._world, STORE)
-        self._ledger.accounts_for([(row.event_id, row.data) for row in found])
+        self._ledger.accounts_for(await self._world.stored_on(STORE))
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         if not self._running:
@@ -89,8 +87,7 @@ class Ordered:
             return False
 
     async def check(self) -> None:
-        found = await stored(self._world, STORE)
-        self._ledger.holds([(row.event_id, row.data) for row in found])
+        self._ledger.holds(await self._world.stored_on(STORE))
         ids = self._ledger.ids
         assert ids == list(range(len(ids))), f"ids have gaps: {ids}"
         for name, receipts in self._receipts.items():
@@ -112,7 +109,7 @@ class OrderedSeat:
 
     def __init__(
         self,
-        world: World,
+        world: WiredWorld,
         receipts: Receipts,
         before: Callable[[int], Iterable[int]],
         is_done: IsDone,
@@ -156,7 +153,7 @@ class OrderedSeat:
     async def _take(self, event: DeliveredEvent, acked: list[int]) -> None:
         event_id, receipts = event.event_id, self.receipts
         assert event_id is not None, "a durable has stored events only"
-        stale = is_stale(self.world, self.program)
+        stale = self.world.is_stale(self.program.name)
         counts = {event_id: event.redelivery_count} if event.redelivered else {}
         receipts.delivered([event_id], [event.data], counts, stale=stale)
         self.world.note(f"{self.program.name} has {event_id} {counts}")

@@ -14,14 +14,13 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import NoSuchTransaction, PenstockError, Refused, Unavailable
 from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
-from tests.sim.clients import stored
 from tests.sim.consumers import Follower, Seat, Taker, unasked
 from tests.sim.programs import Cast, Pipelined, Program, Steady
 from tests.sim.promises import Ledger, Receipts
 from tests.spindles import spindles
 
 if TYPE_CHECKING:
-    from tests.sim.world import World
+    from tests.sim.wired_world import WiredWorld
 
 KINDS = {
     "alone": ("exclusive", 1),
@@ -36,14 +35,14 @@ TRANSACTIONS = 6
 
 
 class Wired:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: WiredWorld) -> None:
         random = world.random
         self._world = world
-        type = random.choice(("persistent", "persistent", "mixed", "paged"))
+        type = world.draw_type(("persistent", "persistent", "mixed", "paged"))
         self._definition = Definition(
             type=type, retain_consumed=True, storage=spindles(type, random.choice((0, 10)))
         )
-        self._jobs = Definition(kind="queue", type=random.choice(("persistent", "mixed")))
+        self._jobs = Definition(kind="queue", type=world.draw_type(("persistent", "mixed")))
         self._ledgers = {name: Ledger(name) for name in ("wired", "tasks")}
         wired = self._ledgers["wired"]
         self._steady = [Steady(world, wired, "p", _events), Steady(world, wired, "q", _events)]
@@ -81,8 +80,7 @@ class Wired:
         await self._world.create("tasks", self._jobs)
         for name in self._receipts:
             await self._world.create_durable("wired", name, KINDS[name][0])
-        found = await stored(self._world, "wired")
-        self._ledgers["wired"].accounts_for([(row.event_id, row.data) for row in found])
+        self._ledgers["wired"].accounts_for(await self._world.stored_on("wired"))
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         self._cast.start(group, quiet=quiet)
@@ -105,18 +103,18 @@ class Wired:
             return False
 
     async def check(self) -> None:
-        found = await stored(self._world, "wired")
+        found = await self._world.stored_on("wired")
         ledger = self._ledgers["wired"]
-        ledger.accounts_for([(row.event_id, row.data) for row in found])
-        self._committing.check({row.data for row in found})
-        ids = [row.event_id for row in found]
+        ledger.accounts_for(found)
+        self._committing.check({data for _, data in found})
+        ids = [event_id for event_id, _ in found]
         assert ids == list(range(len(ids))), f"ids have gaps: {ids}"
         assert self._follower.read == ids[: len(self._follower.read)]
         for name, receipts in self._receipts.items():
             lost = unasked(receipts, ids)
             assert not lost, f"{lost} have left {name}, and nobody has acknowledged them"
-        info = await self._world.realm.describe_channel("tasks", "queue")
-        assert info.events == 0, f"{info.events} events were never committed"
+        left = await self._world.live_on("tasks")
+        assert left == 0, f"{left} events were never committed"
         lost = unasked(self._taken, self._ledgers["tasks"].ids)
         assert not lost, f"{lost} have left the queue, and nobody has committed them"
 
@@ -124,7 +122,7 @@ class Wired:
 class Committing:
     """Transactions whose answers get lost, and whose client is killed (SEM X1, X2)."""
 
-    def __init__(self, world: World, ledger: Ledger) -> None:
+    def __init__(self, world: WiredWorld, ledger: Ledger) -> None:
         self._world = world
         self._ledger = ledger
         self._begun: dict[str, tuple[str, tuple[bytes, ...]]] = {}
@@ -147,6 +145,7 @@ class Committing:
                 await self._commit(channel)
             except (Unavailable, Refused) as error:
                 self._world.note(f"committing: {error.code}")
+                self._world.hear(error)
         while self._begun:
             try:
                 await self._look_back(session)
