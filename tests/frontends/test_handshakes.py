@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import penstock
-from penstock.client.connection import connection
+from penstock.client.connection import terms
 from penstock.core.vocabulary.errors import CannotConnect
 from penstock.frontends.http.server import HttpServer
 from penstock.frontends.native.listener import TOLD_MAX
@@ -58,7 +58,7 @@ def realm(folder: Path, authority: Authority, settings: dict[str, Any]) -> Itera
 @pytest.fixture(autouse=True)
 def patient_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handshake beside seventy others is not over in the few seconds it usually has."""
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", PATIENT_S)
+    monkeypatch.setattr(terms, "CONNECT_TIMEOUT_S", PATIENT_S)
 
 
 @pytest.fixture
