@@ -457,6 +457,14 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             "an object store or a folder that all nodes share, such as `s3://bucket/prefix`."
         ),
     ] = "engine"
+    cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Bytes of segments that a node keeps in its data directory, those that "
+            "were read last; others are read from `blobs`. 0: none.",
+        ),
+    ] = 4 << 30
     monitors: Annotated[
         str,
         Meta(

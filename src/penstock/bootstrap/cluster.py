@@ -30,12 +30,19 @@ from penstock.core.vocabulary.ports import (
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.settings import ClusterSettings, Settings
+from penstock.storage.blob_names import BLOB_ROOTS
+from penstock.storage.disk import RealDisk, make_directories
+from penstock.storage.embedded.blobs import FileBlobs
 from penstock.storage.file_systems import FileSystemBlobs
 from penstock.storage.memory import MemoryPages
+from penstock.storage.shared_blobs import CachedBlobs
 
 NATS: Final = ("nats", "tls")
 POSTGRES: Final = ("postgresql", "postgres")
 ON_ENGINE: Final = "engine"
+CACHE_FOLDER: Final = "cache"
+"""In the node's data directory: segments that were read last. It may be removed while the node is
+down."""
 CHECK_TIMEOUT_S: Final = 30.0
 """How long an engine without a majority of its servers is waited for at the start."""
 WILDCARDS: Final = ("0.0.0.0", "::", "")
@@ -207,9 +214,10 @@ async def open_shard(
 ) -> RunningRealm:
     """Recover the realm of a shard whose journal was opened for this owner. Raises ``NewerFormat``,
     ``StorageFailed``, ``Deposed``."""
+    cache_bytes = settings.cluster.cache_bytes
     realm = await RunningRealm.open(
         journal,
-        blobs,
+        CachedBlobs(blobs, _cache(directory), cache_bytes, offload=asyncio.to_thread),
         MemoryPages(),
         rules(settings),
         clock,
@@ -228,6 +236,14 @@ async def open_shard(
         await realm.release()
         raise
     return realm
+
+
+def _cache(directory: Path) -> Blobs:
+    root, disk = f"{directory / CACHE_FOLDER}", RealDisk()
+    with suppress(OSError):  # each segment that cannot be written is logged, and is read elsewhere
+        for part in BLOB_ROOTS:
+            make_directories(disk, f"{root}/{part}", f"{directory}", private=True)
+    return FileBlobs(root, disk=disk, offload=asyncio.to_thread)
 
 
 def advertised(settings: Settings) -> str:

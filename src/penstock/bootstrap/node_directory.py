@@ -4,6 +4,7 @@
 
     LOCK        held while a node has the directory open
     node.json   the node's name, its cluster, and the realm that it has served
+    cache       segments that were read last
 """
 
 from __future__ import annotations

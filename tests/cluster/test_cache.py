@@ -1,0 +1,58 @@
+"""The copies of segments in a node's data directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.bootstrap.cluster import open_shard
+from penstock.core.vocabulary.ports import Blobs
+from penstock.runtime.clock import SystemClock
+from penstock.runtime.delivery.owner_lease import ENDLESS
+from penstock.settings import ClusterSettings, Settings
+from penstock.testing.engine import EngineServers, MemoryEngine
+from tests.loops import on_a_loop
+
+SEGMENT = "segments/1/0-9.1.arrow"
+DATA = b"columns"
+
+
+async def put_and_got(tmp_path: Path, cache_bytes: int) -> tuple[bytes, Blobs]:
+    """What an owner reads of a segment that it has written, and the blobs of the engine."""
+    engine = MemoryEngine(EngineServers())
+    blobs = await engine.blobs(0)
+    realm = await open_shard(
+        await engine.journal(0, 1),
+        blobs,
+        ENDLESS,
+        await engine.registry(),
+        Settings(cluster=ClusterSettings(cache_bytes=cache_bytes)),
+        SystemClock(),
+        tmp_path,
+        "an-identity",
+    )
+    try:
+        await realm.blobs.put(SEGMENT, [DATA])
+        return bytes(await realm.blobs.get(SEGMENT)), blobs
+    finally:
+        await realm.release()
+
+
+@on_a_loop
+async def test_an_owner_keeps_copies_of_segments_in_its_data_directory(tmp_path: Path) -> None:
+    found, blobs = await put_and_got(tmp_path, cache_bytes=1 << 20)
+
+    assert found == bytes(await blobs.get(SEGMENT)) == DATA
+    assert (tmp_path / "cache" / SEGMENT).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("cache_bytes", [0, len(DATA) - 1])
+@on_a_loop
+async def test_what_is_larger_than_the_cache_is_on_the_engine_alone(
+    tmp_path: Path, cache_bytes: int
+) -> None:
+    found, _ = await put_and_got(tmp_path, cache_bytes)
+
+    assert found == DATA
+    assert not (tmp_path / "cache" / SEGMENT).exists()
