@@ -114,3 +114,10 @@ def test_one_that_was_stored_before_there_was_a_limit_still_selects() -> None:
     batch = pa.RecordBatch.from_pylist([{"properties": {"s": "ba" * n}} for n in (299, 300)])
 
     assert stored.mask(batch).to_pylist() == [False, True]
+
+
+def test_elements_that_are_compared_with_a_value_of_their_event_count_for_many() -> None:
+    """The value is copied for each element, a text of 100 KB for each of thousands."""
+    assert Selector("xs[] = 's'").work == Selector("xs[0] = s").work == 1
+    assert Selector("xs[] = s").work == Selector("xs[] BETWEEN s AND 'z'").work == 257
+    assert Selector("xs[].a = s OR t = s").work == 258

@@ -33,6 +33,10 @@ from penstock.columns.selectors.summaries import known_of
 from penstock.columns.selectors.tokens import LENGTH_MAX
 from penstock.columns.selectors.wording import canonical
 
+REPEATED_WORK = 256
+"""Work of a comparison that copies a value for each element of an array: as many elements as an
+array is taken to have. With texts of any length that is much, and a thread does it."""
+
 
 class Selector:
     """A condition on events, compiled once.
@@ -124,7 +128,17 @@ def _work(node: Expression) -> int:
         # another type than they are.
         is_set = len(set(map(type, node.options))) == 1
         return 1 + (len(node.options) // 8 if is_set else len(node.options))
+    if isinstance(node, PREDICATES) and _repeats_values(node):
+        return 1 + REPEATED_WORK
     return int(isinstance(node, (*PREDICATES, Arithmetic, Negative, DataText, Distance)))
+
+
+def _repeats_values(node: Expression) -> bool:
+    """Whether it compares elements of an array with another value of the same event, which is
+    copied for each of them then."""
+    values = [each for each in walk(node) if isinstance(each, Reference | DataText)]
+    has_elements = any(isinstance(each, Reference) and each.has_each for each in values)
+    return has_elements and len(values) > 1
 
 
 @lru_cache(maxsize=65_536)
