@@ -86,6 +86,8 @@ class DeliveryRoute(Struct, frozen=True):
     hurry: Callable[[], None] | None = None
     """Sends pending settlements at once, because nothing is sent after this turn; None: there are
     none."""
+    lost: Callable[[], None] | None = None
+    """Called when the connection is lost; None: what has come stays with the client."""
 
 
 class RealmConnection:
@@ -416,6 +418,9 @@ class RealmConnection:
                         "it is unknown whether it was done"
                     ),
                 )
+        for route in list(self._incoming.values()):
+            if route.lost is not None:
+                route.lost()
         self._lost.set()
         self._answered.set()
 

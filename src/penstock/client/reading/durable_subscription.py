@@ -144,6 +144,15 @@ class DurableSubscription:
     def _make_room(self, taken: int) -> None:
         self._connection.tell(wire.Credit(self._number, 0, 0, taken))
 
+    def _lost(self) -> None:
+        """The connection is lost: what waits here, and what was handed out, is the realm's again.
+        Another client may have it at any time, long before this one is connected again."""
+        if self._is_open:
+            self._attachment += 1
+            self._settlements.attachment = self._attachment
+            self._inbox.clear()
+            self._buffered.forget()
+
     async def _reopen(self) -> None:
         if self._is_open:
             self._inbox.clear()  # the realm has taken these back
@@ -165,6 +174,7 @@ class DurableSubscription:
             self._reopen,
             self._take_back,
             self._settlements.hurry,
+            self._lost,
         )
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
