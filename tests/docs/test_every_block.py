@@ -146,11 +146,13 @@ SERVERS = sorted(
         for page in PAGES
         for block in blocks(page)
         for command in block.commands()
-        if command.arguments[0] == "serve" and "tls-and-users" not in command.place
+        if command.arguments[0] == "serve"
+        and "--cluster" not in command.arguments
+        and "tls-and-users" not in command.place
     }.values(),
     key=lambda command: command.text,
 )
-"""Each way in which pages start a realm, once."""
+"""Each way in which pages start a realm of its own, once; nodes of a cluster need an engine."""
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def until(channel: Channel, files: int) -> None:
     looks = 0
     while channel.info().storage.sealed_files != files:
         looks += 1
-        assert looks < 100_000, f"there are never {files} files"
+        assert looks < 100_000, f"there are never {files} files: {channel.info()}"
 
 
 def own(data: Path) -> dict[str, bytes]:
