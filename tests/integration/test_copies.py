@@ -25,6 +25,7 @@ from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, Stora
 from penstock.core.vocabulary.ports import Buffer
 from penstock.storage.file_systems import FileSystemBlobs
 from tests.objects import ObjectStore, object_store
+from tests.patience import until
 
 pytestmark = pytest.mark.slow
 
@@ -58,15 +59,13 @@ def publish(session: Session, files: int, name: str = "orders") -> Channel:
     channel = session.channels.get(name)
     wanted = channel.info().storage.sealed_files + files
     channel.publish_table(pa.table({"n": range(files * PER_FILE)}))
-    until(channel, wanted)
+    sealed(channel, wanted)
     return channel
 
 
-def until(channel: Channel, files: int) -> None:
-    looks = 0
-    while channel.info().storage.sealed_files != files:
-        looks += 1
-        assert looks < 100_000, f"there are never {files} files: {channel.info()}"
+def sealed(channel: Channel, files: int) -> None:
+    """Wait until the channel has so many files. The disk may be busy for seconds."""
+    until(lambda: channel.info().storage.sealed_files == files)
 
 
 def own(data: Path) -> dict[str, bytes]:
@@ -153,7 +152,7 @@ def test_files_the_realm_has_no_more_are_removed_when_that_is_said(
     orders = publish(session, 3)
     copy_files(session, uri)
     orders.purge(end=2 * PER_FILE - 1)
-    until(orders, 1)
+    sealed(orders, 1)
     while len(own(tmp_path / "data")) > 1:  # bytes leave after the facts
         session.info()
 

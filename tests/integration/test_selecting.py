@@ -18,6 +18,7 @@ from penstock.columns.events.batch import stamp
 from penstock.columns.events.body import body_of
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
+from tests.patience import until
 
 pytestmark = pytest.mark.slow
 
@@ -100,10 +101,7 @@ def filled(store: Channel | Queue) -> pa.RecordBatch:
             store.publish_many(events)
         else:
             store.push_many(events)
-    looks = 0
-    while store.info().storage.sealed_bytes == 0:
-        looks += 1  # each look is a request to the realm, which seals meanwhile
-        assert looks < 100_000, "nothing is sealed"
+    until(lambda: store.info().storage.sealed_bytes)
     return all_events()
 
 
@@ -166,10 +164,7 @@ def test_what_is_ruled_out_is_not_read(tmp_path: Path) -> None:
             "orders", type="persistent", storage={"events_per_spindle": 500}
         )
         filled(channel)
-        looks = 0
-        while channel.info().storage.sealed_files < 4:
-            looks += 1
-            assert looks < 100_000, "not all of it is sealed"
+        until(lambda: channel.info().storage.sealed_files >= 4)
     for file in sorted((tmp_path / "segments").rglob("*.arrow"))[:2]:
         file.write_bytes(b"x" * file.stat().st_size)
 

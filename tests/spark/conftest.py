@@ -12,6 +12,7 @@ import penstock
 from penstock.client.sync.sync import Channel, Session
 from penstock.spark.connections import disconnect
 from penstock.spark.session import session
+from tests.patience import until
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Java options that trade throughput for start-up; for tests only."""
@@ -55,10 +56,6 @@ def sealed() -> Callable[[Channel, int], None]:
     """Waits until a channel has so many files."""
 
     def wait(channel: Channel, files: int) -> None:
-        # Each look is a request to the realm, which seals meanwhile.
-        looks = 0
-        while channel.info().storage.sealed_files < files:
-            looks += 1
-            assert looks < 100_000, f"no {files} files of {channel.name} yet"
+        until(lambda: channel.info().storage.sealed_files >= files)
 
     return wait

@@ -23,6 +23,7 @@ from penstock.spark.jvm import find_jvm, java_home
 from penstock.spark.session import spark_home
 from penstock.testing.process import ServerProcess
 from tests.objects import ObjectStore, object_store
+from tests.patience import until
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]
 
@@ -213,10 +214,7 @@ def realm_url(folder: Path) -> Iterator[str]:
 
 def sealed(channel: Channel) -> None:
     """Wait until four of its files are there."""
-    looks = 0
-    while channel.info().storage.sealed_files < SEALED_ROWS // PER_FILE:
-        looks += 1
-        assert looks < 100_000, "not sealed yet"
+    until(lambda: channel.info().storage.sealed_files >= SEALED_ROWS // PER_FILE)
 
 
 @pytest.fixture(scope="module")

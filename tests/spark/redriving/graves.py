@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from penstock.client.sync.sync import Channel, Session
 from penstock.columns.events.event import Event
+from tests.patience import until
 
 
 def buried(
@@ -23,17 +24,9 @@ def buried(
     stays = living.info().events
     living.publish_many(events)
     living.publish(b"stays")
-    wait(grave, lambda: grave.info().events >= before + stays + len(events))
+    until(lambda: grave.info().events >= before + stays + len(events))
     living.edit(capacity=0)
     return grave
-
-
-def wait(channel: Channel, is_so: Callable[[], bool]) -> None:
-    """Each look is a request to the realm, which moves events meanwhile."""
-    looks = 0
-    while not is_so():
-        looks += 1
-        assert looks < 100_000, f"{channel.name} never gets there"
 
 
 def data_of(session: Session, name: str) -> list[bytes]:
