@@ -459,11 +459,9 @@ class RunningRealm:
         publisher: str = "",
     ) -> None:
         """Store events; ``reply`` gets their span. Raises ``Refused`` for an oversized event."""
-        largest = self.limits.event_bytes_max
-        is_one = len(bodies) == 1
         work = PublishBatches(
             channel_id,
-            bodies[0].digest(largest) if is_one else digest_of(bodies, largest),
+            self.digest(bodies),
             bodies,
             producer,
             sequence,

@@ -248,13 +248,7 @@ _by_kind: dict[tuple[object, ...], SingleEventCodec | None] = {}
 def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
     """The message of an event to be published. None if it has to be encoded the usual way, which
     also reports errors. Raises ``InvalidEvent``."""
-    if (
-        event._rows is not None
-        or (event._headers or event._ttl or event._transient or event._is_delta)
-        or event._priority is not None
-        or event._deliver_at is not None
-        or event._persistent is False
-    ):
+    if not _is_plain(event):
         return None
     properties = event._properties or {}
     tag, data = event._tag, event._data
@@ -275,6 +269,16 @@ def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
     except (struct.error, UnicodeEncodeError):
         return None
     return None if made is None else (form, made[0])
+
+
+def _is_plain(event: Event) -> bool:
+    return (
+        event._rows is None
+        and not (event._headers or event._ttl or event._transient or event._is_delta)
+        and event._priority is None
+        and event._deliver_at is None
+        and event._persistent in (None, True)
+    )
 
 
 def _learn(kind: tuple[object, ...], event: Event) -> SingleEventCodec | None:

@@ -7,8 +7,7 @@ compares. What only some publishes pass comes after "Only some".
    and decodes a request (``frontends.native.requests.Requests.take``) with its batches of events
    (``frontends.native.schemas.SchemaTable.bodies``). The right is checked, and the request is begun
    (``runtime.operations.door.begin``).
-2. Digest. What the rules need is derived from the columns
-   (``runtime.store.bodies.Body.digest``).
+2. Digest. What the rules need is derived from the columns (``runtime.store.bodies.digest_of``).
    Only some: a batch of many events is examined column by column
    (``columns.events.digest.digest``).
 3. Wait for the single writer (``runtime.writer.shard.Shard.submit``). Only some: a thread applies

@@ -85,11 +85,7 @@ class Requests:
                 connection.fail(number, error)
 
         try:
-            batches: Sequence[Sequence[Body]]
-            if type(request) is PublishEvents:  # the usual case
-                batches = (self._announced.bodies(request.schema, request.sizes, body),)
-            else:
-                batches = self._batches(request, body)
+            batches = self._batches(request, body)
             for bodies in batches:
                 for each in bodies:
                     size += each.weight
@@ -104,7 +100,7 @@ class Requests:
     def _batches(self, request: Request[Any], body: memoryview) -> Sequence[Sequence[Body]]:
         """The events sent with a request, checked. Raises ``InvalidEvent``, ``EventTooLarge``."""
         match request:
-            case StageEvents():
+            case PublishEvents() | StageEvents():
                 return (self._announced.bodies(request.schema, request.sizes, body),)
             case CommitTransaction():
                 return self._parts(request, body)

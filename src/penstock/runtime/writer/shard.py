@@ -219,8 +219,7 @@ class Shard:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         while not (self._stopping and not self._has_work and self.looking.is_idle):
-            has_work = self._ahead or self._waiting or self.looking.ready
-            if not (has_work or self._woken or self._between):
+            if not (self._has_work or self._woken or self._between):
                 self._idle = loop.create_future()
                 if self._dispatch.ahead.guessed:
                     loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
