@@ -1,10 +1,10 @@
-"""The rules for names of blobs."""
+"""The rules for names of blobs, and for ranges in them."""
 
 from __future__ import annotations
 
 import re
 
-from penstock.core.vocabulary.errors import InvalidName
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidName
 
 BLOB_ROOTS = ("segments", "snapshots", "blocks")
 """The first part of every blob's name."""
@@ -30,3 +30,12 @@ def check_blob_name(name: str, *, of_shard: bool = False) -> None:
                 f"blob {name!r}: {part!r} cannot be a part of a name; use letters, digits and _ # "
                 f"~ - . and no dot at the start"
             )
+
+
+def end_of_range(name: str, size: int, offset: int, length: int | None) -> int:
+    """Where the range ends that a ``get`` asks for, in a blob of ``size`` bytes; without a
+    ``length`` with the blob. Raises ``InvalidArgument`` for one that is not in it."""
+    end = size if length is None else offset + length
+    if not 0 <= offset <= end <= size:
+        raise InvalidArgument(f"{name} has {size} bytes; {offset}-{end} are not in it")
+    return end

@@ -22,7 +22,7 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
 )
 from penstock.core.vocabulary.ports import BlobInfo, Buffer, Offload
-from penstock.storage.blob_names import check_blob_name
+from penstock.storage.blob_names import check_blob_name, end_of_range
 
 _IN_ONE_STEP: Final = ("s3", "gcs", "abfs")
 """Stores in which an object appears atomically when its upload is complete."""
@@ -116,10 +116,7 @@ class FileSystemBlobs:
             except FileNotFoundError:
                 raise NameDoesNotExist(f"there is no blob {name} at {self._shown}") from None
             with opened as file:
-                size = file.size()
-                end = size if length is None else offset + length
-                if not 0 <= offset <= end <= size:
-                    raise InvalidArgument(f"{name} has {size} bytes; {offset}-{end} are not in it")
+                end = end_of_range(name, file.size(), offset, length)
                 return bytes(file.read_at(end - offset, offset)) if end > offset else b""
 
     def _list(self, prefix: str) -> Sequence[BlobInfo]:

@@ -30,7 +30,7 @@ from penstock.core.vocabulary.ports import (
     PageSlot,
     VersionedRecord,
 )
-from penstock.storage.blob_names import check_blob_name
+from penstock.storage.blob_names import check_blob_name, end_of_range
 from penstock.storage.watching import Watches
 
 
@@ -141,10 +141,7 @@ class MemoryBlobs:
         if name not in self._blobs:
             raise NameDoesNotExist(f"there is no blob {name}")
         whole = memoryview(self._blobs[name])
-        end = len(whole) if length is None else offset + length
-        if not 0 <= offset <= end <= len(whole):
-            raise InvalidArgument(f"{name} has {len(whole)} bytes; {offset}-{end} are not in it")
-        return whole[offset:end]
+        return whole[offset : end_of_range(name, len(whole), offset, length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """Blobs whose name starts with ``prefix``, ordered by name."""

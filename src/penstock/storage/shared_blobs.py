@@ -24,7 +24,7 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
 )
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, BlobSum, Buffer, Offload
-from penstock.storage.blob_names import check_blob_name
+from penstock.storage.blob_names import check_blob_name, end_of_range
 
 _PREFIX: Final = re.compile(r"shard-[0-9]+/")
 _CACHED: Final = "segments/"
@@ -140,7 +140,7 @@ class CachedBlobs:
                     return await self._remote.get(name, offset, length)
                 data = await self._remote.get(name)
                 if not (await self._is_expected(name, data) and await self._keep(name, [data])):
-                    return _range(name, data, offset, length)
+                    return data[offset : end_of_range(name, len(data), offset, length)]
             self._held.move_to_end(name)
             try:
                 return await self._cache.get(name, offset, length)
@@ -245,10 +245,3 @@ class CachedBlobs:
             await self._cache.delete(name)
         except StorageFailed as error:
             _log.warning("cache.not_written", name=name, reason=str(error))
-
-
-def _range(name: str, data: memoryview, offset: int, length: int | None) -> memoryview:
-    end = len(data) if length is None else offset + length
-    if not 0 <= offset <= end <= len(data):
-        raise InvalidArgument(f"{name} has {len(data)} bytes; {offset}-{end} are not in it")
-    return data[offset:end]

@@ -15,7 +15,7 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
 )
 from penstock.core.vocabulary.ports import BlobInfo, Buffer, Offload
-from penstock.storage.blob_names import BLOB_ROOTS, check_blob_name
+from penstock.storage.blob_names import BLOB_ROOTS, check_blob_name, end_of_range
 from penstock.storage.disk import Disk, make_directories, write_all
 
 _TEMPORARY = ".put-"
@@ -69,10 +69,7 @@ class FileBlobs:
         if name not in self._sizes:
             raise NameDoesNotExist(f"there is no blob {name}")
         whole = self._open(name)
-        end = len(whole) if length is None else offset + length
-        if not 0 <= offset <= end <= len(whole):
-            raise InvalidArgument(f"{name} has {len(whole)} bytes; {offset}-{end} are not in it")
-        return whole[offset:end]
+        return whole[offset : end_of_range(name, len(whole), offset, length)]
 
     async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
         """See :meth:`penstock.core.vocabulary.ports.Blobs.list`."""

@@ -20,11 +20,10 @@ from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
     IllegalState,
-    InvalidArgument,
     NameDoesNotExist,
 )
 from penstock.core.vocabulary.ports import BlobInfo, Buffer, Clock
-from penstock.storage.blob_names import check_blob_name
+from penstock.storage.blob_names import check_blob_name, end_of_range
 from penstock.storage.jetstream.connection import (
     UNDER_WAY_MAX,
     JetStreamRefusal,
@@ -116,9 +115,7 @@ class StreamBlobs:
         head, _ = await self._head(name)
         if head is None:
             raise NameDoesNotExist(f"there is no blob {name}")
-        end = head.size if length is None else offset + length
-        if not 0 <= offset <= end <= head.size:
-            raise InvalidArgument(f"{name} has {head.size} bytes; {offset}-{end} are not in it")
+        end = end_of_range(name, head.size, offset, length)
         first = offset // head.chunk_bytes
         numbers = range(first, min(head.chunks, end // head.chunk_bytes + 1))
         try:

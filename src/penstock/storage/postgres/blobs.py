@@ -11,11 +11,10 @@ from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
     IllegalState,
-    InvalidArgument,
     NameDoesNotExist,
 )
 from penstock.core.vocabulary.ports import BlobInfo, Buffer
-from penstock.storage.blob_names import check_blob_name
+from penstock.storage.blob_names import check_blob_name, end_of_range
 from penstock.storage.postgres.journal import signed
 from penstock.storage.postgres.servers import Servers
 
@@ -88,9 +87,7 @@ class PostgresBlobs:
         if head is None:
             raise NameDoesNotExist(f"there is no blob {name}")
         size = head["size"]
-        end = size if length is None else offset + length
-        if not 0 <= offset <= end <= size:
-            raise InvalidArgument(f"{name} has {size} bytes; {offset}-{end} are not in it")
+        end = end_of_range(name, size, offset, length)
         if offset == end:
             return memoryview(b"")
         first, last = offset // PART_BYTES, (end - 1) // PART_BYTES
