@@ -35,7 +35,7 @@ from penstock.storage.disk import RealDisk, make_directories
 from penstock.storage.embedded.blobs import FileBlobs
 from penstock.storage.file_systems import FileSystemBlobs
 from penstock.storage.memory import MemoryPages
-from penstock.storage.shared_blobs import CachedBlobs
+from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
 
 NATS: Final = ("nats", "tls")
 POSTGRES: Final = ("postgresql", "postgres")
@@ -167,14 +167,15 @@ class EngineWithFiles:
 
     async def blobs(self, shard: int) -> Blobs:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.blobs`."""
-        found, below = self._location, f"{self._name}/shard-{shard}"
-        return FileSystemBlobs(
+        found, name = self._location, self._name
+        blobs = FileSystemBlobs(
             found.files,
-            found.path(below),
-            f"{found.shown}/{below}",
+            found.path(name),
+            f"{found.shown}/{name}",
             offload=asyncio.to_thread,
             grows=False,
         )
+        return PrefixedBlobs(blobs, f"shard-{shard}/")
 
 
 def _with_blobs(engine: StorageEngine, settings: ClusterSettings) -> StorageEngine:

@@ -1,4 +1,4 @@
-"""Opens data directories on a disk."""
+"""Opens data directories on a disk, and writes single files in them."""
 
 from __future__ import annotations
 
@@ -38,3 +38,15 @@ def opened(
 def holder() -> str:
     """A description of this process, for errors about a data directory that it has open."""
     return f"the process {os.getpid()}"
+
+
+def write_file(path: Path, content: bytes, mode: int) -> None:
+    """Write a file under another name and rename it, so that it is never visible in part. Raises
+    ``OSError``."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.unlink(missing_ok=True)
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)

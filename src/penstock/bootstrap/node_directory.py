@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from penstock.bootstrap.directories import holder
+from penstock.bootstrap.directories import holder, write_file
 from penstock.core.vocabulary.errors import (
     Damaged,
     DataDirectoryInUse,
@@ -113,15 +112,9 @@ class NodeDirectory:
             raise Damaged(f"{self._path} is damaged: {error}; restore it, or delete it") from error
 
     def _write(self, record: NodeRecord) -> None:
-        fresh = self._path.with_name(f"{NODE_FILE}.new")
+        written = msgspec.json.format(msgspec.json.encode(record)) + b"\n"
         try:
-            fresh.unlink(missing_ok=True)
-            made = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-            with open(made, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
+            write_file(self._path, written, PRIVATE_FILE)
         except OSError as error:
             raise StorageFailed(f"{self._path} cannot be written: {error}") from error
 

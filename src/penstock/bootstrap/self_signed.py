@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from penstock.bootstrap.directories import write_file
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
 
@@ -112,16 +112,5 @@ def _make(
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _write(key, secret, PRIVATE_FILE)
-    _write(certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """Write a file under another name and rename it, so that it is never visible in part."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.unlink(missing_ok=True)
-    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    write_file(key, secret, PRIVATE_FILE)
+    write_file(certificate, signed.public_bytes(serialization.Encoding.PEM), 0o644)
