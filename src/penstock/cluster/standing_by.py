@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from penstock.frontends.amqp.standby import StandbyAmqpConnection
 from penstock.frontends.http.standby import StandbyHttpConnection
-from penstock.frontends.native.standby import Arrivals, StandbyConnection
+from penstock.frontends.native.standby import StandbyConnection
+from penstock.frontends.shared.arrivals import Arrivals
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import HeldPorts, SocketServers, open_server
 from penstock.frontends.shared.protocol_detection import ProtocolSniffer

@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from penstock.core.vocabulary.errors import PenstockError, RemoteProtocolViolation
-from penstock.frontends.native.standby import Arrivals
+from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
 from penstock.frontends.shared.serving_node import ServingNode, part, refusal
 from penstock.wire.amqp import sasl
 from penstock.wire.amqp.performatives import closing, opening
@@ -22,27 +22,17 @@ _ANONYMOUS: Final = "ANONYMOUS"
 _FRAME_HEAD: Final = 8
 
 
-class StandbyAmqpConnection(asyncio.Protocol):
+class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
     """Opens the connection, and closes it with the address of the owner."""
 
     def __init__(self, arrivals: Arrivals, container: str) -> None:
         """``container`` is the name by which the node shows itself."""
-        self._arrivals = arrivals
+        super().__init__(arrivals)
         self._container = container
         self._frames = sasl.SaslFrames()
         self._is_signing_in = False
         self._data: bytes | None = None
         """What has come behind the protocol header; None: it has not come yet."""
-        self._transport: asyncio.Transport | None = None
-        self._has_answered = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = self._arrivals.enter(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self._arrivals.leave(self._transport)
-            self._transport = None
 
     def data_received(self, data: bytes) -> None:
         if self._has_answered or self._transport is None:

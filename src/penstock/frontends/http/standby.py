@@ -11,7 +11,7 @@ from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.frontends.http.routing import BASE
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, State
 from penstock.frontends.http.statuses import status_of
-from penstock.frontends.native.standby import Arrivals
+from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
 from penstock.frontends.shared.serving_node import ServingNode, part, refusal
 
 HEAD_BYTES_MAX: Final = 64 << 10
@@ -30,22 +30,12 @@ class StandbyHealth(msgspec.Struct, frozen=True):
     """Where that one serves HTTP."""
 
 
-class StandbyHttpConnection(asyncio.Protocol):
+class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
     """Answers one request and ends, so that the next one may find the realm served here."""
 
     def __init__(self, arrivals: Arrivals) -> None:
-        self._arrivals = arrivals
+        super().__init__(arrivals)
         self._head = b""
-        self._transport: asyncio.Transport | None = None
-        self._has_answered = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = self._arrivals.enter(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self._arrivals.leave(self._transport)
-            self._transport = None
 
     def data_received(self, data: bytes) -> None:
         if self._has_answered or self._transport is None:

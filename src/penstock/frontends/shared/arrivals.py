@@ -1,0 +1,55 @@
+"""The connections of a node that stands by, of whatever front end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from penstock.frontends.shared.serving_node import FindOwner
+
+
+class Arrivals:
+    """The connections of a node that stands by. None of them stays for long."""
+
+    def __init__(self, owner: FindOwner, patience_s: float, connections_max: int) -> None:
+        """A connection that has said nothing after ``patience_s`` seconds is dropped."""
+        self.owner = owner
+        self._patience_s = patience_s
+        self._connections_max = connections_max
+        self._patience: dict[asyncio.Transport, asyncio.TimerHandle] = {}
+
+    def enter(self, transport: asyncio.BaseTransport) -> asyncio.Transport:
+        """Count a connection; one for which there is no room is dropped."""
+        entered = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        loop = asyncio.get_running_loop()
+        self._patience[entered] = loop.call_later(self._patience_s, entered.abort)
+        if len(self._patience) > self._connections_max:
+            entered.abort()
+        return entered
+
+    def leave(self, transport: asyncio.Transport) -> None:
+        """Forget a connection that has ended."""
+        if (patience := self._patience.pop(transport, None)) is not None:
+            patience.cancel()
+
+    def abort(self) -> None:
+        """Drop all connections."""
+        for transport in list(self._patience):
+            transport.abort()
+
+
+class StandbyProtocol(asyncio.BaseProtocol):
+    """One connection: it is answered once, and counted until it has ended."""
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._transport: asyncio.Transport | None = None
+        self._has_answered = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = self._arrivals.enter(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._transport is not None:
+            self._arrivals.leave(self._transport)
+            self._transport = None
