@@ -16,7 +16,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.ports import BlobInfo, Buffer
 from penstock.storage.blob_names import check_blob_name, end_of_range
 from penstock.storage.postgres.journal import signed
-from penstock.storage.postgres.servers import Servers
+from penstock.storage.postgres.servers import CONFIRM, Servers
 
 PART_BYTES: Final = 4 << 20
 """A part is a row."""
@@ -68,7 +68,7 @@ class PostgresBlobs:
         async with connection.transaction():
             if await connection.fetchval(ADD, self._store, name, *head) is None:
                 # It may be seen here before a standby has it: this commit waits for that, too.
-                await connection.execute("SELECT pg_current_xact_id()")
+                await connection.execute(CONFIRM)
                 return False
             rows = ((self._store, name, at, part) for at, part in enumerate(parts_of(chunks)))
             await connection.copy_records_to_table("penstock_blob_part", records=rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
@@ -14,11 +15,6 @@ from penstock.storage.postgres.journal import PostgresJournal
 from penstock.storage.postgres.registry import PostgresRegistry
 from penstock.storage.postgres.servers import OutcomeUnknown, Servers
 
-STANDBYS: Final = """
-SELECT count(*) AS present,
-       coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)), 0)::bigint AS lag
-FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
-"""
 OPEN_TIMEOUT_S: Final = 15.0
 """How long servers that are starting are waited for."""
 CORRUPT: Final = "SELECT datname FROM pg_stat_database WHERE checksum_failures > 0"
@@ -56,15 +52,12 @@ class PostgresEngine:
     async def check(self, shard: int) -> None:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.check`: no server is waited for
         for long."""
-        servers = self._servers()
-        try:
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
-                await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
-        except TimeoutError:
-            raise Unavailable(servers.complaint()) from None
-        finally:
-            await servers.close()
-            self._opened.remove(servers)
+        async with self._briefly() as servers:
+            try:
+                async with asyncio.timeout(OPEN_TIMEOUT_S):
+                    await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
+            except TimeoutError:
+                raise Unavailable(servers.complaint()) from None
 
     async def registry(self) -> PostgresRegistry:
         return PostgresRegistry(self._servers(), self._cluster)
@@ -83,25 +76,22 @@ class PostgresEngine:
 
     async def health(self) -> EngineHealth:
         """How the server that takes writes and its standbys are, now."""
-        servers = self._servers()
-        try:
-            return await servers.try_once(lambda c: self._look(c, servers))
-        except OutcomeUnknown as error:
-            return EngineHealth(
-                kind="postgresql",
-                version="",
-                has_quorum=False,
-                servers=len(self._urls),
-                present=0,
-                damage=(f"{error}",),
-            )
-        finally:
-            await servers.close()
-            self._opened.remove(servers)
+        async with self._briefly() as servers:
+            try:
+                return await servers.try_once(lambda c: self._look(c, servers))
+            except OutcomeUnknown as error:
+                return EngineHealth(
+                    kind="postgresql",
+                    version="",
+                    has_quorum=False,
+                    servers=len(self._urls),
+                    present=0,
+                    damage=(f"{error}",),
+                )
 
     async def _look(self, connection: Any, servers: Servers) -> EngineHealth:
         settings = await connection.fetchrow(SETTINGS)
-        standbys = await connection.fetchrow(STANDBYS)
+        standbys = await connection.fetchrow(guard.STANDBYS)
         damaged = await connection.fetch(CORRUPT)
         return EngineHealth(
             kind="postgresql",
@@ -122,6 +112,16 @@ class PostgresEngine:
         for servers in self._opened:
             await servers.close()
         self._opened.clear()
+
+    @asynccontextmanager
+    async def _briefly(self) -> AsyncIterator[Servers]:
+        """A connection for one question."""
+        servers = self._servers()
+        try:
+            yield servers
+        finally:
+            await servers.close()
+            self._opened.remove(servers)
 
     def _servers(self) -> Servers:
         opened = self._connect(self._urls)

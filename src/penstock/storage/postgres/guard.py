@@ -13,6 +13,12 @@ ON: Final = {
     "fsync": "a power cut loses what was acknowledged",
     "full_page_writes": "a power cut may leave half a page",
 }
+STANDBYS: Final = """
+SELECT count(*) AS present,
+       coalesce(max(pg_wal_lsn_diff(pg_current_wal_lsn(), flush_lsn)), 0)::bigint AS lag
+FROM pg_stat_replication WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')
+"""
+"""How many standbys a commit may wait for are there, and how many bytes the last is behind."""
 WAITS: Final = ("on", "remote_apply")
 """Settings of ``synchronous_commit`` with which a commit is on a standby's disk."""
 
@@ -54,10 +60,7 @@ async def check_standbys(connection: Any, server: str) -> None:
     """
     names = await _setting(connection, "synchronous_standby_names")
     wanted = standbys_wanted(names)
-    there = await connection.fetchval(
-        "SELECT count(*) FROM pg_stat_replication"
-        " WHERE state = 'streaming' AND sync_state IN ('sync', 'quorum')"
-    )
+    there = await connection.fetchval(STANDBYS)
     if there < wanted:
         raise Unavailable(
             f"PostgreSQL at {server} has {there} synchronous standbys connected, and "

@@ -12,7 +12,7 @@ import asyncpg
 
 from penstock.core.vocabulary.errors import Conflict, InvalidArgument, NoQuorum
 from penstock.core.vocabulary.ports import Change, VersionedRecord
-from penstock.storage.postgres.servers import PAUSE_S, OutcomeUnknown, Servers
+from penstock.storage.postgres.servers import CONFIRM, PAUSE_S, OutcomeUnknown, Servers
 
 POLL_S: Final = 1.0
 """How often a watcher looks by itself: a notification is lost with its connection."""
@@ -40,9 +40,6 @@ LIST: Final = (
 CONTENTS: Final = (
     "SELECT key, version, value FROM penstock_register WHERE register = $1 AND starts_with(key, $2)"
 )
-CONFIRM: Final = "SELECT pg_current_xact_id()"
-"""Takes a transaction number, so its commit waits for the standbys, as all before it have by
-then."""
 
 
 class PostgresRegistry:

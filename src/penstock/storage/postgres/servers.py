@@ -80,6 +80,11 @@ LOCK: Final = 0x70656E73
 """The advisory lock of whoever makes the tables: IF NOT EXISTS fails where two do at once."""
 
 
+CONFIRM: Final = "SELECT pg_current_xact_id()"
+"""Takes a transaction number, so its commit waits for the standbys, as all before it have by
+then."""
+
+
 def shown(url: str) -> str:
     """The server's address without user and password, for messages."""
     parts = urlsplit(url)
