@@ -21,6 +21,7 @@ from penstock.client.connection.urls import SCHEME, TLS_SCHEME
 from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
 from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import NativeListener, check_exposed
+from penstock.frontends.shared.tls import Tls
 from penstock.runtime.access.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
 from penstock.settings import HTTP_PORT, ClusterSettings, Settings
@@ -195,13 +196,21 @@ def reload(realm: RunningRealm, listener: NativeListener) -> None:
 def _reload(realm: RunningRealm, listener: NativeListener) -> None:
     realm.access.reload()
     if listener.tls is not None:
-        try:
-            listener.tls.reload()
-        except InvalidArgument as error:
-            _log.error("realm.not_reloaded", reason=str(error))
+        if not reload_certificate(listener.tls):
             return
         realm.access.revoke(listener.tls.revoked)
     _log.info("realm.reloaded", tls=listener.tls is not None)
+
+
+def reload_certificate(certificate: Tls) -> bool:
+    """Read a certificate again; False: its files do not do, which is said, and the old one stays
+    in use."""
+    try:
+        certificate.reload()
+    except InvalidArgument as error:
+        _log.error("realm.not_reloaded", reason=str(error))
+        return False
+    return True
 
 
 def _warn_of_eavesdroppers(listener: NativeListener, settings: Settings) -> None:

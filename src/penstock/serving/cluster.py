@@ -27,7 +27,7 @@ from penstock.cluster.node import ClusterNode
 from penstock.cluster.roles import SHARD, NodeRoles, serving_node, suspend_without_quorum
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.claims import MemberRecord
-from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
+from penstock.core.vocabulary.errors import AddressInUse, PenstockError
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Registry, StorageEngine
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.ports import HeldPorts
@@ -41,6 +41,7 @@ from penstock.serving import (
     log_limits,
     log_recovery,
     reload,
+    reload_certificate,
     run,
     show_first_password,
 )
@@ -215,7 +216,4 @@ class _NodeProcess:
         if self._serving is not None:
             reload(*self._serving)
         elif self._tls is not None:
-            try:
-                self._tls.reload()
-            except InvalidArgument as error:
-                _log.error("realm.not_reloaded", reason=str(error))
+            reload_certificate(self._tls)

@@ -29,10 +29,15 @@ _MANY: Final = 64
 T = TypeVar("T")
 
 
+def scan_cost(work: int, row_bytes: int, rows: int, size: int) -> int:
+    """About what it takes to put selectors, with this ``work`` and ``row_bytes`` together, to
+    ``rows`` events of ``size`` bytes together: bytes to examine, times the work."""
+    return work * (size + LOOK_BYTES) + row_bytes * rows
+
+
 def cost_of(selector: Selector, rows: int, size: int) -> int:
-    """About what it takes to put a selector to ``rows`` events of ``size`` bytes together: bytes to
-    examine, times the selector's work."""
-    return selector.work * (size + LOOK_BYTES) + selector.row_bytes * rows
+    """The :func:`scan_cost` of one selector."""
+    return scan_cost(selector.work, selector.row_bytes, rows, size)
 
 
 def patience(clock: Clock, first: int, spent_us: int = 0) -> Check:

@@ -21,7 +21,7 @@ from penstock.columns.selectors.outcomes import Key, PredicateOutcomes
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Buried, Removed, StoredFact, Sweep
-from penstock.runtime.delivery.selection import BESIDE_ABOVE, LOOK_BYTES
+from penstock.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.writer.asked import asked_of
@@ -125,10 +125,10 @@ def _around(ids: Int64s) -> Span:
 
 
 def look_cost(asked: Mapping[Asked, int], rows: int, size: int) -> int:
-    """About what it takes to put selectors, each with its work, to ``rows`` events of ``size``
-    bytes together."""
-    each_row = sum([row_bytes_of(text) for _, text in asked])
-    return sum(asked.values()) * (size + LOOK_BYTES) + each_row * rows
+    """The :func:`~penstock.runtime.delivery.selection.scan_cost` of selectors, each with its
+    work."""
+    row_bytes = sum([row_bytes_of(text) for _, text in asked])
+    return scan_cost(sum(asked.values()), row_bytes, rows, size)
 
 
 # --- in the turn ----------------------------------------------------------------------------
