@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
@@ -55,6 +55,16 @@ class _Answer(Struct):
 _answers: Final = msgspec.json.Decoder(_Answer)
 
 
+class _Client(Client):
+    """Closes the connection of an attempt that failed, which nats-py 2.16 forgets: a frozen server
+    accepts connections and says nothing on them."""
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if self._transport:
+            self._transport.close()  # type: ignore[no-untyped-call]  # nats-py types only some
+        await super()._connect_to_server(s)
+
+
 class NatsConnection:
     """Asks servers by subject. Reconnects by itself, to whichever server answers."""
 
@@ -69,7 +79,7 @@ class NatsConnection:
         timeout_s: float = _OPEN_TIMEOUT_S,
     ) -> NatsConnection:
         """Connect to one of the servers. Raises ``Unavailable`` when none can be reached."""
-        client = Client()
+        client = _Client()
         failures: list[Exception] = []
 
         async def note(error: Exception) -> None:
