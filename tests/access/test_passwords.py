@@ -20,7 +20,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.ports import inline
 from penstock.runtime.access.accounts import Accounts
 from penstock.runtime.clock import SystemClock
-from penstock.settings import load
+from penstock.settings.loading import load
 from penstock.storage.memory import InMemory
 from penstock.wire.scram import is_proven, proof_of, verifier
 from tests.access.realms import QUICK

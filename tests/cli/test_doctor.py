@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 import penstock
 from penstock.cli import checks
 from penstock.cli.program import app
-from penstock.settings import load
+from penstock.settings.loading import load
 from tests.access.certificates import Authority
 
 SETTINGS = """

@@ -13,7 +13,7 @@ import typer
 import penstock
 from penstock.cli.program import app
 from penstock.core.vocabulary.errors import error_classes
-from penstock.settings import described
+from penstock.settings.loading import described
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run

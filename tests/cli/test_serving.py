@@ -22,7 +22,7 @@ from penstock.core.vocabulary.ports import inline
 from penstock.frontends.native.listener import NativeListener
 from penstock.runtime.realm import RunningRealm
 from penstock.serving import run
-from penstock.settings import load
+from penstock.settings.loading import load
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import StillClock, open_store
 from tests.loops import on_a_loop

@@ -22,7 +22,8 @@ from penstock.bootstrap.cluster import (
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.runtime.clock import SystemClock
 from penstock.serving import serve
-from penstock.settings import ClusterSettings, Settings, in_force, load
+from penstock.settings import ClusterSettings, Settings
+from penstock.settings.loading import in_force, load
 from penstock.testing.engine import EngineServers, MemoryEngine
 from tests.loops import on_a_loop
 
@@ -145,7 +146,7 @@ def test_a_realm_on_its_own_loads_nothing_of_a_cluster(tmp_path: Path) -> None:
         "import asyncio, sys\n"
         "from pathlib import Path\n"
         "import penstock.cli, penstock.serving as serving\n"
-        "from penstock.settings import load\n"
+        "from penstock.settings.loading import load\n"
         "stopped = asyncio.Event()\n"
         "stopped.set()\n"
         f"settings = load(overrides={{'listen.port': 0, 'http.port': 0}})\n"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.program import app
-from penstock.settings import in_force
+from penstock.settings.loading import in_force
 from tests.access.certificates import Authority
 from tests.docs.pages import Command
 from tests.docs.reading import Reader, Run, environment

@@ -18,7 +18,7 @@ from penstock.frontends.http.openapi import document
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import BASE
 from penstock.frontends.http.statuses import STATUSES
-from penstock.settings import described, variable_of
+from penstock.settings.loading import described, variable_of
 from tests.docs.markdown import cell, prose, table
 from tests.docs.pages import ROOT
 

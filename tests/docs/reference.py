@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from penstock.core.vocabulary.errors import PenstockError, error_classes
-from penstock.settings import described, variable_of
+from penstock.settings.loading import described, variable_of
 from tests.docs.generated_cli import cli_page
 from tests.docs.generated_python import python_page
 from tests.docs.generated_tables import (

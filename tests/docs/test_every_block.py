@@ -14,7 +14,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # it comes with schemathesis, without types
 
 import penstock
-from penstock.settings import load
+from penstock.settings.loading import load
 from penstock.testing.process import ServerProcess
 from tests.docs.conftest import write_shop
 from tests.docs.left_out import NOT_RUN, reason_not_to_run

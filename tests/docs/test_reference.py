@@ -18,7 +18,7 @@ from penstock.columns.selectors.parser import parse
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import error_classes
 from penstock.core.vocabulary.messages import Definition, Storage
-from penstock.settings import described, load, variable_of
+from penstock.settings.loading import described, load, variable_of
 from tests.docs.pages import GUIDE, PAGES, ROOT, blocks, name_of, prose
 from tests.docs.reference import (
     OPERATING,

@@ -47,7 +47,7 @@ from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.runtime.store.records import decode_block
 from penstock.runtime.upkeep.recovery import checked
-from penstock.settings import load
+from penstock.settings.loading import load
 from penstock.spark.pipelines.definition import parse
 from penstock.storage.embedded.frames import FileHeader, file_header, frame, scan
 from penstock.storage.embedded.records import decode_record, encode_record

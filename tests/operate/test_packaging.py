@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.program import app
-from penstock.settings import described, load, variable_of
+from penstock.settings.loading import described, load, variable_of
 
 FOLDER = Path(__file__).parents[2] / "packaging"
 UNIT = FOLDER / "penstock.service"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.settings import InForce, described, in_force, load, variable_of
+from penstock.settings.loading import InForce, described, in_force, load, variable_of
 
 
 def refusal(*given: Any, **named: Any) -> str:
@@ -158,6 +158,6 @@ def test_a_password_in_a_url_is_not_shown() -> None:
 
 
 def test_every_path_option_is_an_option(tmp_path: Path) -> None:
-    from penstock.settings import PATHS
+    from penstock.settings.loading import PATHS
 
     assert {path for path, *_ in described()} >= PATHS

@@ -44,7 +44,8 @@ from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.runtime.writer.placement import MemoryLimits
-from penstock.settings import AccessSettings, Settings, load
+from penstock.settings import AccessSettings, Settings
+from penstock.settings.loading import load
 from penstock.storage.audit_file import NAMES, FileAudit
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import Embedded

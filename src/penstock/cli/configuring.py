@@ -12,7 +12,8 @@ import typer
 from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock.settings import InForce, Settings
+    from penstock.settings import Settings
+    from penstock.settings.loading import InForce
 
 SettingsFile = Annotated[
     Path | None, typer.Option("--settings", help="Settings file (TOML).", metavar="FILE")
@@ -60,14 +61,14 @@ def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Setting
 
     Raises ``InvalidArgument``, which names what is wrong and where it was set.
     """
-    from penstock.settings import load
+    from penstock.settings.loading import load
 
     return load(text_of(file), os.environ, flags, file=_name_of(file))
 
 
 def shown(file: Path | None, flags: Mapping[str, Any] | None = None) -> list[InForce]:
     """The settings of such a server as a list, with the origin of each value."""
-    from penstock.settings import in_force
+    from penstock.settings.loading import in_force
 
     return in_force(text_of(file), os.environ, flags, file=_name_of(file))
 

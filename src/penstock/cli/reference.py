@@ -25,7 +25,7 @@ from penstock.cli.output import ListFormat, write, write_facts, write_json
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError, error_classes
 
 if TYPE_CHECKING:
-    from penstock.settings import InForce
+    from penstock.settings.loading import InForce
 
 
 def register(app: typer.Typer) -> None:
@@ -89,7 +89,7 @@ def _aligned(rows: list[tuple[str, str, str, str]]) -> None:
 
 
 def _explain() -> None:
-    from penstock.settings import described, unit_of, variable_of
+    from penstock.settings.loading import described, unit_of, variable_of
 
     width = max(len(path) for path, _, _ in described())
     for path, default, text in described():
