@@ -3,6 +3,7 @@ its own, started by S15."""
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import sys
@@ -47,7 +48,7 @@ class Sending:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
         connection, transport, collector = Connection(), Transport(), Collector()
-        connection.container = "bench"
+        connection.container = f"bench-{os.getpid()}"
         connection.hostname = "localhost"
         sasl = transport.sasl()
         sasl.allow_insecure_mechs = True
@@ -92,6 +93,14 @@ class Sending:
         while self._awaited:
             self._exchange(waits=True)
         return self._sent - before, time.perf_counter() - started_s
+
+    def send_one(self) -> None:
+        """Send one message, and wait until it is accepted. Raises as ``send_for``."""
+        while not self._has_room():
+            self._exchange(waits=True)
+        self._send(1)
+        while self._awaited:
+            self._exchange(waits=True)
 
     def _has_room(self) -> bool:
         unsent = self._calls.pn_session_outgoing_bytes(self._session)

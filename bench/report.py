@@ -92,6 +92,7 @@ LABELS = {
     "p999_us": "p99.9 µs",
     "max_us": "max µs",
     "swelling": "p99 / before",
+    "slowdown": "p50 / before",
     "gone": "gone in time",
     "late_s": "last one late s",
     "rows_per_s": "rows/s",

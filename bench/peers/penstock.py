@@ -41,8 +41,9 @@ class Penstock:
     def serve(self, directory: Path, durability: str) -> AbstractContextManager[Server]:
         """Durability is the channel's (``storage.sync``), not the server's."""
         port = free_port()
-        command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory), "--no-http"]
+        command = [sys.executable, "-m", "penstock", "serve", "--data", str(directory)]
         command += ["--port", str(port), "--log-level", "warning"]
+        command += [] if "--http-port" in self._options else ["--no-http"]
         command += self._options
         return server_process(command, port, f"penstock://127.0.0.1:{port}", directory)
 

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parent.parent.parent
 SPARK = ("S12", "S12P", "S12T")
 AMQP = "S15"
+FLOODS = "S16"
+"""One of its clients speaks AMQP."""
 PLAYED = [
     ("redis", ["S1", "S3", "S5"]),
     ("postgres", ["S1", "S3", "S5"]),
@@ -50,7 +52,7 @@ def results_in(file: Path) -> dict[str, Result]:
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("shape", [name for name in shapes() if name not in (*SPARK, AMQP)])
+@pytest.mark.parametrize("shape", [name for name in shapes() if name not in (*SPARK, AMQP, FLOODS)])
 def test_a_shape_measures_its_contenders_or_says_what_they_lack(shape: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 
@@ -132,6 +134,23 @@ def test_a_c_client_sends_by_amqp_to_whoever_is_installed(peer: str, tmp_path: P
             assert run["of_server_cpu_s_per_million"] >= 0
 
 
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_client_of_each_protocol_publishes_beside_a_flood(tmp_path: Path) -> None:
+    pytest.importorskip("proton", reason=WITHOUT_PROTON)
+    kept = tmp_path / "kept.json"
+
+    done = run_bench(FLOODS, "--quick", "--json", str(kept))
+
+    assert done.returncode == 0, done.stderr
+    cells = results_in(kept)[FLOODS].cells
+    assert {each.case.partition(" ")[0] for each in cells} == {"native", "HTTP", "AMQP"}
+    for cell in cells:
+        [run] = cell.runs
+        assert run["slowdown"] == run["p50_us"] / run["p50_us_before"] > 0
+
+
 @pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
@@ -196,7 +215,7 @@ def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
     assert list(shapes()) == [
         *("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S7M", "S8"),
-        *("S9", "S10", "S11", "S12", "S12P", "S12T", "S13", "S14", "S15"),
+        *("S9", "S10", "S11", "S12", "S12P", "S12T", "S13", "S14", "S15", "S16"),
     ]
     assert set(peers()) == {
         *("artemis", "kafka", "nats", "penstock", "postgres", "rabbitmq", "redis"),

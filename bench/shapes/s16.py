@@ -1,0 +1,77 @@
+"""S16: how much longer one publish takes while another client floods, over each pair of
+protocols."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+import penstock
+from bench import doors
+from bench.amqp_peers import Speaker
+from bench.peers.penstock import Penstock, storage_of
+from bench.processes import figures_of, free_port, without_client
+from bench.shape import Case, Figures, Missing
+
+CHANNELS = ("measured", "flooded")
+
+
+class BesideAFlood:
+    """One publish after the other, first with nobody else at work, then beside a process that
+    publishes as fast as it can to a channel of its own."""
+
+    name = "S16"
+    title = f"one publish of {doors.SIZE} B after the other, beside a flood, by protocol"
+    figure = "slowdown"
+    higher_is_better = False
+    contenders: Sequence[str] = ("penstock",)
+
+    def cases(self, *, quick: bool) -> Sequence[Case]:
+        seconds = 0.2 if quick else 3.0
+        pairs = [(one, other) for one in doors.DOORS for other in doors.DOORS]
+        quick_pairs = pairs[2::2]
+        return [
+            Case(f"{one} beside {other}", "D1", {"door": one, "flood": other, "seconds": seconds})
+            for one, other in (quick_pairs if quick else pairs)
+        ]
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        if reason := without_client("python-qpid-proton"):
+            raise Missing(reason)
+        stored = directory / "stored"
+        stored.mkdir()
+        http_port, amqp_port = free_port(), free_port()
+        peer = Penstock("--http-port", str(http_port), "--amqp-port", str(amqp_port))
+        with peer.serve(stored, case.durability) as server:
+            with penstock.connect(server.url) as session:
+                for name in CHANNELS:
+                    session.channels.create(
+                        name,
+                        type="persistent",
+                        retain_consumed=True,
+                        storage=storage_of(case.durability),
+                    ).durables.create("nobody", type="shared")
+            speaker = Speaker(server.pid, amqp_port, CHANNELS[0])
+            mine = doors.Job(
+                case["door"], server.url, http_port, speaker, CHANNELS[0], case["seconds"]
+            )
+            alone = _measured(mine)
+            with doors.flooding(
+                replace(mine, door=case["flood"], channel=CHANNELS[1], seconds=0.0)
+            ):
+                beside = _measured(mine)
+        return beside | {
+            "p50_us_before": alone["p50_us"],
+            "p99_us_before": alone["p99_us"],
+            "slowdown": beside["p50_us"] / alone["p50_us"],
+        }
+
+
+def _measured(job: doors.Job) -> Figures:
+    return figures_of([sys.executable, "-m", "bench.doors"], job)
+
+
+SHAPE = BesideAFlood()
