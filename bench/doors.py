@@ -40,7 +40,7 @@ class Job(msgspec.Struct, frozen=True):
 
     door: str
     url: str
-    """Of the native port."""
+    """Where the native port is."""
     http_port: int
     amqp: Speaker
     channel: str
