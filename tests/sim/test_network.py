@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.testing.loop import SimLoop, pass_time, simulated
-from penstock.testing.network import SimNetwork, SimTransport
+from penstock.testing.network import MACHINE, SimNetwork, SimTransport
 
 
 class Peer(asyncio.BufferedProtocol):
@@ -135,3 +135,58 @@ async def test_nobody_answers_where_nobody_listens() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(5):
             await loop.create_connection(Peer, "127.0.0.1", 9_000)
+
+
+class Worker(Peer):
+    """Begins work for all that happens to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: list[tuple[str, asyncio.Task[None]]] = []
+
+    def _begin(self, what: str) -> None:
+        self.work.append((what, asyncio.get_running_loop().create_task(pass_time(5))))
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._begin("made")
+
+    def buffer_updated(self, count: int) -> None:
+        super().buffer_updated(count)
+        self._begin("heard")
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        self._begin("may write")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._begin("lost")
+
+
+@simulated
+async def test_what_is_heard_begins_work_of_the_machine_that_hears_it() -> None:
+    loop, there = network().loop, Worker()
+    assert isinstance(loop, SimLoop), "it is simulated"
+    MACHINE.set("listens")
+    await loop.create_server(lambda: there, "127.0.0.1", 9_000)
+    MACHINE.set("connects")
+    _, here = await loop.create_connection(Worker, "127.0.0.1", 9_000)
+    MACHINE.set("")
+    there.transport.pause_reading()
+    for _ in range(3):
+        here.transport.write(bytes(50_000))
+    there.transport.write(b"work!")
+    await pass_time(1)
+    there.transport.resume_reading()
+    await pass_time(1)
+
+    loop.kill("connects")
+    await pass_time(1)
+
+    assert {what for what, _ in there.work} == {"made", "heard", "lost"}
+    assert {what for what, _ in here.work} == {"made", "heard", "may write"}
+    assert all(task.cancelled() for _, task in here.work)
+    await asyncio.gather(*(task for _, task in there.work))  # none of it is cancelled

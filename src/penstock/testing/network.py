@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from random import Random
 from typing import Any, cast
 
@@ -30,12 +30,25 @@ Address = tuple[str, int]
 Program = asyncio.BufferedProtocol | asyncio.Protocol
 
 
-class SimTransport(asyncio.Transport):
-    """One end of a connection."""
+def _context_on(machine: str) -> Context:
+    """The present context, on a machine."""
+    context = copy_context()
+    context.run(MACHINE.set, machine)
+    return context
 
-    def __init__(self, network: SimNetwork, machine: str, peer: str) -> None:
+
+class SimTransport(asyncio.Transport):
+    """One end of a connection.
+
+    What its program does when it is called belongs to the machine of this end, whoever has sent
+    what it is called for.
+    """
+
+    def __init__(self, network: SimNetwork, peer: str, context: Context) -> None:
+        """``context``: what its program is called in, as asyncio's transports do."""
         super().__init__()
-        self.machine = machine
+        self.machine = context[MACHINE]
+        self._context = context
         self.peer: SimTransport
         """The other end."""
         self.protocol: Program | None = None
@@ -114,7 +127,7 @@ class SimTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         self._takes = True
-        self._network.loop.call_soon(self._take)
+        self._network.loop.call_soon(self._take, context=self._context)
 
     def close(self) -> None:
         if self.is_closing():
@@ -185,7 +198,7 @@ class SimTransport(asyncio.Transport):
             network.faults["held up on its way"] += 1
         self._due_s = max(self._due_s, now_s + network.delay_s(), self.held_until_s)
         self._under_way.append(piece)
-        network.loop.call_at(self._due_s, self._arrive)
+        network.loop.call_at(self._due_s, self._arrive, context=self.peer._context)
 
     def _arrive(self) -> None:
         """Deliver the next thing under way, unless the connection has fallen silent."""
@@ -197,7 +210,8 @@ class SimTransport(asyncio.Transport):
         now_s = self._network.loop.time()
         if self.held_until_s > now_s:
             self._network.faults["held up on its way"] += 1
-            self._network.loop.call_at(self.held_until_s, self._arrive)
+            again = self._network.loop.call_at
+            again(self.held_until_s, self._arrive, context=self.peer._context)
             return
         self.peer._receive(self._under_way.popleft())
 
@@ -240,7 +254,7 @@ class SimTransport(asyncio.Transport):
     def _taken(self, count: int) -> None:
         self._window_bytes -= count
         if self.is_open:
-            self._push()
+            self._context.copy().run(self._push)
 
     def _lose(self, reason: Exception | None) -> None:
         if self._is_lost or self.is_dead:
@@ -248,7 +262,7 @@ class SimTransport(asyncio.Transport):
         self._is_lost = True
         self._inbox.clear()
         self._network.forget(self)
-        self._network.loop.call_soon(self._tell, reason)
+        self._network.loop.call_soon(self._tell, reason, context=self._context)
 
     def _tell(self, reason: Exception | None) -> None:
         protocol, self.protocol = self.protocol, None
@@ -259,10 +273,12 @@ class SimTransport(asyncio.Transport):
 class Door:
     """A listening address, as ``loop.create_server`` gives it."""
 
-    def __init__(self, network: SimNetwork, address: Address, machine: str) -> None:
+    def __init__(self, network: SimNetwork, address: Address, context: Context) -> None:
         self._network = network
         self._address = address
-        self.machine = machine
+        self.machine = context[MACHINE]
+        self.context = context
+        """What the program that listens is called in."""
         self.make: Callable[[], Program]
         self.sockets = (self,)
 
@@ -297,7 +313,7 @@ class SimNetwork:
     # --- what loops ask for --------------------------------------------------------------
 
     async def create_server(self, make: Callable[[], Program], host: str, port: int) -> Door:
-        door = Door(self, (host, port), MACHINE.get())
+        door = Door(self, (host, port), _context_on(MACHINE.get()))
         door.make = make
         self.doors[host, port] = door
         return door
@@ -324,13 +340,16 @@ class SimNetwork:
 
     def _connected(self, machine: str, door: Door) -> SimTransport:
         """The listening side's end of a new connection; gives the other end."""
-        near = SimTransport(self, machine, "127.0.0.1")
-        far = SimTransport(self, door.machine, "127.0.0.1")
+        near = SimTransport(self, "127.0.0.1", _context_on(machine))
+        far = SimTransport(self, "127.0.0.1", door.context.copy())
         near.peer, far.peer = far, near
         self.ends |= {near: None, far: None}
+        door.context.copy().run(self._accepted, door, far)
+        return near
+
+    def _accepted(self, door: Door, far: SimTransport) -> None:
         far.protocol = door.make()
         far.protocol.connection_made(far)
-        return near
 
     # --- faults --------------------------------------------------------------------------
 
