@@ -179,6 +179,34 @@ def test_what_is_acknowledged_by_id_while_it_waits_again_is_not_handed_out_again
         assert batch.event_ids.tolist() == [3]
 
 
+@pytest.mark.spec("D13", "D15")
+@pytest.mark.parametrize("by_loop", [False, True])
+def test_what_is_given_back_by_id_while_it_waits_again_is_handed_out_once(
+    relay: Relay, orders: Channel, by_loop: bool
+) -> None:
+    orders.publish_many([penstock.Event()] * 3)
+    durable = orders.durables.create("d")
+    with durable.subscribe(window=10) as subscription:
+        before = subscription.next_batch(WAIT_S)
+        assert before is not None
+        relay.cut()
+        eventually(lambda: before.is_stale and subscription._inner._inbox.rows == 3)
+        if not by_loop:
+            subscription.rollback([0, 1, 2])
+        got = []
+        for event in subscription:
+            got.append((event.event_id, event.redelivery_count))
+            event.ack()
+            if by_loop and event.event_id == 0:
+                subscription.rollback([1, 2])
+            if event.event_id == 2:
+                orders.publish(b"next")
+            if event.event_id == 3:
+                break
+
+    assert got == [(0, 1), (1, 1), (2, 1), (3, 0)]
+
+
 @pytest.mark.spec("D14")
 def test_an_exclusive_seat_survives_its_connection(relay: Relay, orders: Channel) -> None:
     durable = orders.durables.create("d", type="exclusive")

@@ -96,9 +96,9 @@ class SeamlessSubscription(Subscription):
 
     # --- coming and going ----------------------------------------------------------------
 
-    async def open(self) -> Subscription:
+    async def _open(self) -> None:
         if self._is_open:
-            return self
+            return
         self._archive, self._past, self._rests = None, None, 0
         self._last_id, self._is_live, self._head = self._end_wanted, False, 0
         archive = None if isinstance(self._start, FromLatest) else await self._found()
@@ -106,7 +106,8 @@ class SeamlessSubscription(Subscription):
         if archive is not None:
             first = await asyncio.to_thread(_first_in, archive, self._start)
         if archive is None or first is None:
-            return await super().open()
+            await super()._open()
+            return
         self._forget()
         self._archive, self._is_open = archive, True
         self._at = self._first_id = first
@@ -119,7 +120,6 @@ class SeamlessSubscription(Subscription):
             except BaseException:
                 self._is_open = False
                 raise
-        return self
 
     async def _found(self) -> Archive | None:
         from penstock.client.reading.archive import Archive, Wanted, unreachable  # imports Parquet

@@ -138,7 +138,7 @@ class DurableSubscription:
 
     def _forget(self) -> None:
         """The seat was lost before it was known; what came with it is the realm's again."""
-        self._inbox = Inbox()
+        self._inbox = self._inbox.renewed()
         self._buffered.forget()
 
     def _make_room(self, taken: int) -> None:
@@ -296,7 +296,7 @@ class DurableSubscription:
         try:
             while (batch := await self.next_batch()) is not None:
                 if self._auto_ack:
-                    begun.begin(batch)  # until the caller has processed it
+                    begun.begin(batch, len(batch))  # until the caller has processed it
                 yield batch
                 if not self._is_open:
                     return
@@ -317,7 +317,7 @@ class DurableSubscription:
                 rest: DeliveredBatch | None = batch
                 while rest is not None:
                     batch, rest = rest, None
-                    begun.begin(batch)
+                    begun.begin(batch, int(self._auto_ack))
                     for row, event in enumerate(batch):
                         if self._may_recall:
                             rest = await self._left_of(batch, row)
@@ -437,8 +437,21 @@ class DurableSubscription:
         self._inbox.reduce(lambda batch: self._without(batch, ids))
 
     async def rollback(self, event_ids: Iterable[int]) -> None:
-        """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
-        await self._settle(IdSet.of(event_ids), roll_back=True)
+        """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+
+        Events that wait here to be handed out, such as those that a reconnect has brought again,
+        are left as they are: they have gone back already.
+        """
+        ids = IdSet.of(event_ids)
+        for batch in self._to_come():
+            ids.remove_all(ids.overlap(batch._ids()))
+        await self._settle(ids, roll_back=True)
+
+    def _to_come(self) -> list[DeliveredBatch]:
+        """What waits here, be it in a batch that a loop has begun."""
+        begun = self._loops.to_come()
+        rests = [batch._part(first) for batch, first in begun if not batch.is_stale]
+        return [*rests, *self._inbox]
 
     async def _settle(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import Any, Generic, TypeVar
 
 from penstock.core.vocabulary.errors import PenstockError
@@ -24,14 +24,23 @@ class OpenBatch(Generic[B]):
         """Gives the loop while it is in use."""
         self.count = 0
         """Number of its events that were handed out."""
+        self._more = 0
+        """Number of events behind these that are in use, and are handed out again if that is left
+        in the middle."""
 
-    def begin(self, batch: B) -> None:
-        self._batch, self.count = batch, 0
+    def begin(self, batch: B, more: int = 0) -> None:
+        """Hand out ``batch``. So many events ``more`` than are counted are in use at a time."""
+        self._batch, self.count, self._more = batch, 0, more
 
     def rest(self) -> tuple[B, int] | None:
         """The batch and how many events of it were handed out, if there are others; once."""
         batch, self._batch = self._batch, None
         return None if batch is None or self.count >= len(batch) else (batch, self.count)
+
+    def to_come(self) -> tuple[B, int] | None:
+        """The batch and at which event those begin that nobody has had yet, if there are any."""
+        batch, first = self._batch, self.count + self._more
+        return None if batch is None or first >= len(batch) else (batch, first)
 
     def forget(self) -> None:
         """Drop the rest of it."""
@@ -85,6 +94,11 @@ class Loops(Generic[B]):
         left = [begun.rest() for begun in list(self._begun.values())]
         return [rest for rest in left if rest is not None]
 
+    def to_come(self) -> list[tuple[B, int]]:
+        """Batches of loops, and at which event of each those begin that nobody has had yet."""
+        to_come = [begun.to_come() for begun in list(self._begun.values())]
+        return [rest for rest in to_come if rest is not None]
+
     def closed(self) -> None:
         """Note that the subscription is closed: loops have nothing to close any more."""
         self._have_opened = False
@@ -137,8 +151,17 @@ class Inbox(Generic[B]):
         self._batches.clear()
 
     def put_back(self, batch: B) -> None:
-        """Put a batch back, as the next one."""
+        """Put a batch back, as the next one, also for those who wait already."""
         self._batches.appendleft(batch)
+        self._arrived.set()
+
+    def renewed(self) -> Inbox[B]:
+        """The inbox for a new beginning. It is this one, emptied, because somebody may wait at it.
+        Only after its end it is another one: whoever waits at this one is still to hear of that."""
+        if self._ended or self.has_failed:
+            return Inbox()
+        self.clear()
+        return self
 
     def reduce(self, left_of: Callable[[B], B | None]) -> None:
         """Replace each waiting batch by what ``left_of`` leaves of it."""
@@ -181,6 +204,10 @@ class Inbox(Generic[B]):
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    def __iter__(self) -> Iterator[B]:
+        """The waiting batches, which stay."""
+        return iter(self._batches)
 
 
 class Buffered:

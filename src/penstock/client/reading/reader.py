@@ -189,6 +189,7 @@ class Reader:
             self._failed,
             self._reopen,
             hurry=self._settlements.hurry,
+            lost=self._lost,
         )
 
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
@@ -207,12 +208,18 @@ class Reader:
         self._demanded, self._recalled = 0, False
         self._changed.set()
 
+    def _lost(self) -> None:
+        """The connection is lost: what waits here, and what is in the user's hands, is the realm's
+        again. Another reader may have it at any time, long before this one is connected again."""
+        if self._is_open:
+            self._attachment += 1
+            self._parts.clear()
+            self._gone.add_all(self._held)
+            self._held = IdSet()
+
     async def _reopen(self) -> None:
         if not self._is_open:
             return
-        self._parts.clear()  # the realm has taken these back, and those in the user's hands, too
-        self._gone.add_all(self._held)
-        self._held = IdSet()
         self._settlements.forget()
         await self._attach()
         if self._recalled:
@@ -424,7 +431,8 @@ class Reader:
                     f"here, or is already settled"
                 )
             return chosen
-        if any(part.holds(event_id) for part in self._parts):
+        is_gone = event_id in self._gone  # it may wait here again
+        if not is_gone and any(part.holds(event_id) for part in self._parts):
             raise IllegalState(f"event {event_id} has not been handed out yet")
         return IdSet((Span(event_id, event_id + 1),))
 

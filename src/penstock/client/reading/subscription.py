@@ -108,6 +108,8 @@ class Subscription:
         self._loops: Loops[EventBatch] = Loops()
         self._number = 0
         self._is_open = False
+        self._opening = asyncio.Lock()
+        """Held while opening: of several that begin at once, one opens it."""
         self._first_id = 0
         self._next_id = 0
         """Id at which to continue after a reconnect."""
@@ -121,6 +123,11 @@ class Subscription:
 
     async def open(self) -> Subscription:
         """Begin. Raises what the realm refuses it with. Iterating opens it, too."""
+        async with self._opening:
+            await self._open()
+        return self
+
+    async def _open(self) -> None:
         if not self._is_open:
             self._forget()  # the last event may have ended the subscription
             self._number = self._connection.add(self._incoming())
@@ -130,7 +137,6 @@ class Subscription:
                 self._connection.give_up(self._number, error)
                 raise
             self._is_open = True
-        return self
 
     async def _ask(self, start: AnyStart) -> int:
         """Have events from ``start`` on; gives the id that it has led to."""
@@ -162,7 +168,7 @@ class Subscription:
 
     def _forget(self) -> None:
         """Start again from the beginning."""
-        self._inbox = Inbox()
+        self._inbox = self._inbox.renewed()
         self._sizes.clear()
         self._credit, self._next_id, self._taken = self._granted, 0, 0
 

@@ -104,7 +104,7 @@ class DurableIteration:
         with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
             while (batch := self._next()) is not None:
                 if inner._auto_ack:
-                    begun.begin(batch._inner)
+                    begun.begin(batch._inner, len(batch))
                 yield batch
                 if not inner._is_open:
                     return
@@ -120,7 +120,7 @@ class DurableIteration:
         inner._loops.begins(begun, opens=not inner._is_open)
         with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
             while (batch := self._next()) is not None:
-                begun.begin(batch._inner)
+                begun.begin(batch._inner, int(inner._auto_ack))
                 for event in batch:
                     if inner._may_recall and self._loop.call(inner._is_recalled(event)):
                         begun.count += 1

@@ -47,7 +47,11 @@ class DurableSubscription(DurableIteration):
         self._loop.call(self._inner.ack(event_ids, previous=previous))
 
     def rollback(self, event_ids: Iterable[int]) -> None:
-        """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+
+        Events that wait here to be handed out, such as those that a reconnect has brought again,
+        are left as they are: they have gone back already.
+        """
         self._loop.call(self._inner.rollback(event_ids))
 
     def flush(self) -> None:
