@@ -106,7 +106,7 @@ TWINS: Final = OTHERS | {
 }
 """Every class with a blocking twin, and the module of ``client.sync`` that has it."""
 
-DECORATORS: Final = frozenset({"spelled_out"})
+DECORATORS: Final = frozenset({"spelled_out", "with_durable_attributes"})
 """Decorators of methods that the blocking ones have, too."""
 
 WORDS: Final = (

@@ -224,7 +224,7 @@ class ChannelLife(Publishing, Holding):
                 selector,
                 matched,
                 persistent,
-                limit,
+                max_deliveries=limit,
                 strict_order=ledger.strict,
                 order_by="k" if ledger.lanes else "",
             )

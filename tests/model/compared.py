@@ -135,8 +135,8 @@ class Compared(RuleBasedStateMachine):
                 assert durable.outstanding_count(state.stored) == len(ledger.due)
                 assert durable.redelivered_count == len(ledger.counts)
                 assert set(durable.rolled_back) == ledger.rolled_back
-                assert durable.strict_order == ledger.strict
-                assert durable.order_by == ("k" if ledger.lanes else "")
+                assert durable.attributes.strict_order == ledger.strict
+                assert durable.attributes.order_by == ("k" if ledger.lanes else "")
                 self.hands_hold_what_comes_first(name)
             self.what_left_is_accounted_for()
         assert set(state.durables) == set(model.durables)

@@ -19,7 +19,7 @@ from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import PenstockError, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Spans
+from penstock.core.vocabulary.messages import Definition, DurableAttributes, Spans
 from penstock.core.vocabulary.ports import Clock, inline
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
 from penstock.runtime.delivery.delivery import Redeliveries
@@ -313,7 +313,7 @@ class Lives:
             FromEarliest(),
             selector,
             persistent=None,
-            **options,
+            attributes=DurableAttributes(**options),
         )
 
     async def info(self, name: str) -> ChannelInfo:

@@ -13,7 +13,7 @@ import pytest
 from penstock.api.durables import DurableInfo
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.messages import Definition, DurableAttributes
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.runtime.operations.tar_handlers import TarOfExport
 from penstock.runtime.realm import Limits, RunningRealm
@@ -58,9 +58,9 @@ class Shard:
 
 
 async def durable(realm: RunningRealm, name: str, **attributes: Any) -> DurableInfo:
-    attributes.setdefault("persistent", None)
+    persistent, given = attributes.pop("persistent", None), DurableAttributes(**attributes)
     return await realm.subscriptions.create_durable(
-        ORDERS, name, "shared", FromEarliest(), "", **attributes
+        ORDERS, name, "shared", FromEarliest(), "", persistent=persistent, attributes=given
     )
 
 

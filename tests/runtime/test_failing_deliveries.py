@@ -14,7 +14,7 @@ from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError, RealmStopping
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Spans
+from penstock.core.vocabulary.messages import Definition, DurableAttributes, Spans
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.deliveries import SubscriptionOutlet
 from penstock.runtime.delivery import selection
@@ -76,7 +76,8 @@ async def opened(realm: RunningRealm, **attributes: Any) -> int:
 
 async def durable(realm: RunningRealm, number: ChannelId, kind: str, **attributes: Any) -> None:
     create = realm.subscriptions.create_durable
-    await create(number, "d", kind, FromEarliest(), "", persistent=None, **attributes)
+    given = DurableAttributes(**attributes)
+    await create(number, "d", kind, FromEarliest(), "", persistent=None, attributes=given)
 
 
 async def goes_on(realm: RunningRealm, number: ChannelId, client: Client) -> None:

@@ -23,7 +23,7 @@ from penstock.bootstrap import rules
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.messages import Definition, DurableAttributes
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.clock import SystemClock
@@ -423,8 +423,7 @@ class World:
                 FromEarliest(),
                 selector,
                 persistent=None,
-                strict_order=strict_order,
-                order_by=order_by,
+                attributes=DurableAttributes(strict_order=strict_order, order_by=order_by),
             )
 
     async def is_consumed(self, store: str, durable: str) -> bool:

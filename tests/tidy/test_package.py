@@ -16,7 +16,7 @@ from penstock.bootstrap import registered
 from penstock.client.handles import attributes
 from penstock.core import channel_types, durables, engines
 from penstock.core.vocabulary import errors
-from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.messages import Definition, DurableAttributes, Storage
 
 
 def test_a_misspelt_name_is_an_error_that_says_so() -> None:
@@ -90,6 +90,8 @@ def test_attributes_are_those_the_realm_knows() -> None:
     assert set(get_type_hints(penstock.StorageProperties)) == fields(Storage)
     fixed = {"kind", "type", "engine", "keys", "start_event_id"}
     assert set(get_type_hints(penstock.EditedAttributes)) == fields(Definition) - fixed
+    of_durables = get_type_hints(attributes.NewDurableAttributes)
+    assert of_durables == get_type_hints(DurableAttributes)
 
 
 def test_types_and_engines_are_those_the_realm_knows() -> None:

@@ -7,7 +7,6 @@ from msgspec.structs import force_setattr
 
 from penstock.api.requests import Request
 from penstock.core.bounds import (
-    Count,
     EndId,
     EventId,
     GivenName,
@@ -17,13 +16,13 @@ from penstock.core.bounds import (
 )
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.identities import ChannelNumber
-from penstock.core.vocabulary.messages import Ids
+from penstock.core.vocabulary.messages import DurableAttributes, GivenDurableAttributes, Ids
 from penstock.core.vocabulary.start_positions import AnyStart
 from penstock.core.vocabulary.stored_ids import id_set
 
 
-class DurableInfo(Struct, frozen=True, kw_only=True):
-    """The description of a durable (SEM D17)."""
+class _Described(DurableAttributes, frozen=True):
+    """What stands in the description of a durable before its attributes."""
 
     name: str
     channel: str
@@ -45,10 +44,11 @@ class DurableInfo(Struct, frozen=True, kw_only=True):
     last_read_ms: int | None
     """Milliseconds since a client last got or settled something; None: not since the realm
     started."""
-    max_deliveries: int = 0
-    cluster_wide: bool = False
-    strict_order: bool = False
-    order_by: str = ""
+
+
+class DurableInfo(_Described, frozen=True, kw_only=True):
+    """The description of a durable (SEM D17)."""
+
     in_flight: int = -1
     """Outstanding events that a client has: delivered and not acknowledged."""
 
@@ -79,17 +79,13 @@ class Outstanding(Struct, frozen=True):
         return {count: id_set(ids) for count, ids in self.redeliveries}
 
 
-class CreateDurable(Request[DurableInfo], frozen=True):
+class CreateDurable(GivenDurableAttributes, Request[DurableInfo], frozen=True):
     channel: ChannelNumber
     name: GivenName
     kind: Name
     start: AnyStart
     selector: SelectorText = ""
     persistent: bool | None = None
-    max_deliveries: Count = 0
-    cluster_wide: bool = False
-    strict_order: bool = False
-    order_by: Name = ""
 
 
 class DeleteDurable(Request[None], frozen=True):

@@ -277,7 +277,7 @@ def test_lanes_are_there_after_a_restart(how: str) -> None:
     assert delivered(first) == {1: [0, 2, 3]}
     assert redelivered(first) == {0: 1}
     assert recalled(effects) == {1: [2]}
-    assert play.channel.state.durables["d"].order_by == "sku"
+    assert play.channel.state.durables["d"].attributes.order_by == "sku"
 
 
 @pytest.mark.spec("D11")

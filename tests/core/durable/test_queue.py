@@ -18,6 +18,7 @@ from penstock.core.vocabulary.messages import (
     Command,
     Definition,
     Detach,
+    DurableAttributes,
     Edit,
     PurgeEvents,
     RollBack,
@@ -48,9 +49,11 @@ def matching(every: int, count: int) -> tuple[Span, ...]:
 
 
 def test_its_readers_are_a_durable_without_a_name() -> None:
-    durable = readers_of(7, persistent=True, max_deliveries=3)
+    definition = Definition(kind="queue", start_event_id=7, max_deliveries=3)
+    durable = readers_of(definition, persistent=True)
 
     assert (durable.name, durable.kind, durable.head) == ("", KIND, 7)
+    assert durable.attributes == DurableAttributes(max_deliveries=3)
     assert KIND.redelivers_at_once
     assert not KIND.cumulative
 

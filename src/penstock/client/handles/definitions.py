@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from penstock.api.requests import Kind
+from penstock.client.handles.attributes import ChannelAttributes, QueueAttributes
 from penstock.core.vocabulary.argument_errors import PYTHON, explain
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Storage
 
-_NOT_OF: dict[Kind, frozenset[str]] = {
-    "channel": frozenset({"kind", "max_deliveries"}),
-    "queue": frozenset({"kind", "archive"}),
+_OF: Final[Mapping[Kind, frozenset[str]]] = {
+    "channel": frozenset(ChannelAttributes.__annotations__),
+    "queue": frozenset(QueueAttributes.__annotations__),
 }
 
 
@@ -24,11 +25,7 @@ def definition_of(
     """A new definition from ``attributes``, or the ``current`` one with them. Raises
     ``InvalidArgument``, which says what is wrong."""
     tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
-    known = [
-        field.name
-        for field in msgspec.structs.fields(Definition)
-        if field.name not in _NOT_OF[kind]
-    ]
+    known = [field.name for field in msgspec.structs.fields(Definition) if field.name in _OF[kind]]
     unknown = sorted(set(attributes) - set(known))
     if unknown:
         raise InvalidArgument(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Never
+from typing import Any, Unpack
 
 from penstock.api.durables import (
     CreateDurable,
@@ -18,7 +18,12 @@ from penstock.api.durables import (
 )
 from penstock.client.connection.arguments import check_count, check_timeout
 from penstock.client.connection.connection import RealmConnection
-from penstock.client.handles.attributes import DurableType
+from penstock.client.handles.attributes import (
+    DurableType,
+    NewDurableAttributes,
+    check_durable_attributes,
+    with_durable_attributes,
+)
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.reading.durable_subscription import DurableSubscription, Handler
@@ -37,6 +42,7 @@ class Durables:
         self._channel = channel
         self._of = name
 
+    @with_durable_attributes
     async def create(
         self,
         name: str,
@@ -45,13 +51,9 @@ class Durables:
         start: StartLike = "earliest",
         selector: str = "",
         persistent: bool | None = None,
-        max_deliveries: int = 0,
-        cluster_wide: bool = False,
-        strict_order: bool = False,
-        order_by: str = "",
-        **attributes: Never,
+        **attributes: Unpack[NewDurableAttributes],
     ) -> Durable:
-        """Create a durable (SEM D2, D3); there are no further ``attributes`` yet.
+        """Create a durable (SEM D2, D3).
 
         With ``strict_order``, for type ``serial``, a rolled-back event comes before every later one
         at any window: later ones that were sent already are recalled (SEM D11).
@@ -64,22 +66,9 @@ class Durables:
 
         Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
-        if attributes:
-            raise InvalidArgument(
-                f"no durable attribute {', '.join(sorted(attributes))}; there are type, start, "
-                "selector, persistent, max_deliveries, cluster_wide, strict_order, order_by"
-            )
+        check_durable_attributes(attributes)
         message = CreateDurable(
-            self._channel,
-            name,
-            type,
-            start_of(start),
-            selector,
-            persistent,
-            _deliveries(max_deliveries),
-            cluster_wide,
-            strict_order,
-            _property(order_by),
+            self._channel, name, type, start_of(start), selector, persistent, **attributes
         )
         made = await self._connection.ask(message, DurableInfo, resend=False)
         return Durable(self._connection, self._channel, made.name)
@@ -99,20 +88,6 @@ class Durables:
 
 
 _INFOS: Any = list[DurableInfo]
-
-
-def _deliveries(given: object) -> int:
-    if type(given) is not int or given < 0:
-        raise InvalidArgument(
-            f"max_deliveries is {given!r}; give a whole number of deliveries, or 0 for no limit"
-        )
-    return given
-
-
-def _property(given: object) -> str:
-    if not isinstance(given, str):
-        raise InvalidArgument(f"order_by is {given!r}; give the name of a property")
-    return given
 
 
 class Durable:

@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
-from typing import Never
+from typing import Unpack
 
 from penstock.api.durables import DurableInfo, Outstanding
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import durables as aio_durables
-from penstock.client.handles.attributes import DurableType
+from penstock.client.handles.attributes import (
+    DurableType,
+    NewDurableAttributes,
+    with_durable_attributes,
+)
 from penstock.client.reading.start_positions import StartLike
 from penstock.client.sync.caller_threads import DurableReceiving
 from penstock.client.sync.sync_delivered import DeliveredBatch
@@ -24,6 +28,7 @@ class Durables:
         self._inner = inner
         self._loop = loop
 
+    @with_durable_attributes
     def create(
         self,
         name: str,
@@ -32,13 +37,9 @@ class Durables:
         start: StartLike = "earliest",
         selector: str = "",
         persistent: bool | None = None,
-        max_deliveries: int = 0,
-        cluster_wide: bool = False,
-        strict_order: bool = False,
-        order_by: str = "",
-        **attributes: Never,
+        **attributes: Unpack[NewDurableAttributes],
     ) -> Durable:
-        """Create a durable (SEM D2, D3); there are no further ``attributes`` yet.
+        """Create a durable (SEM D2, D3).
 
         With ``strict_order``, for type ``serial``, a rolled-back event comes before every later one
         at any window: later ones that were sent already are recalled (SEM D11).
@@ -59,10 +60,6 @@ class Durables:
                     start=start,
                     selector=selector,
                     persistent=persistent,
-                    max_deliveries=max_deliveries,
-                    cluster_wide=cluster_wide,
-                    strict_order=strict_order,
-                    order_by=order_by,
                     **attributes,
                 )
             ),

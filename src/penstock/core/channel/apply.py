@@ -13,7 +13,7 @@ from penstock.core.channel.recall import behind, recall
 from penstock.core.channel.removal_causes import NEVER, Departures
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
-from penstock.core.durable.queue import KIND, READERS
+from penstock.core.durable.queue import KIND, READERS, readers_attributes
 from penstock.core.ids.id_lists import ids_in
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import (
@@ -33,6 +33,7 @@ from penstock.core.vocabulary.messages import (
     RolledBack,
     Spans,
     StoredFact,
+    durable_attributes,
 )
 from penstock.core.vocabulary.stored_ids import id_set, unpacked
 
@@ -71,7 +72,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             state.define(definition)
             state.fresh = state.acked.copy()
             if READERS in state.durables:
-                state.durables[READERS].max_deliveries = definition.max_deliveries
+                state.durables[READERS].attributes = readers_attributes(definition)
         case DurableCreated():
             _created(state, fact)
         case DurableDeleted(name):
@@ -271,10 +272,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
         head,
         selector=fact.selector,
         persistent=fact.persistent,
-        max_deliveries=fact.max_deliveries,
-        cluster_wide=fact.cluster_wide,
-        strict_order=fact.strict_order,
-        order_by=fact.order_by,
+        attributes=durable_attributes(fact),
     )
     for first, end in fact.matched:
         for part in state.stored.within(Span(first, end)).spans:
@@ -302,4 +300,4 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.departures = Departures(keyed=bool(fact.definition.keys))
     state.departures.restore(known_from, fact.departed, fact.next_id, state.stored)
     if READERS in state.durables:
-        state.durables[READERS].max_deliveries = fact.definition.max_deliveries
+        state.durables[READERS].attributes = readers_attributes(fact.definition)

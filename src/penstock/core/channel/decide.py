@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict, replace
+
 from penstock.core.channel.dead import buried, lowest, moved_at_once, unconsumed
 from penstock.core.channel.holding import BuryEvents, HoldEvents, check_sole, decide_holding
 from penstock.core.channel.interest import not_chosen_yet, unwanted
@@ -57,6 +59,7 @@ from penstock.core.vocabulary.messages import (
     Sweep,
     TakeSeat,
     Withhold,
+    durable_attributes,
 )
 
 WINDOW_MAX = 1_000_000
@@ -148,7 +151,7 @@ def _rolled_back(state: ChannelState, durable: Durable, ids: IdSet) -> Decided:
 def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
     if not spans or not durable.kind.redelivers_at_once:
         return Decided()
-    if not durable.max_deliveries or not state.moves_dead:
+    if not durable.attributes.max_deliveries or not state.moves_dead:
         return Decided((RolledBack(durable.name, spans),))
     back = IdSet(Span(*span) for span in spans)
     exhausted = durable.exhausted(back.overlap(state.stored))
@@ -283,7 +286,7 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
     if command.order_by:
         _check_order_by(command, kind)
     _check_deliveries(state, command.max_deliveries, kind)
-    cluster_wide = _is_cluster_wide(state, command)
+    attributes = replace(durable_attributes(command), cluster_wide=_is_cluster_wide(state, command))
     persistent = command.persistent
     start_id, matched = command.start_id, command.matched
     if state.engine.first_id(start_id, state.next_id) != start_id:  # SEM J3
@@ -299,10 +302,7 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
                 command.selector,
                 matched,
                 persistent,
-                command.max_deliveries,
-                cluster_wide,
-                command.strict_order,
-                command.order_by,
+                **asdict(attributes),
             ),
         )
     )
@@ -375,7 +375,7 @@ def _check_edit(state: ChannelState, wanted: Definition) -> None:
                 f"create another {mine.kind} to change it"
             )
     check_limits(wanted)
-    limited = [d.name for d in state.durables.values() if d.name and d.max_deliveries]
+    limited = [d.name for d in state.durables.values() if d.name and d.attributes.max_deliveries]
     if limited and not wanted.dead_event_store:
         raise InvalidArgument(
             f"durable {limited[0]} of {state.name} has max_deliveries and needs a dead event "

@@ -36,7 +36,7 @@ def check_sole(state: ChannelState, durable: Durable, *, sole: bool) -> None:
     """Raises what speaks against one more client, where it or another is to be a sole one."""
     if sole and state.definition.kind != "channel":
         raise IllegalState(f"{state.name} is a {state.definition.kind}: open a reader instead")
-    if sole and durable.order_by:
+    if sole and durable.attributes.order_by:
         raise InvalidArgument(
             f"durable {durable.name} has order_by, which serves clients event by event: "
             "it cannot be held as a whole; use a durable without order_by"

@@ -387,7 +387,7 @@ def _look_ahead(state: ChannelState, durable: Durable, lanes: Lanes, end: int) -
         spans = durable.unlooked(state.stored, min(LOOK_EVENTS_MAX, state.chunk), end)
         if not spans:
             return
-        yield FindLanes(durable.name, durable.order_by, spans)
+        yield FindLanes(durable.name, durable.attributes.order_by, spans)
         if lanes.through < spans[-1].end:
             return  # the shell could not look, and ends the subscriptions that wait
         yield from _granted(state, durable, end)

@@ -23,7 +23,7 @@ def behind(durable: Durable, rolled_back: IdSet) -> IdSet:
         return later
     if durable.lanes is not None:
         later = durable.lanes.after(back)
-    elif durable.strict_order:
+    elif durable.attributes.strict_order:
         for seat in durable.seats:
             later.add_all(seat.in_flight.within(Span(lowest + 1, 1 << 62)))
     later.discard_all(rolled_back)

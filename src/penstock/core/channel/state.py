@@ -279,10 +279,4 @@ def _own_durables(definition: Definition, type: ChannelType) -> dict[str, Durabl
     """The durables that exist from the beginning: the readers of a queue."""
     if definition.kind != "queue":
         return {}
-    return {
-        READERS: readers_of(
-            definition.start_event_id,
-            persistent=type.survives_restart,
-            max_deliveries=definition.max_deliveries,
-        )
-    }
+    return {READERS: readers_of(definition, persistent=type.survives_restart)}

@@ -8,11 +8,19 @@ nobody reads costs nothing per event.
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from penstock.core.durable.lanes import Lanes
 from penstock.core.durable.seat import DurableKind, Seat
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import DurableState, Spans
+from penstock.core.vocabulary.messages import (
+    DURABLE_DEFAULTS,
+    DurableAttributes,
+    DurableState,
+    Spans,
+    durable_attributes,
+)
 from penstock.core.vocabulary.stored_ids import id_set, written
 
 
@@ -22,15 +30,13 @@ class Durable:
     __slots__ = (
         "__weakref__",  # others keep notes on it that end with it
         "acknowledged",
-        "cluster_wide",
+        "attributes",
         "delivered",
         "head",
         "kind",
         "lanes",
         "levels",
-        "max_deliveries",
         "name",
-        "order_by",
         "outstanding",
         "parked",
         "persistent",
@@ -39,7 +45,6 @@ class Durable:
         "rolled_back",
         "seats",
         "selector",
-        "strict_order",
     )
 
     def __init__(
@@ -50,23 +55,14 @@ class Durable:
         *,
         selector: str = "",
         persistent: bool = True,
-        max_deliveries: int = 0,
-        cluster_wide: bool = False,
-        strict_order: bool = False,
-        order_by: str = "",
+        attributes: DurableAttributes = DURABLE_DEFAULTS,
     ) -> None:
         self.name = name
         self.kind = kind
         self.selector = selector
         self.persistent = persistent
-        self.max_deliveries = max_deliveries
-        """Deliveries after which a rolled-back event is dead; 0: no limit (SEM T10)."""
-        self.cluster_wide = cluster_wide
-        self.strict_order = strict_order
-        """A rolled-back event comes before every later one, also before those already sent."""
-        self.order_by = order_by
-        """The property whose values are kept in order each for itself; empty: none."""
-        self.lanes = Lanes() if order_by else None
+        self.attributes = attributes
+        self.lanes = Lanes() if attributes.order_by else None
         """Soft state."""
         self.head = head
         """Ids from here on are outstanding where stored. With a selector: the channel's next id."""
@@ -443,13 +439,14 @@ class Durable:
 
     def exhausted(self, ids: IdSet) -> IdSet:
         """The part of ``ids`` that may not be rolled back once more (SEM T10)."""
-        if not self.max_deliveries:
+        most = self.attributes.max_deliveries
+        if not most:
             return IdSet()
-        if self.max_deliveries == 1:
+        if most == 1:
             return ids.copy()
         found = IdSet()
         for count, level in self.levels.items():
-            if count >= self.max_deliveries - 1:
+            if count >= most - 1:
                 found.add_all(level.overlap(ids))
         return found
 
@@ -475,7 +472,7 @@ class Durable:
     @property
     def recalls(self) -> bool:
         """Whether events may be recalled after they were sent (SEM D11)."""
-        return self.strict_order or self.lanes is not None
+        return self.attributes.strict_order or self.lanes is not None
 
     @property
     def in_flight_count(self) -> int:
@@ -502,11 +499,8 @@ class Durable:
             self.head,
             written(outstanding),
             tuple((n, written(level)) for n, level in levels if level),
-            self.max_deliveries,
-            self.cluster_wide,
-            self.strict_order,
-            self.order_by,
-            written(rolled_back),
+            rolled_back=written(rolled_back),
+            **asdict(self.attributes),
         )
 
     @classmethod
@@ -517,10 +511,7 @@ class Durable:
             state.head,
             selector=state.selector,
             persistent=state.persistent,
-            max_deliveries=state.max_deliveries,
-            cluster_wide=state.cluster_wide,
-            strict_order=state.strict_order,
-            order_by=state.order_by,
+            attributes=durable_attributes(state),
         )
         durable.outstanding = id_set(state.outstanding)
         durable.ready = durable.outstanding.copy()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DurableKind, Seat
+from penstock.core.vocabulary.messages import Definition, DurableAttributes
 
 READERS = ""
 """The name of a queue's own durable. No user's durable is called so."""
@@ -37,6 +38,17 @@ class Readers:
 KIND: DurableKind = Readers()
 
 
-def readers_of(first_id: int, *, persistent: bool, max_deliveries: int) -> Durable:
-    """The reader group of a queue whose first event is ``first_id``."""
-    return Durable(READERS, KIND, first_id, persistent=persistent, max_deliveries=max_deliveries)
+def readers_of(definition: Definition, *, persistent: bool) -> Durable:
+    """The reader group of a new queue."""
+    return Durable(
+        READERS,
+        KIND,
+        definition.start_event_id,
+        persistent=persistent,
+        attributes=readers_attributes(definition),
+    )
+
+
+def readers_attributes(definition: Definition) -> DurableAttributes:
+    """What the reader group of a queue has of the queue's attributes."""
+    return DurableAttributes(max_deliveries=definition.max_deliveries)

@@ -19,11 +19,12 @@ class Deliver(Effect, frozen=True):
 
 
 class FindLanes(Effect, frozen=True):
-    """Say which lanes ``spans`` are in, by ``order_by`` (SEM D11), before the next effect: with
+    """Say which lanes ``spans`` are in (SEM D11), before the next effect: with
     an ``AssignLanes``."""
 
     durable: str
-    order_by: str
+    property: str
+    """The property whose values are lanes."""
     spans: Spans
 
 

@@ -8,10 +8,11 @@ beside a command, never through it: the core sees a :class:`Digest`. Times are i
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
+from penstock.core.bounds import Count, Name
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.counters import Counters
 
@@ -143,6 +144,42 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     storage: Storage = Storage()
 
 
+class DurableAttributes(Struct, frozen=True, kw_only=True):
+    """The attributes of a durable that are handed on together, from a request to the answer.
+
+    A new one goes to the end, with a default, and to the end of :class:`DurableState`; its bounds,
+    if it needs any, go into :class:`GivenDurableAttributes`.
+    """
+
+    max_deliveries: int = 0
+    """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
+    cluster_wide: bool = False
+    """Exists on every node of a cluster (SEM N1); without effect on a single realm."""
+    strict_order: bool = False
+    """A rolled-back event comes before every later one, also before those already sent (SEM D11).
+    Only types whose ``orders_strictly`` is true have it."""
+    order_by: str = ""
+    """The property whose values are lanes: each is kept in order for itself (SEM D11). Empty: none.
+    Only types whose ``orders_strictly`` is true have it."""
+
+
+DURABLE_DEFAULTS: Final = DurableAttributes()
+
+
+class GivenDurableAttributes(DurableAttributes, frozen=True, kw_only=True):
+    """The attributes of a durable as a request has them, in the bounds of what comes from outside.
+    Stored ones are not checked again."""
+
+    max_deliveries: Count = 0
+    order_by: Name = ""
+
+
+def durable_attributes(source: DurableAttributes | DurableState) -> DurableAttributes:
+    """The attributes of a durable in ``source``, and nothing else of it."""
+    names = DurableAttributes.__struct_fields__
+    return DurableAttributes(**{name: getattr(source, name) for name in names})
+
+
 # --- commands -----------------------------------------------------------------------------
 
 
@@ -168,7 +205,7 @@ class Publish(Command, frozen=True):
     """Whether what it evicts leaves in later sweeps, for it cannot move yet."""
 
 
-class AddDurable(Command, frozen=True):
+class AddDurable(DurableAttributes, Command, frozen=True):
     name: str
     kind: str
     start_id: int = 0  # first id of interest: the shell has resolved latest, and times
@@ -176,11 +213,6 @@ class AddDurable(Command, frozen=True):
     matched: Spans = ()
     """With a selector: the stored events at or after ``start_id`` it matches."""
     persistent: bool | None = None  # None: where the channel's events survive (SEM D3)
-    max_deliveries: int = 0
-    """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
-    cluster_wide: bool = False
-    strict_order: bool = False
-    order_by: str = ""  # a property: each value a lane (SEM D11)
 
 
 class RemoveDurable(Command, frozen=True):
@@ -426,17 +458,13 @@ class Replaced(Fact, frozen=True):
     ids: bytes
 
 
-class DurableCreated(Fact, frozen=True):
+class DurableCreated(DurableAttributes, Fact, frozen=True):
     name: str
     kind: str
     start_id: int
     selector: str = ""
     matched: Spans = ()
     persistent: bool = True
-    max_deliveries: int = 0
-    cluster_wide: bool = False
-    strict_order: bool = False
-    order_by: str = ""
 
 
 class DurableDeleted(Fact, frozen=True):
@@ -478,7 +506,8 @@ class Edited(Fact, frozen=True):
 
 
 class DurableState(Struct, frozen=True, array_like=True):
-    """A durable as a snapshot keeps it."""
+    """A durable as a snapshot keeps it: the order of its fields is stored, so that it has those of
+    :class:`DurableAttributes` itself."""
 
     name: str
     kind: str

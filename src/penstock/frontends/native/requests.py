@@ -174,7 +174,7 @@ class Requests:
         return Subscribed(
             opened.first_id,
             opened.stop_id,
-            opened.strict_order,
+            opened.recalls,
             opened.confirms,
             opened.cumulative,
         )

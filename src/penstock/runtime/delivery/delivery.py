@@ -314,7 +314,7 @@ class Dispatch:
         """Look which lanes events are in; those that cannot be read are in none."""
         rows, damage = await self.read(round_.store, wanted.spans)
         self._report(round_, damage)
-        keys, ends, ids = lanes_of([part.batch for part in rows], wanted.order_by)
+        keys, ends, ids = lanes_of([part.batch for part in rows], wanted.property)
         command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
         round_.channel.attend(command, self._clock.now_us())
 

@@ -7,8 +7,6 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from msgspec.structs import astuple
-
 from penstock.api import (
     access,
     channels,
@@ -23,7 +21,7 @@ from penstock.api import realm as realms
 from penstock.api.requests import Request
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
-from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.messages import Spans, durable_attributes
 from penstock.runtime.operations import (
     access_handlers,
     reading_handlers,
@@ -46,9 +44,15 @@ def _on(
 
 
 def _create_durable(by: Caller, asked: durables.CreateDurable) -> Awaitable[durables.DurableInfo]:
-    number, name, kind, start, selector, *_ = astuple(asked)
-    attributes = {each: getattr(asked, each) for each in asked.__struct_fields__[5:]}
-    return by.realm.subscriptions.create_durable(number, name, kind, start, selector, **attributes)
+    return by.realm.subscriptions.create_durable(
+        asked.channel,
+        asked.name,
+        asked.kind,
+        asked.start,
+        asked.selector,
+        persistent=asked.persistent,
+        attributes=durable_attributes(asked),
+    )
 
 
 def _redrive(by: Caller, asked: joins.Redrive) -> Awaitable[joins.Redriven]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import structlog
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from penstock.api.channels import Location
 from penstock.api.durables import DurableInfo
@@ -24,6 +24,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
 from penstock.core.vocabulary.messages import (
+    DURABLE_DEFAULTS,
     Ack,
     AckPrevious,
     AddDurable,
@@ -31,6 +32,7 @@ from penstock.core.vocabulary.messages import (
     ConfirmRecall,
     Detach,
     Disconnect,
+    DurableAttributes,
     EndChoosing,
     GrantCredit,
     PurgeEvents,
@@ -68,7 +70,8 @@ class Opened(NamedTuple):
     """The subscription."""
     first_id: int = 0
     stop_id: int | None = None
-    strict_order: bool = False
+    recalls: bool = False
+    """Whether delivered events may be recalled (SEM D11)."""
     confirms: bool = False
     """Whether it confirms which events have arrived (SEM J5)."""
     cumulative: bool = False
@@ -251,10 +254,7 @@ class Subscriptions:
         selector: str,
         *,
         persistent: bool | None,
-        max_deliveries: int = 0,
-        cluster_wide: bool = False,
-        strict_order: bool = False,
-        order_by: str = "",
+        attributes: DurableAttributes = DURABLE_DEFAULTS,
     ) -> DurableInfo:
         name = durable_name(name)
         reads = isinstance(start, FromTime)
@@ -275,16 +275,7 @@ class Subscriptions:
                 refuse_costly(group.state, channel_id, selector)
                 matched = matching.now(group, channel_id, among).spans
             command = AddDurable(
-                name,
-                kind,
-                first,
-                selector,
-                matched,
-                persistent,
-                max_deliveries,
-                cluster_wide,
-                strict_order,
-                order_by,
+                name, kind, first, selector, matched, persistent, **asdict(attributes)
             )
             group.do(channel_id, command)
             return self._info(channel, channel.state.durable(name))
@@ -401,7 +392,7 @@ class Subscriptions:
                 matched = matching.now(group, channel_id, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(channel_id, command)
-            return Opened(subscription, strict_order=own.recalls, cumulative=own.kind.cumulative)
+            return Opened(subscription, recalls=own.recalls, cumulative=own.kind.cumulative)
 
         chosen = None if matching is None else (matching, among)
         return await self._opened(subscription, channel_id, attach, chosen=chosen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from penstock.api.channels import ChannelInfo, StorageInfo
 from penstock.api.durables import DurableInfo
@@ -60,9 +60,6 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         redelivered=durable.redelivered_count,
         oldest_outstanding_ms=None if oldest is None else max(0, (now_us - oldest) // 1_000),
         last_read_ms=(now_us - durable.read_us) // 1_000 if durable.read_us else None,
-        max_deliveries=durable.max_deliveries,
-        cluster_wide=durable.cluster_wide,
-        strict_order=durable.strict_order,
-        order_by=durable.order_by,
         in_flight=durable.in_flight_count,
+        **asdict(durable.attributes),
     )

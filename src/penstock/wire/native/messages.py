@@ -8,6 +8,7 @@ connection are worked through in order, and may be pipelined.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Union, cast, get_args
 
 import msgspec
@@ -224,12 +225,20 @@ def _framed(tag: int, kind: type[Request[Any]]) -> type[Struct]:
     return msgspec.defstruct(kind.__name__, fields, frozen=True, array_like=True, tag=tag)
 
 
+def _maker(kind: type[Request[Any]]) -> Callable[..., Request[Any]]:
+    """What makes a request of the values of its fields, in their order."""
+    names = kind.__struct_fields__
+    if kind.__match_args__ == names:
+        return kind
+    return lambda *values: kind(**dict(zip(names, values, strict=True)))
+
+
 _tags = {kind: tag for tag, kind in TAGS.items()}
-_kind_by_framed = {_framed(tag, kind): kind for tag, kind in TAGS.items()}
+_maker_by_framed = {_framed(tag, kind): _maker(kind) for tag, kind in TAGS.items()}
 
 _encoder = msgspec.msgpack.Encoder()
 _from_client: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-    Union[(*get_args(FromClient), *_kind_by_framed)]
+    Union[(*get_args(FromClient), *_maker_by_framed)]
 )
 _from_server: msgspec.msgpack.Decoder[_Decoded] = msgspec.msgpack.Decoder(_Decoded)
 
@@ -268,11 +277,11 @@ def decode_from_client(header: memoryview) -> FromClient | Asked | Unreadable:
         raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
     except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
-    kind = _kind_by_framed.get(type(found))
-    if kind is None:
+    make = _maker_by_framed.get(type(found))
+    if make is None:
         return cast("FromClient", found)
     number, *fields = astuple(found)
-    return Asked(number, kind(*fields))
+    return Asked(number, make(*fields))
 
 
 def _unreadable(header: memoryview, fault: str) -> Unreadable | None:
