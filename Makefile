@@ -15,7 +15,7 @@ bin := $(VENV)/bin
 sources := $(wildcard src bench tests examples scripts)
 fast := -m "not slow and not spark and not process and not door" --hypothesis-profile=quick -p no:schemathesis
 
-.PHONY: help setup run test check docs serve bench weight sim faults fuzz lock wheel clean
+.PHONY: help setup run test check docs serve cluster bench weight sim faults fuzz lock wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,6 +58,9 @@ docs: setup ## the documentation as a site, in build/site
 
 serve: setup ## a realm and its console on this machine, kept in var/realm
 	@$(bin)/penstock serve --data var/realm $(ARGS)
+
+cluster: setup ## a cluster on this machine, with traffic and keys that kill its processes
+	@$(bin)/penstock cluster demo $(ARGS)
 
 bench: setup ## the speed table, Penstock and its peers side by side
 	@$(bin)/python -m bench $(ARGS)

@@ -12,8 +12,8 @@ import pytest
 
 from penstock import aio
 from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
+from penstock.testing.nats_servers import NatsServers
 from penstock.testing.process import ServerDidNotStart, ServerProcess
-from tests.contract.nats_servers import NatsServers
 from tests.loops import on_a_loop
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]

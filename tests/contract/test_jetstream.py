@@ -27,7 +27,7 @@ from penstock.testing.contracts import (
     run,
 )
 from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
-from tests.contract.nats_servers import NatsServers
+from penstock.testing.nats_servers import NatsServers
 
 pytestmark = pytest.mark.process
 

@@ -13,7 +13,7 @@ from penstock.runtime.clock import SystemClock
 from penstock.storage.jetstream.blobs import CHUNK_BYTES, StreamBlobs
 from penstock.storage.jetstream.connection import NatsConnection
 from penstock.testing.engine_contracts import FATES, Fates
-from tests.contract.nats_servers import NatsServers
+from penstock.testing.nats_servers import NatsServers
 from tests.contract.test_jetstream import Nodes, ignore
 
 pytestmark = pytest.mark.process

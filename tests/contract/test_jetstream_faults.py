@@ -29,7 +29,7 @@ from penstock.storage.jetstream.guard import read_server
 from penstock.storage.jetstream.journal import JetStreamJournal
 from penstock.storage.jetstream.stream import NatsStream, StoredMessage
 from penstock.testing.contracts import blocks_of
-from tests.contract.nats_servers import SERVERS, NatsServers
+from penstock.testing.nats_servers import SERVERS, NatsServers
 from tests.contract.test_jetstream import ignore
 
 pytestmark = pytest.mark.process

@@ -14,6 +14,7 @@ from penstock.cli import (
     access,
     administration,
     channels,
+    cluster,
     doctor,
     durables,
     health,
@@ -90,7 +91,7 @@ def _plain_usage() -> Iterator[None]:
 _ORDER: Final = (
     *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
     *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
-    *("realm", "store", "info", "settings"),
+    *("realm", "store", "cluster", "info", "settings"),
     *("top", "health", "doctor", "error"),
 )
 
@@ -111,7 +112,7 @@ app = typer.Typer(
 for group in (
     *(server, channels, transfer, publishing, reading, durables, queue_reading, queues, joins),
     *(scheduling, redriving, selectors, pipelines, access, administration),
-    *(store, top, health, doctor, reference),
+    *(store, cluster, top, health, doctor, reference),
 ):
     group.register(app)
 

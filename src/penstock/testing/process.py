@@ -28,6 +28,7 @@ START_TIMEOUT_S = 60.0
 """Seconds that a server may take until it listens; many, because test machines are busy."""
 END_TIMEOUT_S = 60.0
 _READY = ("realm.listening", "realm.standing_by")
+_ENDS_OWNING = ("shard.lost", "shard.given_up", "shard.not_served")
 
 
 class ServerDidNotStart(AssertionError):
@@ -63,8 +64,8 @@ class ServerProcess:
         """Set when it listens, or has ended."""
         self._reader: threading.Thread | None = None
 
-    def start(self) -> ServerProcess:
-        """Start it, and wait until it listens. Raises :class:`ServerDidNotStart`."""
+    def begin(self) -> ServerProcess:
+        """Start it, and wait for nothing."""
         assert self._process is None, "a server process is started once"
         self._process = subprocess.Popen(
             self._command,
@@ -76,6 +77,11 @@ class ServerProcess:
         )
         self._reader = threading.Thread(target=self._read, name="server-log", daemon=True)
         self._reader.start()
+        return self
+
+    def start(self) -> ServerProcess:
+        """Start it, and wait until it listens. Raises :class:`ServerDidNotStart`."""
+        self.begin()
         try:
             is_settled = self._settled.wait(START_TIMEOUT_S)
         except BaseException:  # whoever waits is to end, and nobody else knows of this process
@@ -83,7 +89,7 @@ class ServerProcess:
             raise
         if not is_settled or not self.url:
             self._reap()
-            status = self._process.returncode
+            status = self._running.returncode
             raise ServerDidNotStart(f"exit status {status}, log:\n{self.log}")
         return self
 
@@ -126,6 +132,24 @@ class ServerProcess:
         """The log entries of one event name, e.g. ``realm.recovered``."""
         entries = [_entry(line) for line in self._lines]
         return [entry for entry in entries if entry.get("event") == event]
+
+    @property
+    def epoch_served(self) -> int:
+        """The epoch in which it serves the realm of its cluster, as far as it knows; 0: it does
+        not."""
+        claimed = served = 0
+        told = ("shard.claimed", "realm.listening", *_ENDS_OWNING)
+        for line in list(self._lines):
+            if not any(f'"{event}"' in line for event in told):
+                continue
+            entry = _entry(line)
+            if entry.get("event") == "shard.claimed":
+                claimed, served = int(entry["epoch"]), 0
+            elif entry.get("event") == "realm.listening":
+                served = claimed
+            elif entry.get("event") in _ENDS_OWNING:
+                served = 0
+        return served
 
     @property
     def is_running(self) -> bool:

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
 from penstock.storage.jetstream.stream import StreamInfo, StreamState
-from tests.contract.nats_servers import SERVERS, NatsServers
+from penstock.testing.nats_servers import SERVERS, NatsServers
 
 T = TypeVar("T")
 

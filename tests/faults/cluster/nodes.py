@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.testing.nats_servers import NatsServers, free_ports
 from penstock.testing.process import ServerDidNotStart, ServerProcess
-from tests.contract.nats_servers import NatsServers, free_ports
 from tests.faults import amqp
 from tests.faults.processes import SETTINGS, environment
 
@@ -110,15 +110,7 @@ class Node:
     @property
     def epoch_served(self) -> int:
         """The epoch it serves the shard in, as far as it knows; 0: it does not."""
-        claimed = served = 0
-        for entry in _entries(self.process) if self.process is not None else ():
-            if entry["event"] == "shard.claimed":
-                claimed, served = int(entry["epoch"]), 0
-            elif entry["event"] == "realm.listening":
-                served = claimed
-            elif entry["event"] in _ENDS_OWNING:
-                served = 0
-        return served
+        return 0 if self.process is None else self.process.epoch_served
 
     def serves(self) -> bool:
         """Whether it serves the shard, as soon as it does or has ended."""

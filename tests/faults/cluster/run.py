@@ -11,7 +11,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 import penstock
-from tests.contract.nats_servers import NatsServers
+from penstock.testing.nats_servers import NatsServers
 from tests.faults import amqp
 from tests.faults.cluster import oracles
 from tests.faults.cluster.engine import EngineServers

