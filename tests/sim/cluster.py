@@ -17,11 +17,12 @@ from typing import Final
 
 from penstock.testing.engine import EngineServers
 from penstock.testing.loop import SimLoop, pass_time, simulate
-from penstock.testing.network import MACHINE
+from penstock.testing.network import MACHINE, SimNetwork
 from tests.sim.cluster_clients import CLIENTS, Promises, created
-from tests.sim.cluster_machines import LEASE_S, PORTS, ClusterMachine
+from tests.sim.cluster_machines import LEASE_S, PORTS, WAYS, ClusterMachine
 from tests.sim.cluster_oracles import WatchedBlobs, WatchedLog, check_log
 from tests.sim.cluster_stage import WIRED_SCENES, ClusterStage
+from tests.sim.nemesis import Nemesis
 from tests.sim.world import nothing_unforeseen
 
 TROUBLE_S: Final = 25.0
@@ -32,7 +33,7 @@ CALMS_S: Final = 18.0
 HOUR_S: Final = 3_600
 
 
-THEMES: Final = ("clocks", "cut off", "mixed", "parted", "starters")
+THEMES: Final = ("clocks", "cut off", "mixed", "network", "parted", "starters")
 """What goes wrong most in a world."""
 
 
@@ -74,6 +75,10 @@ class ClusterWorld:
         assert isinstance(loop, SimLoop), "a world is simulated"
         return loop
 
+    @property
+    def network(self) -> SimNetwork:
+        return self.loop.network
+
     def note(self, what: str) -> None:
         """Part of what a seed's hash is made of."""
         self.trace.append((self.loop.time(), what))
@@ -96,6 +101,11 @@ class ClusterWorld:
             if near.machine == machine and far.machine in self.machines:
                 return self.machines[far.machine].epoch
         return 0
+
+    def is_listened_to(self, machine: str) -> bool:
+        """Whether a machine has a connection of which neither side has heard the end. What comes
+        over another one was sent before the node gave that up, and may be anybody's since."""
+        return any(near.machine == machine for near, _ in self.network.connections())
 
     def is_stale(self, machine: str) -> bool:
         """Whether it is not connected to the newest owner: what comes was sent by one before."""
@@ -134,6 +144,10 @@ class ClusterWorld:
 
     async def _trouble(self) -> None:
         random, end_s = self.random, self.loop.time() + TROUBLE_S
+        if self.theme == "network":
+            realms = [("127.0.0.1", port) for port in PORTS.values()]
+            cutting = self.loop.create_task(Nemesis(self, *realms).run(TROUBLE_S))
+            self.promises.tasks.append(cutting)
         while self.loop.time() < end_s:
             await pass_time(random.uniform(0.5, 3.0))
             machine = self._owner()
@@ -178,8 +192,9 @@ class ClusterWorld:
         self.promises.tasks.append(freezing)
 
     def _cut(self, machine: ClusterMachine, for_s: float) -> None:
-        self.note(f"{machine.name} is cut off from the engine")
-        machine.link.cut(for_s + (2 * LEASE_S if self.theme == "cut off" else 0))
+        way = self.random.choice(WAYS)
+        self.note(f"{machine.name} is cut off from the engine, {way}")
+        machine.link.cut(for_s + (2 * LEASE_S if self.theme == "cut off" else 0), way)
 
     def _part(self, machine: ClusterMachine, for_s: float) -> None:
         if machine.link.is_cut:
@@ -198,7 +213,7 @@ class ClusterWorld:
         await pass_time(CALMS_S)
         self.is_calm = True
         for machine in self.machines.values():
-            machine.link.cut_until_s = 0.0
+            machine.link.heal()
             machine.clock.ahead_us = self._latest_ahead_us
             machine.start()
         self.note("calm")

@@ -187,7 +187,8 @@ async def _consumer(world: ClusterWorld, name: str) -> None:
                     if batch is None:
                         continue
                     ids = batch.event_ids.tolist()
-                    promises.delivered(ids)
+                    if world.is_listened_to(name):
+                        promises.delivered(ids)
                     await pass_time(world.random.expovariate(20))
                     if batch.is_stale:
                         continue
@@ -262,7 +263,7 @@ async def _visit(world: ClusterWorld, name: str, port: int, *, sits: bool) -> No
     if sits:
         async with durable.subscribe(window=3) as seat:
             batch = await seat.next_batch(timeout=0.2)
-            if batch is not None:
+            if batch is not None and world.is_listened_to(name):
                 promises.delivered(batch.event_ids.tolist())
     await session.close()
 

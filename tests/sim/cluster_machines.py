@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode
@@ -37,6 +37,10 @@ VISITS: Final = 200
 """A machine's second port is so much higher: for those who reach it when others do not."""
 LEASE_S: Final = 4.0
 SEGMENTS: Final = "segments/"
+Way = Literal["both ways", "on the way there", "on the way back"]
+WAYS: Final[tuple[Way, ...]] = ("both ways", "on the way there", "on the way back")
+"""How a machine is cut off from the engine. Where only answers are lost, all is done that it asks
+for, and it knows of none."""
 PATIENCE_S: Final = 0.3
 """How long whoever asks the engine waits for an answer."""
 LATE: Final = 0.01
@@ -59,15 +63,32 @@ class EngineLink:
     def __init__(self, world: ClusterWorld, machine: str) -> None:
         self._world = world
         self._machine = machine
-        self.cut_until_s = 0.0
-        """Nothing gets through before, either way; what was under way to the engine gets there."""
+        self._there_from_s = self._back_from_s = 0.0
+        """Nothing gets to the engine, or back from it, before. What was under way to the engine
+        gets there."""
 
     @property
     def is_cut(self) -> bool:
-        return self._world.loop.time() < self.cut_until_s
+        """Whether anything does not get through."""
+        return not (self._gets_there and self._gets_back)
 
-    def cut(self, for_s: float) -> None:
-        self.cut_until_s = max(self.cut_until_s, self._world.loop.time() + for_s)
+    @property
+    def _gets_there(self) -> bool:
+        return self._world.loop.time() >= self._there_from_s
+
+    @property
+    def _gets_back(self) -> bool:
+        return self._world.loop.time() >= self._back_from_s
+
+    def cut(self, for_s: float, way: Way = "both ways") -> None:
+        until_s = self._world.loop.time() + for_s
+        if way != "on the way back":
+            self._there_from_s = max(self._there_from_s, until_s)
+        if way != "on the way there":
+            self._back_from_s = max(self._back_from_s, until_s)
+
+    def heal(self) -> None:
+        self._there_from_s = self._back_from_s = 0.0
 
     async def __call__(self, call: Callable[[], T]) -> T:
         world, random = self._world, self._world.random
@@ -84,12 +105,12 @@ class EngineLink:
 
         def arrive() -> None:
             done = _outcome(call)
-            if is_answered and not self.is_cut:
+            if is_answered and self._gets_back:
                 loop.call_later(back_s, _tell, answer, done)
             else:
                 world.faults["answer lost"] += 1
 
-        if random.random() < 0.99 and not self.is_cut:
+        if random.random() < 0.99 and self._gets_there:
             loop.call_later(there_s, arrive)
         else:
             world.faults["request lost"] += 1

@@ -153,20 +153,22 @@ CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {
         "a timeout asked again behind the tail that is there now",
         retry_at_the_tail,
     ),
-    "no fence": ClusterMutant("a recovery without a fence", no_fence, "cut off", first=3),
+    "no fence": ClusterMutant("a recovery without a fence", no_fence, "cut off"),
     "no lease": ClusterMutant(
-        "deliveries and answers without a lease", no_lease, "parted", first=1
+        "deliveries and answers without a lease", no_lease, "parted", first=7
     ),
     "old fences new": ClusterMutant(
-        "an older epoch fences a newer one", old_fences_new, "starters", first=1
+        "an older epoch fences a newer one", old_fences_new, "starters"
     ),
-    "all strays": ClusterMutant("strays removed whatever their epoch", all_strays, "starters"),
+    "all strays": ClusterMutant(
+        "strays removed whatever their epoch", all_strays, "starters", first=12, seeds=20
+    ),
     "talking": ClusterMutant("a deposed owner answers", talking, "cut off"),
     "floor forgotten": ClusterMutant(
         "the floor forgotten by a reopened journal", floor_forgotten, first=1
     ),
     "torn for whole": ClusterMutant("a torn block taken for whole", torn_for_whole),
-    "wall clock": ClusterMutant("a lease by the wall clock", by_the_wall_clock, "clocks"),
+    "wall clock": ClusterMutant("a lease by the wall clock", by_the_wall_clock, "clocks", first=1),
 }
 """The mistakes of which the design speaks, as far as one shard can make them. An outbox paid before
 it is stored there, a part of a transaction sent twice, and numbers made from 1 in each shard are

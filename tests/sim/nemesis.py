@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Protocol
 
-from penstock.testing.loop import pass_time
-
-if TYPE_CHECKING:
-    from penstock.testing.network import SimTransport
-    from tests.sim.world import World
+from penstock.testing.loop import SimLoop, pass_time
+from penstock.testing.network import Address, SimNetwork, SimTransport
 
 _HELLO_BYTES = (60, 400)
 """A replayed prefix of a connection is about as long as a greeting, or breaks off in it."""
 
 
+class NetworkWorld(Protocol):
+    """Where faults of the network happen."""
+
+    @property
+    def random(self) -> Random: ...
+
+    @property
+    def loop(self) -> SimLoop: ...
+
+    @property
+    def network(self) -> SimNetwork: ...
+
+    def note(self, what: str) -> None: ...
+
+
 class Nemesis:
     """Draws faults of the network, one after the other."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: NetworkWorld, *realms: Address) -> None:
+        """``realms``: where clients come to."""
         self._world = world
+        self._realms = realms
         self._faults: dict[str, Callable[[], None]] = {
             "reset": self._reset,
             "reset for one side": self._reset_one_side,
@@ -99,7 +114,9 @@ class Nemesis:
             if pair[0].machine.startswith("steady") and self._world.random.random() < 0.5:
                 said = bytes(pair[0].said)  # publishes, too: they are stored once
             self._note(f"greeted again, {len(said)} bytes", pair[0])
-            self._world.network.replay(said, ("127.0.0.1", 9_000))
+            realms = self._realms
+            at = realms[0] if len(realms) == 1 else self._world.random.choice(realms)
+            self._world.network.replay(said, at)
 
     def _slow(self) -> None:
         self._world.network.lag_s = self._world.random.choice((0.01, 0.05))

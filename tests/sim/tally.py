@@ -60,7 +60,7 @@ class Tally:
         for fault, count in world.faults.items():
             self.faults[_row("cluster", fault)] += count
         for _, what in world.trace:
-            if kind := _first(what, WORK):
+            if kind := _kind(what) if what.startswith(NETWORK) else _first(what, WORK):
                 self.faults[kind] += 1
 
     def rotten(self, path: str, *, is_cut: bool) -> None:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.engine import NoAnswer
+from penstock.testing.loop import pass_time, simulate, simulated
 from tests.sim import cluster
 from tests.sim.cluster import ALONE, SCENES, THEMES, ClusterWorld, cluster_life_of
+from tests.sim.cluster_machines import ClusterMachine, Way
 from tests.sim.cluster_mutants import CLUSTER_MUTANTS, cluster_row, noticed_in_a_cluster
 from tests.sim.cluster_oracles import check_log
 from tests.sim.cluster_stage import WIRED_SCENES
@@ -40,6 +43,37 @@ def test_the_seeds_that_are_run_play_every_theme_and_scene() -> None:
 
 def test_all_scenes_whose_clients_are_programs_play_in_a_cluster() -> None:
     assert set(WIRED_SCENES) == WIRED
+
+
+@pytest.mark.slow
+def test_connections_between_clients_and_nodes_break_in_worlds_of_that_theme() -> None:
+    world = ClusterWorld(1, "network", ALONE)
+
+    simulate(world.live(), world.random)
+
+    happened = {what for _, what in world.trace if what.startswith("network: ")}
+    kinds = {what.removeprefix("network: ").partition(",")[0] for what in happened}
+    assert len(kinds - {"open", "quick", "healed"}) >= 4
+    assert "healed" in kinds
+
+
+@pytest.mark.parametrize(
+    ("way", "is_done"),
+    [("both ways", False), ("on the way there", False), ("on the way back", True)],
+)
+@simulated
+async def test_a_machine_is_cut_off_from_the_engine(way: Way, is_done: bool) -> None:
+    world = ClusterWorld(1)
+    world.machines = {"n1": ClusterMachine(world, "n1")}
+    link, done = world.machines["n1"].link, list[int]()
+    link.cut(5.0, way)
+
+    with pytest.raises(NoAnswer):
+        await link(lambda: done.append(1))
+    await pass_time(5.0)
+    await link(lambda: done.append(2))
+
+    assert done == ([1, 2] if is_done else [2])
 
 
 @pytest.mark.slow

@@ -450,7 +450,7 @@ class World:
                 if self.may_jump and self._clocks.random() < 0.3:
                     group.create_task(self._set_clocks())
             if self.is_wired:
-                group.create_task(Nemesis(self).run(5.0 if quiet else None))
+                group.create_task(Nemesis(self, ("127.0.0.1", 9_000)).run(5.0 if quiet else None))
 
     async def _saboteur(self) -> None:
         """Fills the disk for a while, or lets it fail."""
