@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from penstock.api.requests import Kind
-from penstock.client.handles.attributes import ChannelAttributes, QueueAttributes
 from penstock.core.vocabulary.argument_errors import PYTHON, explain
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import Definition, Storage
-
-_OF: Final[Mapping[Kind, frozenset[str]]] = {
-    "channel": frozenset(ChannelAttributes.__annotations__),
-    "queue": frozenset(QueueAttributes.__annotations__),
-}
+from penstock.core.vocabulary.messages import Definition, Storage, attributes_of
 
 
 def definition_of(
@@ -25,7 +19,8 @@ def definition_of(
     """A new definition from ``attributes``, or the ``current`` one with them. Raises
     ``InvalidArgument``, which says what is wrong."""
     tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
-    known = [field.name for field in msgspec.structs.fields(Definition) if field.name in _OF[kind]]
+    own = attributes_of(kind)
+    known = [name for name in Definition.__struct_fields__ if name in own]
     unknown = sorted(set(attributes) - set(known))
     if unknown:
         raise InvalidArgument(

@@ -144,6 +144,12 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     storage: Storage = Storage()
 
 
+def attributes_of(kind: Literal["channel", "queue"]) -> frozenset[str]:
+    """Names of the attributes of ``Definition`` that users give to a store of this kind."""
+    foreign = "max_deliveries" if kind == "channel" else "archive"
+    return frozenset(Definition.__struct_fields__) - {"kind", foreign}
+
+
 class DurableAttributes(Struct, frozen=True, kw_only=True):
     """The attributes of a durable that are handed on together, from a request to the answer.
 

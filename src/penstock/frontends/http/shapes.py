@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from penstock.api.channels import StorageInfo
 from penstock.api.durables import CreateDurable, DurableInfo
 from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, GivenName
-from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.messages import Definition, DurableAttributes, Storage, attributes_of
 
 T = TypeVar("T")
 
@@ -158,33 +158,30 @@ class Pause(RequestBody, frozen=True):
 # --- channels and queues ------------------------------------------------------------------
 
 
-def _optional(source: type[Struct], name: str, without: frozenset[str], **own: Any) -> Any:
-    """A Struct with the fields of ``source``, each of which may be left out."""
+def _told(attribute: structs.FieldInfo) -> Any:
+    """The type of an attribute as HTTP tells it: what may be unsaid inside is said, or left out."""
+    return bool if attribute.type == bool | None else attribute.type
+
+
+def _optional(source: type[Struct], name: str, only: frozenset[str], **own: Any) -> Any:
+    """A Struct with the fields of ``source`` named in ``only``, each of which may be left out."""
     fields = [
-        (each.name, own.get(each.name, each.type) | UnsetType, UNSET)
-        for each in msgspec.structs.fields(source)
-        if each.name not in without
+        (each.name, own.get(each.name, _told(each)) | UnsetType, UNSET)
+        for each in structs.fields(source)
+        if each.name in only
     ]
     return msgspec.defstruct(
         name, fields, frozen=True, kw_only=True, forbid_unknown_fields=True, module=__name__
     )
 
 
-StorageAttributes = _optional(Storage, "StorageAttributes", frozenset())
+StorageAttributes = _optional(Storage, "StorageAttributes", frozenset(Storage.__struct_fields__))
 ChannelAttributes = _optional(
-    Definition,
-    "ChannelAttributes",
-    frozenset(("kind", "max_deliveries")),
-    storage=StorageAttributes,
-    cluster_wide=bool,
+    Definition, "ChannelAttributes", attributes_of("channel"), storage=StorageAttributes
 )
 """The attributes of a channel (SEM C3); ``descriptors`` is base64."""
 QueueAttributes = _optional(
-    Definition,
-    "QueueAttributes",
-    frozenset(("kind", "archive")),
-    storage=StorageAttributes,
-    cluster_wide=bool,
+    Definition, "QueueAttributes", attributes_of("queue"), storage=StorageAttributes
 )
 
 
@@ -194,7 +191,7 @@ def _own_fields(
     """The fields of ``source`` with their defaults, in bounds of their ``own``."""
     return [
         (each.name, own.get(each.name, each.type), each.default)
-        for each in msgspec.structs.fields(source)
+        for each in structs.fields(source)
         if each.name not in without
     ]
 
@@ -211,7 +208,7 @@ def _shown(
 ) -> Any:
     """The fields of ``source`` as an answer that always has all of them; the one named first in
     ``before`` stands before the other."""
-    kinds = {each.name: own.get(each.name, each.type) for each in msgspec.structs.fields(source)}
+    kinds = {each.name: own.get(each.name, _told(each)) for each in structs.fields(source)}
     moved, place = before
     order = [each for each in kinds if each not in without and each != moved]
     if moved:
@@ -244,12 +241,7 @@ DefinitionAnswer = _shown(
     "DefinitionAnswer",
     without=frozenset(("descriptors",)),
     more=(("message_types", list[str] | None),),
-    type=str,
-    engine=str,
     kind=str,
-    archive=str,
-    keys=dict[str, int],
-    cluster_wide=bool,
     storage=dict[str, Any],
 )
 """``message_types``: types of Protocol Buffers messages; null where they cannot be read."""
@@ -519,6 +511,12 @@ class Lost(Answer, frozen=True):
 # --- durables -----------------------------------------------------------------------------
 
 
+_IN_BOUNDS: Final[dict[type, Any]] = {
+    int: Annotated[int, Meta(ge=0, le=(1 << 31) - 1)],
+    str: Annotated[str, Meta(max_length=4_096)],
+}
+"""The bounds of a durable's attributes, by their types."""
+
 NewDurable: Any = msgspec.defstruct(
     "NewDurable",
     [
@@ -529,8 +527,10 @@ NewDurable: Any = msgspec.defstruct(
             CreateDurable,
             frozenset(("channel", "name", "kind", "start")),
             selector=Selector,
-            max_deliveries=Annotated[int, Meta(ge=0, le=(1 << 31) - 1)],
-            order_by=Annotated[str, Meta(max_length=4_096)],
+            **{
+                each.name: _IN_BOUNDS.get(each.type, each.type)
+                for each in structs.fields(DurableAttributes)
+            },
         ),
     ],
     bases=(RequestBody,),
