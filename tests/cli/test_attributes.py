@@ -6,8 +6,8 @@ import pytest
 
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
-from penstock.cli.attributes import ATTRIBUTES, attributes_of
-from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.cli.attributes import ATTRIBUTES, OF_DURABLES, attributes_of
+from penstock.core.vocabulary.messages import Definition, DurableAttributes, Storage
 from penstock.runtime.subscriptions.documents import DEPRECATED
 
 EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
@@ -47,3 +47,7 @@ def test_the_help_names_every_type_and_which_are_deprecated() -> None:
     assert {name for name, type in types.items() if type.deprecated} == DEPRECATED
     assert all(name in deprecated for name in DEPRECATED)
     assert all(name in current for name in types if name not in DEPRECATED)
+
+
+def test_every_attribute_of_a_durable_has_an_option() -> None:
+    assert tuple(each.name for each in OF_DURABLES) == DurableAttributes.__struct_fields__

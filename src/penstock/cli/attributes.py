@@ -1,24 +1,30 @@
-"""The attributes of channels and queues as options: one table for ``create`` and ``edit``."""
+"""The attributes of channels, queues and durables as options and as facts: a table for ``create``
+and ``edit`` of channels and queues, and one for ``create`` of durables."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import typer
+from msgspec.structs import asdict
 
 from penstock.cli import completing, given, messages
+from penstock.cli.output import count
+from penstock.core.vocabulary.messages import DURABLE_DEFAULTS
 from penstock.runtime.subscriptions.documents import DEPRECATED
 
 if TYPE_CHECKING:
+    from penstock.api.durables import DurableInfo
     from penstock.api.requests import Kind
+    from penstock.core.vocabulary.messages import Definition
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
 
 class Attribute(NamedTuple):
-    """A field of ``Definition`` or, ``in_storage``, of ``Storage``."""
+    """A field of ``Definition`` or, ``in_storage``, of ``Storage``, or of ``DurableAttributes``."""
 
     name: str
     option: Any
@@ -55,6 +61,8 @@ def _keys(texts: list[str]) -> dict[str, int]:
         keys[name] = depth
     return keys
 
+
+_CLUSTER_WIDE: Final = "Kept for clusters; without effect on a single realm."
 
 ATTRIBUTES: Final = (
     Attribute(
@@ -136,7 +144,7 @@ ATTRIBUTES: Final = (
     ),
     Attribute(
         "cluster_wide",
-        _switch("cluster-wide", "Kept for clusters; without effect on a single realm."),
+        _switch("cluster-wide", _CLUSTER_WIDE),
     ),
     Attribute("start_event_id", _number("Id of the first event.", "ID"), is_fixed=True),
     Attribute(
@@ -201,6 +209,48 @@ ATTRIBUTES: Final = (
 )
 
 
+OF_DURABLES: Final = (
+    Attribute(
+        "max_deliveries",
+        Annotated[
+            int,
+            typer.Option(
+                min=0,
+                help="Deliveries after which a rolled-back event goes to the channel's dead event "
+                "store; 0 is no limit.",
+                metavar="N",
+            ),
+        ],
+    ),
+    Attribute(
+        "cluster_wide",
+        Annotated[bool, typer.Option("--cluster-wide", help=_CLUSTER_WIDE)],
+    ),
+    Attribute(
+        "strict_order",
+        Annotated[
+            bool,
+            typer.Option(
+                "--strict-order",
+                help="Of a serial durable: a rolled-back event comes before every later one.",
+            ),
+        ],
+    ),
+    Attribute(
+        "order_by",
+        Annotated[
+            str,
+            typer.Option(
+                help="Of a serial durable: keep order within each value of this property, and "
+                "serve different values to different clients.",
+                metavar="PROPERTY",
+            ),
+        ],
+    ),
+)
+"""The attributes of a new durable that are handed on as they are."""
+
+
 def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
     """The attributes that ``create`` (``new``) or ``edit`` takes for a store of this kind."""
     for attribute in ATTRIBUTES:
@@ -210,27 +260,35 @@ def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
 
 def options(kind: Kind, *, new: bool) -> Callable[[Command], Command]:
     """Add an option for each attribute to a command; those that were set are in ``**given``."""
+    taken = [(attribute, None) for attribute in attributes_of(kind, new=new)]
+    return lambda command: _with_options(command, taken)
 
-    def with_options(command: Command) -> Command:
-        signature = inspect.signature(command, eval_str=True)
-        own = list(signature.parameters.values())
-        first = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
-        last = [each for each in own if each.kind is each.KEYWORD_ONLY]
-        taken = [
-            inspect.Parameter(
-                attribute.name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=attribute.option,
-            )
-            for attribute in attributes_of(kind, new=new)
-        ]
-        parameters = [*first, *taken, *last]
-        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect, and so typer, looks at first
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
-        return command
 
-    return with_options
+def durable_options(command: Command) -> Command:
+    """Add an option for each attribute of a durable, with its default, to a command."""
+    default = asdict(DURABLE_DEFAULTS)
+    return _with_options(command, [(each, default[each.name]) for each in OF_DURABLES])
+
+
+def _with_options(command: Command, taken: Sequence[tuple[Attribute, Any]]) -> Command:
+    """Add options with their defaults behind the parameters of a command that have a place."""
+    signature = inspect.signature(command, eval_str=True)
+    own = list(signature.parameters.values())
+    first = [each for each in own if each.kind is each.POSITIONAL_OR_KEYWORD]
+    last = [each for each in own if each.kind is each.KEYWORD_ONLY]
+    added = [
+        inspect.Parameter(
+            attribute.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=default,
+            annotation=attribute.option,
+        )
+        for attribute, default in taken
+    ]
+    parameters = [*first, *added, *last]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect, and so typer, looks at first
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 def chosen(written: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,3 +310,35 @@ def chosen(written: Mapping[str, Any]) -> dict[str, Any]:
 def type_shown(name: str) -> str:
     """A channel type as lists show it."""
     return f"{name} (deprecated)" if name in DEPRECATED else name
+
+
+# --- as facts -----------------------------------------------------------------------------
+
+
+def cluster_wide_fact(described: Definition | DurableInfo) -> tuple[str, str]:
+    """Whether a store or a durable is on every node."""
+    return ("cluster-wide", "yes" if described.cluster_wide else "no")
+
+
+def after_deliveries(definition: Definition) -> str:
+    """What is said of a queue's limit of deliveries behind the name of its dead event store."""
+    limit = definition.max_deliveries
+    return f"; also what was delivered {count(limit, 'time')}" if limit else ""
+
+
+def of_durable(info: DurableInfo) -> list[tuple[str, str]]:
+    """The facts about the attributes of a durable."""
+    limit = f"{info.max_deliveries:,} at most, then an event is dead"
+    return [
+        ("order", _order(info)),
+        ("deliveries", limit if info.max_deliveries else "no limit"),
+        cluster_wide_fact(info),
+    ]
+
+
+def _order(info: DurableInfo) -> str:
+    if info.strict_order:
+        return "strict; a rolled-back event comes before every later one"
+    if info.order_by:
+        return f"by {info.order_by}; each value in order, different ones at the same time"
+    return "not strict"

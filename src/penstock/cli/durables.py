@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from penstock.cli import completing, given
+from penstock.cli import attributes, completing, given
 from penstock.cli.asking import Yes, confirm
 from penstock.cli.destinations import First, Last, Selected, chosen_events
 from penstock.cli.events import EventFormat, print_events
@@ -51,6 +51,7 @@ def register(app: typer.Typer) -> None:
 
 
 @commands.command()
+@attributes.durable_options
 def create(
     channel: Channel,
     name: Name,
@@ -69,35 +70,9 @@ def create(
         bool | None,
         typer.Option("--persistent/--volatile", help="Whether it survives a restart."),
     ] = None,
-    max_deliveries: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Deliveries after which a rolled-back event goes to the channel's dead event "
-            "store; 0 is no limit.",
-            metavar="N",
-        ),
-    ] = 0,
-    cluster_wide: Annotated[
-        bool,
-        typer.Option("--cluster-wide", help="Kept for clusters; without effect on a single realm."),
-    ] = False,
-    strict_order: Annotated[
-        bool,
-        typer.Option(
-            "--strict-order",
-            help="Of a serial durable: a rolled-back event comes before every later one.",
-        ),
-    ] = False,
-    order_by: Annotated[
-        str,
-        typer.Option(
-            help="Of a serial durable: keep order within each value of this property, and serve "
-            "different values to different clients.",
-            metavar="PROPERTY",
-        ),
-    ] = "",
+    *,
     url: Url = DEFAULT_URL,
+    **more: Any,
 ) -> None:
     """Make a durable.
 
@@ -118,10 +93,7 @@ def create(
             start=begin,
             selector=selector,
             persistent=persistent,
-            max_deliveries=max_deliveries,
-            cluster_wide=cluster_wide,
-            strict_order=strict_order,
-            order_by=order_by,
+            **more,
         )
         outstanding = made.info().outstanding
     write(f"durable {name} created: {type}, {count(outstanding, 'event')} outstanding")
@@ -194,9 +166,7 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
         ("channel", info.channel),
         ("type", f"{info.type}, {lasting}"),
         ("selector", info.selector or "none"),
-        ("order", _order(info)),
-        ("deliveries", _deliveries(info)),
-        ("cluster-wide", "yes" if info.cluster_wide else "no"),
+        *attributes.of_durable(info),
         ("position", f"{info.position}; events below it were offered or settled"),
         ("outstanding", f"{count(info.outstanding, 'event')}, {info.in_flight:,} in flight"),
         ("redelivered", f"{info.redelivered:,} of them"),
@@ -204,20 +174,6 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
         ("last read", _ago(info.last_read_ms)),
         ("clients", ", ".join(info.clients) or "none"),
     ]
-
-
-def _order(info: DurableInfo) -> str:
-    if info.strict_order:
-        return "strict; a rolled-back event comes before every later one"
-    if info.order_by:
-        return f"by {info.order_by}; each value in order, different ones at the same time"
-    return "not strict"
-
-
-def _deliveries(info: DurableInfo) -> str:
-    if not info.max_deliveries:
-        return "no limit"
-    return f"{info.max_deliveries:,} at most, then an event is dead"
 
 
 def _age(ms: int | None) -> str:

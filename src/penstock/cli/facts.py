@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.attributes import type_shown
+from penstock.cli.attributes import after_deliveries, cluster_wide_fact, type_shown
 from penstock.cli.output import count, duration, size, write, write_facts
 from penstock.core.channel import conservation
 from penstock.core.channel.conservation import MEANINGS, Term
@@ -50,7 +50,7 @@ def _attribute_facts(info: ChannelInfo) -> list[Fact]:
         ("dead events", _dead_events(definition)),
         ("keys", keys or "none"),
         ("messages", _message_types(definition)),
-        ("cluster-wide", "yes" if definition.cluster_wide else "no"),
+        cluster_wide_fact(definition),
     ]
     if definition.kind == "channel":
         keeps = definition.retain_consumed or definition.engine == "merge"
@@ -88,9 +88,7 @@ def lifetime(definition: Definition) -> str:
 def _dead_events(definition: Definition) -> str:
     if not definition.dead_event_store:
         return "are counted, not kept"
-    limit = definition.max_deliveries
-    after = f"; also what was delivered {count(limit, 'time')}" if limit else ""
-    return f"go to {definition.dead_event_store}{after}"
+    return f"go to {definition.dead_event_store}{after_deliveries(definition)}"
 
 
 def _storage_facts(info: ChannelInfo) -> list[Fact]:
