@@ -37,6 +37,7 @@ from penstock.core.vocabulary.messages import (
     SetDemand,
     Skip,
     Spans,
+    StallSession,
     Storage,
     TakeSeat,
 )
@@ -411,7 +412,7 @@ class ChannelLife(Publishing, Holding):
         for seat in self.model.seats.values():
             if seat.session == session:
                 seat.stalled = stalled
-        self.play.channel.stall(session, stalled=stalled)
+        self.play.channel.attend(StallSession(session, stalled=stalled), self.play.now_us)
         self.watch(self.play.offers())
 
     # --- plain subscribers ---------------------------------------------------------------

@@ -3,6 +3,7 @@ the places of those who had lost their connection (SEM J2, J5)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.core.vocabulary.errors import CapacityReached
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Storage
 from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import ENDS, LATE, End, Lives, Outlet, datas, named
 from tests.runtime.living import EAGER
@@ -82,6 +84,41 @@ async def test_an_absent_subscriber_waits_for_what_its_selector_matches() -> Non
         assert datas(await again.has(3)) == ["0", "2", "4"]
         await lives.put("orders", *named("x", tag="b"), *named("y", tag="a"))
         assert datas(await again.has(4))[3:] == ["y"]
+        await lives.conserved()
+
+
+class Breaking(Outlet):
+    """Loses the connection of another subscriber while it is served."""
+
+    def __init__(self, subscriptions: Subscriptions, other: int) -> None:
+        super().__init__("breaking")
+        self._lose = partial(subscriptions.lose, other)
+
+    def deliver(self, rows: Any, redeliveries: Any) -> None:
+        super().deliver(rows, redeliveries)
+        self._lose()
+
+
+@pytest.mark.spec("J5")
+@simulated
+async def test_what_is_offered_until_the_channel_knows_of_the_loss_comes_again() -> None:
+    """One channel serves all in turn: the next ones' connections may break meanwhile."""
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders", "persistent", engine="jms")
+        number, _ = await place(lives, credit=0)
+        breaking = Breaking(lives.realm.subscriptions, number)
+        await lives.realm.subscriptions.subscribe(
+            ChannelId(lives.number("orders")), FromEarliest(), breaking, credit=100, confirms=True
+        )
+        await lives.put("orders", *named("0", "1"))
+        lives.realm.subscriptions.credit(number, 100)
+        await lives.put("orders", *named("2", "3"))
+        assert datas(await breaking.has(4)) == ["0", "1", "2", "3"]
+
+        _, again = await place(lives)
+
+        assert datas(await again.has(4)) == ["0", "1", "2", "3"]
         await lives.conserved()
 
 

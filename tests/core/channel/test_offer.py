@@ -13,6 +13,7 @@ from penstock.core.vocabulary.messages import (
     GrantCredit,
     SetDemand,
     Skip,
+    StallSession,
     TakeSeat,
 )
 from penstock.testing.play import delivered, finished, publish
@@ -27,9 +28,9 @@ def test_a_session_that_cannot_take_more_gets_nothing_and_costs_nobody(durable: 
             play.do(TakeSeat("d", subscription, session, 5))
         else:
             play.do(AddSubscriber(subscription, session, 0, credit=9))
-    play.channel.stall("slow", stalled=True)
+    play.channel.attend(StallSession("slow", stalled=True), play.now_us)
     assert delivered(play.do(publish(3))) == {2: [0, 1, 2]}
-    play.channel.stall("slow", stalled=False)
+    play.channel.attend(StallSession("slow", stalled=False), play.now_us)
 
     assert delivered(play.offers()) == ({} if durable else {1: [0, 1, 2]})
 
@@ -122,12 +123,12 @@ def test_what_was_not_for_it_leaves_credit_for_the_rest() -> None:
 def test_who_cannot_take_more_is_not_told_before_it_has_the_rest() -> None:
     play = play_of(events=2)
     play.do(AddSubscriber(1, "s", 0, credit=0))
-    play.channel.stall("s", stalled=True)
+    play.channel.attend(StallSession("s", stalled=True), play.now_us)
     play.do(GrantCredit(1, 9))
     assert play.do(SetDemand(1, 0)) == []
     assert not play.channel.has_offers, "nobody looks again and again"
 
-    play.channel.stall("s", stalled=False)
+    play.channel.attend(StallSession("s", stalled=False), play.now_us)
 
     assert finished(play.offers()) == [1]
 

@@ -15,6 +15,7 @@ from penstock.core.vocabulary.messages import (
     GrantCredit,
     Publish,
     RollBack,
+    StallSession,
     Storage,
     TakeSeat,
 )
@@ -55,9 +56,9 @@ def test_a_subscriber_without_credit_misses_it_for_ever() -> None:
 def test_a_session_whose_connection_is_full_misses_it() -> None:
     play = play_of()
     play.do(AddSubscriber(1, "slow", 0, credit=9))
-    play.channel.stall("slow", stalled=True)
+    play.channel.attend(StallSession("slow", stalled=True), play.now_us)
     play.do(passing())
-    play.channel.stall("slow", stalled=False)
+    play.channel.attend(StallSession("slow", stalled=False), play.now_us)
 
     assert not delivered(play.offers())
 

@@ -27,6 +27,7 @@ from penstock.core.vocabulary.messages import (
     RemoveDurable,
     RollBack,
     SetDemand,
+    StallSession,
     TakeSeat,
     Withhold,
 )
@@ -137,11 +138,11 @@ def test_a_fetch_gets_what_it_demands_whatever_the_window() -> None:
 def test_a_demand_is_met_once_though_it_takes_several_deliveries() -> None:
     play = durable_play("shared", 1, events=20, pull=True)
     play.do(TakeSeat("d", 2, "s2", 1, pull=True))
-    play.channel.stall("s1", stalled=True)
+    play.channel.attend(StallSession("s1", stalled=True), play.now_us)
     play.do(SetDemand(1, 10))
     play.do(SetDemand(2, 0))
     play.channel.state.seats[2][1].demand = 2
-    play.channel.stall("s1", stalled=False)
+    play.channel.attend(StallSession("s1", stalled=False), play.now_us)
     effects = play.offers()
 
     assert len(delivered(effects)[1]) == 10

@@ -17,6 +17,7 @@ from penstock.core.vocabulary.messages import (
     PurgeEvents,
     RollBack,
     Skip,
+    StallSession,
     TakeSeat,
 )
 from penstock.testing.play import Play, delivered, publish, redelivered, span
@@ -58,7 +59,7 @@ def test_an_ack_of_an_event_that_is_gone_still_covers_all_lower_ids() -> None:
 @pytest.mark.parametrize("command", [Ack(1, (span(90),)), AckPrevious(1, 90)])
 def test_an_ack_covers_nothing_that_was_not_delivered(command: Ack | AckPrevious) -> None:
     play = durable_play("exclusive", None, events=2)
-    play.channel.stall("s1", stalled=True)
+    play.channel.attend(StallSession("s1", stalled=True), play.now_us)
     play.do(publish(2))
     play.do(command)
 

@@ -12,6 +12,7 @@ from penstock.core.vocabulary.messages import (
     Publish,
     PurgeOutstanding,
     RollBack,
+    StallSession,
 )
 from penstock.testing.play import delivered, publish, redelivered, span
 from tests.core.plays import durable_play, outstanding
@@ -84,7 +85,7 @@ def test_the_next_gets_what_a_lost_client_held_counted() -> None:
 @pytest.mark.spec("D12")
 def test_a_holder_that_cannot_take_more_holds_its_turn() -> None:
     play = durable_play("serial", 3, 3, events=2)
-    play.channel.stall("s1", stalled=True)
+    play.channel.attend(StallSession("s1", stalled=True), play.now_us)
 
     assert delivered(play.do(publish(4))) == {}
 

@@ -53,10 +53,6 @@ class ChannelMachine:
         cause is stored, and before it is answered."""
         return offer.recalls(self.state)
 
-    def stall(self, session: str, *, stalled: bool) -> None:
-        """A session's connection is full, or can take more again."""
-        offer.stall(self.state, session, stalled=stalled)
-
     def leave(self, subscription: int) -> None:
         """Offer nothing more to this subscription: its end is on the way here."""
         offer.leave(self.state, subscription)

@@ -55,6 +55,7 @@ from penstock.core.vocabulary.messages import (
     SetDemand,
     Skip,
     Spans,
+    StallSession,
     StoredFact,
     Sweep,
     TakeSeat,
@@ -134,7 +135,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
-        case Skip() | Withhold() | EndChoosing() | ConfirmRecall() | Disconnect():
+        case Skip() | Withhold() | EndChoosing() | ConfirmRecall() | Disconnect() | StallSession():
             pass
         case _:
             raise AssertionError(f"a channel does not know {type(command).__name__}")

@@ -30,6 +30,7 @@ from penstock.core.vocabulary.messages import (
     SetDemand,
     Skip,
     Spans,
+    StallSession,
     Sweep,
     TakeSeat,
     Withhold,
@@ -45,8 +46,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _touch(state, subscription, now_us)
         case GrantCredit():
             _credit(state, command)
-        case Disconnect():
-            disconnected_subscribers.lose(state, command, now_us)
+        case Disconnect() | StallSession():
+            _connection(state, command, now_us)
         case HoldEvents():
             hold(state, command, now_us)
         case SetDemand():
@@ -274,14 +275,16 @@ def _touch(state: ChannelState, subscription: int, now_us: int) -> None:
         state.dirty = True
 
 
-def stall(state: ChannelState, session: str, *, stalled: bool) -> None:
-    """A session's connection is full, or can take more again."""
+def _connection(state: ChannelState, command: Disconnect | StallSession, now_us: int) -> None:
+    if isinstance(command, Disconnect):
+        disconnected_subscribers.lose(state, command, now_us)
+        return
     for subscriber in state.subscribers.values():
-        if subscriber.session == session:
-            subscriber.stalled = stalled
+        if subscriber.session == command.session:
+            subscriber.stalled = command.stalled
     for _, seat in state.seats.values():
-        if seat.session == session:
-            seat.stalled = stalled
+        if seat.session == command.session:
+            seat.stalled = command.stalled
     state.dirty = True
 
 

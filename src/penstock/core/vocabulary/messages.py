@@ -306,6 +306,13 @@ class Disconnect(Command, frozen=True):
     """Events that have arrived, as the subscriber has reported before."""
 
 
+class StallSession(Command, frozen=True):
+    """The connection of a session is full, or can take more again."""
+
+    session: str
+    stalled: bool
+
+
 class Ack(Command, frozen=True):
     subscription: int
     spans: Spans

@@ -22,7 +22,7 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
 )
 from penstock.core.vocabulary.identities import SubscriptionId
-from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, Withhold
+from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, StallSession, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.delivery.byte_credit import Room, parted
@@ -74,6 +74,24 @@ class Outlet(Protocol):
     def closed(self, reason: PenstockError) -> None:
         """The subscription has ended, because its channel or durable was deleted."""
         ...
+
+
+class _LostOutlet:
+    """What stands in for an outlet whose connection is lost."""
+
+    writable = True
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.selector: Selector | None = None
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None: ...
+
+    def recall(self, spans: Spans) -> None: ...
+
+    def finished(self) -> None: ...
+
+    def closed(self, reason: PenstockError) -> None: ...
 
 
 class Quarantiner(Protocol):
@@ -166,6 +184,14 @@ class Dispatch:
         self._known.pop(subscription, None)
         self._rooms.pop(subscription, None)
         self.choosers.forget(subscription)
+
+    def lose(self, subscription: int) -> None:
+        """Send nothing more to a subscription whose connection is lost; :meth:`close` it when its
+        channel knows. What the channel offers until then is on its way, as it was when the
+        connection broke."""
+        if (held := self._outlets.get(subscription)) is not None:
+            self.close(subscription)
+            self._outlets[subscription] = (held[0], _LostOutlet(held[1].session))
 
     def taken(self, subscription: int, size: int) -> bool:
         """A client's application has taken so many bytes; whether any event has room now."""
@@ -289,7 +315,8 @@ class Dispatch:
             return True
         sent = await self._deliver(round_, effect, outlet)
         if not outlet.writable:
-            channel.stall(outlet.session, stalled=True)
+            command = StallSession(outlet.session, stalled=True)
+            channel.attend(command, self._clock.now_us())
         return sent or effect.subscription in channel.state.subscribers
 
     def _fail(

@@ -41,6 +41,7 @@ from penstock.core.vocabulary.messages import (
     RollBack,
     SetDemand,
     Spans,
+    StallSession,
     TakeSeat,
 )
 from penstock.core.vocabulary.names import durable_name
@@ -160,11 +161,16 @@ class Subscriptions:
         if subscription not in self._places:
             self.detach(subscription)
             return
-        channel_id = self._numbers.pop(subscription, 0)
-        self._dispatch.close(subscription)
-        if (channel := self._shard.state.channels.get(channel_id)) is not None:
-            channel.attend(Disconnect(subscription, arrived), self._clock.now_us())
-            self._shard.wake(channel_id)
+        channel_id = self._numbers.pop(subscription, None)
+        if channel_id is None:
+            return
+        self._dispatch.lose(subscription)
+
+        def known(answer: Any, error: BaseException | None) -> None:
+            self._dispatch.close(subscription)
+
+        command = Disconnect(subscription, arrived)
+        self._shard.submit(RunCommand(channel_id, command, known))
 
     def forget_places(self) -> None:
         """Forget places whose subscribers did not come back in time; called regularly."""
@@ -460,11 +466,7 @@ class Subscriptions:
     def stall(self, session: str, *, stalled: bool) -> None:
         """A session's connection is full, or drained."""
         for channel_id in self._dispatch.channels_of(session):
-            channel = self._shard.state.channels.get(channel_id)
-            if channel is not None:
-                channel.stall(session, stalled=stalled)
-                if not stalled:
-                    self._shard.wake(channel_id)
+            self._shard.submit(RunCommand(channel_id, StallSession(session, stalled)))
 
     # --- purge and look-ups --------------------------------------------------------------
 
