@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
 from msgspec import structs
 
 from penstock.core.vocabulary.errors import Unavailable
+from penstock.runtime.clock import SystemClock
+from penstock.storage.jetstream.engine import JetStreamEngine
 from penstock.storage.jetstream.guard import (
     ServerState,
+    are_joining,
     check_majority,
     check_servers,
     monitors_of,
@@ -25,6 +28,7 @@ from penstock.storage.jetstream.stream import (
     StreamState,
     check_settings,
 )
+from penstock.testing.loop import simulated
 
 NAMES = ("n0", "n1", "n2")
 FINE = [
@@ -120,6 +124,80 @@ def test_two_servers_are_no_engine() -> None:
 
     with pytest.raises(Unavailable, match="is one of 2 servers, and 3 have"):
         check_servers(two)
+
+
+JOINING = [structs.replace(FINE[0], cluster_size=2, peers=frozenset(NAMES[:2])), *FINE[1:]]
+"""The first leader has counted one of the others so far."""
+
+
+def test_servers_that_are_missing_in_what_the_leader_says_are_joining() -> None:
+    two = [structs.replace(server, cluster_size=2) for server in FINE[:2]]
+
+    assert are_joining(JOINING)
+    assert not are_joining(FINE)
+    assert not are_joining([*FINE[:2], absent(FINE[2])])
+    assert not are_joining(two), "they are all there are"
+    assert not are_joining([absent(server) for server in FINE])
+
+
+class Answers:
+    """The servers of an engine, as their monitoring shows them look after look."""
+
+    def __init__(self, *looks: list[ServerState]) -> None:
+        self._coming = [state for servers in looks for state in servers]
+
+    async def read(self, call: object) -> ServerState:
+        return self._coming.pop(0)
+
+    @property
+    def are_read(self) -> bool:
+        return not self._coming
+
+    async def open(self) -> None:
+        async def connect(servers: object, on_reconnect: object) -> Any:
+            return self
+
+        engine = JetStreamEngine(
+            ["nats://n0"],
+            monitors=[server.monitor for server in FINE],
+            clock=SystemClock(),
+            offload=self.read,  # type: ignore[arg-type]  # nobody is asked
+            connect=connect,
+        )
+        await engine.open()
+
+    async def close(self) -> None:
+        """Nobody is connected."""
+
+
+@simulated
+async def test_servers_that_are_joining_are_looked_at_again() -> None:
+    servers = Answers(JOINING, JOINING, FINE)
+
+    await servers.open()
+
+    assert servers.are_read
+
+
+@simulated
+async def test_servers_that_never_join_are_refused() -> None:
+    servers = Answers(*[JOINING] * 50)
+
+    with pytest.raises(Unavailable, match="is one of 2 servers, and 3 have"):
+        await servers.open()
+
+    assert not servers.are_read, "nobody looks for ever"
+
+
+@simulated
+async def test_what_is_wrong_with_settled_servers_is_said_at_the_first_look() -> None:
+    lazy = [structs.replace(server, syncs_always=False) for server in FINE]
+    servers = Answers(lazy, FINE)
+
+    with pytest.raises(Unavailable, match="sync_interval: always"):
+        await servers.open()
+
+    assert not servers.are_read
 
 
 def test_versions_are_compared_by_their_numbers() -> None:

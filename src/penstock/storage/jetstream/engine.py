@@ -15,6 +15,7 @@ from penstock.storage.jetstream.connection import NatsConnection, together
 from penstock.storage.jetstream.frames import HEAD_BYTES
 from penstock.storage.jetstream.guard import (
     ServerState,
+    are_joining,
     check_majority,
     check_servers,
     monitors_of,
@@ -196,7 +197,8 @@ class JetStreamEngine:
             servers = await self._read_servers()
             is_starting = any(server.name and server.failure for server in servers)
             is_settled = not is_starting and _passes(check_majority, servers)
-            if is_settled or looks >= _LOOKS_MAX or not _passes(check_servers, servers):
+            is_wrong = not _passes(check_servers, servers)
+            if looks >= _LOOKS_MAX or (not are_joining(servers) and (is_settled or is_wrong)):
                 return servers
             await asyncio.sleep(pause)
         raise AssertionError("pauses never end")

@@ -137,6 +137,15 @@ def check_majority(servers: Sequence[ServerState]) -> None:
     )
 
 
+def are_joining(servers: Sequence[ServerState]) -> bool:
+    """Whether servers that are there already are missing in what one of them says of the cluster:
+    the first leader counts the others one after the other."""
+    there = len({server.name for server in servers if server.is_clustered})
+    return any(
+        server.leader and server.cluster_size < there for server in servers if server.is_clustered
+    )
+
+
 def version_of(text: str) -> tuple[int, ...]:
     """The numbers of a version, to compare."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
