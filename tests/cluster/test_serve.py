@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import nats
@@ -13,12 +15,13 @@ import pytest
 from penstock import aio
 from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
 from penstock.testing.nats_servers import NatsServers
-from penstock.testing.process import ServerDidNotStart, ServerProcess
+from penstock.testing.process import ServerProcess
+from tests.cluster import processes
+from tests.cluster.processes import addresses, check_a_takeover, refusal
+from tests.contract.nats_monitoring import JSZ, VARZ, monitoring
 from tests.loops import on_a_loop
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-PUBLISHED = 100
 
 
 @pytest.fixture(scope="module")
@@ -30,29 +33,9 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
 def node(
     servers: NatsServers, directory: Path, *arguments: str, name: str = "penstock"
 ) -> ServerProcess:
-    """A node that is not started yet, with a lease of two seconds."""
-    engine = "nats://" + ",".join(url.removeprefix("nats://") for url in servers.urls)
-    return ServerProcess(
-        directory,
-        *("--cluster", engine, "--node", directory.name, *arguments),
-        environment={
-            "PENSTOCK_CLUSTER_NAME": name,
-            "PENSTOCK_CLUSTER_LEASE_S": "2",
-            "PENSTOCK_CLUSTER_MONITORS": ",".join(servers.monitors),
-        },
+    return processes.node(
+        servers.engine, directory, *arguments, name=name, monitors=servers.monitors
     )
-
-
-def refusal(process: ServerProcess) -> str:
-    """Why a node did not start."""
-    with pytest.raises(ServerDidNotStart, match="exit status 1"):
-        process.start()
-    (failed,) = process.logged("realm.failed")
-    return str(failed["reason"])
-
-
-def addresses(*nodes: ServerProcess) -> str:
-    return "penstock://somebody@" + ",".join(each.url.partition("://")[2] for each in nodes)
 
 
 @pytest.mark.spec("N3", "N4")
@@ -60,32 +43,7 @@ def addresses(*nodes: ServerProcess) -> str:
 async def test_the_owner_is_killed_and_nothing_is_lost_or_doubled(
     servers: NatsServers, tmp_path: Path
 ) -> None:
-    with node(servers, tmp_path / "n1") as owner, node(servers, tmp_path / "n2") as other:
-        (told,) = other.logged("realm.standing_by")
-        assert (told["owner"], told["owner_url"]) == ("n1", owner.url)
-        session = await aio.connect(addresses(other, owner))
-        channel = await session.channels.create("orders", type="persistent")
-        ids = []
-        for number in range(PUBLISHED):
-            if number == PUBLISHED // 2:
-                await asyncio.to_thread(owner.kill)
-            ids.append(await channel.publish(b"%d" % number))
-
-        assert ids == list(range(PUBLISHED))
-        stored = [event.data async for event in channel.browse()]
-        assert stored == [b"%d" % number for number in range(PUBLISHED)]
-        await session.close()
-        (claimed,) = other.logged("shard.claimed")
-        assert claimed["epoch"] == 2
-
-        with node(servers, tmp_path / "n1") as again:
-            (told,) = again.logged("realm.standing_by")
-            assert told["owner"] == "n2"
-            await asyncio.to_thread(other.terminate)
-            assert other.logged("shard.given_up")
-            session = await aio.connect(addresses(again))
-            assert await session.channels.list() == ["orders"]
-            await session.close()
+    await check_a_takeover(partial(node, servers), tmp_path)
 
 
 @on_a_loop
@@ -155,6 +113,21 @@ def test_a_node_refuses_servers_that_put_on_disk_later(tmp_path: Path) -> None:
 
     assert "To change: sync_interval: always" in reason
     assert not (tmp_path / "n1" / "journal").exists()
+
+
+def test_a_node_refuses_servers_of_an_old_version(servers: NatsServers, tmp_path: Path) -> None:
+    with ExitStack() as answering:
+        monitors = [
+            answering.enter_context(
+                monitoring({**VARZ, "server_name": f"n{number}", "version": "2.13.4"}, JSZ)
+            )
+            for number in range(3)
+        ]
+        old = processes.node(servers.engine, tmp_path / "n1", name="old", monitors=monitors)
+        reason = refusal(old)
+
+    assert "is NATS 2.13.4, and 2.14 or newer is needed" in reason
+    assert "To change: install nats-server 2.14 or newer there" in reason
 
 
 def test_the_directory_of_a_node_has_its_name_and_no_events(

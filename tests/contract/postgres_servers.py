@@ -28,6 +28,10 @@ SETTINGS = {
     "hot_standby": "on",
 }
 WAIT_S = 60.0
+MEMORY = Path("/dev/shm")
+"""Where files are in memory. Tests end processes, not the power: such files outlive a server as
+those on a disk do, and to put a whole server on a disk takes seconds."""
+ROOM = 1 << 30
 
 
 def program(name: str) -> str | None:
@@ -54,13 +58,19 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in held]
 
 
+def made_folder() -> Path:
+    """A folder of its own for servers: in memory where there is room."""
+    is_roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+    return Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=MEMORY if is_roomy else None))
+
+
 class PostgresServers:
     """Server 0 is the primary at first; ``settings`` are given to it alone."""
 
     def __init__(self, *, standbys: int = 2, settings: dict[str, str] | None = None) -> None:
         self._settings = {"synchronous_standby_names": QUORUM, **(settings or {})}
         self._standbys = standbys
-        self._folder = Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        self._folder = made_folder()
         self._user = ROLE if os.geteuid() == 0 else None
         if self._user:
             shutil.chown(self._folder, self._user)
@@ -70,6 +80,12 @@ class PostgresServers:
     @property
     def urls(self) -> list[str]:
         return [f"postgresql://{ROLE}@127.0.0.1:{port}/postgres" for port in self._ports]
+
+    @property
+    def engine(self) -> str:
+        """What ``penstock serve --cluster`` takes."""
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        return f"postgresql://{ROLE}@{hosts}/postgres"
 
     def __enter__(self) -> PostgresServers:
         try:

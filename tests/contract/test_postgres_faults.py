@@ -122,3 +122,30 @@ def test_damage_is_told_in_its_place(servers: PostgresServers) -> None:
                 await blobs.get("segments/1.arrow")
 
     asyncio.run(life())
+
+
+def test_a_journal_that_is_gone_or_has_lost_blocks_is_refused(servers: PostgresServers) -> None:
+    async def life() -> None:
+        async with AsyncExitStack() as stack:
+            engine = await opened(stack, servers)
+            await engine.check(0)
+            journal = await engine.journal(0, 1, begins=7)
+            for number in range(7, 11):
+                await journal.append(number, [b"%d" % number])
+            await journal.trim(8)
+            await engine.check(0)
+            await journal.close()
+            connection = await asyncpg.connect(servers.urls[0])
+            stack.callback(connection.terminate)
+
+            await connection.execute("DELETE FROM penstock_block WHERE seq IN (9, 10)")
+            for opening in (engine.check(0), engine.journal(0, 2)):
+                with pytest.raises(Damaged, match=r"penstock/0 has lost 2 blocks: .*from a backup"):
+                    await opening
+
+            await connection.execute("DELETE FROM penstock_head")
+            for opening in (engine.check(0), engine.journal(0, 2)):
+                with pytest.raises(Unavailable, match=r"penstock/0 is gone .*from a backup"):
+                    await opening
+
+    asyncio.run(life())

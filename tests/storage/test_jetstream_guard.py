@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import Any, ClassVar
+from typing import Any
 
-import msgspec
 import pytest
 from msgspec import structs
 
@@ -29,6 +26,7 @@ from penstock.storage.jetstream.stream import (
     check_settings,
 )
 from penstock.testing.loop import simulated
+from tests.contract.nats_monitoring import JSZ, VARZ, Said, monitoring
 
 NAMES = ("n0", "n1", "n2")
 FINE = [
@@ -218,45 +216,9 @@ def test_what_cannot_be_read_says_why(monitor: str) -> None:
     assert state.monitor == monitor
 
 
-class Monitoring(BaseHTTPRequestHandler):
-    """What a server says, by path."""
-
-    said: ClassVar[dict[str, dict[str, object]]] = {}
-
-    def do_GET(self) -> None:
-        body = msgspec.json.encode(self.said[self.path])
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
-
-
-def read_as(varz: dict[str, object], jsz: dict[str, object]) -> ServerState:
-    said = {"/varz": varz, "/jsz?config=true": jsz}
-    kind = type("Saying", (Monitoring,), {"said": said})
-    with HTTPServer(("127.0.0.1", 0), kind) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            return read_server(f"http://127.0.0.1:{server.server_port}")
-        finally:
-            server.shutdown()
-            serving.join()
-
-
-VARZ: dict[str, object] = {"server_name": "n0", "version": "2.15.1", "cluster": {"name": "c"}}
-JSZ: dict[str, object] = {
-    "storage": 100,
-    "config": {"max_storage": 1_000, "sync_interval": 120_000_000_000, "sync_always": True},
-    "meta_cluster": {
-        "leader": "n1",
-        "cluster_size": 3,
-        "replicas": [{"name": "n1"}, {"name": "n2"}],
-    },
-}
+def read_as(varz: Said, jsz: Said) -> ServerState:
+    with monitoring(varz, jsz) as url:
+        return read_server(url)
 
 
 def test_a_server_is_what_its_monitoring_says() -> None:

@@ -86,6 +86,11 @@ class NatsServers:
         return [f"nats://127.0.0.1:{port}" for port in self._clients]
 
     @property
+    def engine(self) -> str:
+        """What ``penstock serve --cluster`` takes."""
+        return "nats://" + ",".join(f"127.0.0.1:{port}" for port in self._clients)
+
+    @property
     def monitors(self) -> list[str]:
         return [f"http://127.0.0.1:{port}" for port in self._monitors]
 

@@ -11,7 +11,7 @@ from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.ports import EngineHealth
 from penstock.storage.postgres import guard
 from penstock.storage.postgres.blobs import PostgresBlobs
-from penstock.storage.postgres.journal import PostgresJournal
+from penstock.storage.postgres.journal import PostgresJournal, check_is_whole
 from penstock.storage.postgres.registry import PostgresRegistry
 from penstock.storage.postgres.servers import OutcomeUnknown, Servers
 
@@ -56,6 +56,7 @@ class PostgresEngine:
             try:
                 async with asyncio.timeout(OPEN_TIMEOUT_S):
                     await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
+                    await check_is_whole(servers, self._journal_name(shard))
             except TimeoutError:
                 raise Unavailable(servers.complaint()) from None
 
@@ -66,10 +67,13 @@ class PostgresEngine:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.journal`."""
         if epoch < 1 or begins < 0:
             raise InvalidArgument(f"epoch {epoch}, begins {begins}: at least 1 and at least 0")
-        name = f"{self._cluster}/{shard}"
+        name = self._journal_name(shard)
         journal = await PostgresJournal.open(self._servers(), name, epoch, begins=begins)
         self._journals.append(journal)
         return journal
+
+    def _journal_name(self, shard: int) -> str:
+        return f"{self._cluster}/{shard}"
 
     async def blobs(self, shard: int) -> PostgresBlobs:
         return PostgresBlobs(self._servers(), f"{self._cluster}/{shard}")

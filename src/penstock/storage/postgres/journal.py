@@ -12,11 +12,13 @@ import asyncpg
 from xxhash import xxh3_64_intdigest
 
 from penstock.core.vocabulary.errors import (
+    Damaged,
     Deposed,
     InvalidArgument,
     PenstockError,
     StorageFailed,
     Trimmed,
+    Unavailable,
     Unknown,
 )
 from penstock.core.vocabulary.ports import READ_BYTES_MAX, Block, Buffer, DamagedBlock, JournalInfo
@@ -26,10 +28,24 @@ from penstock.storage.postgres.servers import PAUSE_S, OutcomeUnknown, Servers
 BLOCK_BYTES_MAX: Final = 1000 << 20
 """PostgreSQL's limit on a value is 1 GiB, and a message has some bytes besides."""
 
-BEGIN: Final = """
-INSERT INTO penstock_head (journal, last, floor, epoch) VALUES ($1, $2, $2, 0)
+MARKS: Final = "/journals"
+"""The register that has a record of each journal that was begun. No cluster has this name."""
+BEGIN: Final = f"""
+WITH begun AS (INSERT INTO penstock_register VALUES ('{MARKS}', $1, 1, '')
+               ON CONFLICT DO NOTHING RETURNING key)
+INSERT INTO penstock_head (journal, last, floor, epoch) SELECT key, $2::bigint, $2, 0 FROM begun
 ON CONFLICT DO NOTHING
 """
+"""A journal is begun once: one whose head is gone later was lost."""
+LOOK: Final = f"""
+SELECT EXISTS (SELECT FROM penstock_register WHERE register = '{MARKS}' AND key = $1) AS begun,
+       last - floor - (SELECT count(*) FROM penstock_block
+                       WHERE journal = $1 AND seq > floor AND seq <= last) AS missing
+FROM (VALUES (1)) AS one LEFT JOIN penstock_head ON journal = $1
+"""
+_RESTORE: Final = (
+    "To change: restore the database from a backup, or promote a standby that has everything"
+)
 FENCE: Final = """
 UPDATE penstock_head SET epoch = $2, writer = $3 WHERE journal = $1 AND epoch <= $2
 RETURNING last, floor
@@ -66,6 +82,22 @@ SELECT (SELECT count(*) FROM head) AS owned,
 """
 
 
+async def check_is_whole(servers: Servers, name: str) -> None:
+    """Raise ``Unavailable`` when a journal that was begun is gone, and ``Damaged`` when blocks are
+    missing in it."""
+    row = await servers.ask(lambda c: c.fetchrow(LOOK, name))
+    if row["begun"] and row["missing"] is None:
+        raise Unavailable(
+            f"journal {name} is gone from the table penstock_head of PostgreSQL at "
+            f"{servers.leader}: it was deleted, or the table was made anew. {_RESTORE}"
+        )
+    if row["missing"]:
+        raise Damaged(
+            f"journal {name} has lost {row['missing']} blocks: their rows are missing in the table "
+            f"penstock_block of PostgreSQL at {servers.leader}. {_RESTORE}"
+        )
+
+
 async def _fetch_row(given: tuple[Any, ...], connection: Any) -> Any:
     return await connection.fetchrow(*given)
 
@@ -100,11 +132,12 @@ class PostgresJournal:
         cls, servers: Servers, name: str, epoch: int, *, begins: int = 0
     ) -> PostgresJournal:
         """Fence every older epoch, then look at what is there. A new journal begins after
-        ``begins``. Raises ``Deposed`` when a newer epoch has fenced, and ``Unavailable`` when
-        the servers could lose what they acknowledge."""
+        ``begins``. Raises ``Deposed`` when a newer epoch has fenced, ``Unavailable`` when the
+        servers could lose what they acknowledge, and ``Damaged`` when they have lost blocks."""
         journal = cls(servers, name, epoch)
         await servers.ask(lambda c: guard.check_standbys(c, servers.leader))
         await servers.ask(lambda c: c.execute(BEGIN, name, begins))
+        await check_is_whole(servers, name)
         head = await servers.ask(lambda c: c.fetchrow(FENCE, name, epoch, journal._writer))
         if head is None:
             raise Deposed(f"journal {name}: an owner of a newer epoch than {epoch} has it")

@@ -189,7 +189,7 @@ class Servers:
                     await found.close(timeout=CONNECT_S)
                     continue
                 await guard.check_settings(found, shown(url))
-                await make_tables(found)
+                await make_tables(found, shown(url))
             except BaseException:
                 found.terminate()
                 raise
@@ -219,10 +219,12 @@ class Servers:
         return True
 
 
-async def make_tables(connection: Any) -> None:
-    """Make the tables that are not there yet."""
+async def make_tables(connection: Any, server: str) -> None:
+    """Make the tables that are not there yet. Raises ``Unavailable`` when the commit would wait for
+    standbys that are not there."""
     if await connection.fetchval("SELECT to_regclass('penstock_blob_part')") is not None:
         return
+    await guard.check_standbys(connection, server)
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
         await connection.execute(TABLES)
