@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 from penstock import __version__
 from penstock.bootstrap import IDENTITY_KEY, access, realm_limits, rules, sealing_limits
-from penstock.client.connection.urls import Address, safe
+from penstock.bootstrap.front_end_urls import front_end_url
+from penstock.client.connection.urls import safe
 from penstock.client.copies.object_store_uri import place
 from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.errors import Conflict, InvalidArgument, Unavailable
@@ -27,6 +28,7 @@ from penstock.core.vocabulary.ports import (
     Registry,
     StorageEngine,
 )
+from penstock.frontends.shared.serving_node import FrontEnd
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.settings import ClusterSettings, Settings
@@ -267,11 +269,16 @@ def member(node: str, nonce: str, settings: Settings) -> MemberRecord:
     """How this node shows itself to the others; its ports are known by now."""
     host, listen = advertised(settings), settings.listen
     is_safe = bool(listen.tls_certificate)
-    serves = {"native": f"penstock{'s' * is_safe}://{Address(host, listen.port)}"}
-    if settings.http.enabled and settings.http.port is not None:
-        serves["http"] = f"http{'s' * is_safe}://{Address(host, settings.http.port)}"
-    if listen.amqp_port is not None:
-        serves["amqp"] = f"amqp{'s' * is_safe}://{Address(host, listen.amqp_port)}"
+    ports: dict[FrontEnd, int | None] = {
+        "native": listen.port,
+        "http": settings.http.port if settings.http.enabled else None,
+        "amqp": listen.amqp_port,
+    }
+    serves: dict[str, str] = {
+        front_end: front_end_url(front_end, host, port, is_safe=is_safe)
+        for front_end, port in ports.items()
+        if port is not None
+    }
     return MemberRecord(
         node, nonce, address=f"{host}:{listen.port}", serves=serves, version=__version__
     )

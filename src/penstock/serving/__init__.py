@@ -16,8 +16,8 @@ import structlog
 
 from penstock import __version__
 from penstock.bootstrap import http_server, native_listener, notifying, open_realm, with_certificate
+from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.threads import fast_loop
-from penstock.client.connection.urls import SCHEME, TLS_SCHEME
 from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
 from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import NativeListener, check_exposed
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
 
 _log = structlog.get_logger("penstock.realm")
-
-AMQP_SCHEME = "amqp://"
-AMQP_TLS_SCHEME = "amqps://"
 
 _DAMAGE_SHOWN = 10
 """Lines about damage in the start-up log; it stays one screen."""
@@ -148,7 +145,6 @@ async def run(
             serving = [tasks.create_task(listener.run(ready), name="listener")]
             try:
                 await ready.wait()
-                scheme = SCHEME if listener.tls is None else TLS_SCHEME
                 port = await listener.listen(settings.listen.host, settings.listen.port)
                 if http is not None:
                     serving.append(tasks.create_task(http.run(), name="http"))
@@ -156,7 +152,8 @@ async def run(
                 if settings.listen.amqp_port is not None:
                     await _listen_amqp(listener, settings)
                 _warn_of_eavesdroppers(listener, settings)
-                url = _url(settings.listen.host, port, scheme)
+                is_safe = listener.tls is not None
+                url = front_end_url("native", settings.listen.host, port, is_safe=is_safe)
                 _log.info("realm.listening", url=url)
                 notifying.ready(f"listening on {url}")
                 await stopping.wait()
@@ -230,8 +227,8 @@ async def _listen_amqp(listener: NativeListener, settings: Settings) -> None:
     host, wanted = settings.listen.host, settings.listen.amqp_port
     assert wanted is not None, "somebody wants it"
     port = await hub_of(listener).listen(host, wanted)
-    scheme = AMQP_SCHEME if listener.tls is None else AMQP_TLS_SCHEME
-    _log.info("amqp.listening", url=_url(host, port, scheme))
+    url = front_end_url("amqp", host, port, is_safe=listener.tls is not None)
+    _log.info("amqp.listening", url=url)
 
 
 async def _listen_http(http: HttpServer, settings: Settings) -> None:
@@ -244,10 +241,8 @@ async def _listen_http(http: HttpServer, settings: Settings) -> None:
             raise
         _log.warning("http.not_listening", reason=str(error))
         return
-    scheme = "https://" if http.is_secure else "http://"
-    _log.info(
-        "http.listening", url=_url(host, port, scheme), serves="console, /api/v1, /metrics, /health"
-    )
+    url = front_end_url("http", host, port, is_safe=http.is_secure)
+    _log.info("http.listening", url=url, serves="console, /api/v1, /metrics, /health")
 
 
 def _stop_on_signals() -> asyncio.Event:
@@ -313,10 +308,6 @@ def log_limits(settings: Settings) -> None:
         unsealed_bytes=settings.limits.unsealed_bytes,
         connections=settings.listen.connections_max,
     )
-
-
-def _url(host: str, port: int, scheme: str) -> str:
-    return f"{scheme}[{host}]:{port}" if ":" in host else f"{scheme}{host}:{port}"
 
 
 def first_failure(failures: BaseExceptionGroup[PenstockError]) -> PenstockError:

@@ -1,0 +1,20 @@
+"""The URLs under which the front ends of a realm are reached."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.client.connection.urls import SCHEME, TLS_SCHEME, Address
+from penstock.frontends.shared.serving_node import FrontEnd
+
+SCHEMES: Final[dict[FrontEnd, tuple[str, str]]] = {
+    "native": (SCHEME, TLS_SCHEME),
+    "http": ("http://", "https://"),
+    "amqp": ("amqp://", "amqps://"),
+}
+"""Of each front end, without TLS and with it."""
+
+
+def front_end_url(front_end: FrontEnd, host: str, port: int, *, is_safe: bool) -> str:
+    """Where a front end is; ``is_safe`` with TLS."""
+    return f"{SCHEMES[front_end][is_safe]}{Address(host, port)}"
