@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 from penstock.core.vocabulary.errors import Unknown
-from penstock.core.vocabulary.ports import Blobs, Journal, Registry
+from penstock.core.vocabulary.ports import Journal
 from penstock.runtime.clock import SystemClock
 from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
 from penstock.storage.jetstream.engine import JetStreamEngine
@@ -28,6 +28,8 @@ from penstock.testing.contracts import (
 )
 from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
 from penstock.testing.nats_servers import NatsServers
+from tests.contract.engine_kits import BlobsKit, EngineKit, JournalKit, RegistryKit
+from tests.contract.large_realm import check_large_blocks
 
 pytestmark = pytest.mark.process
 
@@ -115,14 +117,6 @@ class Nodes:
         return engine
 
 
-class JournalKit(JournalContract):
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    async def open(self) -> Journal:
-        return await (await self._nodes.engine()).journal(0, 1)
-
-
 class ReopenedKit(ReopenedJournalContract):
     torn_bytes = 3 << 20
 
@@ -148,30 +142,6 @@ class ReopenedKit(ReopenedJournalContract):
             await journal.close()
 
 
-class BlobsKit(BlobsContract):
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    async def open(self) -> Blobs:
-        return await (await self._nodes.engine()).blobs(0)
-
-
-class RegistryKit(RegistryContract):
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    async def open(self) -> Registry:
-        return await (await self._nodes.engine()).registry()
-
-
-class EngineKit(EngineContract):
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    async def engine(self, fates: Fates | None = None) -> JetStreamEngine:
-        return await self._nodes.engine(fates)
-
-
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
     with NatsServers(tmp_path_factory.mktemp("nats")) as running:
@@ -179,11 +149,17 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
 
 
 def keeps(kit: Callable[[Nodes], ABC], servers: NatsServers, check: str, frame_bytes: int) -> None:
-    async def keep() -> None:
-        async with AsyncExitStack() as stack:
-            await run(kit(Nodes(servers, stack, frame_bytes)), check)
+    on_nodes(servers, lambda nodes: run(kit(nodes), check), frame_bytes)
 
-    asyncio.run(keep())
+
+def on_nodes(
+    servers: NatsServers, what: Callable[[Nodes], Awaitable[None]], frame_bytes: int
+) -> None:
+    async def done() -> None:
+        async with AsyncExitStack() as stack:
+            await what(Nodes(servers, stack, frame_bytes))
+
+    asyncio.run(done())
 
 
 @pytest.mark.parametrize("frame_bytes", FRAMES.values(), ids=FRAMES)
@@ -212,6 +188,11 @@ def test_blobs(servers: NatsServers, check: str) -> None:
 @pytest.mark.parametrize("check", checks(RegistryContract))
 def test_registry(servers: NatsServers, check: str) -> None:
     keeps(RegistryKit, servers, check, FRAMES["frames of 1 MiB"])
+
+
+@pytest.mark.slow
+def test_a_realm_has_blocks_as_large_as_they_may_be(servers: NatsServers) -> None:
+    on_nodes(servers, lambda nodes: check_large_blocks(nodes.engine), FRAMES["frames of 1 MiB"])
 
 
 def test_a_realm_on_one_machine_loads_nothing_of_an_engine() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any, Final, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 import pytest
 
-from penstock.core.vocabulary.ports import Blobs, Journal, Registry
+from penstock.core.vocabulary.ports import Journal
 from penstock.storage.postgres.engine import PostgresEngine
 from penstock.storage.postgres.journal import APPEND, PostgresJournal
 from penstock.storage.postgres.servers import Call, OutcomeUnknown, Servers
@@ -24,6 +24,8 @@ from penstock.testing.contracts import (
     run,
 )
 from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJournalContract
+from tests.contract.engine_kits import BlobsKit, EngineKit, JournalKit, RegistryKit
+from tests.contract.large_realm import check_large_blocks
 from tests.contract.postgres_servers import PostgresServers, missing
 
 pytestmark = [
@@ -84,14 +86,6 @@ class Nodes:
         return found
 
 
-class JournalKit(JournalContract):
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    async def open(self) -> Journal:
-        return await (await self._nodes.engine()).journal(0, 1)
-
-
 class ReopenedKit(ReopenedJournalContract):
     torn_bytes = 3 << 20
 
@@ -112,30 +106,6 @@ class ReopenedKit(ReopenedJournalContract):
         await self._journal.close()
 
 
-class BlobsKit(BlobsContract):
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    async def open(self) -> Blobs:
-        return await (await self._nodes.engine()).blobs(0)
-
-
-class RegistryKit(RegistryContract):
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    async def open(self) -> Registry:
-        return await (await self._nodes.engine()).registry()
-
-
-class EngineKit(EngineContract):
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    async def engine(self, fates: Fates | None = None) -> PostgresEngine:
-        return await self._nodes.engine(fates)
-
-
 def writer_of(journal: Journal) -> Any:
     assert isinstance(journal, PostgresJournal)
     return journal._writer
@@ -148,11 +118,15 @@ def servers() -> Iterator[PostgresServers]:
 
 
 def keeps(kit: Callable[[Nodes], ABC], servers: PostgresServers, check: str) -> None:
-    async def keep() -> None:
-        async with AsyncExitStack() as stack:
-            await run(kit(Nodes(servers, stack)), check)
+    on_nodes(servers, lambda nodes: run(kit(nodes), check))
 
-    asyncio.run(keep())
+
+def on_nodes(servers: PostgresServers, what: Callable[[Nodes], Awaitable[None]]) -> None:
+    async def done() -> None:
+        async with AsyncExitStack() as stack:
+            await what(Nodes(servers, stack))
+
+    asyncio.run(done())
 
 
 @pytest.mark.parametrize("check", checks(JournalContract))
@@ -178,3 +152,8 @@ def test_blobs(servers: PostgresServers, check: str) -> None:
 @pytest.mark.parametrize("check", checks(RegistryContract))
 def test_registry(servers: PostgresServers, check: str) -> None:
     keeps(RegistryKit, servers, check)
+
+
+@pytest.mark.slow
+def test_a_realm_has_blocks_as_large_as_they_may_be(servers: PostgresServers) -> None:
+    on_nodes(servers, lambda nodes: check_large_blocks(nodes.engine))

@@ -12,7 +12,7 @@ SCHEMES: Final[dict[FrontEnd, tuple[str, str]]] = {
     "http": ("http://", "https://"),
     "amqp": ("amqp://", "amqps://"),
 }
-"""Of each front end, without TLS and with it."""
+"""The beginnings of a front end's URLs, without TLS and with it."""
 
 
 def front_end_url(front_end: FrontEnd, host: str, port: int, *, is_safe: bool) -> str:

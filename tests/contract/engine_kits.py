@@ -1,0 +1,49 @@
+"""The kits of the contracts over an engine that several nodes share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from penstock.core.vocabulary.ports import Blobs, Journal, Registry, StorageEngine
+from penstock.testing.contracts import BlobsContract, JournalContract, RegistryContract
+from penstock.testing.engine_contracts import EngineContract, Fates
+
+
+class Nodes(Protocol):
+    """Nodes that share an engine, which is new and empty for the first of them."""
+
+    async def engine(self, fates: Fates | None = None) -> StorageEngine:
+        """The engine as one more node sees it; what this node asks has the ``fates`` given."""
+        ...
+
+
+class JournalKit(JournalContract):
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def open(self) -> Journal:
+        return await (await self._nodes.engine()).journal(0, 1)
+
+
+class BlobsKit(BlobsContract):
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def open(self) -> Blobs:
+        return await (await self._nodes.engine()).blobs(0)
+
+
+class RegistryKit(RegistryContract):
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def open(self) -> Registry:
+        return await (await self._nodes.engine()).registry()
+
+
+class EngineKit(EngineContract):
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    async def engine(self, fates: Fates | None = None) -> StorageEngine:
+        return await self._nodes.engine(fates)
