@@ -20,8 +20,8 @@ from penstock.storage.memory import MemoryPages
 from penstock.testing.engine import EngineServers, MemoryEngine
 from penstock.testing.loop import SimLoop, pass_time
 from penstock.testing.network import MACHINE
+from tests.cluster.serving import HOST, serve_clients
 
-HOST: Final = "127.0.0.1"
 LEASE_S: Final = 6.0
 
 
@@ -31,12 +31,41 @@ def the_loop() -> SimLoop:
     return loop
 
 
-class NodeMachine:
+class SimulatedMachine:
+    """A machine of its own for one node."""
+
+    node: ClusterNode
+
+    def __init__(self, n: int) -> None:
+        self.machine = f"machine {n}"
+
+    def on_machine(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        context = copy_context()
+        context.run(MACHINE.set, self.machine)
+        return the_loop().create_task(work, context=context)
+
+    @property
+    def owns(self) -> bool:
+        return self.node.holds(0)
+
+    def kill(self) -> None:
+        the_loop().network.kill(self.machine)
+        the_loop().kill(self.machine)
+
+
+async def open_realm(journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
+    """The realm of a shard, as its owner has it on the simulated loop."""
+    return await RunningRealm.open(
+        journal, blobs, MemoryPages(), rules(), the_loop(), inline, identity="i", lease=lease
+    )
+
+
+class NodeMachine(SimulatedMachine):
     """One node with all its front ends, on a machine of its own."""
 
     def __init__(self, servers: EngineServers, n: int, call: Offload = inline) -> None:
+        super().__init__(n)
         self.name = f"n{n}"
-        self.machine = f"machine {n}"
         self.native, self.http, self.amqp = 9_000 + n, 9_080 + n, 5_670 + n
         self.told: list[str] = []
         """The owners for which it has stood by, the oldest first."""
@@ -46,66 +75,38 @@ class NodeMachine:
             "amqp": f"amqp://{HOST}:{self.amqp}",
         }
         me = MemberRecord(self.name, f"start {n}", address=f"{HOST}:{9_100 + n}", serves=serves)
-        self.roles = NodeRoles(self._open, self._serve)
+        self.roles = NodeRoles(open_realm, self._serve)
         self.node = ClusterNode(
             MemoryEngine(servers, call=call), me, self.roles, the_loop(), lease_s=LEASE_S
         )
         places = FrontEndPlaces((HOST, self.native), (HOST, self.http), (HOST, self.amqp))
         standby = StandbyListener(lambda: serving_node(self.node), places, self.name)
-        self.task = self._on_machine(self.node.run())
-        self.aside = self._on_machine(self.roles.stand_by(self.node, standby, self.told.append))
+        self.task = self.on_machine(self.node.run())
+        self.aside = self.on_machine(self.roles.stand_by(self.node, standby, self.told.append))
         self.listener: NativeListener | None = None
-
-    def _on_machine(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        context = copy_context()
-        context.run(MACHINE.set, self.machine)
-        return the_loop().create_task(work, context=context)
 
     @property
     def url(self) -> str:
         return f"penstock://somebody@{HOST}:{self.native}"
 
     @property
-    def owns(self) -> bool:
-        return self.node.holds(0)
-
-    @property
     def serves(self) -> bool:
         return self.owns and self.listener is not None
 
-    def kill(self) -> None:
-        the_loop().network.kill(self.machine)
-        the_loop().kill(self.machine)
-
-    async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
-        return await RunningRealm.open(
-            journal, blobs, MemoryPages(), rules(), the_loop(), inline, identity="i", lease=lease
-        )
-
     async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
-        listener, ready = NativeListener(realm, "1", NativeLimits()), asyncio.Event()
+        listener = NativeListener(realm, "1", NativeLimits())
         listener.heartbeat_s = LEASE_S / 3
+
+        def listening() -> None:
+            self.listener = listener
+
+        watching = suspend_without_quorum(lease, listener)
         try:
-            async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(suspend_without_quorum(lease, listener))
-                tasks.create_task(realm.run())
-                listening = tasks.create_task(listener.run(ready))
-                await ready.wait()
-                await listener.listen(HOST, self.native)
-                self.listener = listener
-                await stopping.wait()
-                await listener.close()
-                await realm.close()
-                listening.cancel()
-                watching.cancel()
-        except BaseExceptionGroup as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
+            await serve_clients(
+                realm, listener, [self.native], stopping, listening=listening, beside=[watching]
+            )
         finally:
             self.listener = None
-            listener.cut()
 
 
 class Valve:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextvars import copy_context
 
 import pytest
 
 from penstock import aio
-from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode, is_refused
 from penstock.core.owning.claims import FORMAT_KEY, MemberRecord
 from penstock.core.vocabulary.errors import Damaged, Deposed, NameDoesNotExist, NewerFormat
@@ -17,18 +15,12 @@ from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, inlin
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
-from penstock.storage.memory import MemoryPages
 from penstock.testing.engine import EngineServers, MemoryEngine
-from penstock.testing.loop import SimLoop, pass_time, simulated
-from penstock.testing.network import MACHINE
+from penstock.testing.loop import pass_time, simulated
+from tests.cluster.machines import SimulatedMachine, Valve, open_realm, the_loop, until
+from tests.cluster.serving import serve_clients
 
 URL = "penstock://somebody@127.0.0.1:9001,127.0.0.1:9002,127.0.0.1:9003"
-
-
-def the_loop() -> SimLoop:
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, SimLoop)
-    return loop
 
 
 class NativeServer:
@@ -44,32 +36,14 @@ class NativeServer:
     ) -> RunningRealm:
         self.opened.append(shard)
         self.before()
-        return await RunningRealm.open(
-            journal, blobs, MemoryPages(), rules(), the_loop(), inline, identity="i", lease=lease
-        )
+        return await open_realm(journal, blobs, lease)
 
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
-        listener, ready = NativeListener(realm, "1", NativeLimits()), asyncio.Event()
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(realm.run())
-                listening = tasks.create_task(listener.run(ready))
-                await ready.wait()
-                await listener.listen("127.0.0.1", self.port)
-                await stopping.wait()
-                await listener.close()
-                await realm.close()
-                listening.cancel()
-        except BaseExceptionGroup as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
-        finally:
-            listener.cut()
+        listener = NativeListener(realm, "1", NativeLimits())
+        await serve_clients(realm, listener, [self.port], stopping)
 
 
-class Machine:
+class Machine(SimulatedMachine):
     """A node on a machine of its own."""
 
     def __init__(
@@ -82,34 +56,15 @@ class Machine:
         clock: Clock | None = None,
         format: int = 1,
     ) -> None:
+        super().__init__(n)
         self.name = name or f"n{n}"
-        self.machine = f"machine {n}"
         self.server = NativeServer(9_000 + n)
         address = f"127.0.0.1:{9_100 + n}"
         me = MemberRecord(self.name, f"start {n}", address=address, format=format)
         self.node = ClusterNode(
             MemoryEngine(servers, call=call), me, self.server, clock or the_loop(), lease_s=6.0
         )
-        context = copy_context()
-        context.run(MACHINE.set, self.machine)
-        self.task = the_loop().create_task(self.node.run(), context=context)
-
-    @property
-    def owns(self) -> bool:
-        return self.node.holds(0)
-
-    def kill(self) -> None:
-        the_loop().network.kill(self.machine)
-        the_loop().kill(self.machine)
-
-
-async def until(is_so: Callable[[], bool]) -> float:
-    """How long it took."""
-    began_s = the_loop().time()
-    while not is_so():
-        await pass_time(0.05)
-        assert the_loop().time() - began_s < 120, "it never comes to this"
-    return the_loop().time() - began_s
+        self.task = self.on_machine(self.node.run())
 
 
 async def end(*machines: Machine) -> None:
@@ -184,24 +139,10 @@ async def test_a_killed_owner_is_followed_before_its_lease_is_over() -> None:
     await end(*others)
 
 
-class Valve:
-    """What a machine asks of the engine waits while this is shut."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.open.set()
-
-    async def __call__(self, call: Callable[[], object]) -> object:
-        await self.open.wait()
-        answer = call()
-        await self.open.wait()
-        return answer
-
-
 @simulated
 async def test_an_owner_that_is_cut_off_says_nothing_and_ends_when_it_comes_back() -> None:
     servers, valve = EngineServers(), Valve()
-    owner = Machine(servers, 1, call=valve)  # type: ignore[arg-type]  # it gives what it was given
+    owner = Machine(servers, 1, call=valve)
     await until(lambda: owner.owns)
     other = Machine(servers, 2)
     session = await aio.connect(URL)

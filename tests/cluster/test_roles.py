@@ -18,7 +18,6 @@ from penstock.wire.amqp.types import Described, read
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
 from tests.cluster.machines import (
-    HOST,
     NodeMachine,
     Valve,
     end,
@@ -26,6 +25,7 @@ from tests.cluster.machines import (
     the_loop,
     until,
 )
+from tests.cluster.serving import HOST
 
 
 class Caller(asyncio.Protocol):

@@ -22,6 +22,7 @@ from penstock.storage.shared_blobs import CachedBlobs
 from penstock.testing.engine import Asking, EngineBlobs, EngineJournal, MemoryEngine, NoAnswer
 from penstock.testing.loop import START_US, SlowOffload, pass_time
 from penstock.testing.network import MACHINE, Door
+from tests.cluster.serving import serve_clients
 from tests.sim.cluster_oracles import hear
 
 if TYPE_CHECKING:
@@ -337,24 +338,8 @@ class ClusterMachine:
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
         await self.thaw.wait()
         listener = self._listener = NativeListener(realm, "simulated", NativeLimits())
-        ready = asyncio.Event()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(realm.run())
-                listening = tasks.create_task(listener.run(ready))
-                await ready.wait()
-                await listener.listen("127.0.0.1", self.port)
-                await listener.listen("127.0.0.1", self.port + VISITS)
-                await stopping.wait()
-                await listener.close()
-                await realm.close()
-                listening.cancel()
-        except BaseExceptionGroup as group:
-            error: BaseException = group
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            raise error from None
+            await serve_clients(realm, listener, [self.port, self.port + VISITS], stopping)
         finally:
-            listener.cut()
             self._listener = None
             self.world.note(f"{self.name} serves no more")

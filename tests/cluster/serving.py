@@ -1,0 +1,47 @@
+"""The clients of a realm are served on a simulated machine, as a node's process does it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from penstock.frontends.native.listener import NativeListener
+from penstock.runtime.realm import RunningRealm
+
+HOST: Final = "127.0.0.1"
+
+
+async def serve_clients(
+    realm: RunningRealm,
+    listener: NativeListener,
+    ports: Sequence[int],
+    stopping: asyncio.Event,
+    *,
+    listening: Callable[[], None] = lambda: None,
+    beside: Sequence[Coroutine[Any, Any, None]] = (),
+) -> None:
+    """Serve until ``stopping`` is set, and close the realm then. ``listening`` is called once
+    clients can come; what runs ``beside`` ends with the realm."""
+    ready = asyncio.Event()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            aside = [tasks.create_task(each) for each in beside]
+            tasks.create_task(realm.run())
+            aside.append(tasks.create_task(listener.run(ready)))
+            await ready.wait()
+            for port in ports:
+                await listener.listen(HOST, port)
+            listening()
+            await stopping.wait()
+            await listener.close()
+            await realm.close()
+            for each in aside:
+                each.cancel()
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+    finally:
+        listener.cut()
