@@ -238,8 +238,10 @@ def test_a_join_copies_whole_events(session: Session, rates: Channel) -> None:
 def test_what_expires_goes_whole_to_the_dead_event_store(session: Session) -> None:
     dead = session.channels.create("dead")
     rates = session.channels.create(
-        "short", engine="merge", keys={"ccy": 1}, ttl=50, dead_event_store="dead"
+        "short", engine="merge", keys={"ccy": 1}, ttl=1_000, dead_event_store="dead"
     )
+    before = session.channels.create("before", engine="merge", keys={"ccy": 1})
+    before.register("EUR", bid=1.0).update(bid=2.0)  # the first ones take long
     rates.register("EUR", bid=1.0, ask=2.0).update(ask=5.0)
 
     eventually(lambda: rates.info().events == 0)
