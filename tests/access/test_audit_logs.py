@@ -109,21 +109,16 @@ class Broken(NoFile):
         self.lines.append(line)
 
 
-def test_a_sign_in_that_cannot_be_written_as_nobody_foresaw_is_logged_and_the_next_is_kept() -> (
-    None
-):
+@on_a_loop
+async def test_a_sign_in_that_fails_to_be_written_is_logged_and_the_next_is_kept() -> None:
     file = Broken()
-
-    async def life() -> None:
+    configure_unless_done()
+    with capture_logs() as logged:
         audit = Audit(Clock(), {"sign-ins": file})
         for user in ("alice@h", "bob@h"):
             audit.aside(user, "sign_in")
             await audit.read(kind="sign-ins")  # waits for what is under way
         audit.close()
-
-    configure_unless_done()
-    with capture_logs() as logged:
-        asyncio.run(life())
 
     assert [each["reason"] for each in logged if each["event"] == "audit.not_written"] == [
         "LookupError('no such file')"

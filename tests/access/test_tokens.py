@@ -22,6 +22,7 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
+from tests.loops import on_a_loop
 
 NOW_S = 1_800_000_000
 RULES = TokenRules("keys.json", "https://sso.example", "penstock", groups_claim="realm.roles")
@@ -161,20 +162,19 @@ def test_a_provider_that_is_away_is_missed_only_without_keys() -> None:
     assert who(signed(exp=NOW_S + 5_000), taken).user == "alice"
 
 
-def test_tokens_that_come_while_keys_are_fetched_wait_for_them() -> None:
+@on_a_loop
+async def test_tokens_that_come_while_keys_are_fetched_wait_for_them() -> None:
     provider = Provider()
 
     async def slowly(call: Callable[[], Any]) -> Any:
         await asyncio.sleep(0)
         return call()
 
-    async def both() -> list[Principal]:
-        taken = Tokens(RULES, provider.fetch, FixedClock(), slowly)
-        async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(taken.principal(signed(), "h")) for _ in range(3)]
-        return [each.result() for each in asked]
+    taken = Tokens(RULES, provider.fetch, FixedClock(), slowly)
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(taken.principal(signed(), "h")) for _ in range(3)]
 
-    assert [each.user for each in asyncio.run(both())] == ["alice"] * 3
+    assert [each.result().user for each in asked] == ["alice"] * 3
     assert provider.asked == 1
 
 

@@ -17,6 +17,7 @@ from penstock.core.vocabulary.errors import IllegalState
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 from tests.client.test_durables import ids
+from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.slow
 
@@ -176,10 +177,12 @@ def test_lanes_outlive_lost_connections(
 
 
 @pytest.mark.spec("D11")
-def test_the_asyncio_client_takes_lanes_over_tcp(realm: penstock.Realm) -> None:
+@on_a_loop
+async def test_the_asyncio_client_takes_lanes_over_tcp(realm: penstock.Realm) -> None:
     url = realm.listen()
+    acked: list[int | None] = []
 
-    async def work(acked: list[int | None]) -> None:
+    async def work() -> None:
         async with aio.connect(url) as session:
             durable = await (await session.channels.get("orders")).durables.get("d")
             async with durable.subscribe(window=4, timeout=1.0) as subscription:
@@ -187,19 +190,15 @@ def test_the_asyncio_client_takes_lanes_over_tcp(realm: penstock.Realm) -> None:
                     acked.append(event.event_id)
                     await event.ack()
 
-    async def live() -> tuple[list[int | None], str]:
-        acked: list[int | None] = []
-        async with aio.connect(url) as session:
-            orders = await session.channels.create("orders")
-            events = [penstock.Event(properties={"sku": str(n % 5)}) for n in range(EVENTS)]
-            await orders.publish_many(events)
-            durable = await orders.durables.create("d", type="serial", order_by="sku")
-            async with asyncio.TaskGroup() as group:
-                for _ in range(3):
-                    group.create_task(work(acked))
-            return acked, (await durable.info()).order_by
-
-    acked, order_by = asyncio.run(live())
+    async with aio.connect(url) as session:
+        orders = await session.channels.create("orders")
+        events = [penstock.Event(properties={"sku": str(n % 5)}) for n in range(EVENTS)]
+        await orders.publish_many(events)
+        durable = await orders.durables.create("d", type="serial", order_by="sku")
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(work())
+        order_by = (await durable.info()).order_by
 
     assert order_by == "sku"
     assert sorted(acked, key=lambda i: (i or 0) % 5) == sorted(

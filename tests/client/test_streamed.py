@@ -12,6 +12,7 @@ from penstock import aio
 from penstock.client.publishing import streamed
 from penstock.client.publishing.publishing import Publisher
 from penstock.client.sync.sync import Channel, Session
+from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.spec("X1")
 
@@ -112,7 +113,8 @@ def test_queues_and_transactions_take_them_too(session: Session) -> None:
     assert (orders.info().events, work.info().events) == (37, 40)
 
 
-def test_the_asyncio_client_takes_asynchronous_ones_too(realm: penstock.Realm) -> None:
+@on_a_loop
+async def test_the_asyncio_client_takes_asynchronous_ones_too(realm: penstock.Realm) -> None:
     async def come() -> AsyncIterator[penstock.Event]:
         for event in numbered(35):
             await asyncio.sleep(0)
@@ -123,22 +125,18 @@ def test_the_asyncio_client_takes_asynchronous_ones_too(realm: penstock.Realm) -
             yield event
         raise ZeroDivisionError
 
-    async def live() -> None:
-        async with aio.connect(url) as session:
-            orders = await session.channels.create("orders")
-            assert await orders.publish_many(numbered(35)) == range(35)
-            assert await orders.publish_many(come()) == range(35, 70)
-            with pytest.raises(ZeroDivisionError):
-                await orders.publish_many(fails())
-            async with orders.transaction() as tx:
-                await tx.publish_many(come())
-            work = await session.queues.create("work")
-            assert await work.push_many(come()) == range(35)
-            assert [event.data async for event in orders.browse()][35:70] == [
-                b"%d" % n for n in range(35)
-            ]
-            assert (await orders.info()).events == 105
-
     url = realm.listen()
-
-    asyncio.run(live())
+    async with aio.connect(url) as session:
+        orders = await session.channels.create("orders")
+        assert await orders.publish_many(numbered(35)) == range(35)
+        assert await orders.publish_many(come()) == range(35, 70)
+        with pytest.raises(ZeroDivisionError):
+            await orders.publish_many(fails())
+        async with orders.transaction() as tx:
+            await tx.publish_many(come())
+        work = await session.queues.create("work")
+        assert await work.push_many(come()) == range(35)
+        assert [event.data async for event in orders.browse()][35:70] == [
+            b"%d" % n for n in range(35)
+        ]
+        assert (await orders.info()).events == 105

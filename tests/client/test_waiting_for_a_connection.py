@@ -15,6 +15,7 @@ import penstock.aio
 from penstock.client.sync.sync import Channel, Session
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
+from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.slow
 
@@ -112,23 +113,21 @@ def test_a_call_outlives_a_connection_that_is_lost_before_it_is_made(
 
 
 @pytest.mark.spec("X3")
-def test_a_call_that_was_given_up_before_it_was_sent_is_never_done(
+@on_a_loop
+async def test_a_call_that_was_given_up_before_it_was_sent_is_never_done(
     relay: Relay, there: Session
 ) -> None:
-    async def life() -> None:
-        async with penstock.aio.connect(relay.url) as session:
-            relay.close_door()
-            relay.cut()
-            await asyncio.to_thread(eventually, lambda: not session.is_connected)
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await session.channels.create("given-up")
-            relay.open_door()
-            await session.channels.create("later")
+    async with penstock.aio.connect(relay.url) as session:
+        relay.close_door()
+        relay.cut()
+        await asyncio.to_thread(eventually, lambda: not session.is_connected)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await session.channels.create("given-up")
+        relay.open_door()
+        await session.channels.create("later")
 
-    asyncio.run(life())
-
-    assert there.channels.list() == ["later"]
+    assert await asyncio.to_thread(there.channels.list) == ["later"]
 
 
 @pytest.mark.parametrize("name", ["browse", "attach", "open a reader", "peek", "browse a durable"])

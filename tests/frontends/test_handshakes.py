@@ -206,7 +206,8 @@ def test_what_comes_with_the_end_of_a_handshake_is_for_whoever_serves(
         assert runner.run(life()) == b"welcome, stranger"
 
 
-def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and_the_next_comes_in(
+@on_a_loop
+async def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and_the_next_comes_in(
     folder: Path, authority: Authority
 ) -> None:
     context = Tls(str(folder / "realm.pem"), str(folder / "realm.key")).context
@@ -220,20 +221,18 @@ def test_a_connection_that_cannot_be_counted_is_told_of_and_hung_up_on_and_the_n
             raise failure
         return True
 
-    async def life() -> bytes:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
-        server = TlsServer(context, PATIENT_S, Greeter, enter, lambda _: None)
-        await server.listen("127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        with pytest.raises(OSError):  # noqa: PT011  of TLS or of the connection, as it comes
-            await asyncio.open_connection("localhost", port, ssl=trusting)
-        reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
-        heard = await reader.readexactly(len("welcome"))
-        writer.close()
-        server.close()
-        return heard
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    server = TlsServer(context, PATIENT_S, Greeter, enter, lambda _: None)
+    await server.listen("127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(OSError):  # noqa: PT011  of TLS or of the connection, as it comes
+        await asyncio.open_connection("localhost", port, ssl=trusting)
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
+    heard = await reader.readexactly(len("welcome"))
+    writer.close()
+    server.close()
 
-    assert asyncio.run(life()) == b"welcome"
+    assert heard == b"welcome"
     assert [repr(each["exception"]) for each in told] == ["LookupError('no such place')"]
     assert "has failed" in told[0]["message"]
 

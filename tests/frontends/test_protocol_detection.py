@@ -78,33 +78,30 @@ async def test_whoever_says_too_little_is_dropped() -> None:
     either.connection_lost(None)
 
 
-def test_who_finds_no_place_to_wait_is_dropped() -> None:
-    async def life() -> Wire:
-        wire = Wire()
-        either = ProtocolSniffer(
-            Native, Amqp, 9.0, enter=lambda _: False, leave=lambda _: pytest.fail("it had none")
-        )
-        either.connection_made(wire)
-        either.connection_lost(None)
-        return wire
+@on_a_loop
+async def test_who_finds_no_place_to_wait_is_dropped() -> None:
+    wire = Wire()
+    either = ProtocolSniffer(
+        Native, Amqp, 9.0, enter=lambda _: False, leave=lambda _: pytest.fail("it had none")
+    )
+    either.connection_made(wire)
+    either.connection_lost(None)
 
-    assert asyncio.run(life()).aborted.is_set()
+    assert wire.aborted.is_set()
 
 
 @pytest.mark.parametrize("data", [b"AMQP\x00\x01\x00\x00", b"PENSTK\x00\x01", b"A"])
-def test_a_place_to_wait_in_is_given_back_once(data: bytes) -> None:
+@on_a_loop
+async def test_a_place_to_wait_in_is_given_back_once(data: bytes) -> None:
     said: list[str] = []
 
     def enter(_: ProtocolSniffer) -> bool:
         said.append("in")
         return True
 
-    async def life() -> None:
-        either = ProtocolSniffer(Native, Amqp, 9.0, enter, lambda _: said.append("out"))
-        either.connection_made(Wire())
-        either.data_received(data)
-        either.connection_lost(None)
-
-    asyncio.run(life())
+    either = ProtocolSniffer(Native, Amqp, 9.0, enter, lambda _: said.append("out"))
+    either.connection_made(Wire())
+    either.data_received(data)
+    either.connection_lost(None)
 
     assert said == ["in", "out"]
