@@ -12,7 +12,7 @@ import pytest
 from penstock.api.access import AuditRecord
 from penstock.core.vocabulary.errors import Damaged, StorageFailed
 from penstock.runtime.access.audit import Audit, LineReader, line_of
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 from penstock.storage import audit_file
 from penstock.storage.audit_file import FileAudit
 from penstock.storage.disk import RealDisk

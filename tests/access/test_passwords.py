@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +18,12 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.ports import inline
 from penstock.runtime.access.accounts import Accounts
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 from penstock.settings.loading import load
 from penstock.storage.memory import InMemory
 from penstock.wire.scram import is_proven, proof_of, verifier
 from tests.access.realms import QUICK
+from tests.loops import on_a_loop
 
 
 @pytest.fixture
@@ -128,27 +128,25 @@ def test_who_came_without_a_password_has_none_to_change(realm: penstock.Realm) -
     assert not realm.access.is_own_password(by_token, "alice")
 
 
-def test_who_is_not_known_is_asked_with_rounds_that_are_in_use_always_the_same() -> None:
-    async def life() -> tuple[list[int], list[int], list[int]]:
-        stores, clock = InMemory(), SystemClock()
+@on_a_loop
+async def test_who_is_not_known_is_asked_with_rounds_that_are_in_use_always_the_same() -> None:
+    stores, clock = InMemory(), SystemClock()
 
-        async def accounts(rounds: int) -> Accounts:
-            made = Accounts(stores.registry, clock, inline, rounds=rounds)
-            await made.load()
-            return made
+    async def accounts(rounds: int) -> Accounts:
+        made = Accounts(stores.registry, clock, inline, rounds=rounds)
+        await made.load()
+        return made
 
-        def asked(of: Accounts) -> list[int]:
-            return [of.decoy(f"nobody-{number}").rounds for number in range(60)]
+    def asked(of: Accounts) -> list[int]:
+        return [of.decoy(f"nobody-{number}").rounds for number in range(60)]
 
-        first = await accounts(5_000)
-        empty = asked(first)
-        await first.create_user("old", "secret")
-        second = await accounts(6_000)
-        only_old = asked(second)
-        await second.create_user("new", "secret")
-        return empty, only_old, asked(await accounts(7_000))
-
-    empty, only_old, mixed = asyncio.run(life())
+    first = await accounts(5_000)
+    empty = asked(first)
+    await first.create_user("old", "secret")
+    second = await accounts(6_000)
+    only_old = asked(second)
+    await second.create_user("new", "secret")
+    mixed = asked(await accounts(7_000))
 
     assert set(empty) == {5_000}
     assert set(only_old) == {5_000}  # nobody has 6,000 yet: it would tell who is made up

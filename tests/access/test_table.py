@@ -35,9 +35,9 @@ from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.http.routes import TABLE
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.permits import Permits
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.operations.beginners import BEGINNERS
 from penstock.runtime.operations.handlers import HANDLERS
+from penstock.runtime.writer.clock import SystemClock
 from penstock.wire.native.tags import TAGS
 from tests.access.native_adapter import Native
 

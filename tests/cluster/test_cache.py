@@ -8,8 +8,8 @@ import pytest
 
 from penstock.bootstrap.cluster import open_shard
 from penstock.core.vocabulary.ports import Blobs
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery.owner_lease import ENDLESS
+from penstock.runtime.writer.clock import SystemClock
 from penstock.settings import ClusterSettings, Settings
 from penstock.testing.engine import EngineServers, MemoryEngine
 from tests.loops import on_a_loop

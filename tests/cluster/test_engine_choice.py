@@ -20,7 +20,7 @@ from penstock.bootstrap.cluster import (
     server_urls,
 )
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 from penstock.serving import serve
 from penstock.settings import ClusterSettings, Settings
 from penstock.settings.loading import in_force, load

@@ -15,10 +15,10 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import StorageEngine
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.store.large_blocks import BLOCK_BYTES_MAX
 from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.clock import SystemClock
 from penstock.settings.loading import load
 from penstock.storage.memory import MemoryPages
 from tests.runtime.living import Owning, body, events, publish

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from penstock.core.vocabulary.errors import Conflict, Damaged, NameDoesNotExist
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.jetstream.blobs import CHUNK_BYTES, StreamBlobs
 from penstock.storage.jetstream.connection import NatsConnection
 from penstock.testing.engine_contracts import FATES, Fates

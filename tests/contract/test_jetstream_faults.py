@@ -21,7 +21,7 @@ from penstock.core.vocabulary.errors import (
     Unknown,
 )
 from penstock.core.vocabulary.ports import Block, DamagedBlock
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.jetstream import journal as journal_module
 from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
 from penstock.storage.jetstream.engine import FRAME_BYTES_MAX, JetStreamEngine
@@ -31,6 +31,7 @@ from penstock.storage.jetstream.stream import NatsStream, StoredMessage
 from penstock.testing.contracts import blocks_of
 from penstock.testing.nats_servers import SERVERS, NatsServers
 from tests.contract.test_jetstream import ignore
+from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.process
 
@@ -340,35 +341,32 @@ def test_what_opening_has_read_is_not_read_again(
 # Servers that fail
 
 
-def test_connections_to_a_server_that_says_nothing_are_closed() -> None:
+@on_a_loop
+async def test_connections_to_a_server_that_says_nothing_are_closed() -> None:
     """A frozen server accepts connections, and each attempt to reconnect makes another."""
+    ended: asyncio.Queue[bytes] = asyncio.Queue()
+    accepted = count(1)
 
-    async def told() -> None:
-        ended: asyncio.Queue[bytes] = asyncio.Queue()
-        accepted = count(1)
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            match next(accepted):
-                case 1:
-                    writer.write(b'INFO {"max_payload": 1024}\r\n')
-                    while await reader.readline() != b"PING\r\n":
-                        pass
-                    writer.write(b"PONG\r\n")
-                    await writer.drain()
-                case 2:
-                    ended.put_nowait(await reader.read())
-                case _:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        match next(accepted):
+            case 1:
+                writer.write(b'INFO {"max_payload": 1024}\r\n')
+                while await reader.readline() != b"PING\r\n":
                     pass
-            writer.close()
+                writer.write(b"PONG\r\n")
+                await writer.drain()
+            case 2:
+                ended.put_nowait(await reader.read())
+            case _:
+                pass
+        writer.close()
 
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        async with server:
-            port = server.sockets[0].getsockname()[1]
-            connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], ignore)
-            assert await ended.get() == b""
-            await connection.close()
-
-    asyncio.run(told())
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], ignore)
+        assert await ended.get() == b""
+        await connection.close()
 
 
 def test_a_damaged_copy_that_leads_steps_down_and_another_is_read(servers: NatsServers) -> None:

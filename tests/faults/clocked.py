@@ -37,7 +37,7 @@ def set_offset(path: Path, offset_ns: int) -> None:
 
 def main(arguments: list[str]) -> None:
     from penstock import cli
-    from penstock.runtime import clock
+    from penstock.runtime.writer import clock
 
     path, *rest = arguments
     vars(clock)["time"] = ShiftedTime(Path(path))

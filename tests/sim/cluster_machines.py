@@ -13,10 +13,10 @@ from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal
 from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.memory import MemoryBlobs, MemoryPages
 from penstock.storage.shared_blobs import CachedBlobs
 from penstock.testing.engine import Asking, EngineBlobs, EngineJournal, MemoryEngine, NoAnswer

@@ -12,8 +12,8 @@ from msgspec import structs
 from penstock.cluster.node import ShardLease
 from penstock.core.vocabulary.errors import Conflict, Deposed
 from penstock.runtime import realm
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.writer.clock import SystemClock
 from penstock.testing.engine import EngineJournal, LogFrame, NoAnswer, ShardLog
 from tests.sim.cluster import ALONE, cluster_life_of
 from tests.sim.mutants import Noticed, first_noticed

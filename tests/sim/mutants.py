@@ -38,12 +38,12 @@ from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.native.connection import Connection
 from penstock.frontends.native.listener import NativeListener
 from penstock.runtime import realm
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store import state
 from penstock.runtime.store.records import FactRecord, TransactionEnded
 from penstock.runtime.subscriptions.resume_places import ResumePlaces
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
+from penstock.runtime.writer.clock import SystemClock
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 from penstock.storage.disk import Disk

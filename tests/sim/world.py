@@ -26,10 +26,10 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, DurableAttributes
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.listener import NativeLimits, NativeListener
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.embedded import Embedded, JournalLimits, PageLimits, open_embedded
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import START_US, SimLoop, SlowOffload, pass_time, simulate

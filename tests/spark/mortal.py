@@ -26,9 +26,9 @@ from typing import Final
 from penstock import __version__
 from penstock.bootstrap import native_listener, rules
 from penstock.core.vocabulary.ports import Buffer
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.clock import SystemClock
 from penstock.settings import Settings
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded import JournalLimits, open_embedded

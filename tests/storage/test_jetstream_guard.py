@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from penstock.core.vocabulary.errors import Unavailable
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.jetstream.engine import JetStreamEngine
 from penstock.storage.jetstream.guard import (
     ServerState,

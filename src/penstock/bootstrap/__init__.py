@@ -40,9 +40,9 @@ from penstock.runtime.access.audit import KINDS, Audit, AuditFile, Kind
 from penstock.runtime.access.logins import Logins
 from penstock.runtime.access.quota import ConnectionLimits
 from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.clock import SystemClock
 from penstock.runtime.writer.placement import MemoryLimits
 from penstock.settings import AccessSettings, Settings
 from penstock.settings.loading import load

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from penstock.core.vocabulary.ports import Clock, Offload, inline
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.disk import Disk
 from penstock.storage.embedded import Embedded, open_embedded
 

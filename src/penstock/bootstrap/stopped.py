@@ -11,11 +11,11 @@ from penstock.bootstrap.directories import absolute, holder, opened
 from penstock.bootstrap.registries import rules
 from penstock.core.vocabulary.errors import Damaged
 from penstock.runtime.access.audit import LogReader
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.upkeep.recovery import recover
 from penstock.runtime.upkeep.repair import Repaired, repair
 from penstock.runtime.upkeep.verification import Finding, StoreReport, check_all
+from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.audit_file import files_of
 from penstock.storage.disk import RealDisk
 from penstock.storage.embedded.quarantine import QuarantineFolder

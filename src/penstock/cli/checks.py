@@ -242,7 +242,7 @@ def file_limit(settings: Settings) -> Iterator[Check]:
 
 def clock(directory: Path | None) -> Iterator[Check]:
     """Whether the clock is plausible: TTLs, schedules and ages depend on it."""
-    from penstock.runtime.clock import SystemClock
+    from penstock.runtime.writer.clock import SystemClock
 
     now = _EPOCH + timedelta(microseconds=SystemClock().now_us())
     found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
@@ -306,7 +306,7 @@ def certificates(settings: Settings) -> Iterator[Check]:
 def _expiry(name: str, file: Path, *, first_only: bool) -> Check:
     from cryptography import x509
 
-    from penstock.runtime.clock import SystemClock
+    from penstock.runtime.writer.clock import SystemClock
 
     now = _EPOCH + timedelta(microseconds=SystemClock().now_us())
     found = x509.load_pem_x509_certificates(file.read_bytes())

@@ -100,7 +100,7 @@ def top(
     if not once and format == "table" and not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise typer.BadParameter("standard output is not a terminal; pass --once or --format json")
     from penstock.cli.rates import Sampler, between
-    from penstock.runtime.clock import SystemClock
+    from penstock.runtime.writer.clock import SystemClock
 
     with session(url) as realm:
         looker = Sampler(realm, SystemClock())

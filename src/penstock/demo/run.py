@@ -17,7 +17,7 @@ from penstock.demo.actions import MEMBERS, Action, TimedAction
 from penstock.demo.processes import DemoProcesses, demo_processes
 from penstock.demo.screen import Deed, Picture, ProcessLine
 from penstock.demo.traffic import Traffic
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 
 UP_S: Final = 120.0
 """How long it may take until the first event is acknowledged."""

@@ -22,7 +22,6 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.open_connections import OpenConnections
-from penstock.runtime.clock import OwnerClock
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock.runtime.store.bodies import Body, digest_of
@@ -38,6 +37,7 @@ from penstock.runtime.transfer.imports import Imports
 from penstock.runtime.upkeep.recovery import RecoveredRealm, index_keys, recover
 from penstock.runtime.upkeep.repair_growing_files import mend_files
 from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
+from penstock.runtime.writer.clock import OwnerClock
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.joins import JoinOperations
 from penstock.runtime.writer.placement import MemoryLimits, Placing

@@ -32,9 +32,9 @@ from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Registry, Stor
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.ports import HeldPorts
 from penstock.frontends.shared.tls import Tls
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.writer.clock import SystemClock
 from penstock.serving import (
     collect_rarely,
     first_failure,
