@@ -37,6 +37,7 @@ from penstock.runtime.transfer.imports import Imports
 from penstock.runtime.upkeep.recovery import RecoveredRealm, index_keys, recover
 from penstock.runtime.upkeep.repair_growing_files import mend_files
 from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
+from penstock.runtime.writer.asked import parse_stored
 from penstock.runtime.writer.clock import OwnerClock
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.joins import JoinOperations
@@ -133,7 +134,7 @@ class RunningRealm:
             self.shard, blobs, clock, offload, self.directory.rules, limits.memory
         )
         self.transactions = TransactionOperations(self.shard, self.stages, limits.event_bytes_max)
-        self.joins = JoinOperations(self.shard)
+        self.joins = JoinOperations(self.shard, self.dispatch.choosing)
         self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock)
         self.shard.on_scheduled = self._alarm.changed.set
@@ -199,6 +200,7 @@ class RunningRealm:
         )
         recovered.damage += await realm.dispatch.files.load(recovered.state, offload)
         await index_keys(recovered, realm.dispatch)
+        await parse_stored(recovered.state, offload)
         return realm
 
     @property

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from penstock.columns.selectors import EventFrame, Selector, parse
 from penstock.columns.selectors.expressions import Expression
-from penstock.columns.selectors.outcomes import PredicateOutcomes, is_given
+from penstock.columns.selectors.outcomes import PredicateOutcomes, is_given, key_text
 from penstock.columns.selectors.wording import canonical
 from tests.columns.selectors.batches import batch_of
 from tests.columns.selectors.strategies import EXPRESSIONS, batches
@@ -64,3 +64,11 @@ def test_a_selector_says_the_same_with_what_was_found_out_of_unstamped_parts(
 )
 def test_only_what_the_publisher_gave_is_kept(text: str, *, expected: bool) -> None:
     assert is_given(parse(text)) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [("urgent", "urgent"), ("n = 1", "n = 1"), ("event_id", ""), ("event_id = 1", "")],
+)
+def test_a_property_that_stands_alone_is_kept_as_a_comparison_is(text: str, key: str) -> None:
+    assert key_text(parse(text)) == key

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.columns.selectors import InvalidSelector, Selector, selector_of
+from penstock.columns.selectors.selector import TextCache
 from tests.columns.selectors.batches import properties_batch
 
 
@@ -165,3 +166,71 @@ def test_a_text_used_again_is_parsed_once_and_its_now_still_moves() -> None:
     assert selector.mask(batch, now_us=6_000).to_pylist() == [False, True]
     with pytest.raises(InvalidSelector, match="line 1, column 4"):
         selector_of("p >")
+
+
+@pytest.mark.spec("F5")
+@pytest.mark.parametrize(
+    ("text", "work"),
+    [
+        ("urgent", 1),
+        ("NOT urgent", 1),
+        ("urgent OR late", 2),
+        ("urgent OR late AND n = 1", 3),
+        ("(urgent OR late) AND NOT paid", 3),
+        ("TRUE", 1),
+        ("n = 1", 1),
+        ("n IN (1, 2, 3)", 1),
+        ("n + 1 > 2", 2),
+    ],
+)
+def test_a_property_that_stands_alone_is_work_as_a_comparison_is(text: str, work: int) -> None:
+    assert Selector(text).work == work
+
+
+class Lengths:
+    """The length of texts, and how often it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, text: str) -> int:
+        self.asked.append(text)
+        return len(text)
+
+
+def test_texts_used_last_are_kept_within_a_number_of_characters() -> None:
+    lengths = Lengths()
+    cache = TextCache(lengths, 100)
+    texts = [character * 30 for character in "abc"]
+    for text in (*texts, texts[0]):
+        assert cache(text) == 30
+    assert lengths.asked == texts, "the last one was kept"
+
+    cache("d" * 30)  # too many by 20: those used longest ago go
+
+    lengths.asked.clear()
+    for kept in ("d" * 30, texts[0]):
+        assert cache(kept) == 30
+    assert not lengths.asked
+    assert cache(texts[1]) == 30
+    assert lengths.asked == [texts[1]]
+
+
+def test_a_text_that_is_too_long_for_the_rest_is_kept_alone() -> None:
+    lengths = Lengths()
+    cache = TextCache(lengths, 100)
+    cache("a")
+    for _ in range(2):
+        cache("b" * 500)
+    cache("a")
+
+    assert lengths.asked == ["a", "b" * 500, "a"]
+
+
+def test_an_answer_that_is_known_is_not_asked_for() -> None:
+    lengths = Lengths()
+    cache = TextCache(lengths, 100)
+    cache.keep("abc", 7)
+
+    assert cache("abc") == 7
+    assert not lengths.asked

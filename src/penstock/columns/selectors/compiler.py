@@ -155,7 +155,7 @@ def _between(node: Between) -> Condition:
 def _in(node: In) -> Condition:
     """Compile ``IN``: a set lookup if all options and the column have one type, else one by one."""
     subject = value(node.operand)
-    options = [value(option) for option in node.options]
+    options: list[Valued] = []  # made when a column of another type needs them
     kinds = {type(option) for option in node.options}
     kind, stored = _SETS.get(kinds.pop(), (None, None)) if len(kinds) == 1 else (None, None)
     wanted = None
@@ -167,6 +167,7 @@ def _in(node: In) -> Condition:
         columns = [_member(lane.column, wanted) for lane in lanes if lane.kind is kind]
         rest = tuple(lane for lane in lanes if lane.kind is not kind)
         if rest:
+            options[:] = options or map(value, node.options)
             outcomes = [compared(Comparison.EQUAL, rest, option(frame)) for option in options]
             found = outcomes[0]
             for outcome in outcomes[1:]:

@@ -25,25 +25,25 @@ Step = str | int | Each
 """One step of a reference: a name, an index from zero, or any element."""
 
 
-class Text(Expression, frozen=True):
+class Text(Expression, frozen=True, gc=False):
     """Text in single quotes; a quote inside is written twice."""
 
     value: str
 
 
-class Integer(Expression, frozen=True):
+class Integer(Expression, frozen=True, gc=False):
     """A whole number of 64 bits."""
 
     value: int
 
 
-class Float(Expression, frozen=True):
+class Float(Expression, frozen=True, gc=False):
     """An approximate number: written with a point, an exponent, or the suffix F or D."""
 
     value: float
 
 
-class Truth(Expression, frozen=True):
+class Truth(Expression, frozen=True, gc=False):
     """TRUE or FALSE."""
 
     value: bool
@@ -197,10 +197,13 @@ class Or(Expression, frozen=True):
 
 PREDICATES = (Compare, Between, In, Like, IsNull)
 CONDITIONS = (*PREDICATES, Not, And, Or)
+_LEAVES = frozenset((Text, Integer, Float, Truth, Reference, Now, Distance, DataLength, DataText))
 
 
 def children(node: Expression) -> tuple[Expression, ...]:
     """The direct operands of ``node``, in the order written."""
+    if type(node) in _LEAVES:  # most nodes, and the comparisons below take long
+        return ()
     match node:
         case Compare(_, left, right) | Arithmetic(_, left, right):
             return (left, right)

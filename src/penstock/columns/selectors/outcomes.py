@@ -40,7 +40,7 @@ def is_given(node: Expression) -> bool:
 
 def key_text(node: Expression) -> str:
     """The text that identifies a predicate; empty if its outcome is not cached."""
-    return canonical(node) if isinstance(node, CONDITIONS) and is_given(node) else ""
+    return canonical(node) if isinstance(node, (*CONDITIONS, Reference)) and is_given(node) else ""
 
 
 def stamped_texts(expression: Expression) -> frozenset[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import lru_cache
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
 
 import pyarrow as pa
 
 from penstock.columns.selectors.compiler import condition
 from penstock.columns.selectors.expressions import (
+    CONDITIONS,
     PREDICATES,
+    And,
     Arithmetic,
     DataLength,
     DataText,
@@ -18,7 +22,10 @@ from penstock.columns.selectors.expressions import (
     In,
     Like,
     Negative,
+    Not,
+    Or,
     Reference,
+    children,
     walk,
 )
 from penstock.columns.selectors.faults import fault
@@ -33,6 +40,14 @@ from penstock.columns.selectors.summaries import known_of
 from penstock.columns.selectors.tokens import LENGTH_MAX
 from penstock.columns.selectors.wording import canonical
 
+_STORED_CHARACTERS_MAX: Final = 1 << 21
+"""Characters of the stored texts whose selectors are kept. Compiled, a character can take 500
+bytes."""
+_COSTS_CHARACTERS_MAX: Final = 1 << 23
+"""Characters of the stored texts whose costs are kept."""
+
+T = TypeVar("T")
+
 REPEATED_WORK = 256
 """Work of a comparison that copies a value for each element of an array: as many elements as an
 array is taken to have. With texts of any length that is much, and a thread does it."""
@@ -45,7 +60,7 @@ class Selector:
     selector again. Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
     """
 
-    __slots__ = ("_condition", "columns", "expression", "row_bytes", "text", "work")
+    __slots__ = ("_condition", "columns", "expression", "row_bytes", "stamped", "text", "work")
 
     def __init__(self, text: str, *, is_stored: bool = False) -> None:
         self.expression: Expression = parse(text, is_stored=is_stored)
@@ -66,6 +81,8 @@ class Selector:
         )
         """Approximate cost that comes with each event, however small, in bytes that a comparison
         reads in that time."""
+        self.stamped = stamped_texts(self.expression)
+        """The predicates that depend on what the realm adds to events."""
         self._condition = condition(self.expression)
 
     def mask(
@@ -111,13 +128,44 @@ class Selector:
         return hash(self.text)
 
 
-@lru_cache(maxsize=4_096)
-def selector_of(text: str) -> Selector:
-    """The selector of a stored text, cached so that it is not parsed at every publish.
+class TextCache(Generic[T]):
+    """A function of a text that keeps its answers for the texts used last, as long as these have
+    at most ``characters_max`` characters together, and for the last one in any case. Threads may
+    share it: each step on the dictionary is one call, and the sum is taken anew where it counts."""
 
-    Raises ``InvalidSelector``.
-    """
-    return Selector(text, is_stored=True)
+    def __init__(self, answer: Callable[[str], T], characters_max: int) -> None:
+        self._answer = answer
+        self._characters_max = characters_max
+        self._kept: OrderedDict[str, T] = OrderedDict()
+        self._characters = 0
+
+    def __call__(self, text: str) -> T:
+        found = self._kept.get(text)
+        if found is None:
+            found = self._answer(text)
+            self.keep(text, found)
+            return found
+        with suppress(KeyError):  # another thread may have dropped it
+            self._kept.move_to_end(text)
+        return found
+
+    def keep(self, text: str, found: T) -> None:
+        """Keep an answer that is known already."""
+        if self._kept.setdefault(text, found) is not found:
+            return
+        self._characters += len(text)
+        if self._characters <= self._characters_max:
+            return
+        left = sum(map(len, tuple(self._kept)))
+        # To three quarters, so that the sum is not taken for each text.
+        while left > self._characters_max * 3 // 4 and len(self._kept) > 1:
+            left -= len(self._kept.popitem(last=False)[0])
+        self._characters = left
+
+
+selector_of: Final = TextCache(lambda text: Selector(text, is_stored=True), _STORED_CHARACTERS_MAX)
+"""The selector of a stored text, cached so that it is not parsed at every publish. Raises
+``InvalidSelector``."""
 
 
 def _work(node: Expression) -> int:
@@ -130,6 +178,9 @@ def _work(node: Expression) -> int:
         return 1 + (len(node.options) // 8 if is_set else len(node.options))
     if isinstance(node, PREDICATES) and _repeats_values(node):
         return 1 + REPEATED_WORK
+    if isinstance(node, And | Or | Not):
+        # A property that stands alone is a comparison, too: whether it is true.
+        return sum(not isinstance(each, CONDITIONS) for each in children(node))
     return int(isinstance(node, (*PREDICATES, Arithmetic, Negative, DataText, Distance)))
 
 
@@ -141,23 +192,13 @@ def _repeats_values(node: Expression) -> bool:
     return has_elements and len(values) > 1
 
 
-@lru_cache(maxsize=65_536)
-def work_of(text: str) -> int:
-    """The cached ``work`` of the selector of a stored text."""
-    return selector_of(text).work
-
-
-@lru_cache(maxsize=65_536)
-def stamped_of(text: str) -> frozenset[str]:
-    """The cached predicates of the selector of a stored text that depend on what the realm adds to
-    events."""
-    return stamped_texts(selector_of(text).expression)
-
-
-@lru_cache(maxsize=65_536)
-def row_bytes_of(text: str) -> int:
-    """The cached ``row_bytes`` of the selector of a stored text."""
-    return selector_of(text).row_bytes
+work_of: Final = TextCache(lambda text: selector_of(text).work, _COSTS_CHARACTERS_MAX)
+"""The cached ``work`` of the selector of a stored text."""
+stamped_of: Final = TextCache(lambda text: selector_of(text).stamped, _COSTS_CHARACTERS_MAX)
+"""The cached predicates of the selector of a stored text that depend on what the realm adds to
+events."""
+row_bytes_of: Final = TextCache(lambda text: selector_of(text).row_bytes, _COSTS_CHARACTERS_MAX)
+"""The cached ``row_bytes`` of the selector of a stored text."""
 
 
 def _columns(expression: Expression) -> frozenset[str]:

@@ -48,7 +48,7 @@ class TokenKind(Enum):
     END = "end"
 
 
-class Token(Struct, frozen=True):
+class Token(Struct, frozen=True, gc=False):
     """A piece of selector text."""
 
     kind: TokenKind

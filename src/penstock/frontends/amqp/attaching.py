@@ -187,8 +187,7 @@ class Attaching:
         before = connection.links.receivers_before(attached)
         self._hub.listener.limits.each.check_subscriptions(before)
         wish = wish_of(source)
-        if wish.selector:
-            Selector(wish.selector)  # raises for an invalid selector
+        selector = await self._selector_of(wish)
         if source.dynamic:
             destination = attached.temporary = await self._temporary(capabilities(source))
         else:
@@ -197,7 +196,7 @@ class Attaching:
             destination = await resolved(
                 self._realm, principal, source.address, kind, LOOKS if wish.copies else TAKES
             )
-        consumer = await self._consumer(attached, destination, wish)
+        consumer = await self._consumer(attached, destination, wish, selector)
         outgoing = OutgoingLink(link, settled=link.snd_settle_mode == Link.SND_SETTLED)
         if attached.is_closed:
             (consumer.lose if attached.is_lost or attached.is_stolen else consumer.end)()
@@ -214,18 +213,27 @@ class Attaching:
         connection.engine.add_outgoing(outgoing)
         consumer.flow()
 
+    async def _selector_of(self, wish: ReceiverTerms) -> Selector | None:
+        """Raises ``InvalidSelector``."""
+        choosing = self._realm.dispatch.choosing
+        return await choosing.parse(wish.selector) if wish.selector else None
+
     async def _consumer(
-        self, attached: Attached, destination: LinkDestination, wish: ReceiverTerms
+        self,
+        attached: Attached,
+        destination: LinkDestination,
+        wish: ReceiverTerms,
+        selector: Selector | None,
     ) -> Consumer:
         if destination.kind == "queue":
-            return await self._reader(destination, wish)
+            return await self._reader(destination, selector, wish)
         if wish.durable or wish.shared:
-            return await self._client(attached, destination, wish)
-        selector = Selector(wish.selector) if wish.selector else None
+            return await self._client(attached, destination, selector, wish)
         return await self._subscriber(attached.link.name, destination, selector, wish)
 
-    async def _reader(self, destination: LinkDestination, wish: ReceiverTerms) -> Consumer:
-        selector = Selector(wish.selector) if wish.selector else None
+    async def _reader(
+        self, destination: LinkDestination, selector: Selector | None, wish: ReceiverTerms
+    ) -> Consumer:
         connection, number = self._connection, destination.number
         asked = WatchEvents if wish.copies else Attach
         manner = Manner(seat=not wish.copies, browse=wish.copies)
@@ -280,7 +288,11 @@ class Attaching:
     # --- durables ------------------------------------------------------------------------
 
     async def _client(
-        self, attached: Attached, destination: LinkDestination, wish: ReceiverTerms
+        self,
+        attached: Attached,
+        destination: LinkDestination,
+        selector: Selector | None,
+        wish: ReceiverTerms,
     ) -> Consumer:
         name = self._name_of(attached.link.name, wish)
         number = destination.number
@@ -292,7 +304,7 @@ class Attaching:
         if durable is None:
             raise NameDoesNotExist(f"{destination.name} has no durable {name}")
         kind = durable.type
-        selector = Selector(wish.selector) if wish.selector and not kind.stores_selector else None
+        selector = None if kind.stores_selector else selector
         manner = Manner(seat=True, cumulative=kind.cumulative)
         consumer = self._made(destination, manner, selector, Attach, no_local=wish.no_local)
         attach = Attach(number, 0, name, pull=True)

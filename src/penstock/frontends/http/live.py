@@ -47,9 +47,11 @@ RATES_S: Final = 1.0
 class Viewer:
     """The outlet of a viewer: it turns delivered events into lines."""
 
-    def __init__(self, selector: str, messages: Messages | None, data_bytes: int) -> None:
+    def __init__(
+        self, selector: Selector | None, messages: Messages | None, data_bytes: int
+    ) -> None:
         self.session = "http"
-        self.selector = Selector(selector) if selector else None
+        self.selector = selector
         self.lines: deque[bytes] = deque()
         self.reason: PenstockError | None = None
         """Why the view has ended."""
@@ -161,7 +163,9 @@ def message(name: str, document: Any) -> bytes:
 async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
     """Open a live view. Raises ``InvalidSelector``, ``InvalidArgument``."""
     query = call.query
-    viewer = Viewer(query.selector, messages_of(store), query.data_bytes)
+    choosing = call.caller.realm.dispatch.choosing
+    selector = await choosing.parse(query.selector) if query.selector else None
+    viewer = Viewer(selector, messages_of(store), query.data_bytes)
     view = Snoop(call.caller, store, viewer)
     await view.open(start_of(query.start))
     return Events(view.lines(), close=view.close, stop=viewer.closed)

@@ -19,7 +19,6 @@ from penstock.api.subscriptions import (
 )
 from penstock.api.transactions import CommitTransaction
 from penstock.api.transfers import BeginImport
-from penstock.columns.selectors import Selector
 from penstock.core.vocabulary.errors import (
     InvalidArgument,
     InvalidEvent,
@@ -154,7 +153,8 @@ class Requests:
         number, text = message.subscription, message.selector
         try:
             await self._seats_given_back(number)
-            outlet = SubscriptionOutlet(connection, number, Selector(text) if text else None)
+            selector = await self._realm.dispatch.choosing.parse(text) if text else None
+            outlet = SubscriptionOutlet(connection, number, selector)
             opened = await open_subscription(self._caller, message, outlet, self._place(number))
             if number in connection.subscriptions:
                 connection.subscriptions[number] = opened.number

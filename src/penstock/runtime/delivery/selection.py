@@ -1,8 +1,9 @@
-"""Selectors put to stored events: in a thread where that takes long, for a limited time, and only
-while somebody is there who wants to know."""
+"""Selectors parsed, and put to stored events: in a thread where that takes long. Events are looked
+at for a limited time, and only while somebody is there who wants to know."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -21,6 +22,8 @@ BESIDE_ABOVE: Final = 16 << 20
 second."""
 LOOK_BYTES: Final = 16 << 10
 """Bytes that a comparison reads in the time that it takes in any case, for however few events."""
+PARSED_BESIDE_ABOVE: Final = 1_024
+"""Characters above which a thread parses a selector: some milliseconds."""
 BUDGET_S: Final = 5.0
 """Seconds that a selector may take for one delivery."""
 _MANY: Final = 64
@@ -61,6 +64,21 @@ class Choosing:
     def __init__(self, offload: Offload, clock: Clock) -> None:
         self._offload = offload
         self._clock = clock
+        self._parses = asyncio.Lock()
+
+    async def parse(self, text: str) -> Selector:
+        """The selector of a text from outside. A long text is parsed in a thread, one after the
+        other. Raises ``InvalidSelector``."""
+        if len(text) <= PARSED_BESIDE_ABOVE:
+            return Selector(text)
+        return await self.for_text(text, lambda: Selector(text))
+
+    async def for_text(self, text: str, work: Callable[[], T]) -> T:
+        """Do something whose cost grows with a selector's text: in a thread for a long one."""
+        if len(text) <= PARSED_BESIDE_ABOVE:
+            return work()
+        async with self._parses:
+            return await self._offload(work)
 
     async def beside(self, look: Callable[[], T]) -> T:
         """Do what takes long beside the loop."""

@@ -45,7 +45,8 @@ SAMPLE: Final = 5
 async def browse_events(by: Caller, asked: reading.BrowseEvents) -> reading.BrowsedEvents:
     if asked.newest:
         return await _browse_newest(by, asked)
-    outlet = Collected(by.session, asked.selector, _fits(by, asked.channel, asked.limit))
+    selector = await _selector_of(by, asked)
+    outlet = Collected(by.session, selector, _fits(by, asked.channel, asked.limit))
     last_id = None if asked.end_id is None else asked.end_id - 1
     opened: list[Opened] = []
 
@@ -76,6 +77,12 @@ async def _browse_newest(by: Caller, asked: reading.BrowseEvents) -> reading.Bro
     )
 
 
+async def _selector_of(
+    by: Caller, asked: reading.BrowseEvents | reading.BrowseOutstanding | reading.PopEvents
+) -> Selector | None:
+    return await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
+
+
 def _fits(by: Caller, channel: ChannelId, limit: int) -> int:
     return count_that_fits(by.realm.view.store(channel), limit)
 
@@ -93,8 +100,9 @@ async def _opened(
 
 
 async def browse_outstanding(by: Caller, asked: reading.BrowseOutstanding) -> reading.BrowsedEvents:
+    selector = await _selector_of(by, asked)
     fits = _fits(by, asked.channel, asked.limit)
-    outlet = Collected(by.session, asked.selector, fits, first_id=asked.first_id)
+    outlet = Collected(by.session, selector, fits, first_id=asked.first_id)
     opened: list[Opened] = []
 
     async def open_() -> Opened:
@@ -115,7 +123,7 @@ async def browse_outstanding(by: Caller, asked: reading.BrowseOutstanding) -> re
 async def read_event(by: Caller, asked: reading.ReadEvent) -> Event:
     channel, event_id = asked.channel, asked.event_id
     store = by.realm.view.store(channel)
-    outlet = Collected(by.session, "", 1)
+    outlet = Collected(by.session, None, 1)
     await collect(
         by.realm,
         channel,
@@ -134,7 +142,7 @@ async def pop_events(by: Caller, asked: reading.PopEvents) -> list[Event]:
     """What is lost with the connection is lost: who has to be sure reads with a transactional
     reader."""
     subscriptions = by.realm.subscriptions
-    outlet = Collected(by.session, asked.selector, asked.count)
+    outlet = Collected(by.session, await _selector_of(by, asked), asked.count)
     opened = await subscriptions.attach(
         asked.channel, READERS, outlet, window=asked.count, pull=True
     )
@@ -183,7 +191,7 @@ async def summarize_dead(by: Caller, asked: reading.SummarizeDead) -> reading.De
 class MatchCount(Collected):
     """An outlet that counts events, and keeps the first ids."""
 
-    def __init__(self, session: str, selector: str) -> None:
+    def __init__(self, session: str, selector: Selector) -> None:
         super().__init__(session, selector, MATCHES_MAX)
         self.ids: list[int] = []
 
@@ -203,7 +211,7 @@ async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> readin
     kind: Kind = "queue" if by.sees_queue(name) else "channel"
     opened = await by.realm.open_channel(name, kind) if name else None
     try:
-        selector = Selector(asked.selector)
+        selector = await by.realm.dispatch.choosing.parse(asked.selector)
     except MalformedSelector as error:
         return reading.SelectorAnswer(
             valid=False,
@@ -217,10 +225,13 @@ async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> readin
         stored = schema_from(await by.realm.subscriptions.columns(opened.channel))
         messages = _messages_of(opened.name, opened.definition.descriptors)
         stored = stored if messages is None else messages.seen_in(stored)
-    said = checked(selector.expression, stored)
+    chooses, said = await by.realm.dispatch.choosing.for_text(
+        asked.selector,
+        lambda: (explained(selector.expression), checked(selector.expression, stored)),
+    )
     return reading.SelectorAnswer(
         valid=True,
-        chooses=tuple(explained(selector.expression)),
+        chooses=tuple(chooses),
         names=tuple(
             reading.SelectorName(name=each.name, kind=each.kind, types=each.types)  # type: ignore[arg-type]  # it is one of the two
             for each in said.names
@@ -228,7 +239,7 @@ async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> readin
         remarks=tuple(said.remarks),
         chosen=None
         if opened is None
-        else await _chosen(by, asked.selector, opened.channel, opened.name, kind),
+        else await _chosen(by, selector, opened.channel, opened.name, kind),
     )
 
 
@@ -242,7 +253,7 @@ def _messages_of(name: str, descriptors: Any) -> Messages | None:
 
 
 async def _chosen(
-    by: Caller, selector: str, channel: ChannelId, name: str, kind: Kind
+    by: Caller, selector: Selector, channel: ChannelId, name: str, kind: Kind
 ) -> reading.Chosen:
     outlet = MatchCount(by.session, selector)
     next_id = await collect(by.realm, channel, outlet, lambda: _matched(by, channel, kind, outlet))
@@ -306,7 +317,7 @@ async def _waiting(
     hidden = await by.realm.schedule_of(store.channel)
     if hidden is None:
         return reading.WaitingEvents(store, kind, ()), None
-    outlet = Collected(by.session, "", limit)
+    outlet = Collected(by.session, None, limit)
     next_number = await collect(
         by.realm,
         hidden.channel,

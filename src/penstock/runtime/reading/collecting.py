@@ -27,10 +27,12 @@ PAGE_BYTES_MAX: Final = 32 << 20
 class Collected:
     """An outlet that keeps events, up to a number of events and bytes."""
 
-    def __init__(self, session: str, selector: str, count_max: int, *, first_id: int = 0) -> None:
+    def __init__(
+        self, session: str, selector: Selector | None, count_max: int, *, first_id: int = 0
+    ) -> None:
         """``session``: whose it is."""
         self.session = session
-        self.selector = Selector(selector) if selector else None
+        self.selector = selector
         self.count_max = count_max
         self.batches: list[EventBatch] = []
         self.count = 0

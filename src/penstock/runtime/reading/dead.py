@@ -30,7 +30,7 @@ class DeadEvents(Collected):
     """An outlet that counts events instead of keeping them."""
 
     def __init__(self, session: str, count_max: int) -> None:
-        super().__init__(session, "", count_max)
+        super().__init__(session, None, count_max)
         self._groups: dict[tuple[str, str], list[Any]] = {}
 
     def deliver(self, rows: OutgoingBatch, redeliveries: tuple[tuple[int, Spans], ...]) -> None:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
+from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.core.vocabulary.identities import ChannelId
@@ -51,7 +52,12 @@ class NewestOutlet(Collected):
     """An outlet that keeps the last events that come, within a number of events and bytes."""
 
     def __init__(
-        self, session: str, selector: str, count_max: int, bytes_max: int, part: int
+        self,
+        session: str,
+        selector: Selector | None,
+        count_max: int,
+        bytes_max: int,
+        part: int,
     ) -> None:
         super().__init__(session, selector, part)
         self._kept_max = count_max
@@ -102,11 +108,12 @@ async def newest(
     Raises ``InvalidSelector``, ``NameDoesNotExist``, and ``Unavailable`` when the realm is too busy
     to read anything.
     """
+    chosen = await realm.dispatch.choosing.parse(selector) if selector else None
     lowest = await _lowest(realm, session, number, start)
     store = realm.view.store(number)
     high = 0 if store is None else store.next_id
     high = max(lowest, high if end is None else min(end, high))
-    search = _Search(realm, session, number, selector, limit, Span(lowest, high))
+    search = _Search(realm, session, number, chosen, limit, Span(lowest, high))
     return await search.run()
 
 
@@ -116,7 +123,7 @@ async def _lowest(realm: RunningRealm, session: str, number: ChannelId, start: A
         return 0
     if isinstance(start, FromId):
         return start.event_id
-    outlet = Collected(session, "", 1)
+    outlet = Collected(session, None, 1)
     opened = await realm.subscriptions.subscribe(number, start, outlet, credit=0, browse=True)
     realm.subscriptions.detach(opened.number)
     return opened.first_id
@@ -128,7 +135,7 @@ class _Search:
         realm: RunningRealm,
         session: str,
         number: ChannelId,
-        selector: str,
+        selector: Selector | None,
         limit: int,
         span: Span,
     ) -> None:

@@ -131,8 +131,8 @@ class Subscriptions:
                 subscription, outlet.session, first, stop, credit, confirms=confirms
             )
             if channel.state.engine.needs_interest and not browse:
-                if outlet.selector is not None:
-                    refuse_costly(group.state, channel_id, outlet.selector.text)
+                if (wanted := outlet.selector) is not None:
+                    refuse_costly(group.state, channel_id, wanted.text, wanted)
                 command = self._waiting(command, channel_id, place, outlet)
             group.do(channel_id, command)
             opened = channel.state.subscribers[subscription]
@@ -270,7 +270,7 @@ class Subscriptions:
             first = first_id(channel, group.state.stores[channel_id], start)
             return channel.state.stored.within(Span(first, channel.state.next_id))
 
-        matching = self._matching(Selector(selector)) if selector else None
+        matching = await self._matching_text(selector) if selector else None
 
         def create(group: Group) -> DurableInfo:
             channel = group.channel(channel_id)
@@ -278,7 +278,7 @@ class Subscriptions:
             first = first_id(channel, group.state.stores[channel_id], start)
             matched: Spans = ()
             if matching is not None:
-                refuse_costly(group.state, channel_id, selector)
+                refuse_costly(group.state, channel_id, selector, matching.selector)
                 matched = matching.now(group, channel_id, among).spans
             command = AddDurable(
                 name, kind, first, selector, matched, persistent, **asdict(attributes)
@@ -394,7 +394,7 @@ class Subscriptions:
                 own.name, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
             )
             if matching is not None and wanted is not None:
-                refuse_costly(group.state, channel_id, wanted.text)
+                refuse_costly(group.state, channel_id, wanted.text, wanted)
                 matched = matching.now(group, channel_id, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(channel_id, command)
@@ -486,7 +486,7 @@ class Subscriptions:
             end = state.next_id if last is None else last + 1
             return state.stored.within(Span(first or 0, end))
 
-        matching = self._matching(Selector(selector)) if selector else None
+        matching = await self._matching_text(selector) if selector else None
 
         def purge(group: Group) -> int:
             group.sweep(channel_id)
@@ -519,7 +519,7 @@ class Subscriptions:
             ids = IdSet(state.durable(durable_name(name)).outstanding_spans(state.stored))
             return ids.within(Span(first or 0, end))
 
-        matching = self._matching(Selector(selector)) if selector else None
+        matching = await self._matching_text(selector) if selector else None
 
         def purge(group: Group) -> int:
             group.sweep(channel_id)
@@ -549,6 +549,9 @@ class Subscriptions:
     ) -> Location:
         """Which files hold the stored events of ``span``, and which are not in a file yet."""
         return await locate(self._shard, self._dispatch, channel_id, span, publishers=publishers)
+
+    async def _matching_text(self, selector: str) -> Matching:
+        return self._matching(await self._dispatch.choosing.parse(selector))
 
     def _matching(self, selector: Selector) -> Matching:
         """A scan that applies a selector to stored events before the turn that acts: so that turn

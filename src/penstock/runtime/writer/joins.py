@@ -6,12 +6,12 @@ import structlog
 
 from penstock.api.joins import JoinInfo
 from penstock.api.operations import READING, WRITING
-from penstock.columns.selectors import Selector
 from penstock.core.access.rights import Principal
 from penstock.core.realm.directory import JoinDeleted
 from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import AccessDenied
 from penstock.runtime.access.access import AccessControl
+from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.requests import RunAction
@@ -23,8 +23,9 @@ _log = structlog.get_logger("penstock.realm")
 class JoinOperations:
     """The realm's operations on joins."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, choosing: Choosing) -> None:
         self._shard = shard
+        self._choosing = choosing
 
     async def create(
         self,
@@ -39,15 +40,14 @@ class JoinOperations:
         ``InvalidArgument``, ``InvalidSelector``, ``LimitReached``."""
         owner = by.name if by is not None and not by.trusted else ""
         groups = tuple(sorted(by.groups)) if by is not None and owner else ()
-        if selector:
-            Selector(selector)
+        parsed = await self._choosing.parse(selector) if selector else None
 
         def create(group: Group) -> JoinInfo:
             directory = group.state.directory
             fact = directory.decide_join(
                 source, destination, selector, archive=archive, owner=owner, groups=groups
             )
-            refuse_costly(group.state, fact.join.source, selector)
+            refuse_costly(group.state, fact.join.source, selector, parsed)
             group.realm_fact(0, fact)
             return _info(group, fact.join)
 

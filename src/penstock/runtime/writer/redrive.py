@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from penstock.api.joins import Redriven
 from penstock.columns.events.batch import ids_of, within
 from penstock.columns.events.origin import origins_of, restored
-from penstock.columns.selectors import Selector
 from penstock.core.channel.dead import MOVED_WORK, lowest, moved_at_once
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
@@ -69,7 +68,8 @@ class Redriving:
         """
         wanted = None
         if selector:
-            wanted = Matching(Selector(selector), self._choosing, self._shard, self._files)
+            chosen = await self._choosing.parse(selector)
+            wanted = Matching(chosen, self._choosing, self._shard, self._files)
         number = await self._shard.act(lambda group: _checked(group, source, destination))
         moved: Counter[str] = Counter()
         at = writes = 0

@@ -52,7 +52,7 @@ class Matching:
     def __init__(
         self, selector: Selector, choosing: Choosing, shard: Shard, files: OpenFiles
     ) -> None:
-        self._selector = selector
+        self.selector = selector
         self._choosing = choosing
         self._shard = shard
         self._files = files
@@ -104,7 +104,7 @@ class Matching:
         """The subset of ``ids`` that may match, judged by summaries alone, without reading an
         event."""
         store, messages = group.state.stores[number], messages_of(group.channel(number))
-        return IdSet(store.promising(ids.spans, self._selector, group.now_us, messages))
+        return IdSet(store.promising(ids.spans, self.selector, group.now_us, messages))
 
     def has_looked(self, ids: IdSet) -> bool:
         """Whether all of these ids were examined."""
@@ -126,7 +126,7 @@ class Matching:
             left.discard_all(IdSet(step.ids))
             for rows in step.rows:
                 frame = EventFrame(rows.batch, step.now_us, step.messages)
-                self._found.add_all(matching_ids(rows.batch, self._selector.mask_in(frame)))
+                self._found.add_all(matching_ids(rows.batch, self.selector.mask_in(frame)))
             self._looked.add_all(IdSet(step.ids))
         return self._found.overlap(there)
 
@@ -138,7 +138,7 @@ class Matching:
             return False
         size = max(1.0, group.channel(number).state.event_bytes)
         count = len(left)
-        return cost_of(self._selector, count, int(count * size)) > BESIDE_ABOVE
+        return cost_of(self.selector, count, int(count * size)) > BESIDE_ABOVE
 
     def _read(self, group: Group, number: int, ids: IdSet) -> _ScanStep:
         """The first few of ``ids``, which stay as they are."""
@@ -155,7 +155,7 @@ class Matching:
     async def _look(self, step: _ScanStep, wanted_by: Asker) -> None:
         for rows in step.rows:
             mask = await self._choosing.mask(
-                rows.batch, self._selector, step.now_us, step.messages, wanted_by.check
+                rows.batch, self.selector, step.now_us, step.messages, wanted_by.check
             )
             self._found.add_all(matching_ids(rows.batch, mask))
         self._looked.add_all(IdSet(step.ids))
