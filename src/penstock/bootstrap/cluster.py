@@ -138,7 +138,8 @@ def _check_server(url: str, host: str, engine: str) -> None:
         if named:
             return
     raise InvalidArgument(
-        f"cluster.engine is {safe(engine)!r}, in which {host!r} is not the address of a server; "
+        f"cluster.engine is {safe(engine)!r}, "
+        f"in which {safe(host)!r} is not the address of a server; "
         f"the URL of an engine looks like {_LOOKS_LIKE}"
     )
 
@@ -146,9 +147,9 @@ def _check_server(url: str, host: str, engine: str) -> None:
 def _monitors(text: str) -> list[str]:
     found = [each.strip().rstrip("/") for each in text.split(",") if each.strip()]
     for each in found:
-        if not each.startswith(("http://", "https://")):
+        if not each.startswith(("http://", "https://")) or "@" in each:
             raise InvalidArgument(
-                f"cluster.monitors has {each!r}; the monitoring of a NATS server looks like "
+                f"cluster.monitors has {safe(each)!r}; the monitoring of a NATS server looks like "
                 f"http://HOST:8222"
             )
     return found

@@ -77,11 +77,13 @@ def resume(url: Url = DEFAULT_URL) -> None:
 
 
 def _show(style: str, url: str) -> None:
+    from penstock.client.connection.urls import safe
+
     with session(url) as realm:
         said = realm.info()
         identity = realm.realm_id
     if style == "json":
-        document: dict[str, Any] = {"url": url, "identity": identity, **asdict(said)}
+        document: dict[str, Any] = {"url": safe(url), "identity": identity, **asdict(said)}
         write_json(document)
         return
     write_facts(
@@ -89,7 +91,7 @@ def _show(style: str, url: str) -> None:
             ("realm", said.name),
             ("identity", identity),
             ("version", said.version),
-            ("url", url),
+            ("url", safe(url)),
             ("publishing", "paused" if said.publishing_paused else "goes on"),
             ("channels", f"{said.channels:,}"),
             ("queues", f"{said.queues:,}"),

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Struct
 
 from penstock.core.vocabulary.argument_errors import TOML, explain
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.uris import shown
 from penstock.settings import Settings
 
 PREFIX: Final = "PENSTOCK_"
@@ -41,7 +41,7 @@ PATHS: Final = frozenset(
     )
 )
 """Options that name files and folders; relative ones in a settings file are of its folder."""
-_URLS: Final = PATHS | {"cluster.engine", "cluster.blobs"}
+_URLS: Final = PATHS | {"cluster.engine", "cluster.blobs", "cluster.monitors"}
 """Options whose value may be a URL with a secret in it."""
 _UNITS: Final = frozenset(("bytes", "ms", "s", "rounds"))
 
@@ -232,10 +232,7 @@ def _without_secret(path: str, value: Any) -> Any:
     """A URL may have a password, or a key behind its question mark."""
     if path not in _URLS or not isinstance(value, str) or "://" not in value:
         return value
-    parts = urlsplit(value)
-    host = parts.netloc.rpartition("@")[2]
-    netloc = f"***@{host}" if "@" in parts.netloc else host
-    return urlunsplit((parts.scheme, netloc, parts.path, "***" if parts.query else "", ""))
+    return f"{shown(value)}?***" if "?" in value else shown(value)
 
 
 def _value_at(tree: Any, path: str) -> Any:

@@ -25,6 +25,7 @@ from penstock.columns.files.archives import DAY, ArchiveLayout, identity_of
 from penstock.columns.schema.ipc import schema_bytes, schema_from
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.core.vocabulary.names import file_part
+from penstock.core.vocabulary.uris import shown
 from penstock.spark.connections import ask
 from penstock.spark.offsets import Offset
 from penstock.spark.options import SourceOptions, Where, source_options
@@ -141,10 +142,11 @@ def _check_same(table: Table, lake: Lake, channel: str, epoch: str) -> None:
     try:
         name, known = identity_of(table.schema)
     except InvalidArgument as error:
-        raise InvalidArgument(f"{lake.uri_of(channel)}: {error}; choose another") from error
+        raise InvalidArgument(f"{shown(lake.uri_of(channel))}: {error}; choose another") from error
     if (name, known) != (channel, epoch):
         raise IllegalState(
-            f"the table at {lake.uri_of(channel)} is the archive of channel {name} of an earlier "
+            f"the table at {shown(lake.uri_of(channel))} is the archive of channel {name} "
+            f"of an earlier "
             f"time or another realm: {channel} has other events under the same ids. Give the step "
             f"another table"
         )

@@ -24,12 +24,11 @@ from penstock.client.copies.object_store_uri import (
     CopyLocation,
     first_line,
     place,
-    shown,
-    without_secrets,
 )
 from penstock.columns.files.segments import SegmentBatch
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.uris import shown, without_secrets
 
 T = TypeVar("T")
 Found = tuple[pa.RecordBatch, Any, Any]

@@ -21,6 +21,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock.core.vocabulary.uris import shown
 from penstock.tables.disk import Folder, filesystem_of, is_local, local_path
 from penstock.tables.files import ID_COLUMN, DataFile
 from penstock.tables.log import UNCOMMITTED_HOURS, Commit, CommitConflict, State
@@ -46,7 +47,7 @@ class DeltaLog:
         self._where = str(local_path(uri)) if is_local(uri) else uri
         if is_local(uri) and (found := _ESCAPE.search(self._where)):
             raise InvalidArgument(
-                f"{uri} contains {found[0]}, which programs that read Delta tables take for "
+                f"{shown(uri)} contains {found[0]}, which programs that read Delta tables take for "
                 f"{unquote(found[0])!r}; choose a path without it"
             )
         self._table: DeltaTable | None = None
@@ -76,7 +77,8 @@ class DeltaLog:
             return
         if (path / "_penstock").is_dir():
             raise InvalidArgument(
-                f"{self.uri} is a table of plain Parquet files; set format to parquet, or choose "
+                f"{shown(self.uri)} is a table of plain Parquet files; set format to parquet, "
+                f"or choose "
                 f"another folder"
             )
 
@@ -85,7 +87,8 @@ class DeltaLog:
         if features or table.protocol().min_reader_version == 2:
             what = ", ".join(sorted(features)) or "column mapping"
             raise InvalidArgument(
-                f"the Delta table at {self.uri} uses {what}, which is not supported here; write "
+                f"the Delta table at {shown(self.uri)} uses {what}, which is not supported here; "
+                f"write "
                 f"the table without it, for example with "
                 "delta.enableDeletionVectors = false"
             )

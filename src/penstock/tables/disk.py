@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
+from penstock.core.vocabulary.uris import shown, without_secrets
 
 
 class Folder:
@@ -110,7 +111,8 @@ def local_path(uri: str) -> Path:
     scheme, _, rest = uri.partition("://")
     if scheme != "file" or not rest.startswith("/"):
         raise InvalidArgument(
-            f"{uri!r}: a plain Parquet table is a folder on a local or mounted disk; on an object "
+            f"{shown(uri)!r}: a plain Parquet table is a folder on a local or mounted disk; "
+            f"on an object "
             "store, use a Delta table"
         )
     return Path(rest)
@@ -130,5 +132,7 @@ def filesystem_of(uri: str) -> tuple[Any, str]:
     try:
         found: tuple[Any, str] = fs.FileSystem.from_uri(uri)
     except (ArrowException, ValueError, OSError) as error:
-        raise InvalidArgument(f"{uri!r} cannot hold a table: {error}") from error
+        # Not as its cause, because the cause's text may have the whole URI.
+        why = without_secrets(str(error), uri)
+        raise InvalidArgument(f"{shown(uri)!r} cannot hold a table: {why}") from None
     return found

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.core.vocabulary.uris import shown
 from penstock.tables.disk import filesystem_of, is_local, local_path
 from penstock.tables.files import (
     ID_COLUMN,
@@ -90,7 +91,7 @@ class Table:
         table = cls.open(uri, "parquet" if plain else "delta")
         if table.exists:
             return table
-        raise NameDoesNotExist(f"there is no table at {uri}, neither Delta nor Parquet")
+        raise NameDoesNotExist(f"there is no table at {shown(uri)}, neither Delta nor Parquet")
 
     # --- state ---------------------------------------------------------------------------
 
@@ -114,7 +115,8 @@ class Table:
         state = self._log.state()
         if state.version >= 0 and self._partition_by not in ((), state.partition_by):
             raise InvalidArgument(
-                f"the table at {self.uri} is partitioned by {_listed(state.partition_by)}, not by "
+                f"the table at {shown(self.uri)} is partitioned by {_listed(state.partition_by)}, "
+                f"not by "
                 f"{_listed(self._partition_by)}: give the same columns, or leave partition_by out"
             )
         self._state = state
@@ -129,7 +131,7 @@ class Table:
         """The columns of the table. Raises ``NameDoesNotExist`` if it does not exist yet."""
         state = self.state
         if state.schema is None:
-            raise NameDoesNotExist(f"there is no table at {self.uri} yet")
+            raise NameDoesNotExist(f"there is no table at {shown(self.uri)} yet")
         return state.schema
 
     @property
@@ -206,7 +208,8 @@ class Table:
 
     def _busy(self) -> Unavailable:
         return Unavailable(
-            f"{self.uri}: other writers committed to this table {ATTEMPTS_MAX} times during this "
+            f"{shown(self.uri)}: other writers committed to this table {ATTEMPTS_MAX} times "
+            f"during this "
             f"write; nothing was stored: try again"
         )
 

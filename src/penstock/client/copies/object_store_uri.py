@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import parse_qsl, unquote
 
 import pyarrow as pa
 
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.uris import shown, without_secrets
 
 if TYPE_CHECKING:
     from pyarrow import fs
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+|/.+", re.DOTALL)
-_PUBLIC = frozenset(("scheme", "region", "endpoint_override"))
-"""Parameters whose values may be shown."""
 
 
 class CopyLocation(NamedTuple):
@@ -57,31 +55,6 @@ def place(uri: str, what: str) -> CopyLocation:
         reason = without_secrets(first_line(error), uri)
         raise InvalidArgument(f"{what} {shown(uri)} cannot be used: {reason}") from None
     return CopyLocation(files, folder.rstrip("/"), shown(uri))
-
-
-def shown(uri: str) -> str:
-    """A URI as it may be shown: without who asks, and without parameters."""
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
-        return uri.partition("?")[0]
-    whole, _, _ = rest.partition("?")
-    _, signs_in, place = whole.rpartition("@")
-    if "@" in rest[len(whole) :]:  # a secret with a ?, or a parameter with an @
-        return f"{scheme}://***"
-    return f"{scheme}://***@{place}" if signs_in else f"{scheme}://{whole}"
-
-
-def without_secrets(text: str, uri: str) -> str:
-    """A message about a URI, without the parts of the URI that are not shown."""
-    text = text.replace(uri, shown(uri))
-    rest = uri.partition("://")[2]
-    whole, _, query = rest.partition("?")
-    pieces = re.split("[:@]", whole.rpartition("@")[0]) + [
-        value for key, value in parse_qsl(query) if key not in _PUBLIC
-    ]
-    for piece in sorted({*pieces, *map(unquote, pieces)} - {""}, key=len, reverse=True):
-        text = text.replace(piece, "***")
-    return text
 
 
 def first_line(error: BaseException) -> str:

@@ -29,6 +29,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     Unavailable,
 )
+from penstock.core.vocabulary.uris import shown, without_secrets
 from penstock.tables import DataFile, Table
 from penstock.tables.files import batches_of
 
@@ -68,14 +69,16 @@ class Archive:
         try:
             found = cls(Table.found(uri))
         except InvalidArgument as error:
-            raise InvalidArgument(f"archive {uri}: {error}") from error
+            raise InvalidArgument(f"archive {shown(uri)}: {error}") from error
         except OSError as error:
-            raise Unavailable(f"archive {uri} cannot be read here: {error}") from error
+            raise Unavailable(
+                f"archive {shown(uri)} cannot be read here: {without_secrets(str(error), uri)}"
+            ) from None
         if epoch and found.epoch != epoch:
             raise IllegalState(
-                f"the archive at {uri} belongs to another channel than {channel}: to "
+                f"the archive at {shown(uri)} belongs to another channel than {channel}: to "
                 f"{found.channel} in another realm, or to a channel that was deleted and created "
-                f"again; to read it anyway, name it: archive={uri!r}"
+                f"again; to read it anyway, name it: archive={shown(uri)!r}"
             )
         return found
 
@@ -131,7 +134,8 @@ class Archive:
 
     def _too_fast(self) -> Unavailable:
         return Unavailable(
-            f"archive {self._table.uri}: its files are deleted while they are being read; compact "
+            f"archive {shown(self._table.uri)}: its files are deleted while they are being read; "
+            f"compact "
             f"and clean it less often"
         )
 
@@ -230,7 +234,7 @@ def _apart(pieces: list[tuple[int, int, DataFile, int]]) -> Iterator[Pieces]:
 def unreachable(uri: str, channel: str, error: PenstockError) -> PenstockError:
     """The error with a word on how to read without the archive."""
     error.add_note(
-        f"{channel} names {uri} as its archive; to read only what is on the channel, pass "
+        f"{channel} names {shown(uri)} as its archive; to read only what is on the channel, pass "
         'archive="" (--archive "" on the command line)'
     )
     return error

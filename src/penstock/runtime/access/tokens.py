@@ -20,6 +20,7 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
 )
 from penstock.core.vocabulary.ports import Clock, Offload
+from penstock.core.vocabulary.uris import shown, without_secrets
 
 Fetch = Callable[[str], bytes]
 
@@ -184,6 +185,7 @@ class Tokens:
 def fetched(where: str) -> bytes:
     """The keys in a file or behind a URL; for a thread of its own. Raises ``Unavailable``."""
     import urllib.request
+    from http.client import HTTPException
 
     try:
         if "://" not in where:
@@ -193,17 +195,26 @@ def fetched(where: str) -> bytes:
             _check_url(answer.url)  # the URL after redirects
             found: bytes = answer.read(KEYS_BYTES_MAX)
             return found
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"the keys for tokens cannot be read from {where}: {error}") from error
+    except (OSError, ValueError, HTTPException) as error:
+        why = without_secrets(str(error), where)
+        raise Unavailable(
+            f"the keys for tokens cannot be read from {shown(where)}: {why}"
+        ) from None
 
 
 def _check_url(where: str) -> None:
     """Raises ``InvalidArgument`` for keys that anybody on the way could exchange."""
+    if "://" in where and "@" in where:
+        raise InvalidArgument(
+            f"access.token_keys is {shown(where)!r}: keys are fetched without a user and password; "
+            f"leave out what is before the @"
+        )
     parts = urlsplit(where)
     is_near = parts.scheme == "http" and parts.hostname in ("localhost", "127.0.0.1", "::1")
     if "://" in where and parts.scheme != "https" and not is_near:
         raise InvalidArgument(
-            f"access.token_keys is {where!r}: give a file or an https URL; keys fetched over "
+            f"access.token_keys is {shown(where)!r}: give a file or an https URL; "
+            f"keys fetched over "
             f"plain http could be forged"
         )
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
-from penstock.client.connection.urls import parse_url
+from penstock.client.connection.urls import parse_url, safe
 from penstock.core.vocabulary.argument_errors import TOML, explain
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.options import nearest
@@ -72,6 +72,9 @@ class Pipeline(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     file: str = ""
     """The file that the definition was read from, for messages."""
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {safe(self.url)!r}, {self.file!r})"
 
     def __post_init__(self) -> None:
         with _naming(self.file):

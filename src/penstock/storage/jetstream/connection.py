@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from penstock.core.vocabulary.errors import Unavailable
+from penstock.core.vocabulary.uris import shown, without_secrets
 
 T = TypeVar("T")
 
@@ -100,10 +101,12 @@ class NatsConnection:
                 )
         except (TimeoutError, NatsError, OSError) as error:
             await client.close()
-            reason = failures[0] if failures else error
+            reason = str(failures[0] if failures else error)
+            for server in servers:
+                reason = without_secrets(reason, server)
             raise Unavailable(
-                f"no server of the engine answers at {', '.join(servers)}: {reason}"
-            ) from error
+                f"no server of the engine answers at {', '.join(map(shown, servers))}: {reason}"
+            ) from None
         return cls(client)
 
     @property
