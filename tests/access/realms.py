@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
+from types import ModuleType
 from typing import Any
 
 import penstock
@@ -25,6 +28,16 @@ def ask(session: penstock.Session, request: Request[Any]) -> Any:
         return await session._inner._connection.request(request)
 
     return session._loop.call(asked())
+
+
+def requests_in(package: ModuleType) -> set[type[Request[Any]]]:
+    """The requests of a realm that the modules of a package know: it can ask no others."""
+    found = set()
+    for module in walk_packages(package.__path__, f"{package.__name__}."):
+        for known in vars(import_module(module.name)).values():
+            if isinstance(known, type) and issubclass(known, Request) and known is not Request:
+                found.add(known)
+    return found
 
 
 def authority_in(folder: Path) -> Authority:

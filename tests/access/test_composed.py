@@ -12,13 +12,21 @@ import pytest
 import penstock
 from penstock.api.channels import EditChannel, PurgeChannel
 from penstock.api.durables import CreateDurable, PurgeDurable
-from penstock.api.joins import Redrive
+from penstock.api.joins import CreateJoin, Redrive
+from penstock.api.publishing import CommitStagedParts
 from penstock.api.requests import Request
+from penstock.api.transactions import (
+    BeginTransaction,
+    CommitTransaction,
+    Leaving,
+    TransactionPart,
+)
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
-from tests.access.realms import QUICK, ask
+from penstock.frontends import http
+from tests.access.realms import QUICK, ask, requests_in
 from tests.frontends.http.asking import Web
 
 pytestmark = pytest.mark.spec("A2", "A3")
@@ -29,6 +37,8 @@ Native = Callable[[dict[str, ChannelId]], Request[Any]]
 
 PURGE, READ, DURABLE = ("orders", "purge"), ("orders", "subscribe"), ("orders", "durable")
 FULL, BURY = ("orders", "full"), ("dead", "publish")
+
+JOINS, PUBLISH = ("", "realm"), ("orders", "publish")
 
 CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] = {
     "purge by selector": (
@@ -71,7 +81,40 @@ CASES: dict[str, tuple[tuple[Right, ...], Native, tuple[str, str, Any] | None]] 
         lambda n: EditChannel("orders", Definition(dead_event_store="dead")),
         ("PATCH", "channels/orders", {"dead_event_store": "dead"}),
     ),
+    "a join": (
+        (JOINS, READ, BURY),
+        lambda n: CreateJoin("orders", "dead"),
+        ("POST", "joins", {"source": "orders", "destination": "dead"}),
+    ),
+    "a transaction over two channels": (
+        (PUBLISH, BURY),
+        lambda n: BeginTransaction("both", (n["orders"], n["dead"])),
+        None,
+    ),
+    "a commit to two channels": (
+        (PUBLISH, BURY),
+        lambda n: CommitTransaction(
+            "both", (TransactionPart(n["orders"], 0, ()), TransactionPart(n["dead"], 0, ()))
+        ),
+        None,
+    ),
+    "a commit of stages of two channels": (
+        (PUBLISH, BURY),
+        lambda n: CommitStagedParts("both", 1, ((n["orders"], ("a",)), (n["dead"], ("b",)))),
+        None,
+    ),
+    "a commit that takes from another channel": (
+        (PURGE, BURY),
+        lambda n: CommitTransaction(
+            "both", (TransactionPart(n["dead"], 0, ()),), (Leaving(n["orders"], (), ()),)
+        ),
+        None,
+    ),
 }
+"""Requests that take several rights: which, natively, and over HTTP; None: HTTP has it not."""
+TRIED = [(case, "native") for case in CASES] + [
+    (case, "http") for case, (*_, asked) in CASES.items() if asked is not None
+]
 
 
 @pytest.fixture
@@ -87,20 +130,20 @@ def realm() -> Iterator[penstock.Realm]:
 
 def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Right, ...]) -> str:
     """Code of the refusal for want of a right, or empty."""
-    _, native, http = CASES[case]
+    _, native, asked = CASES[case]
     with realm.connect() as trusted:
         for where, right in rights:
-            trusted.access.grant("alice@*", right, channel=where)
+            trusted.access.grant("alice@*", right, **_at(where))
         numbers = {n: trusted.channels.get(n)._inner.number for n in ("orders", "dead")}
     try:
         if front_end == "native":
             url = realm.listen().replace("://", "://alice:secret@")
             with penstock.connect(url) as session:
                 ask(session, native(numbers))
-        elif http is not None:
+        elif asked is not None:
             secret = base64.b64encode(b"alice:secret").decode()
             headers = {"authorization": f"Basic {secret}"}
-            reply = Web(realm.listen_http()).ask(*http, headers=headers)
+            reply = Web(realm.listen_http()).ask(*asked, headers=headers)
             return "access-denied" if reply.status == 403 else ""
     except AccessDenied as error:
         return error.code
@@ -109,12 +152,15 @@ def outcome(realm: penstock.Realm, case: str, front_end: str, rights: tuple[Righ
     finally:
         with realm.connect() as trusted:
             for where, right in rights:
-                trusted.access.revoke("alice@*", right, channel=where)
+                trusted.access.revoke("alice@*", right, **_at(where))
     return ""
 
 
-@pytest.mark.parametrize("front_end", ["native", "http"])
-@pytest.mark.parametrize("case", CASES)
+def _at(where: str) -> dict[str, str]:
+    return {"channel": where} if where else {}
+
+
+@pytest.mark.parametrize(("case", "front_end"), TRIED)
 def test_it_takes_every_right_it_names(realm: penstock.Realm, case: str, front_end: str) -> None:
     rights = CASES[case][0]
     for left_out in rights:
@@ -122,6 +168,14 @@ def test_it_takes_every_right_it_names(realm: penstock.Realm, case: str, front_e
         assert outcome(realm, case, front_end, fewer) == "access-denied", f"without {left_out}"
 
     assert outcome(realm, case, front_end, rights) == ""
+
+
+def test_http_cannot_ask_for_what_is_tried_natively_only() -> None:
+    numbers = {"orders": ChannelId(1), "dead": ChannelId(2)}
+    only_native = {type(native(numbers)) for _, native, asked in CASES.values() if asked is None}
+
+    assert only_native
+    assert not only_native & requests_in(http)
 
 
 @pytest.mark.parametrize("front_end", ["native", "http"])

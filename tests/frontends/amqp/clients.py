@@ -53,11 +53,11 @@ class Target(LinkOption):  # type: ignore[misc]  # Proton has no types
 class Client:
     """One connection."""
 
-    def __init__(self, url: str, container: str = "", *, sole: bool = False) -> None:
+    def __init__(self, url: str, container: str = "", *, sole: bool = False, **sasl: Any) -> None:
         own = Container()
         own.container_id = container or own.container_id
         more = {"desired_capabilities": [symbol("sole-connection-for-container")]} if sole else {}
-        self.blocking = BlockingConnection(url, timeout=WAIT_S, container=own, **more)
+        self.blocking = BlockingConnection(url, timeout=WAIT_S, container=own, **more, **sasl)
         self._links = 0
 
     def __enter__(self) -> Self:
