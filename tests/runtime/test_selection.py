@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import ConnectionLost, LimitReached
+from penstock.core.vocabulary.errors import ConnectionLost, InvalidSelector, LimitReached
 from penstock.runtime.access.askers import Asker, asker
+from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery import selection
 from penstock.runtime.writer import selector_scan
 from penstock.testing.loop import pass_time, simulated
@@ -220,3 +221,49 @@ async def test_a_purge_goes_on_to_what_came_meanwhile_before_its_turn(
         with pytest.raises(LimitReached, match="events come faster"):
             await lives.purge("orders", "s LIKE '%a%b%'")
         assert len(await lives.stored("orders")) > 40, "nothing was done"
+
+
+class Held:
+    """A thread whose work ends when it is told."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, call: Callable[[], Any], /) -> Any:
+        self.begun += 1
+        await self.go_on.wait()
+        return call()
+
+
+@simulated
+async def test_long_selectors_are_parsed_one_at_a_time_also_for_those_who_hang_up() -> None:
+    held = Held()
+    choosing = selection.Choosing(held, SystemClock())
+    text = " OR ".join(f"n = {number}" for number in range(300))
+
+    async with asyncio.TaskGroup() as group:
+        gone = group.create_task(choosing.parse(text))
+        await pass_time(1)
+        gone.cancel()
+        waits = group.create_task(choosing.parse(text))
+        wrong = group.create_task(refusal(choosing.parse(f"{text} OR")))
+        short = await choosing.parse("n = 1")
+        await pass_time(1)
+        assert (held.begun, gone.done(), waits.done()) == (1, False, False)
+
+        held.go_on.set()
+
+    assert short.text == "n = 1"
+    assert gone.cancelled()
+    assert waits.result().text == text
+    assert isinstance(wrong.result(), InvalidSelector)
+    assert held.begun == 3
+
+
+async def refusal(asked: Coroutine[Any, Any, object]) -> BaseException | None:
+    try:
+        await asked
+    except InvalidSelector as error:
+        return error
+    return None

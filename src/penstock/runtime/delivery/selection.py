@@ -16,6 +16,7 @@ from penstock.columns.selectors.patterns import Check
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.core.vocabulary.ports import Clock, Offload
+from penstock.tasks import leave_to_owner, start_task
 
 BESIDE_ABOVE: Final = 16 << 20
 """Bytes to examine, times the selector's work, above which a thread does it: some hundredths of a
@@ -78,7 +79,16 @@ class Choosing:
         if len(text) <= PARSED_BESIDE_ABOVE:
             return work()
         async with self._parses:
-            return await self._offload(work)
+            running = start_task(self._in_thread(work), on_failure=leave_to_owner)
+            try:
+                return await asyncio.shield(running)
+            except asyncio.CancelledError:
+                # A thread cannot be stopped: who sends selectors and hangs up takes one, not all.
+                await asyncio.wait([running])
+                raise
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await self._offload(work)
 
     async def beside(self, look: Callable[[], T]) -> T:
         """Do what takes long beside the loop."""
