@@ -20,7 +20,7 @@ from penstock.client.connection.urls import parse_url
 from penstock.client.reading.archive import Archive, unreachable
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
-from penstock.runtime.clock import SystemClock
+from penstock.runtime.writer.clock import SystemClock
 from penstock.settings import ClusterSettings
 from penstock.settings.loading import in_force
 from penstock.spark.options import sink_options, source_options

@@ -52,7 +52,7 @@ def test_a_url_names_all_servers_of_an_engine(engine: str, urls: list[str]) -> N
         ("a:1,b:2", "the URL of an engine looks like"),
         ("nats://", "'' is not the address of a server"),
         ("nats://a:1,,c:3", "'' is not the address of a server"),
-        ("nats://a:port", "'a:\*\*\*' is not the address of a server"),
+        ("nats://a:port", r"'a:\*\*\*' is not the address of a server"),
         ("postgresql://u:secret@:5432/db", r"'postgresql://u:\*\*\*@:5432/db', in which ':5432'"),
     ],
 )

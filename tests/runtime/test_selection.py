@@ -11,9 +11,9 @@ import pytest
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import ConnectionLost, InvalidSelector, LimitReached
 from penstock.runtime.access.askers import Asker, asker
-from penstock.runtime.clock import SystemClock
 from penstock.runtime.delivery import selection
 from penstock.runtime.writer import selector_scan
+from penstock.runtime.writer.clock import SystemClock
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives
 
