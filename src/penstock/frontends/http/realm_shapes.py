@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from penstock.api.realm import ChannelRates, DurableRates
 from penstock.core.bounds import GivenName
 from penstock.frontends.http.shapes import (
     LIMIT_DEFAULT,
@@ -19,6 +20,7 @@ from penstock.frontends.http.shapes import (
     QueryParameters,
     RequestBody,
     Selector,
+    shown,
 )
 
 
@@ -112,44 +114,16 @@ class ConnectionAnswer(Answer, frozen=True):
 # --- live counters ------------------------------------------------------------------------
 
 
-class DurableRate(Answer, frozen=True):
-    channel: str
-    name: str
-    outstanding: int
-    in_flight: int
-    """Delivered and not acknowledged."""
-    pending: PendingCount
-    redelivered: int
-    clients: int
-    position: int
-    """Id below which all events have been offered or settled."""
-    oldest_outstanding_ms: int | None
-    delivered: int
-    """Deliveries to its clients since the realm started, repeated ones included."""
-    acknowledged: int
-    """Acknowledged since the realm started; events purged for this durable count, too."""
-
-
-class ChannelRate(Answer, frozen=True):
-    name: str
-    kind: str
-    events: int
-    bytes: int
-    last_event_id: int
-    counters: CounterAnswer
-    delivered: int
-    """Deliveries to clients of its durables and to plain subscribers since the realm started.
-    Browsing does not count."""
-    acknowledged: int
-    """Events acknowledged at all of its durables since the realm started."""
+DurableRate = shown(DurableRates, "DurableRate", pending=PendingCount)
+ChannelRate = shown(ChannelRates, "ChannelRate", counters=CounterAnswer)
 
 
 class Rates(Answer, frozen=True):
     """The counters of one second; plot the differences of consecutive ones."""
 
     at: Moment
-    channels: list[ChannelRate]
-    durables: list[DurableRate]
+    channels: list[ChannelRate]  # type: ignore[valid-type]  # made above
+    durables: list[DurableRate]  # type: ignore[valid-type]  # made above
     connections: int
     journal_bytes: int
     memory_bytes: int

@@ -16,6 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 from penstock.api.channels import StorageInfo
 from penstock.api.durables import CreateDurable, DurableInfo
 from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, GivenName
+from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.messages import Definition, DurableAttributes, Storage, attributes_of
 
 T = TypeVar("T")
@@ -196,7 +197,7 @@ def _own_fields(
     ]
 
 
-def _shown(
+def shown(
     source: type[Struct],
     name: str,
     *,
@@ -236,7 +237,7 @@ class NewQueue(RequestBody, frozen=True):
     attributes: QueueAttributes = QueueAttributes()  # type: ignore[valid-type]  # made above
 
 
-DefinitionAnswer = _shown(
+DefinitionAnswer = shown(
     Definition,
     "DefinitionAnswer",
     without=frozenset(("descriptors",)),
@@ -247,19 +248,7 @@ DefinitionAnswer = _shown(
 """``message_types``: types of Protocol Buffers messages; null where they cannot be read."""
 
 
-class CounterAnswer(Answer, frozen=True):
-    published: int
-    consumed: int
-    expired: int
-    evicted: int
-    purged: int
-    quarantined: int
-    redelivered: int
-    dead: int
-    replaced: int
-    relayed: int
-    redriven: int
-    dropped: int
+CounterAnswer = shown(Counters, "CounterAnswer")
 
 
 class Conservation(Answer, frozen=True):
@@ -295,7 +284,7 @@ class ChannelAnswer(Answer, frozen=True):
     events: int
     durables: int
     subscribers: int
-    counters: CounterAnswer
+    counters: CounterAnswer  # type: ignore[valid-type]  # made above
     conservation: Conservation
     storage: StorageInfo
     readers: list[str]
@@ -538,7 +527,7 @@ NewDurable: Any = msgspec.defstruct(
     kw_only=True,
     module=__name__,
 )
-DurableAnswer = _shown(
+DurableAnswer = shown(
     DurableInfo,
     "DurableAnswer",
     doc="The document that ``penstock durable show --format json`` prints.",
