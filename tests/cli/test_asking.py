@@ -52,7 +52,7 @@ MAKE_OR_SHOW = {
     *(f"pipeline {verb}" for verb in ("run", "check", "list", "show")),
     *(f"user {verb}" for verb in ("create", "password", "list", "me")),
     *("group create", "group add", "group list", "acl grant", "acl list"),
-    *("store verify", "store backup", "cluster demo"),
+    *("store verify", "store backup", "cluster demo", "cluster status", "cluster doctor"),
 }
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import nats
 import pytest
@@ -44,6 +48,39 @@ async def test_the_owner_is_killed_and_nothing_is_lost_or_doubled(
     servers: NatsServers, tmp_path: Path
 ) -> None:
     await check_a_takeover(partial(node, servers), tmp_path)
+
+
+def command(servers: NatsServers, what: str, name: str) -> dict[str, Any]:
+    """What a command says of a cluster that is well."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "penstock", "cluster", what, "--cluster", servers.engine, "--json"],
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PENSTOCK_CLUSTER_NAME": name,
+            "PENSTOCK_CLUSTER_LEASE_S": "2",
+            "PENSTOCK_CLUSTER_MONITORS": ",".join(servers.monitors),
+        },
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def test_commands_show_owner_nodes_and_engine(servers: NatsServers, tmp_path: Path) -> None:
+    first = node(servers, tmp_path / "n1", name="shown")
+    with first, node(servers, tmp_path / "n2", name="shown") as second:
+        checks = command(servers, "doctor", "shown")["checks"]
+        assert {check["status"] for check in checks} == {"ok"}, checks
+        state = command(servers, "status", "shown")
+        assert (state["owner"], state["epoch"], state["engine"]["present"]) == ("n1", 1, 3)
+        nodes = {each["node"]: each["serves"]["native"] for each in state["members"]}
+        assert nodes == {"n1": first.url, "n2": second.url}
+
+        first.kill()
+        killed = command(servers, "status", "shown")["members"]
+        assert {each["node"]: each["condition"] for each in killed}["n1"] == "gone"
 
 
 @on_a_loop

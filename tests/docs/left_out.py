@@ -12,6 +12,8 @@ NOT_RUN = {
     "python -m tests.fuzz": "its input is one that broke a target once",
     "nats-server": "needs three machines; tests/cluster/test_serve.py starts such servers",
     "penstock serve --data /var/lib/penstock --cluster": "needs a running engine; so does that",
+    "penstock cluster status": "needs a running engine; tests/cluster/test_serve.py looks at one",
+    "penstock cluster doctor": "needs a running engine; tests/cluster/test_serve.py looks at one",
     "penstock cluster demo": "starts seven processes; tests/demo does",
     "penstock store copy --to s3://": "needs an object store; tests/integration has one",
     "penstock pipeline list var/": "about what `make run` leaves behind, which ends with a check",

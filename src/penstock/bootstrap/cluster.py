@@ -24,6 +24,7 @@ from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,
     EngineHealth,
+    EngineInspector,
     Journal,
     Registry,
     StorageEngine,
@@ -76,12 +77,44 @@ async def open_engine(settings: ClusterSettings, clock: Clock) -> StorageEngine:
 
         return _with_blobs(PostgresEngine(urls, cluster=settings.name), settings)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("nats", "asyncpg"):
-            raise
+        raise _not_installed(error) from error
+
+
+def _not_installed(error: ModuleNotFoundError) -> Exception:
+    """What to say instead of it."""
+    if (error.name or "").partition(".")[0] not in ("nats", "asyncpg"):
+        return error
+    return InvalidArgument(
+        f"a cluster needs the package {error.name}, which is not installed here: pip install "
+        "'penstock-realm[cluster]'"
+    )
+
+
+def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
+    """Look at the engine that the settings name without being a node of its cluster. Raises
+    ``InvalidArgument``."""
+    if not settings.engine:
         raise InvalidArgument(
-            f"a cluster needs the package {error.name}, which is not installed here: pip install "
-            "'penstock-realm[cluster]'"
-        ) from error
+            f"no engine is named: --cluster, or cluster.engine in the settings, is the URL of a "
+            f"cluster's engine, such as {_LOOKS_LIKE}"
+        )
+    urls = server_urls(settings.engine)
+    try:
+        if urlsplit(urls[0]).scheme in NATS:
+            from penstock.storage.jetstream.inspection import JetStreamInspector
+
+            return JetStreamInspector(
+                urls,
+                name=settings.name,
+                monitors=_monitors(settings.monitors),
+                clock=clock,
+                offload=asyncio.to_thread,
+            )
+        from penstock.storage.postgres.inspection import PostgresInspector
+
+        return PostgresInspector(urls, cluster=settings.name)
+    except ModuleNotFoundError as error:
+        raise _not_installed(error) from error
 
 
 async def check_engine(engine: StorageEngine, shard: int) -> EngineHealth:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli import cluster_looks
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import note, write
 from penstock.core.printable import plain
@@ -38,6 +39,7 @@ commands = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
+    cluster_looks.register(commands)
     app.add_typer(commands, name="cluster")
 
 

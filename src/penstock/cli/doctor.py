@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -49,9 +49,14 @@ def doctor(
     for check in _checks(data, settings, spark=spark):
         checks.append(check)
         if format == "table":
-            _show(check)
+            show(check)
+    conclude(checks, is_json=format == "json")
+
+
+def conclude(checks: Sequence[Check], *, is_json: bool) -> None:
+    """Count what was found, or print all of it as JSON; exit with 1 if something has failed."""
     failed = sum(check.status == "failed" for check in checks)
-    if format == "json":
+    if is_json:
         write_json({"ok": not failed, "checks": checks})
     else:
         warned = sum(check.status == "warning" for check in checks)
@@ -85,8 +90,9 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
         yield from checks.spark()
 
 
-def _show(check: Check) -> None:
+def show(check: Check) -> None:
+    """Print a check, and what to do about it."""
     word = typer.style(check.status.ljust(8), fg=_COLOURS[check.status])
     typer.echo(f"{word} {check.name.ljust(15)}  {plain(check.found)}")
     if check.remedy and check.status != "ok":
-        typer.echo(f"{' ' * 9}{' ' * 15}  -> {check.remedy}")
+        typer.echo(f"{' ' * 9}{' ' * 15}  -> {plain(check.remedy)}")

@@ -11,7 +11,7 @@ compare-and-set of the frame before it. Marks of epochs and floors are frames wi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, ClassVar, Final, Literal, TypeVar
@@ -25,6 +25,7 @@ from penstock.core.vocabulary.errors import (
     InvalidArgument,
     StorageFailed,
     Trimmed,
+    Unavailable,
     Unknown,
 )
 from penstock.core.vocabulary.ports import (
@@ -34,7 +35,9 @@ from penstock.core.vocabulary.ports import (
     Buffer,
     Change,
     DamagedBlock,
+    EngineCheck,
     EngineHealth,
+    EngineServer,
     JournalInfo,
     Offload,
     VersionedRecord,
@@ -179,19 +182,68 @@ class MemoryEngine:
         servers, present = await self._asking.patiently(
             lambda: (self.servers.servers, self.servers.present)
         )
-        has_quorum = present * 2 > servers
-        return EngineHealth(
-            kind="memory",
-            version="1",
-            has_quorum=has_quorum,
-            servers=servers,
-            present=present,
-            leader="memory" if has_quorum else "",
-        )
+        return _health(servers, present)
 
     async def close(self) -> None:
         for journal in self._journals:
             await journal.close()
+
+
+class MemoryInspector:
+    """The :class:`~penstock.core.vocabulary.ports.EngineInspector` of servers in memory."""
+
+    def __init__(self, servers: EngineServers) -> None:
+        self._servers = servers
+
+    async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
+        """See :meth:`penstock.core.vocabulary.ports.EngineInspector.records`."""
+        if not self._has_quorum:
+            raise Unavailable("the engine in memory has no majority of its servers")
+        records = self._servers.records
+        found = {key: await records.get(key) for key in await records.list(prefix)}
+        return {key: record for key, record in found.items() if record is not None}
+
+    async def health(self) -> EngineHealth:
+        return _health(self._servers.servers, self._servers.present)
+
+    async def servers(self) -> Sequence[EngineServer]:
+        """The ones that are present come first, and the first of all leads."""
+        return [
+            EngineServer(
+                name=f"server-{number}",
+                address="memory",
+                version="1",
+                leads=self._has_quorum and number == 1,
+                failure="" if number <= self._servers.present else "it is gone",
+            )
+            for number in range(1, self._servers.servers + 1)
+        ]
+
+    async def checks(self, shard: int) -> Sequence[EngineCheck]:
+        """There is nothing but the number of servers that could be wrong."""
+        found = f"{self._servers.present} of {self._servers.servers} servers are present"
+        if not self._has_quorum:
+            found += ". To change: start a majority of them"
+        return [EngineCheck(name="servers", found=found, is_ok=self._has_quorum)]
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+    @property
+    def _has_quorum(self) -> bool:
+        return self._servers.present * 2 > self._servers.servers
+
+
+def _health(servers: int, present: int) -> EngineHealth:
+    has_quorum = present * 2 > servers
+    return EngineHealth(
+        kind="memory",
+        version="1",
+        has_quorum=has_quorum,
+        servers=servers,
+        present=present,
+        leader="memory" if has_quorum else "",
+    )
 
 
 class Asking:

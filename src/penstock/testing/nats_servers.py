@@ -8,14 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-import msgspec
-from msgspec import Struct, field
+from penstock.storage.jetstream.guard import read_copy
 
 ServerCondition = Literal["up", "frozen", "killed", "ended"]
 
@@ -31,28 +29,9 @@ http: "127.0.0.1:{monitor}"
 max_payload: 8MB
 jetstream {{ store_dir: "{store}", max_mem: 64MB, max_file: {max_file}, sync_interval: {sync} }}
 """
-_ASKED_S: Final = 1.0
-"""How long a server may take to say who leads a stream."""
 CLUSTER: Final = """
 cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}] }}
 """
-
-
-class _Peers(Struct):
-    leader: str = ""
-
-
-class _ListedStream(Struct):
-    name: str
-    cluster: _Peers = field(default_factory=_Peers)
-
-
-class _Account(Struct):
-    stream_detail: list[_ListedStream] = field(default_factory=list)
-
-
-class _Listing(Struct):
-    account_details: list[_Account] = field(default_factory=list)
 
 
 class NatsServers:
@@ -149,21 +128,12 @@ class NatsServers:
     def leader(self, stream: str) -> int | None:
         """The number of the server that leads a stream, as servers say that answer at once."""
         for number in self._numbers:
-            if self.condition(number) == "up":
-                for each in self._streams(self.monitors[number]):
-                    if each.name == stream and each.cluster.leader:
-                        return int(each.cluster.leader.removeprefix(self._name))
+            if self.condition(number) != "up":
+                continue
+            copy = read_copy(self.monitors[number], stream)
+            if copy is not None and copy.cluster.leader:
+                return int(copy.cluster.leader.removeprefix(self._name))
         return None
-
-    def _streams(self, monitor: str) -> list[_ListedStream]:
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        url = f"{monitor}/jsz?accounts=true&streams=true"
-        try:
-            with opener.open(url, timeout=_ASKED_S) as answer:
-                listing = msgspec.json.decode(answer.read(), type=_Listing)
-        except (OSError, ValueError):
-            return []
-        return [each for account in listing.account_details for each in account.stream_detail]
 
     def files(self, number: int, stream: str) -> list[Path]:
         """Where a server keeps the messages of a stream, the oldest first."""

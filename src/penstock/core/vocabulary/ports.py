@@ -367,6 +367,53 @@ class EngineHealth(Struct, frozen=True, kw_only=True):
     """Damage that was found on its servers."""
 
 
+class EngineServer(Struct, frozen=True, kw_only=True):
+    """One server of a storage engine, as it was found by somebody who looks on."""
+
+    name: str
+    """Its own name; empty while it does not answer."""
+    address: str
+    """Where it was asked."""
+    version: str = ""
+    leads: bool = False
+    """Whether it takes appends."""
+    room: int | None = None
+    """Bytes that it may still store; None: it does not tell."""
+    failure: str = ""
+    """Why it could not be asked, or cannot serve."""
+
+
+class EngineCheck(Struct, frozen=True, kw_only=True):
+    """One thing that a storage engine has to promise, and whether it does."""
+
+    name: str
+    found: str
+    """How it is; where it is wrong, with the line to change."""
+    is_ok: bool
+
+
+class EngineInspector(Protocol):
+    """Looks at a storage engine from outside of its cluster: nothing is made, fenced or changed,
+    and no server is waited for longer than some seconds."""
+
+    async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
+        """The records of the registry whose keys begin with ``prefix``; none where there is no
+        registry. Raises ``Unavailable`` when no majority of the servers answers."""
+        ...
+
+    async def health(self) -> EngineHealth: ...
+
+    async def servers(self) -> Sequence[EngineServer]:
+        """Every server that the engine is known to have."""
+        ...
+
+    async def checks(self, shard: int) -> Sequence[EngineCheck]:
+        """Everything that a node checks before it trusts the engine, each by itself."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class StorageEngine(Protocol):
     """A replicated store below several nodes: a fenced log for each shard, one registry, and blobs
     where there is no object store."""

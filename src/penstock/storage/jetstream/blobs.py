@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -74,17 +74,20 @@ class StreamBlobs:
         self._clock = clock
         self._chunk_bytes = chunk_bytes
 
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What the stream has to be made with."""
+        return {
+            **REPLICATED,
+            "subjects": [f"{self.stream.name}.head.*", f"{self.stream.name}.chunk.>"],
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": False,
+        }
+
     async def open(self) -> StreamBlobs:
         """Make the stream, or find it as it was made; remove what was left by writers that were
         interrupted."""
-        await self.stream.make(
-            {
-                **REPLICATED,
-                "subjects": [f"{self.stream.name}.head.*", f"{self.stream.name}.chunk.>"],
-                "max_msgs_per_subject": 1,
-                "allow_rollup_hdrs": False,
-            }
-        )
+        await self.stream.make(self.settings)
         await self._remove_left()
         return self
 

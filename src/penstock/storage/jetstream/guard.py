@@ -57,6 +57,39 @@ class _Varz(Struct):
     cluster: _Cluster = field(default_factory=_Cluster)
 
 
+class _Counts(Struct):
+    messages: int = 0
+    first_seq: int = 0
+    last_seq: int = 0
+
+
+class _Leader(Struct):
+    leader: str = ""
+
+
+class StreamCopy(Struct):
+    """One server's copy of a stream, as that server says itself."""
+
+    name: str
+    state: _Counts = field(default_factory=_Counts)
+    cluster: _Leader = field(default_factory=_Leader)
+
+    @property
+    def holes(self) -> int:
+        """How many messages it lacks between its first and its last."""
+        counts = self.state
+        span = counts.last_seq + 1 - counts.first_seq if counts.last_seq else 0
+        return span - counts.messages
+
+
+class _Account(Struct):
+    stream_detail: list[StreamCopy] = field(default_factory=list)
+
+
+class _Listing(Struct):
+    account_details: list[_Account] = field(default_factory=list)
+
+
 class ServerState(Struct, frozen=True):
     """What one server says about itself."""
 
@@ -152,27 +185,58 @@ def version_of(text: str) -> tuple[int, ...]:
 
 
 def _check_server(server: ServerState) -> None:
-    where = f"server {server.name} ({server.monitor})"
+    check_version(server)
+    check_sync(server)
+    check_number(server)
+
+
+def check_version(server: ServerState) -> None:
+    """Raise ``Unavailable`` for a server that is too old."""
     if version_of(server.version) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise Unavailable(
-            f"{where} is NATS {server.version}, and {oldest} or newer is needed. To change: "
-            f"install nats-server {oldest} or newer there"
+            f"{_where(server)} is NATS {server.version}, and {oldest} or newer is needed. "
+            f"To change: install nats-server {oldest} or newer there"
         )
+
+
+def check_sync(server: ServerState) -> None:
+    """Raise ``Unavailable`` for a server that acknowledges before it syncs."""
     if not server.syncs_always:
         raise Unavailable(
-            f"{where} acknowledges what is not on its disk yet: it syncs every "
+            f"{_where(server)} acknowledges what is not on its disk yet: it syncs every "
             f"{server.sync_interval_s:g} s. To change: sync_interval: always within "
             f"jetstream {{ ... }} of its nats-server.conf"
         )
+
+
+def check_number(server: ServerState) -> None:
+    """Raise ``Unavailable`` for a server of too small a cluster."""
     # While there is no leader they may not have found each other yet.
     is_known = bool(server.leader) or not server.is_clustered
     if is_known and server.cluster_size < _SERVERS:
         raise Unavailable(
-            f"{where} is one of {max(1, server.cluster_size)} servers, and {_SERVERS} have to keep "
-            f"each stream. To change: cluster {{ name: NAME, listen: HOST:PORT, "
-            f"routes: [nats://OTHER:PORT, ...] }} in nats-server.conf of {_SERVERS} servers"
+            f"{_where(server)} is one of {max(1, server.cluster_size)} servers, and "
+            f"{_SERVERS} have to keep each stream. To change: cluster {{ name: NAME, "
+            f"listen: HOST:PORT, routes: [nats://OTHER:PORT, ...] }} in nats-server.conf of "
+            f"{_SERVERS} servers"
         )
+
+
+def _where(server: ServerState) -> str:
+    return f"server {server.name} ({server.monitor})"
+
+
+def read_copy(monitor: str, stream: str) -> StreamCopy | None:
+    """A server's copy of a stream; None: it has none, or does not answer. It takes a while where
+    the server is gone."""
+    try:
+        raw = _fetch(f"{monitor}/jsz?accounts=true&streams=true")
+        listing = msgspec.json.decode(raw, type=_Listing)
+    except (OSError, ValueError, msgspec.DecodeError):
+        return None
+    copies = [copy for account in listing.account_details for copy in account.stream_detail]
+    return next((copy for copy in copies if copy.name == stream), None)
 
 
 def _fetch(url: str) -> bytes:

@@ -140,6 +140,29 @@ class JetStreamJournal:
         await self._renew_mark(mark.kept if mark is not None else 1)
         return self
 
+    @property
+    def settings(self) -> dict[str, object]:
+        """What the stream has to be made with."""
+        return self._settings()
+
+    async def compare_mark(self) -> bool:
+        """Compare a stream that nobody opens here with what its owner has left as its mark; gives
+        whether there is a stream. Raises ``Unavailable``."""
+        mark = await self._marks.read()
+        if not await self.stream.exists():
+            self._check_there(mark)
+            return False
+        self._check_mark(await self.stream.info(), mark)
+        return True
+
+    async def verify(self) -> int:
+        """Read all that the leader has of a stream that nobody opens here, and compare numbers and
+        checksums; gives the number of its blocks. Nobody steps down. Raises ``Damaged``."""
+        self._incarnation = (await self.stream.info()).incarnation
+        await self._read_all()
+        self._forget_kept()
+        return self._index.tail - self._index.floor
+
     async def inspect(self) -> None:
         """Look at a stream that nobody opens here: a stream that is not there yet is fine. Raises
         ``Unavailable``, with the line to change."""

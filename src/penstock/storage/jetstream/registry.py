@@ -53,17 +53,20 @@ class BucketRegistry:
         self._noted: dict[str, int] = {}
         """The newest change of each key that watchers were told of."""
 
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What the bucket has to be made with."""
+        return {
+            **REPLICATED,
+            "subjects": [f"{self._root}>"],
+            "max_msgs_per_subject": 1,
+            "allow_rollup_hdrs": True,
+        }
+
     async def open(self, *, watches: bool = True) -> BucketRegistry:
         """Make the bucket, or find it as it was made. Only one that ``watches`` sees changes by
         others."""
-        await self.stream.make(
-            {
-                **REPLICATED,
-                "subjects": [f"{self._root}>"],
-                "max_msgs_per_subject": 1,
-                "allow_rollup_hdrs": True,
-            }
-        )
+        await self.stream.make(self.settings)
         for pause in pauses() if watches else ():
             try:
                 await self._connection.follow(self.stream.name, f"{self._prefix}>", self._follow)

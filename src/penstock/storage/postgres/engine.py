@@ -82,7 +82,9 @@ class PostgresEngine:
         """How the server that takes writes and its standbys are, now."""
         async with self._briefly() as servers:
             try:
-                return await servers.try_once(lambda c: self._look(c, servers))
+                return await servers.try_once(
+                    lambda c: health_of(c, len(self._urls), servers.leader)
+                )
             except OutcomeUnknown as error:
                 return EngineHealth(
                     kind="postgresql",
@@ -92,22 +94,6 @@ class PostgresEngine:
                     present=0,
                     damage=(f"{error}",),
                 )
-
-    async def _look(self, connection: Any, servers: Servers) -> EngineHealth:
-        settings = await connection.fetchrow(SETTINGS)
-        standbys = await connection.fetchrow(guard.STANDBYS)
-        damaged = await connection.fetch(CORRUPT)
-        return EngineHealth(
-            kind="postgresql",
-            version=settings["version"].split()[0],
-            has_quorum=standbys["present"] >= guard.standbys_wanted(settings["names"]),
-            servers=len(self._urls),
-            present=1 + standbys["present"],
-            leader=servers.leader,
-            sync=f"synchronous_commit = {settings['sync']}, standbys {settings['names']}",
-            lag=standbys["lag"],
-            damage=tuple(f"database {row['datname']}: checksum failures" for row in damaged),
-        )
 
     async def close(self) -> None:
         """Close every journal, then every connection."""
@@ -131,3 +117,21 @@ class PostgresEngine:
         opened = self._connect(self._urls)
         self._opened.append(opened)
         return opened
+
+
+async def health_of(connection: Any, servers: int, leader: str) -> EngineHealth:
+    """How the server that takes writes, ``leader``, and its standbys are."""
+    settings = await connection.fetchrow(SETTINGS)
+    standbys = await connection.fetchrow(guard.STANDBYS)
+    damaged = await connection.fetch(CORRUPT)
+    return EngineHealth(
+        kind="postgresql",
+        version=settings["version"].split()[0],
+        has_quorum=standbys["present"] >= guard.standbys_wanted(settings["names"]),
+        servers=servers,
+        present=1 + standbys["present"],
+        leader=leader,
+        sync=f"synchronous_commit = {settings['sync']}, standbys {settings['names']}",
+        lag=standbys["lag"],
+        damage=tuple(f"database {row['datname']}: checksum failures" for row in damaged),
+    )

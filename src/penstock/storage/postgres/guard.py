@@ -25,24 +25,49 @@ WAITS: Final = ("on", "remote_apply")
 
 async def check_settings(connection: Any, server: str) -> None:
     """Raise ``Unavailable`` when the server could lose what it has acknowledged."""
+    await check_version(connection, server)
+    await check_writes(connection, server)
+    await check_commit(connection, server)
+    await check_checksums(connection, server)
+    await check_standby_names(connection, server)
+
+
+async def check_version(connection: Any, server: str) -> None:
+    """Raise ``Unavailable`` for a server that is too old."""
     version = int(await _setting(connection, "server_version_num"))
     if version < VERSION_MIN:
         raise Unavailable(
             f"PostgreSQL at {server} is version {version // 10000}; a cluster needs 14 or newer"
         )
+
+
+async def check_writes(connection: Any, server: str) -> None:
+    """Raise ``Unavailable`` when a power cut could take what is on the server's disk."""
     for name, danger in ON.items():
         found = await _setting(connection, name)
         if found != "on":
             raise _wrong(server, name, found, "on", danger)
+
+
+async def check_commit(connection: Any, server: str) -> None:
+    """Raise ``Unavailable`` when a commit does not wait for a standby."""
     waits = await _setting(connection, "synchronous_commit")
     if waits not in WAITS:
         danger = "a commit is answered before it is on a standby's disk"
         raise _wrong(server, "synchronous_commit", waits, "on", danger)
+
+
+async def check_checksums(connection: Any, server: str) -> None:
+    """Raise ``Unavailable`` when damage would be served as data."""
     if await _setting(connection, "data_checksums") != "on":
         raise Unavailable(
             f"PostgreSQL at {server} has no data checksums, so damage would be served as data; "
             f"stop the server and run: pg_checksums --enable -D DIR (or initdb --data-checksums)"
         )
+
+
+async def check_standby_names(connection: Any, server: str) -> None:
+    """Raise ``Unavailable`` when no standby is waited for."""
     if not (await _setting(connection, "synchronous_standby_names")).strip():
         raise _wrong(
             server,

@@ -85,16 +85,21 @@ SELECT (SELECT count(*) FROM head) AS owned,
 async def check_is_whole(servers: Servers, name: str) -> None:
     """Raise ``Unavailable`` when a journal that was begun is gone, and ``Damaged`` when blocks are
     missing in it."""
-    row = await servers.ask(lambda c: c.fetchrow(LOOK, name))
+    await servers.ask(lambda c: compare_with_head(c, servers.leader, name))
+
+
+async def compare_with_head(connection: Any, server: str, name: str) -> None:
+    """Look once over a connection to ``server``; raises as :func:`check_is_whole` does."""
+    row = await connection.fetchrow(LOOK, name)
     if row["begun"] and row["missing"] is None:
         raise Unavailable(
             f"journal {name} is gone from the table penstock_head of PostgreSQL at "
-            f"{servers.leader}: it was deleted, or the table was made anew. {_RESTORE}"
+            f"{server}: it was deleted, or the table was made anew. {_RESTORE}"
         )
     if row["missing"]:
         raise Damaged(
             f"journal {name} has lost {row['missing']} blocks: their rows are missing in the table "
-            f"penstock_block of PostgreSQL at {servers.leader}. {_RESTORE}"
+            f"penstock_block of PostgreSQL at {server}. {_RESTORE}"
         )
 
 

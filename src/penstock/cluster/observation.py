@@ -1,0 +1,140 @@
+"""Looks at a cluster from outside: its register for as long as it takes to know who is there, its
+engine, and the ports of its nodes. Nothing is changed, and nobody becomes a member."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from penstock.cluster.node import is_refused
+from penstock.core.owning.claims import FORMAT_KEY, MEMBERS, SHARDS, RegisterLook
+from penstock.core.owning.observing import SHARD, ClusterSeen, MemberSeen, Observer
+from penstock.core.vocabulary.errors import Damaged, Unavailable
+from penstock.core.vocabulary.ports import (
+    Clock,
+    EngineCheck,
+    EngineHealth,
+    EngineInspector,
+    EngineServer,
+    VersionedRecord,
+)
+
+LOOK_S: Final = 0.2
+PORT_S: Final = 3.0
+"""How long a port may take to accept a connection."""
+
+
+class ClusterState(Struct, frozen=True, kw_only=True):
+    """A cluster and its engine at a moment."""
+
+    seen: ClusterSeen | None
+    """None: there is no cluster of that name on the engine."""
+    health: EngineHealth
+    servers: Sequence[EngineServer]
+
+
+class PortReached(Struct, frozen=True):
+    """A port that a node serves, and whether it could be reached from here."""
+
+    node: str
+    url: str
+    failure: str
+    """Empty where it accepts connections."""
+
+
+class ClusterExamined(Struct, frozen=True, kw_only=True):
+    """All that can be wrong with a cluster, looked at."""
+
+    seen: ClusterSeen | None
+    failure: str
+    """Why the register could not be read; empty where it could."""
+    checks: Sequence[EngineCheck]
+    ports: Sequence[PortReached]
+
+
+async def observe(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterSeen | None:
+    """Look at the register until it is clear who is there, which takes as long as a lease at most;
+    None: there is no cluster. Raises ``Unavailable``, ``Damaged``."""
+    observer = Observer(lease_s)
+    while True:
+        began_us = clock.steady_us()
+        records: dict[str, VersionedRecord] = {}
+        for prefix in (FORMAT_KEY, SHARDS, MEMBERS):
+            records |= await inspector.records(prefix)
+        look = _look(records, began_us, clock)
+        if not (look.members or look.claims or look.format):
+            return None
+        observer.looked(look)
+        for member in list(observer.unseen()):
+            if member.address and await is_refused(member.address):
+                observer.refused(member)
+        if observer.is_settled(clock.steady_us()):
+            return observer.seen(clock.steady_us())
+        await asyncio.sleep(LOOK_S)
+
+
+async def state_of(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterState:
+    """The cluster and its engine, for people. Raises ``Unavailable``, ``Damaged``."""
+    seen = await observe(inspector, clock, lease_s)
+    servers = await inspector.servers()
+    return ClusterState(seen=seen, health=await inspector.health(), servers=servers)
+
+
+async def examine(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterExamined:
+    """Look at everything that could be wrong, also where something is."""
+    checks = await inspector.checks(SHARD)
+    seen, failure = None, ""
+    try:
+        seen = await observe(inspector, clock, lease_s)
+    except (Unavailable, Damaged) as error:
+        failure = f"{error}"
+    ports = [] if seen is None else await _reach(seen.members)
+    return ClusterExamined(seen=seen, failure=failure, checks=checks, ports=ports)
+
+
+def _look(records: Mapping[str, VersionedRecord], began_us: int, clock: Clock) -> RegisterLook:
+    claim, format = records.get(f"{SHARDS}{SHARD}"), records.get(FORMAT_KEY)
+    if format is not None and not format.value.isdigit():
+        raise Damaged(f"{FORMAT_KEY} in the register is {format.value!r}; it has to be a number")
+    return RegisterLook(
+        {} if claim is None else {SHARD: claim},
+        {
+            key.removeprefix(MEMBERS): record
+            for key, record in records.items()
+            if key.startswith(MEMBERS)
+        },
+        began_us,
+        clock.steady_us(),
+        clock.now_us(),
+        0 if format is None else int(format.value),
+    )
+
+
+async def _reach(members: Sequence[MemberSeen]) -> list[PortReached]:
+    """Connect to every port of the members that are there."""
+    places = [(each.node, url) for each in members if each.is_alive for url in each.serves.values()]
+    async with asyncio.TaskGroup() as tasks:
+        asked = [tasks.create_task(_failure_at(url)) for _, url in places]
+    return [
+        PortReached(node, url, task.result())
+        for (node, url), task in zip(places, asked, strict=True)
+    ]
+
+
+async def _failure_at(url: str) -> str:
+    """Why nobody can be reached there; empty: somebody can."""
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(PORT_S):
+            connect = asyncio.get_running_loop().create_connection
+            transport, _ = await connect(asyncio.Protocol, parts.hostname or "", parts.port or 0)
+    except TimeoutError:
+        return f"no answer for {PORT_S:.0f} s"
+    except OSError as error:
+        return f"{error.strerror or error}"
+    transport.abort()
+    return ""

@@ -1,0 +1,265 @@
+"""``penstock cluster status`` and ``doctor``, on engine servers in memory whose nodes renew when
+they are looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.bootstrap import cluster
+from penstock.cli.checks import Check
+from penstock.cli.cluster_checks import checks_of
+from penstock.cli.program import app
+from penstock.cluster.observation import ClusterExamined, PortReached
+from penstock.core.owning.claims import ClaimRecord, MemberRecord
+from penstock.core.owning.observing import ClusterSeen, MemberSeen
+from penstock.core.vocabulary.ports import EngineCheck, VersionedRecord
+from penstock.runtime.writer.clock import SystemClock
+from penstock.settings.loading import load
+from penstock.testing.engine import EngineServers, MemoryInspector
+
+ENGINE = "nats://a,b,c"
+
+
+class Renewing(MemoryInspector):
+    """Each look finds every node renewed."""
+
+    looks = 0
+
+    async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
+        found = await super().records(prefix)
+        if prefix != "node/":
+            return found
+        self.looks += 1
+        wall_us = SystemClock().now_us()
+        return {key: _renewed(record, self.looks, wall_us) for key, record in found.items()}
+
+
+def _renewed(record: VersionedRecord, counter: int, wall_us: int) -> VersionedRecord:
+    member = msgspec.json.decode(record.value, type=MemberRecord)
+    renewed = msgspec.structs.replace(member, counter=counter, wall_us=wall_us)
+    return VersionedRecord(record.version, msgspec.json.encode(renewed))
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def servers() -> EngineServers:
+    return EngineServers()
+
+
+@pytest.fixture
+def run(servers: EngineServers, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(cluster, "open_inspector", lambda *_: Renewing(servers))
+
+    def ran(*arguments: str) -> Result:
+        return CliRunner().invoke(app, ["cluster", *arguments, "--cluster", ENGINE])
+
+    return ran
+
+
+async def fill(servers: EngineServers, **more: Any) -> None:
+    """Two nodes, of which the first one owns."""
+    for name in ("n1", "n2"):
+        record = MemberRecord(name, f"{name}!", serves={}, version="1.0", **more)
+        await servers.records.cas(f"node/{name}", 0, msgspec.json.encode(record))
+    claim = ClaimRecord("n1", "n1!", 4, 1, 1)
+    await servers.records.cas("shard/0", 0, msgspec.json.encode(claim))
+    await servers.records.cas("cluster/format", 0, b"1")
+
+
+@pytest.fixture
+def filled(servers: EngineServers) -> EngineServers:
+    import asyncio
+
+    asyncio.run(fill(servers))
+    return servers
+
+
+def test_status_shows_owner_nodes_and_servers(filled: EngineServers, run: Run) -> None:
+    filled.present = 2
+    ran = run("status")
+
+    assert ran.exit_code == 0, ran.output
+    rows = [" ".join(row.split()) for row in ran.stdout.splitlines()]
+    assert "cluster penstock, format 1" in rows
+    assert any(row.startswith("owner n1, epoch 4, lease ") and "s left" in row for row in rows)
+    assert "engine memory 1, 2 of 3 servers, a majority is there, memory leads" in rows
+    assert "damage none told" in rows
+    assert any(row.startswith("n1 owner 1.0 +0.0 s") for row in rows)
+    assert any(row.startswith("n2 stands by 1.0") for row in rows)
+    assert "server-1 leads 1 memory" in rows
+    assert "server-3 it is gone 1 memory" in rows
+
+
+@pytest.mark.parametrize("asked", [["--json"], ["--format", "json"]])
+def test_status_as_json(filled: EngineServers, run: Run, asked: list[str]) -> None:
+    told = json.loads(run("status", *asked).stdout)
+
+    assert (told["cluster"], told["found"], told["owner"]) == ("penstock", True, "n1")
+    assert (told["epoch"], told["format"], told["room"]) == (4, 1, None)
+    assert 0 < told["lease_left_s"] <= 5
+    assert {each["node"]: each["condition"] for each in told["members"]} == {
+        "n1": "owner",
+        "n2": "stands by",
+    }
+    assert told["engine"]["has_quorum"]
+    assert [each["leads"] for each in told["servers"]] == [True, False, False]
+
+
+def test_status_of_no_cluster_says_so(run: Run) -> None:
+    ran = run("status")
+
+    assert ran.exit_code == 0
+    assert "penstock: there is none of this name on the engine (cluster.name)" in ran.stdout
+    assert json.loads(run("status", "--json").stdout)["found"] is False
+
+
+def test_status_without_a_majority_names_what_is_wrong(filled: EngineServers, run: Run) -> None:
+    filled.present = 1
+    ran = run("status")
+
+    assert ran.exit_code == 1
+    assert "error: the engine in memory has no majority of its servers" in ran.stderr
+
+
+def test_doctor_finds_nothing_wrong_in_a_sound_cluster(filled: EngineServers, run: Run) -> None:
+    ran = run("doctor")
+
+    assert ran.exit_code == 0, ran.output
+    rows = [" ".join(row.split()) for row in ran.stdout.splitlines()]
+    assert "ok engine servers 3 of 3 servers are present" in rows
+    assert "ok owner n1, epoch 4" in rows
+    assert "ok nodes n1, n2 there" in rows
+    assert "ok versions n1 1.0, n2 1.0; format 1" in rows
+    assert any(row.startswith("ok clocks n1 ") for row in rows)
+    assert rows[-1] == "0 failures, 0 warnings"
+
+
+def test_doctor_fails_with_the_line_to_change(filled: EngineServers, run: Run) -> None:
+    filled.present = 1
+    ran = run("doctor")
+
+    assert ran.exit_code == 1
+    rows = [" ".join(row.split()) for row in ran.stdout.splitlines()]
+    assert "failed engine servers 1 of 3 servers are present." in rows
+    assert "-> start a majority of them" in rows
+    assert "failed register the engine in memory has no majority of its servers" in rows
+    told = json.loads(run("doctor", "--json").stdout)
+    assert not told["ok"]
+    assert told["checks"][0]["remedy"] == "start a majority of them"
+
+
+def test_doctor_of_no_cluster_names_the_setting(run: Run) -> None:
+    ran = run("doctor")
+
+    assert ran.exit_code == 1
+    assert "there is no cluster 'penstock' on the engine" in ran.stdout
+    assert "cluster.name (PENSTOCK_CLUSTER_NAME)" in ran.stdout
+
+
+@pytest.mark.parametrize("command", ["status", "doctor"])
+@pytest.mark.parametrize(
+    ("engine", "named"),
+    [
+        ("", "no engine is named: --cluster, or cluster.engine in the settings"),
+        ("redis://a", "cluster.engine is 'redis://a'; the URL of an engine looks like nats://"),
+    ],
+)
+def test_an_engine_that_cannot_be_is_refused(command: str, engine: str, named: str) -> None:
+    ran = CliRunner().invoke(app, ["cluster", command, "--cluster", engine])
+
+    assert ran.exit_code == 1
+    assert f"error: {named}" in ran.stderr
+
+
+def test_the_inspector_of_an_engine_is_chosen_by_its_url() -> None:
+    for url, kind in (("nats://a", "JetStream"), ("postgresql://a/db", "Postgres")):
+        settings = load(overrides={"cluster.engine": url}).cluster
+        found = cluster.open_inspector(settings, SystemClock())
+        assert type(found).__name__ == f"{kind}Inspector"
+
+
+# --- what the doctor says -----------------------------------------------------------------
+
+
+def node(name: str, condition: str = "stands by", **more: Any) -> MemberSeen:
+    given = {"version": "1.0", "format": 1, "address": "", "serves": {}, "clock_ahead_s": 0.0}
+    return msgspec.convert({"node": name, "condition": condition, **given, **more}, MemberSeen)
+
+
+def said(*members: MemberSeen, owner: str = "n1", format: int = 1) -> dict[str, Check]:
+    seen = ClusterSeen(owner=owner, epoch=4, format=format, lease_left_s=None, members=members)
+    ports = [PortReached("n1", "penstock://n1:9000", "Connection refused")]
+    found = ClusterExamined(seen=seen, failure="", checks=[], ports=ports)
+    return {check.name: check for check in checks_of("orders", found)}
+
+
+def test_an_owner_that_is_not_there_fails() -> None:
+    gone = said(node("n1", "gone"), node("n2"))
+    assert gone["owner"].status == "failed"
+    assert "n1 owns the realm in epoch 4, and does not renew" in gone["owner"].found
+    assert gone["nodes"].found == "n2 there; n1 is gone"
+    assert said(node("n1"), owner="")["owner"].found == "no node owns the realm"
+
+
+def test_a_node_that_is_alone_or_away_is_a_warning() -> None:
+    assert said(node("n1", "owner"))["nodes"].status == "warning"
+    away = said(node("n1", "owner"), node("n2"), node("n3", "silent"))["nodes"]
+    assert (away.status, away.found) == ("warning", "n1, n2 there; n3 is silent")
+    assert said(node("n1", "gone"))["nodes"].status == "failed"
+
+
+def test_versions_that_differ_are_told_and_one_that_cannot_claim_fails() -> None:
+    mixed = said(node("n1", "owner"), node("n2", version="1.1"))["versions"]
+    assert (mixed.status, mixed.found) == ("warning", "n1 1.0, n2 1.1")
+    old = said(node("n1", "owner", format=2), node("n2"), format=2)["versions"]
+    assert old.status == "failed"
+    assert old.found.startswith("n2 does not know format 2")
+
+
+@pytest.mark.parametrize(
+    ("ahead", "status", "found"),
+    [
+        ([0.1, -0.2, 0.3], "ok", "n1 +0.0 s, n2 -0.3 s, n3 +0.2 s"),
+        ([0.0, 7.0, 0.0], "failed", "n1 +0.0 s, n2 +7.0 s, n3 +0.0 s"),
+        ([0.0, -7.0], "failed", "n1 +0.0 s, n2 -7.0 s"),
+        ([9.0, 9.0, 9.0], "warning", "n1 +0.0 s, n2 +0.0 s, n3 +0.0 s; this machine is -9.0 s off"),
+        ([None, None], "warning", "no node has renewed"),
+    ],
+)
+def test_clocks_are_compared_with_those_of_the_other_nodes(
+    ahead: list[float | None], status: str, found: str
+) -> None:
+    members = [node(f"n{n}", clock_ahead_s=each) for n, each in enumerate(ahead, 1)]
+    check = said(*members)["clocks"]
+
+    assert check.status == status
+    assert check.found.startswith(found)
+    if status == "failed":
+        assert check.remedy == "set the clock of n2, with NTP or chrony"
+
+
+def test_a_port_that_is_not_reached_fails() -> None:
+    port = said(node("n1", "owner"))["port n1"]
+
+    assert (port.status, port.found) == ("failed", "penstock://n1:9000: Connection refused")
+
+
+def test_what_an_engine_says_is_split_from_what_to_change() -> None:
+    checks = [
+        EngineCheck(name="sync", found="a is lazy. To change: sync_interval: always", is_ok=False),
+        EngineCheck(name="version", found="NATS 2.15", is_ok=True),
+    ]
+    found = ClusterExamined(seen=None, failure="", checks=checks, ports=[])
+    told = list(checks_of("orders", found))
+
+    assert told[0] == Check("engine sync", "failed", "a is lazy.", "sync_interval: always")
+    assert told[1] == Check("engine version", "ok", "NATS 2.15")
+    assert told[2].status == "failed"
