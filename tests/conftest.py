@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from penstock.logs import configure_unless_done
 from penstock.testing.process import ServerProcess
 from tests.thorough import QUICK
 
@@ -70,6 +71,14 @@ def _rules_of(item: pytest.Item) -> set[str]:
 def _folder(path: Path) -> str:
     """Which of the folders beside this file it lies in."""
     return path.relative_to(Path(__file__).parent).parts[0]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _logs_on_standard_error() -> None:
+    """As the first realm of a process sets them up. Without it structlog's own ``capture_logs``
+    counts as a setting up, and all realms after it log on standard output, between the lines of
+    the commands that tests read there."""
+    configure_unless_done()
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.program import app
 from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
-from penstock.logs import configure_unless_done
 from penstock.runtime.access import audit as audit_module
 from penstock.runtime.access.audit import OTHERS, REFUSALS_FIRST, SUMS_MAX, Audit, NoFile
 from penstock.storage import audit_file
@@ -69,7 +68,7 @@ async def test_refusals_push_no_act_out_and_are_counted_where_there_are_many(
     clock.us += MINUTE_US
     await audit.note("mallory@h", "realm.pause", "", "access-denied")
     acts, refusals = await audit.read(), await audit.read(kind="refusals")
-    audit.close()
+    await audit.close()
 
     assert [each.target for each in acts] == ["alice"]
     assert [(each.operation, each.detail) for each in refusals[:2]] == [
@@ -86,13 +85,24 @@ async def test_who_makes_up_names_is_counted_as_one(tmp_path: Path) -> None:
     for number in range(5_000):
         audit.aside(f"user{number}@h", "sign_in", "authentication-failed")
     await audit.read()
-    audit.close()
+    await audit.close()
 
     lines = lines_of(tmp_path, "audit-refusals.ndjson")
 
     assert len(lines) == SUMS_MAX + 1
     assert lines[-1]["principal"] == OTHERS
     assert lines[-1]["detail"]["more"] == 5_000 - SUMS_MAX
+
+
+@on_a_loop
+async def test_a_sign_in_that_is_refused_just_before_the_end_is_written(tmp_path: Path) -> None:
+    audit = opened(tmp_path, Clock())
+    audit.aside("mallory@h", "sign_in", "authentication-failed")
+
+    await audit.close()
+
+    [line] = lines_of(tmp_path, "audit-refusals.ndjson")
+    assert line["principal"] == "mallory@h"
 
 
 class Broken(NoFile):
@@ -112,13 +122,12 @@ class Broken(NoFile):
 @on_a_loop
 async def test_a_sign_in_that_fails_to_be_written_is_logged_and_the_next_is_kept() -> None:
     file = Broken()
-    configure_unless_done()
     with capture_logs() as logged:
         audit = Audit(Clock(), {"sign-ins": file})
         for user in ("alice@h", "bob@h"):
             audit.aside(user, "sign_in")
             await audit.read(kind="sign-ins")  # waits for what is under way
-        audit.close()
+        await audit.close()
 
     assert [each["reason"] for each in logged if each["event"] == "audit.not_written"] == [
         "LookupError('no such file')"
@@ -134,7 +143,7 @@ async def test_a_clock_that_is_set_back_does_not_stop_the_counting(tmp_path: Pat
         await audit.note("m@h", "user.change", "x", "access-denied")
     clock.us -= 10 * MINUTE_US
     await audit.note("m@h", "user.change", "y", "access-denied")
-    audit.close()
+    await audit.close()
     newest, sums, *_ = await audit.read(kind="refusals")
 
     assert (newest.target, sums.detail["more"]) == ("y", 3)
@@ -150,7 +159,7 @@ def test_files_put_aside_end_by_the_setting_the_oldest_first(
         await audit.load()
         for number in range(count):
             await audit.note("admin@h", "user.change", f"user{number}")
-        audit.close()
+        await audit.close()
 
     asyncio.run(life(20, 0))
     before = files_of(RealDisk(), str(tmp_path))[0]

@@ -458,6 +458,6 @@ async def reset_administrator(
     try:
         return await given.reset(user, password)
     finally:
-        given.close()
+        await given.close()
         await stores.pages.close()
         await stores.journal.close()

@@ -289,7 +289,7 @@ class RunningRealm:
 
     async def release(self) -> None:
         """Give the data directory back."""
-        self.access.close()
+        await self.access.close()
         await self.placing.pages.close()
         await self._journal.close()
 

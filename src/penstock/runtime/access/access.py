@@ -116,9 +116,9 @@ class AccessControl:
         """Authentication is off (SEM A4): everyone who can connect may do everything."""
         return self.mode == "off"
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Give the audit log back."""
-        self.audit.close()
+        await self.audit.close()
 
     async def begin(self) -> None:
         """Load users, groups and rights. If nobody may administer the realm, create a first

@@ -255,8 +255,10 @@ class Audit:
             for each in sums.all():
                 await self._logs[kind].write(each, now_us)
 
-    def close(self) -> None:
-        """Write the counts that are still pending, and close the files."""
+    async def close(self) -> None:
+        """Wait for what is being written, write the counts that are still pending, and close the
+        files."""
+        await self._written()
         now_us = self._clock.now_us()
         for kind, sums in self._sums.items():
             for each in sums.all():
@@ -274,10 +276,14 @@ class Audit:
             raise InvalidArgument(
                 f"there is no audit log of {kind!r}; there are {', '.join(KINDS)}"
             )
-        while self._pending:
-            await asyncio.wait(self._pending)
+        await self._written()
         found = (each for each in reversed(log.records) if before is None or each.number < before)
         return [record for record, _ in zip(found, range(max(0, limit)), strict=False)]
+
+    async def _written(self) -> None:
+        """Wait for the records that nobody else waits for."""
+        while self._pending:
+            await asyncio.wait(self._pending)
 
 
 class _Log:
