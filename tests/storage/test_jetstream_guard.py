@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -28,6 +31,31 @@ from penstock.storage.jetstream.stream import (
 from penstock.testing.loop import simulated
 from tests.contract.nats_monitoring import JSZ, VARZ, Said, monitoring
 
+AT_ONCE = """
+import importlib, sys, threading
+from penstock.storage.jetstream import guard
+
+sys.setswitchinterval(1e-6)
+answers = {
+    "varz": b'{"server_name": "n0", "cluster": {"name": "tests"}}',
+    "jsz?config=true": b'{"meta_cluster": {"leader": "n0", "replicas": [{"name": "n1"}]}}',
+}
+for _ in range(20):
+    importlib.reload(guard)  # so that nothing is known yet of the types of the answers
+    guard._fetch = lambda url: answers[url.rpartition("/")[2]]
+    together, found = threading.Barrier(3), []
+
+    def read():
+        together.wait()
+        found.append(guard.read_server("http://n0:8222").peers)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [frozenset({"n0", "n1"})] * 3, found
+"""
 NAMES = ("n0", "n1", "n2")
 FINE = [
     ServerState(
@@ -286,3 +314,13 @@ def test_a_stream_with_other_settings_is_refused(other: dict[str, object], text:
 
     assert "stream s has other settings" in str(refused.value)
     assert text in str(refused.value)
+
+
+@pytest.mark.process
+def test_servers_can_be_read_by_several_threads_at_once() -> None:
+    """In a process of its own: where that goes wrong, it ends the process."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    done = subprocess.run([sys.executable, "-c", AT_ONCE], env=environment, check=False)
+
+    assert done.returncode == 0

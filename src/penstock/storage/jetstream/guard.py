@@ -90,6 +90,13 @@ class _Listing(Struct):
     account_details: list[_Account] = field(default_factory=list)
 
 
+# Made once, by one thread: servers are read by several at a time, and where two of them are the
+# first to decode a type, msgspec 0.22 ends the process (a segmentation fault).
+_varz: Final = msgspec.json.Decoder(_Varz)
+_jsz: Final = msgspec.json.Decoder(_Jsz)
+_listing: Final = msgspec.json.Decoder(_Listing)
+
+
 class ServerState(Struct, frozen=True):
     """What one server says about itself."""
 
@@ -121,8 +128,8 @@ def monitors_of(servers: Iterable[str]) -> list[str]:
 def read_server(monitor: str) -> ServerState:
     """Ask one server, through its monitoring. It takes a while where the server is gone."""
     try:
-        varz = msgspec.json.decode(_fetch(f"{monitor}/varz"), type=_Varz)
-        jsz = msgspec.json.decode(_fetch(f"{monitor}/jsz?config=true"), type=_Jsz)
+        varz = _varz.decode(_fetch(f"{monitor}/varz"))
+        jsz = _jsz.decode(_fetch(f"{monitor}/jsz?config=true"))
     except (OSError, ValueError, msgspec.DecodeError) as error:
         return ServerState(monitor, failure=f"{error}")
     meta = jsz.meta_cluster or _MetaCluster()
@@ -232,7 +239,7 @@ def read_copy(monitor: str, stream: str) -> StreamCopy | None:
     the server is gone."""
     try:
         raw = _fetch(f"{monitor}/jsz?accounts=true&streams=true")
-        listing = msgspec.json.decode(raw, type=_Listing)
+        listing = _listing.decode(raw)
     except (OSError, ValueError, msgspec.DecodeError):
         return None
     copies = [copy for account in listing.account_details for copy in account.stream_detail]
