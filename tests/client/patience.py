@@ -9,7 +9,7 @@ from collections.abc import Callable
 def eventually(is_so: Callable[[], bool]) -> None:
     """Wait until ``is_so()``, on a busy machine, too."""
     pause = threading.Event()
-    for _ in range(3_000):
+    for _ in range(12_000):
         if is_so():
             return
         pause.wait(0.01)

@@ -21,9 +21,10 @@ from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
 from penstock.testing.nats_servers import NatsServers
 from penstock.testing.process import ServerProcess
 from tests.cluster import processes
-from tests.cluster.processes import addresses, check_a_takeover, refusal
+from tests.cluster.processes import LEASE_S, addresses, check_a_takeover, refusal
 from tests.contract.nats_monitoring import JSZ, VARZ, monitoring
 from tests.loops import on_a_loop
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -59,7 +60,7 @@ def command(servers: NatsServers, what: str, name: str) -> dict[str, Any]:
         env={
             **os.environ,
             "PENSTOCK_CLUSTER_NAME": name,
-            "PENSTOCK_CLUSTER_LEASE_S": "2",
+            "PENSTOCK_CLUSTER_LEASE_S": LEASE_S,
             "PENSTOCK_CLUSTER_MONITORS": ",".join(servers.monitors),
         },
     )
@@ -116,8 +117,8 @@ async def test_a_node_refuses_a_stream_that_has_one_replica_or_was_made_anew(
 ) -> None:
     with node(servers, tmp_path / "n1", name="anew"):
         pass
-    connection = await nats.connect(servers.urls[0])
-    streams = connection.jetstream()
+    connection = await nats.connect(servers.urls[0], connect_timeout=int(PATIENCE_S))
+    streams = connection.jetstream(timeout=PATIENCE_S)
 
     found = (await streams.stream_info("anew-shard-0")).config
     found.num_replicas = 1

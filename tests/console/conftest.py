@@ -19,7 +19,7 @@ from penstock.testing.process import ServerProcess
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LAPTOP, PHONE = (1280, 800), (390, 844)
-PATIENCE_MS = 20_000
+PATIENCE_MS = 60_000
 """How long a page may take for what it does at once; generous, because machines are busy."""
 
 Opened = Callable[..., Page]
@@ -38,7 +38,9 @@ def browser() -> Iterator[Browser]:
         if path is None:
             pytest.skip("no browser for the console's tests: apt-get install chromium")
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = playwright.chromium.launch(executable_path=path, args=arguments)
+        started = playwright.chromium.launch(
+            executable_path=path, args=arguments, timeout=2 * PATIENCE_MS
+        )
         yield started
         started.close()
 
@@ -63,7 +65,7 @@ class Api:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = Request(f"{self.url}/api/v1{path}", data, headers, method=method)
-        with urlopen(request, timeout=30) as answer:
+        with urlopen(request, timeout=PATIENCE_MS / 1_000) as answer:
             return json.load(answer)
 
     def create(self, name: str, kind: str = "channel", **attributes: object) -> str:

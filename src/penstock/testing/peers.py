@@ -37,6 +37,10 @@ class RawPeer:
         self._reader = FrameReader()
         self._waiting: list[tuple[wire.FromServer, bytes]] = []
 
+    def wait_at_most(self, patience_s: float) -> None:
+        """Change how long sending and receiving may take."""
+        self._socket.settimeout(patience_s)
+
     def send(self, *pieces: bytes | bytearray | memoryview) -> None:
         """Send raw bytes. Whether the realm still reads shows when an answer is expected."""
         try:
