@@ -12,6 +12,7 @@ from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import ConnectionLost, InvalidSelector, LimitReached
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.delivery import selection
+from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.writer import selector_scan
 from penstock.runtime.writer.clock import SystemClock
 from penstock.testing.loop import pass_time, simulated
@@ -267,3 +268,23 @@ async def refusal(asked: Coroutine[Any, Any, object]) -> BaseException | None:
     except InvalidSelector as error:
         return error
     return None
+
+
+@simulated
+async def test_selectors_in_use_are_shared_and_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choosing = Choosing(Elsewhere(), SystemClock())
+    monkeypatch.setattr(selection, "IN_USE_CHARACTERS_MAX", 30)
+    first = await choosing.parse("price > 10")
+    assert await choosing.parse("price > 10") is first
+    second = await choosing.parse("price > 20")
+    third = await choosing.parse("price > 30")
+
+    with pytest.raises(LimitReached, match="have 30 characters together, and 30 are the most"):
+        await choosing.parse("price > 40")
+
+    assert await choosing.parse("price > 20") is second
+    del second
+    assert (await choosing.parse("price > 50")).text == "price > 50"
+    assert third.text == "price > 30"

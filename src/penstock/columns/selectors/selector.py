@@ -60,7 +60,10 @@ class Selector:
     selector again. Raises ``InvalidSelector`` for text that is not a selector (SEM F4).
     """
 
-    __slots__ = ("_condition", "columns", "expression", "row_bytes", "stamped", "text", "work")
+    __slots__ = (
+        *("__weakref__", "_condition", "columns", "expression", "row_bytes", "stamped", "text"),
+        "work",
+    )
 
     def __init__(self, text: str, *, is_stored: bool = False) -> None:
         self.expression: Expression = parse(text, is_stored=is_stored)

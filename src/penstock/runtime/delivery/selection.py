@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
@@ -23,6 +24,9 @@ BESIDE_ABOVE: Final = 16 << 20
 second."""
 LOOK_BYTES: Final = 16 << 10
 """Bytes that a comparison reads in the time that it takes in any case, for however few events."""
+IN_USE_CHARACTERS_MAX: Final = 4 << 20
+"""Characters of all selectors that subscriptions and requests use at a time. Compiled, a character
+can take 500 bytes."""
 PARSED_BESIDE_ABOVE: Final = 1_024
 """Characters above which a thread parses a selector: some milliseconds."""
 BUDGET_S: Final = 5.0
@@ -66,13 +70,31 @@ class Choosing:
         self._offload = offload
         self._clock = clock
         self._parses = asyncio.Lock()
+        self._in_use: WeakValueDictionary[str, Selector] = WeakValueDictionary()
+        self._characters = 0
+        """At least those in use: what is used no more leaves the sum when it is taken anew."""
 
     async def parse(self, text: str) -> Selector:
-        """The selector of a text from outside. A long text is parsed in a thread, one after the
-        other. Raises ``InvalidSelector``."""
-        if len(text) <= PARSED_BESIDE_ABOVE:
-            return Selector(text)
-        return await self.for_text(text, lambda: Selector(text))
+        """The selector of a text from outside; the same one as long as anybody uses it. A long text
+        is parsed in a thread, one after the other. Raises ``InvalidSelector``, and ``LimitReached``
+        when all those in use are too long together."""
+        found = self._in_use.get(text)
+        if found is None:
+            self._have_room(len(text))
+            found = await self.for_text(text, lambda: Selector(text))
+            self._in_use[text] = found
+        return found
+
+    def _have_room(self, characters: int) -> None:
+        if self._characters + characters > IN_USE_CHARACTERS_MAX:
+            self._characters = sum(map(len, tuple(self._in_use)))
+            if self._characters + characters > IN_USE_CHARACTERS_MAX:
+                raise LimitReached(
+                    f"the selectors in use have {self._characters:,} characters together, and "
+                    f"{IN_USE_CHARACTERS_MAX:,} are the most: use a shorter one than "
+                    f"{characters:,} characters, or store it with a durable"
+                )
+        self._characters += characters
 
     async def for_text(self, text: str, work: Callable[[], T]) -> T:
         """Do something whose cost grows with a selector's text: in a thread for a long one."""
