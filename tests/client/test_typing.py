@@ -56,7 +56,7 @@ def publish(**attributes: Unpack[penstock.EventAttributes]) -> int:
 orders.durables.create("billing", type="serial", start="latest", strict_order=True)
 orders.durables.create("billing", type="shard")  # [arg-type]
 orders.durables.create("billing", start="newest")  # [arg-type]
-orders.durables.create("billing", max_delivery=3)  # [arg-type]
+orders.durables.create("billing", max_delivery=3)  # [call-arg]
 session.joins.create("orders", "work", selector="price > 5")
 session.joins.create("orders", "work", filter="price > 5")  # [call-arg]
 
@@ -69,7 +69,7 @@ async def live() -> None:
         await orders.publish(b"x", prio=3)  # [call-arg]
         await session.queues.create("work", capcity=5)  # [call-arg]
         await orders.durables.create("billing", type="shard")  # [arg-type]
-        await orders.durables.create("billing", max_delivery=3)  # [arg-type]
+        await orders.durables.create("billing", max_delivery=3)  # [call-arg]
         await session.joins.create("orders", "work", filter="price > 5")  # [call-arg]
     again: aio.Session = await aio.connect("penstock://localhost")
     await again.close()
