@@ -34,6 +34,7 @@ async def test_it_serves_others_and_the_loop_may_be_blocked() -> None:
             assert blocking.channels.create("orders").publish(b"0") == 0
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_settings_and_users_are_as_of_the_blocking_realm() -> None:
     async with aio.Realm(limits__max_event_bytes=1_024, access__mode="mandatory") as realm:
@@ -58,6 +59,7 @@ async def test_one_that_is_not_open_says_so() -> None:
         await realm.listen()
 
 
+@pytest.mark.slow
 def test_a_client_does_not_load_the_server() -> None:
     code = (
         "import sys, penstock.aio; assert 'Realm' in dir(penstock.aio); "

@@ -322,6 +322,7 @@ def test_a_browse_goes_back_when_it_is_told_to(archived: Archiver, orders: Chann
     assert found(start="earliest", archive=archived.uri) == list(range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.spec("K5")
 def test_the_state_of_a_key_comes_from_the_archives_history(
     session: Session, tmp_path: Path

@@ -76,6 +76,7 @@ def stocked(session: Session) -> Session:
     return session
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D5", "Q1")
 @pytest.mark.parametrize("given", [-1, -0.5, float("nan"), float("inf"), "1", True])
 @pytest.mark.parametrize("of", TIMES)
@@ -84,6 +85,7 @@ def test_a_time_to_wait_that_cannot_be_is_refused(stocked: Session, of: str, giv
         TIMES[of](stocked, given)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D9", "Q2", "Q4")
 @pytest.mark.parametrize("given", [0, -1, 1.5, "3", True, 1 << 63])
 @pytest.mark.parametrize("of", COUNTS)
@@ -115,6 +117,7 @@ def test_a_range_that_cannot_be_is_refused(
     assert _orders(stocked).info().events == stocked.queues.get("work").info().events == 10
 
 
+@pytest.mark.slow
 @pytest.mark.spec("C2")
 @pytest.mark.parametrize("given", [5, None, b"orders", object(), "half \ud800"])
 @pytest.mark.parametrize("of", TEXTS)

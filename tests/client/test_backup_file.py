@@ -24,6 +24,7 @@ def backup(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_what_was_backed_up_is_restored(tmp_path: Path, backup: Path) -> None:
     manifest = restore(backup, tmp_path / "restored")
 

@@ -39,6 +39,7 @@ async def taken(subscription: aio.Subscription, count: int) -> list[int]:
     return ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 @pytest.mark.parametrize("engine", ["default", "jms"])
 @pytest.mark.parametrize("selector", ["", "n >= 0"])
@@ -90,6 +91,7 @@ async def test_an_event_larger_than_the_bound_gets_through(world: World, engine:
         assert got == list(range(6))
 
 
+@pytest.mark.slow
 @in_world
 async def test_what_waits_counts_after_a_reconnect_too(world: World) -> None:
     async with aio.connect(URL) as there, aio.connect(URL) as session:
@@ -107,6 +109,7 @@ async def test_what_waits_counts_after_a_reconnect_too(world: World) -> None:
         assert await taken(subscription, 60) == list(range(60))
 
 
+@pytest.mark.slow
 @in_world
 async def test_a_browse_is_bounded_as_well(world: World) -> None:
     async with aio.connect(URL) as there, aio.connect(URL) as session:
@@ -246,6 +249,7 @@ async def test_a_seat_counts_from_nothing_on_another_connection(world: World) ->
         assert sorted(ids) == list(range(60))
 
 
+@pytest.mark.slow
 @in_world
 async def test_what_is_recalled_makes_room(world: World) -> None:
     """The realm takes back what it has sent behind an event that is rolled back."""
@@ -272,6 +276,7 @@ async def test_what_is_recalled_makes_room(world: World) -> None:
         assert ids == list(range(30))
 
 
+@pytest.mark.slow
 @in_world
 async def test_who_fetches_gets_as_many_as_were_asked_for(world: World) -> None:
     async with aio.connect(URL) as there:

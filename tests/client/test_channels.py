@@ -215,6 +215,7 @@ def test_stored_events_and_live_ones_follow_without_a_seam(orders: Channel) -> N
     assert ids == list(range(200))
 
 
+@pytest.mark.slow
 def test_batches_are_columns(orders: Channel) -> None:
     orders.publish_table(pa.table({"n": list(range(10))}))
 
@@ -225,6 +226,7 @@ def test_batches_are_columns(orders: Channel) -> None:
     assert len(batch.to_arrow()) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F5", "F4")
 def test_a_selector_chooses_wherever_events_are_read(orders: Channel) -> None:
     orders.publish_table(pa.table({"n": list(range(10))}))

@@ -25,6 +25,7 @@ LARGE = b"x" * 100_000
 pytestmark = pytest.mark.spec("D13")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @in_world
 async def test_what_was_acknowledged_is_though_deliveries_are_on_their_way(
@@ -101,6 +102,7 @@ async def test_a_close_waits_for_a_slow_realm(world: World) -> None:
         assert (await billing.info()).outstanding == 0
 
 
+@pytest.mark.slow
 @in_world
 async def test_a_close_that_is_not_confirmed_says_so(world: World) -> None:
     async with aio.connect(URL) as there:
@@ -126,6 +128,7 @@ async def test_a_close_that_is_not_confirmed_says_so(world: World) -> None:
         await session.close()  # once is enough
 
 
+@pytest.mark.slow
 @in_world
 async def test_an_error_that_leaves_the_block_is_not_hidden_by_one_of_the_close(
     world: World,

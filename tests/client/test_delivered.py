@@ -14,6 +14,7 @@ from penstock.core.ids.ids import IdSet, Span
 EVENTS = 40
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D9")
 def test_what_waits_comes_as_one_batch_with_its_counts_and_publishers(
     session: Session, orders: Channel

@@ -71,6 +71,7 @@ def test_an_attribute_that_cannot_be_is_refused(
     assert orders.durables.list() == []
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D5", "D9")
 def test_a_window_bounds_what_is_unsettled(ten: Channel) -> None:
     durable = ten.durables.create("d")
@@ -120,6 +121,7 @@ def test_an_exclusive_durable_takes_one_session(realm: penstock.Realm, ten: Chan
             assert ids(subscription.next_batch() or [])[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D7", "D13")
 def test_what_a_worker_leaves_unsettled_goes_to_the_next_counted(ten: Channel) -> None:
     durable = ten.durables.create("d")
@@ -260,6 +262,7 @@ def test_a_handler_that_fails_gives_the_event_back_and_is_reported(
     assert durable.info().outstanding == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D5")
 def test_a_fetch_gives_what_comes_in_time(ten: Channel) -> None:
     durable = ten.durables.create("d")
@@ -399,6 +402,7 @@ def test_a_channel_that_is_deleted_ends_its_subscriptions(session: Session, ten:
         ten.publish(b"")
 
 
+@pytest.mark.slow
 def test_auto_ack_acknowledges_what_was_iterated_over(ten: Channel) -> None:
     events = ten.durables.create("events")
     batches = ten.durables.create("batches")

@@ -34,6 +34,7 @@ def test_events_reach_those_who_are_there_and_stay_for_nobody(orders: Channel) -
     assert (counters.published, counters.dropped) == (1_001, 1_001)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("J5")
 def test_what_was_published_while_the_connection_was_lost_comes_once(
     relay: Relay, orders: Channel

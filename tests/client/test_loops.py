@@ -57,6 +57,7 @@ async def looped(subscription: Any, stop_after: int, got: list[int], *, ack: boo
     await do(loop_there if hasattr(subscription, "__aiter__") else loop)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D5")
 @pytest.mark.parametrize("auto_ack", [False, True])
 def test_two_tasks_may_share_a_subscription(realm: penstock.Realm, auto_ack: bool) -> None:
@@ -129,6 +130,7 @@ def test_a_loop_does_not_get_what_another_one_is_at(realm: penstock.Realm, sourc
             assert [next(other).event_id, next(other).event_id] == [4, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D5", "D13")
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("kind", EACH_KIND)
@@ -151,6 +153,7 @@ def test_what_a_loop_has_opened_is_opened_by_the_next_one_again(
     run(realm, client, live)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D13", "D14")
 @pytest.mark.parametrize("kind", EACH_KIND)
 def test_a_seat_is_left_before_it_is_taken_again(
@@ -194,6 +197,7 @@ def test_a_seat_is_left_before_it_is_taken_again(
     run(realm, "asyncio", live)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("E6")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_a_plain_subscription_goes_on_where_a_loop_has_left_it(

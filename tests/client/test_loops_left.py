@@ -53,6 +53,7 @@ def test_a_loop_that_outlives_its_session_ends_without_a_word(
     assert printed == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LEFT)
 def test_an_error_of_closing_is_not_raised_in_a_finalizer(
     session: Session,

@@ -69,6 +69,7 @@ async def test_an_event_of_a_lost_connection_is_neither_acknowledged_nor_given_b
             assert [event.redelivery_count for event in again] == [1, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("auto_ack", [False, True])
 @pytest.mark.parametrize("by_loop", [False, True])
 @in_world

@@ -234,6 +234,7 @@ def test_a_join_copies_whole_events(session: Session, rates: Channel) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("K2", "T1", "T7")
 def test_what_expires_goes_whole_to_the_dead_event_store(session: Session) -> None:
     dead = session.channels.create("dead")

@@ -74,6 +74,7 @@ def test_a_type_nobody_described_is_stored_and_unknown(orders: Channel) -> None:
         orders.messages().decode(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("P3")
 def test_nothing_is_published_without_a_known_type(session: Session, orders: Channel) -> None:
     bare = session.channels.create("bare")
@@ -110,6 +111,7 @@ def test_descriptors_are_edited_in_place(orders: Channel) -> None:
     assert [event.event_id for event in orders.browse(selector="total > 100")] == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("P1", "C7")
 def test_descriptors_survive_a_restart_and_go_along_with_an_export(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:

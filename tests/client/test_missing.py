@@ -27,6 +27,7 @@ def fill(channel: Channel, count: int) -> None:
     channel.publish_many([penstock.Event(properties={"n": n % 3}) for n in range(count)])
 
 
+@pytest.mark.slow
 def test_every_cause_is_told_from_the_others_and_survives_a_restart(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:
         before = _made(session)
@@ -74,6 +75,7 @@ def _made(session: Session) -> dict[str, Causes]:
     return {channel.name: causes(channel) for channel in made}
 
 
+@pytest.mark.slow
 def test_replaced_events_are_told_from_the_others_of_their_channel(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "one") as realm, realm.connect() as session:
         keyed = session.channels.create("keyed", type="mixed", keys={"n": 1})

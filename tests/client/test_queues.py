@@ -475,6 +475,7 @@ def test_a_reader_that_is_opened_again_begins_anew(ten: Queue) -> None:
     assert ten.info().events == 8
 
 
+@pytest.mark.slow
 @pytest.mark.spec("C1e", "Q1")
 @pytest.mark.parametrize("transactional", [False, True])
 def test_a_reader_of_a_transient_queue_misses_nothing_between_its_calls(

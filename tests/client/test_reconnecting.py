@@ -47,6 +47,7 @@ def test_publishes_without_an_answer_are_sent_again_and_stored_once_in_order(
     assert stored.read()["n"].to_pylist() == list(range(100))
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D11", "D13")
 def test_strict_order_outlives_lost_connections(
     relay: Relay, orders: Channel, there: Session
@@ -115,6 +116,7 @@ def test_what_may_not_be_done_twice_is_reported_as_unknown(
     assert session.channels.list() == ["new"]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("E6")
 def test_a_subscription_goes_on_where_it_was(relay: Relay, orders: Channel, there: Session) -> None:
     writer = there.channels.get("orders")
@@ -207,6 +209,7 @@ def test_what_is_given_back_by_id_while_it_waits_again_is_handed_out_once(
     assert got == [(0, 1), (1, 1), (2, 1), (3, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D14")
 def test_an_exclusive_seat_survives_its_connection(relay: Relay, orders: Channel) -> None:
     durable = orders.durables.create("d", type="exclusive")
@@ -233,6 +236,7 @@ def test_a_fetch_goes_on_over_a_lost_connection(
         assert [event.data for event in waiting.result(WAIT_S)] == [b"late"]
 
 
+@pytest.mark.slow
 def test_a_fetch_whose_time_is_up_while_there_is_no_connection_ends_with_the_next(
     relay: Relay, orders: Channel
 ) -> None:
@@ -258,6 +262,7 @@ def test_closing_does_not_wait_for_a_connection(relay: Relay, session: Session) 
             waiting.result(WAIT_S)
 
 
+@pytest.mark.slow
 def test_a_realm_that_does_not_come_back_is_reported_to_all_who_wait(relay: Relay) -> None:
     reports: list[penstock.PenstockError] = []
     with penstock.connect(relay.url, reconnect_timeout=0.2) as session:
@@ -283,6 +288,7 @@ def test_a_realm_that_does_not_come_back_is_reported_to_all_who_wait(relay: Rela
     assert [type(report) for report in reports] == [penstock.CannotConnect]
 
 
+@pytest.mark.slow
 def test_another_realm_at_the_same_address_is_not_taken_for_the_first(relay: Relay) -> None:
     with (
         penstock.Realm() as other,

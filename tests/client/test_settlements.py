@@ -72,6 +72,7 @@ def test_what_was_rolled_back_just_now_cannot_be_acknowledged(realm: penstock.Re
     play(realm, story)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D15")
 def test_what_was_acknowledged_just_now_cannot_be_rolled_back(realm: penstock.Realm) -> None:
     async def story(session: aio.Session, durable: aio.Durable) -> None:

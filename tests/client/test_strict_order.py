@@ -39,6 +39,7 @@ def settle(event: DeliveredEvent, random: Random, acked: list[int]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D11")
 @pytest.mark.parametrize(("window", "seed"), [(1, 1), (3, 2), (10, 3), (10, 4), (1_000, 5)])
 def test_every_event_is_acknowledged_in_id_order(durable: Durable, window: int, seed: int) -> None:
@@ -95,6 +96,7 @@ def test_two_clients_keep_one_order(durable: Durable) -> None:
     assert served == {7, 8}
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D11", "D5")
 def test_a_handler_that_fails_now_and_then_sees_every_event_in_order(durable: Durable) -> None:
     random, handled = Random(9), list[int | None]()
@@ -113,6 +115,7 @@ def test_a_handler_that_fails_now_and_then_sees_every_event_in_order(durable: Du
     assert handled == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D11", "D5")
 def test_what_is_fetched_keeps_the_order(durable: Durable) -> None:
     random, acked = Random(10), list[int]()
@@ -173,6 +176,7 @@ def test_what_waits_to_be_handed_out_is_dropped(orders: Channel) -> None:
     assert came == [(0, 1), (1, 0), (2, 0), (3, 0), (4, 0), (5, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D11")
 @on_a_loop
 async def test_the_asyncio_client_keeps_the_order_too(realm: penstock.Realm) -> None:

@@ -34,6 +34,7 @@ def test_a_table_has_every_column_and_is_not_larger_for_it(orders: Channel) -> N
     assert orders.read(columns=["p007"], selector="sku = 'w'").to_pylist() == [{"p007": 7}]
 
 
+@pytest.mark.slow
 def test_a_delivery_shows_what_few_of_its_events_have(session: Session, orders: Channel) -> None:
     copies = session.channels.create("copies")
     session.joins.create("orders", "copies")

@@ -115,6 +115,7 @@ async def test_a_node_that_is_handed_a_shard_serves_what_was_acknowledged() -> N
     await end(*others)
 
 
+@pytest.mark.slow
 @simulated
 async def test_a_shard_moves_while_its_node_stays() -> None:
     _, owner, others = await three()
@@ -248,6 +249,7 @@ class Wall:
         return the_loop().steady_us()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_s", [-3_600, 3_600])
 @simulated
 async def test_an_owner_whose_clock_is_set_wrong_hands_over(ahead_s: int) -> None:

@@ -235,6 +235,7 @@ async def test_over_amqp_nobody_is_redirected_while_nobody_serves() -> None:
     await end(machine)
 
 
+@pytest.mark.slow
 @simulated
 async def test_whoever_says_nothing_to_a_node_that_stands_by_is_dropped() -> None:
     owner, (other,) = await owner_and_others(EngineServers())

@@ -70,6 +70,7 @@ def test_an_old_index_reads_a_file_that_has_grown() -> None:
     assert batch.equals(events(0, 10))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(0, 4_000))
 def test_a_tail_that_is_lost_is_found_again(sizes: list[int], torn: int) -> None:
     growth = started([events(0, sizes[0])], rows_per_batch=7)

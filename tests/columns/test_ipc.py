@@ -140,6 +140,7 @@ def test_a_batch_that_claims_to_be_far_larger_is_refused(codec: str) -> None:
         batch_from(messages[1].serialize(), batch.schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_flipped_bits_are_refused_or_harmless(is_packed: bool) -> None:
     """Never a crash, never another exception, and what passes can be read."""
@@ -170,6 +171,7 @@ def test_flipped_bits_are_refused_or_harmless(is_packed: bool) -> None:
     assert FLIPS / 10 < refused < FLIPS
 
 
+@pytest.mark.slow
 def test_a_flipped_schema_is_refused_or_checked() -> None:
     batch = body()
     sound = schema_bytes(batch.schema)

@@ -73,6 +73,7 @@ def test_pruning_keeps_what_lives_and_moves_it_up() -> None:
         assert list(newest.superseded(numbers(0, 0), numbers(6, 7), live))[:1] == [5]
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 600) | st.integers(1, 1 << 20), min_size=70, max_size=200))
 def test_what_is_written_down_at_once_is_what_the_core_would_write(gaps: list[int]) -> None:
     ids = np.cumsum(np.array(gaps, dtype=np.int64))

@@ -18,6 +18,7 @@ KEYS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(KEYS, max_size=6))
 def test_equal_values_have_one_slot_and_others_another(batches: list[list[str | int]]) -> None:
     values, expected = Values("k"), dict[str | int, int]()

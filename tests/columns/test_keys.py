@@ -64,6 +64,7 @@ def test_of_each_value_the_newest_stay_as_deep_as_the_key_says() -> None:
     assert list(channel.live) == [3, 6, 7, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("K1")
 @pytest.mark.parametrize("values", [7, 150])
 def test_a_large_batch_replaces_what_its_rows_one_by_one_would(values: int) -> None:
@@ -266,6 +267,7 @@ def bodies_of(batches: list[list[dict[str, Any]]]) -> list[pa.RecordBatch]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("K1")
 @settings(max_examples=examples(60), deadline=None)
 @given(

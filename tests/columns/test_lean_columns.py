@@ -76,6 +76,7 @@ def test_properties_survive_leaving_columns_out_and_putting_them_back(
     assert [typed(row) for row in read(*(in_columns(b, channel) for b in kept))] == wanted
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=5), min_size=1, max_size=3))
 @example([[{}, {}, {}, {}, {"0": None}], [{"a": {"a": 0, "b": 0, "a.b": 0}}]])
@@ -99,6 +100,7 @@ def test_one_event_with_many_names_costs_the_others_nothing() -> None:
     assert row_properties(kept[1], 0) == {"sku": "a1", **WIDE}
 
 
+@pytest.mark.slow
 def test_so_it_is_within_one_batch_and_within_dictionaries_and_lists() -> None:
     rows: Rows = [{"a": {"x": n}, "lines": [{"sku": "s", "n": n}]} for n in range(1_000)]
     rows[500] = {
@@ -173,6 +175,7 @@ def test_a_file_that_is_open_takes_whatever_the_channel_has() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_flat_table_shares_the_nulls_of_its_columns() -> None:
     channel, batches = published(ORDERS, [{"sku": "a1", **WIDE}], ORDERS)
     (kept,) = pa.Table.from_batches(lean(batches, channel, 0)).combine_chunks().to_batches()
@@ -184,6 +187,7 @@ def test_a_flat_table_shares_the_nulls_of_its_columns() -> None:
     assert table.get_total_buffer_size() < 3 * kept.get_total_buffer_size()
 
 
+@pytest.mark.slow
 def test_lifted_values_have_the_widths_they_were_published_with() -> None:
     rare: dict[str, Any] = {
         "i8": np.int8(1),

@@ -15,6 +15,7 @@ from penstock.core.vocabulary.errors import InvalidEvent
 from .strategies import PROPERTIES, typed
 
 
+@pytest.mark.slow
 @pytest.mark.spec("E2")
 @given(PROPERTIES)
 def test_any_properties_survive(properties: dict[str, Any]) -> None:

@@ -70,6 +70,7 @@ def test_a_plain_event_is_written_byte_for_byte_as_arrow_writes_it(event: Event)
     assert message == bytes(batch_bytes(batch))
 
 
+@pytest.mark.slow
 @given(plain_events)
 def test_what_is_recognised_has_the_digest_of_the_batch(event: Event) -> None:
     batch, message = written(event)
@@ -79,6 +80,7 @@ def test_what_is_recognised_has_the_digest_of_the_batch(event: Event) -> None:
     assert form.digest_of(message) == digest(batch_from(message, batch.schema), LIMIT)
 
 
+@pytest.mark.slow
 @given(plain_events, st.data())
 def test_nothing_is_recognised_that_a_full_check_would_refuse(event: Event, data: Any) -> None:
     """Bytes are changed anywhere, as a hostile peer might; what is taken for sound must be."""

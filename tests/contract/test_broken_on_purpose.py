@@ -139,16 +139,19 @@ def _passes(check: Callable[[], Coroutine[Any, Any, None]]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", sorted(runs_of(MemoryEngine)))
 def test_an_engine_without_a_mistake_passes(check: str) -> None:
     assert _passes(runs_of(MemoryEngine)[check])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engines", MISTAKES, ids=lambda engines: engines.__name__)
 def test_a_mistake_is_noticed(engines: type[MemoryEngine]) -> None:
     assert not _passes(runs_of(engines)[MISTAKES[engines]])
 
 
+@pytest.mark.slow
 def test_every_check_of_the_engine_notices_a_mistake() -> None:
     asked = {
         check.removeprefix("check_")

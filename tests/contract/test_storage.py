@@ -100,6 +100,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return stores[request.param]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", checks(JournalContract))
 def test_journal(store: Store, check: str) -> None:
     asyncio.run(run(JournalKit(store), check))

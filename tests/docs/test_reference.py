@@ -76,6 +76,7 @@ def test_the_table_of_errors_is_what_the_code_raises() -> None:
     assert [code for code in error_classes() if not remedies.get(code)] == []
 
 
+@pytest.mark.slow
 def test_the_reference_is_what_the_code_says() -> None:
     for name, text in reference_pages().items():
         assert (REFERENCE / name).read_text(encoding="utf-8") == text, f"{name}: {ADVICE}"

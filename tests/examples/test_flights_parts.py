@@ -30,6 +30,7 @@ def flights() -> pa.Table:
 # --- the flights themselves ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_whole_year_is_there_in_departure_order_with_its_nulls() -> None:
     flights = timetable.load()
 
@@ -40,6 +41,7 @@ def test_the_whole_year_is_there_in_departure_order_with_its_nulls() -> None:
     assert flights["tailnum"].null_count == 2_512
 
 
+@pytest.mark.slow
 def test_a_flight_becomes_an_event_with_its_columns_as_properties(flights: pa.Table) -> None:
     first = timetable.events_of(flights).slice(0, 1).to_pylist()[0]
 

@@ -97,6 +97,7 @@ def publish_and_seal(directory: Path, there: int) -> None:
         assert stored(channel) == everything
 
 
+@pytest.mark.slow
 def test_it_goes_on_as_a_realm_without_owners(directory: Path) -> None:
     publish_and_seal(directory, 13)
     publish_and_seal(directory, 17)

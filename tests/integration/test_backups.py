@@ -225,6 +225,7 @@ def test_a_manifest_that_reads_elsewhere_is_refused(
     assert not (tmp_path / "restored").exists()
 
 
+@pytest.mark.slow
 def test_commands_back_up_restore_and_refuse_a_folder_in_use(tmp_path: Path) -> None:
     run = CliRunner()
     with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:

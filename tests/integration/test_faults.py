@@ -112,6 +112,7 @@ def test_a_full_disk_refuses_publishes_and_nothing_else(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_a_pipelined_producer_hears_of_a_full_disk_and_goes_on_after_it(tmp_path: Path) -> None:
     refused: list[tuple[type[penstock.PenstockError], int]] = []
     with penstock.Realm(tmp_path) as realm, realm.connect() as session:

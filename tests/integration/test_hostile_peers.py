@@ -228,6 +228,7 @@ def test_any_sequence_of_messages_leaves_the_realm_healthy(
     assert is_healthy(session)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200))
 @settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

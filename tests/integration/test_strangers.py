@@ -150,6 +150,7 @@ def test_a_guest_who_falls_silent_is_taken_for_dead_and_a_client_is_not(tmp_path
         assert len(server.logged("connection.refused")) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.spec("J1")
 def test_a_subscriber_that_does_not_read_costs_only_itself() -> None:
     with penstock.Realm() as realm, realm.connect() as session:
@@ -225,6 +226,7 @@ def test_a_session_that_comes_again_ends_its_older_connection_and_gets_its_seats
             assert older.hear(wire.Goodbye).text == "the session has reconnected"
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D14")
 def test_a_session_that_comes_again_while_its_seat_is_being_taken_gets_it() -> None:
     held, go = threading.Event(), asyncio.Event()

@@ -183,6 +183,7 @@ OneSetLives.TestCase.settings = settings(
 test_one_set_lives = OneSetLives.TestCase
 
 
+@pytest.mark.slow
 @given(id_sets(), id_sets())
 def test_two_sets_meet(one: set[int], two: set[int]) -> None:
     ours, theirs = IdSet.of(one), IdSet.of(two)
@@ -215,6 +216,7 @@ def test_spans_that_begin_and_end_at_the_edges_of_blocks() -> None:
         assert left == ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 5, 2 * BLOCK, 9 * BLOCK])
 def test_the_next_span_from_every_edge(limit: int) -> None:
     ours = IdSet.of(MIXED)
@@ -225,6 +227,7 @@ def test_the_next_span_from_every_edge(limit: int) -> None:
         assert ours.next_span(at, limit) == expected
 
 
+@pytest.mark.slow
 @given(id_sets())
 def test_a_set_meets_itself(plain: set[int]) -> None:
     ours = IdSet.of(plain)
@@ -240,6 +243,7 @@ def test_a_set_meets_itself(plain: set[int]) -> None:
     assert_same(twin, set())
 
 
+@pytest.mark.slow
 @given(id_sets(), spans(), st.integers(1, 2 * BLOCK))
 def test_questions_about_a_part(plain: set[int], span: Span, limit: int) -> None:
     ours = IdSet.of(plain)
@@ -260,6 +264,7 @@ def test_questions_about_a_part(plain: set[int], span: Span, limit: int) -> None
         assert (event_id in ours) == (event_id in plain)
 
 
+@pytest.mark.slow
 @given(st.lists(spans(), max_size=12), id_sets())
 def test_a_set_is_made_of_spans_in_any_order(given_spans: list[Span], plain: set[int]) -> None:
     more = [Span(event_id, event_id + 1) for event_id in plain]

@@ -134,6 +134,7 @@ def fires(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alert", CASES)
 def test_an_alert_fires_when_it_should_and_not_before(
     promtool: str, tmp_path: Path, alert: str
@@ -143,6 +144,7 @@ def test_an_alert_fires_when_it_should_and_not_before(
     fires(promtool, tmp_path, alert, series, ("0m", []), ("20m", [labels]))
 
 
+@pytest.mark.slow
 def test_the_first_events_that_die_are_told(promtool: str, tmp_path: Path) -> None:
     series = dying(tmp_path / "data")
     labels = 'instance="berlin:9080",name="orders",durable="billing",cause="redelivery_limit"'

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import typer.main
 from typer.testing import CliRunner
 
@@ -182,6 +183,7 @@ def test_what_builds_the_package_is_of_one_version_and_the_one_in_the_lock() -> 
     assert backend in project["dependency-groups"]["build"]
 
 
+@pytest.mark.slow
 def test_the_image_asks_for_health_where_the_realm_answers() -> None:
     (check,) = all_of("HEALTHCHECK")
     ports = {int(port) for text in all_of("EXPOSE") for port in text.split()}
@@ -200,6 +202,7 @@ def given() -> dict[str, str]:
     return dict(pair.split("=", 1) for text in all_of("ENV") for pair in shlex.split(text))
 
 
+@pytest.mark.slow
 def test_a_realm_with_the_settings_of_the_image_is_healthy_over_tls(tmp_path: Path) -> None:
     """As in a container: the same environment, but for the ports, for both commands."""
     environment = {name: text for name, text in given().items() if name.startswith("PENSTOCK_")}

@@ -62,6 +62,7 @@ def test_a_first_pause_longer_than_the_bound_stays_what_it_is() -> None:
     assert [backoff.failed(), backoff.failed()] == [60.0, 60.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", KINDS, ids=["one file", "files"])
 @simulated
 async def test_sealing_is_tried_rarely_and_goes_on_soon_when_there_is_room(
@@ -83,6 +84,7 @@ async def test_sealing_is_tried_rarely_and_goes_on_soon_when_there_is_room(
         assert len(await events(realm, orders)) == 10
 
 
+@pytest.mark.slow
 @simulated
 async def test_maintenance_is_tried_rarely_and_goes_on_soon_when_there_is_room() -> None:
     blobs = Refusing()

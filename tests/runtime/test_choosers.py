@@ -240,6 +240,7 @@ async def test_a_selector_is_put_to_events_once_however_many_have_it() -> None:
         assert gate.calls == 2 * slices
 
 
+@pytest.mark.slow
 @simulated
 async def test_many_cheap_selectors_do_not_add_up_to_a_long_turn(
     monkeypatch: pytest.MonkeyPatch,
@@ -265,6 +266,7 @@ async def test_many_cheap_selectors_do_not_add_up_to_a_long_turn(
             assert each.ids == list(range(20))
 
 
+@pytest.mark.slow
 @simulated
 async def test_sessions_take_turns_however_many_subscriptions_one_has(
     monkeypatch: pytest.MonkeyPatch,
@@ -415,6 +417,7 @@ async def test_a_channel_may_be_deleted_and_a_realm_closed_while_a_selector_is_a
         assert len(await lives.stored("other")) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @simulated
 async def test_nothing_is_missed_while_events_come(seed: int) -> None:

@@ -106,6 +106,7 @@ async def test_where_there_are_no_segment_files_it_says_so(definition: Definitio
         assert (done.bytes_after, done.events) == (done.bytes_before, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @simulated
 async def test_it_starts_by_itself_and_disturbs_nobody(seed: int) -> None:

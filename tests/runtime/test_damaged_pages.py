@@ -45,6 +45,7 @@ async def _living(disk: FaultyDisk) -> AsyncIterator[RunningRealm]:
         disk.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("S1", "T7", "K1")
 @simulated
 async def test_what_has_rotted_is_set_aside_and_the_rest_moves_on_when_it_expires() -> None:

@@ -160,6 +160,7 @@ async def test_dead_events_go_on_from_store_to_store(end: End) -> None:
         await lives.conserved()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T7", "S1")
 @pytest.mark.parametrize("spindle", [5, 0])
 @pytest.mark.parametrize("end", ENDS)
@@ -191,6 +192,7 @@ async def test_events_in_files_move_too(spindle: int, end: End) -> None:
         await lives.conserved()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T3", "T7")
 @pytest.mark.parametrize("spindle", [4, 0])
 @pytest.mark.parametrize("seed", range(3))
@@ -396,6 +398,7 @@ async def test_on_a_full_disk_expired_events_wait_unseen_until_there_is_room() -
         await lives.conserved()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T7")
 @simulated
 async def test_after_a_restart_from_a_snapshot_large_events_still_move_in_steps() -> None:

@@ -275,6 +275,7 @@ async def test_a_damaged_snapshot_loses_nothing_while_the_one_before_is_whole() 
         assert await events(realm, ORDERS) == written
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "often", [replace(LATE, interval_s=0.01, snapshot_blocks_max=5),
               replace(LATE, interval_s=0.01, snapshot_interval_s=5.0)],

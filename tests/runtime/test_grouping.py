@@ -90,6 +90,7 @@ async def test_each_write_of_one_channel_closes_the_group_for_all() -> None:
         assert lives.realm.shard.groups - before == 3
 
 
+@pytest.mark.slow
 @pytest.mark.spec("S")
 @pytest.mark.parametrize("kind", ["persistent", "mixed", "paged"])
 @pytest.mark.parametrize(

@@ -229,6 +229,7 @@ async def test_stores_and_selectors_are_checked() -> None:
         await lives.realm.delete_channel("b")
 
 
+@pytest.mark.slow
 @pytest.mark.spec("L1", "S1")
 def test_the_power_may_fail_at_any_sync_and_there_is_a_copy_of_each() -> None:
     async def life(good: int) -> int:

@@ -44,6 +44,7 @@ def acknowledged(channel: penstock.Channel, session: penstock.Session) -> None:
     channel.maintain()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("S", "T9")
 @pytest.mark.parametrize("leave", [purged, deleted, acknowledged])
 @pytest.mark.parametrize("spindle", [0, 50_000])

@@ -22,6 +22,7 @@ async def shown(lives: Lives, name: str, *keys: str) -> list[Any]:
     return [values[0] if len(keys) == 1 else values for values in found]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("K1")
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("eager", [True, False])

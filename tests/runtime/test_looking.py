@@ -129,6 +129,7 @@ async def test_others_are_served_while_a_hundred_selectors_are_put_to_one_publis
             )
 
 
+@pytest.mark.slow
 @simulated
 async def test_what_is_published_behind_comes_behind_and_elsewhere_nobody_waits(
     monkeypatch: pytest.MonkeyPatch,
@@ -174,6 +175,7 @@ async def test_a_durable_made_meanwhile_misses_nothing(monkeypatch: pytest.Monke
             assert 0 < len(found) < 200
 
 
+@pytest.mark.slow
 @simulated
 async def test_selectors_where_joins_lead_are_asked_aside_too(
     monkeypatch: pytest.MonkeyPatch,
@@ -201,6 +203,7 @@ async def test_selectors_where_joins_lead_are_asked_aside_too(
         assert 0 < len(wanted) < len(copied)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("P1")
 @simulated
 async def test_a_name_is_a_messages_field_where_the_channel_says_so_and_a_property_elsewhere(

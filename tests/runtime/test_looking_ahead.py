@@ -131,6 +131,7 @@ async def test_events_whose_time_has_come_are_looked_at_before_they_are_publishe
         await settled(lives, "orders", 150, elsewhere)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T3")
 @simulated
 async def test_a_publish_waits_for_what_it_evicts_and_later_ones_come_behind_it(
@@ -155,6 +156,7 @@ async def test_a_publish_waits_for_what_it_evicts_and_later_ones_come_behind_it(
         await settled(lives, "dead", 200, elsewhere)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T3")
 @simulated
 async def test_a_batch_larger_than_the_capacity_is_looked_at_itself(
@@ -248,6 +250,7 @@ async def test_events_that_are_brought_back_are_looked_at(monkeypatch: pytest.Mo
         await settled(lives, "again", 200, elsewhere)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("K4")
 @simulated
 async def test_states_that_deltas_lead_to_are_looked_at_also_where_joins_copy_them(
@@ -313,6 +316,7 @@ async def test_a_selector_that_fails_is_told_of_in_the_turn_and_is_not_asked_for
         assert len(await lives.stored("dead")) == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @simulated
 async def test_whatever_moves_meanwhile_every_event_arrives_once(

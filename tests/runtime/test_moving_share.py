@@ -42,6 +42,7 @@ def moved(realm: RunningRealm) -> int:
     return len(realm.directory.channels[dead].state.stored)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T1", "T5", "T7")
 @simulated
 async def test_most_publishers_never_wait_for_events_that_move() -> None:
@@ -73,6 +74,7 @@ async def test_they_go_on_moving_where_nobody_publishes() -> None:
         assert len(await events(realm, realm.directory.number_of("dead"))) == EVENTS
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T1")
 @simulated
 async def test_what_expires_between_two_steps_is_not_delivered() -> None:

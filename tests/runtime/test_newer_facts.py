@@ -80,6 +80,7 @@ def test_a_realm_does_not_start_without_what_a_newer_version_has_written(
         penstock.Realm(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [in_the_journal, in_a_snapshot])
 def test_it_is_no_damage_to_those_who_look_for_some(
     directory: Path, write: Callable[[Path, object], None]

@@ -94,6 +94,7 @@ async def test_what_was_appended_is_answered_whatever_became_of_the_lease() -> N
         assert await publish(realm, channel, body([b"a"])) == Span(0, 1)
 
 
+@pytest.mark.slow
 @simulated
 async def test_what_is_looked_up_waits_for_the_next_renewal() -> None:
     lease = HandLease()
@@ -145,6 +146,7 @@ async def test_events_are_delivered_while_the_lease_holds_and_wait_else() -> Non
         assert outlet.ids == [0]
 
 
+@pytest.mark.slow
 @simulated
 async def test_a_lease_that_runs_out_while_a_file_is_read_stops_its_events() -> None:
     lease, blobs = HandLease(), SlowBlobs(grows=False)
@@ -180,6 +182,7 @@ class SlowBlobs(MemoryBlobs):
         return await super().get(name, offset, length)
 
 
+@pytest.mark.slow
 @simulated
 async def test_nobody_is_answered_whose_lease_is_over_before_connections_are_cut() -> None:
     lease = HandLease()

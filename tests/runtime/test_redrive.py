@@ -189,6 +189,7 @@ async def test_on_a_full_disk_nothing_moves_and_the_realm_lives(end: End, joined
         await lives.conserved()
 
 
+@pytest.mark.slow
 @pytest.mark.spec("T10")
 @simulated
 async def test_a_step_of_larger_events_than_most_asks_for_more_room() -> None:

@@ -216,6 +216,7 @@ async def test_one_that_is_sent_again_waits_once(end: End) -> None:
         assert datas(await lives.stored("orders")) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("X4")
 def test_the_power_may_fail_at_any_sync_and_each_comes_once() -> None:
     async def life(good: int) -> int:

@@ -192,6 +192,7 @@ async def test_a_subscriber_of_a_merge_channel_has_a_budget_too(
         assert some.reason is None
 
 
+@pytest.mark.slow
 @simulated
 async def test_a_purge_goes_on_to_what_came_meanwhile_before_its_turn(
     monkeypatch: pytest.MonkeyPatch,

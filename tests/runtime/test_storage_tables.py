@@ -135,6 +135,7 @@ def test_on_the_jms_engine_the_type_keeps_what_somebody_will_ask_for(
     assert where == BY_TYPE[type, persistent]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("J2", "J4")
 @pytest.mark.parametrize("row", NOT_KEPT)
 @pytest.mark.parametrize(("type", "persistent"), TYPES)

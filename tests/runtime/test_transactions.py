@@ -215,6 +215,7 @@ async def test_what_was_staged_is_part_of_it(end: End) -> None:
         assert datas(await lives.stored("orders")) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("X1", "X2")
 def test_the_power_may_fail_at_any_sync_and_it_is_all_there_or_nothing() -> None:
     async def life(good: int) -> tuple[int, bool]:

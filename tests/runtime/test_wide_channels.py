@@ -57,6 +57,7 @@ async def known(lives: Lives, name: str) -> list[str]:
     return [field.name for field in schema.field("properties").type]
 
 
+@pytest.mark.slow
 @simulated
 async def test_files_hold_the_columns_they_need_and_joins_take_nothing_else_along() -> None:
     lives = Lives(1)
@@ -83,6 +84,7 @@ async def test_files_hold_the_columns_they_need_and_joins_take_nothing_else_alon
             assert len(await lives.stored(name, "price >= 0")) == 3 * SPINDLE - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [True, False], ids=["one publish", "many publishes"])
 @simulated
 async def test_a_single_file_stays_small_and_is_mended_by_maintenance(together: bool) -> None:
@@ -143,6 +145,7 @@ async def test_columns_that_come_while_a_file_is_rewritten_stay_in_a_file_of_the
         assert len(await lives.stored("orders", "colour = 'red'")) == 1
 
 
+@pytest.mark.slow
 @simulated
 async def test_events_of_many_kinds_are_sent_in_the_columns_they_need() -> None:
     lives = Lives(1)

@@ -90,6 +90,7 @@ def test_any_name_comes_out_of_every_way_as_it_went_in(everywhere: Everywhere, n
     assert everywhere.labels() == set()
 
 
+@pytest.mark.slow
 @given(NAMES)
 @settings(max_examples=examples(400))
 def test_any_name_is_told_in_addresses_lists_patterns_and_files(name: str) -> None:
@@ -144,6 +145,7 @@ def _folders(data: Path) -> set[str]:
     return set(map(str, found))
 
 
+@pytest.mark.slow
 def test_a_store_lies_beside_a_folder_of_its_name(everywhere: Everywhere) -> None:
     session = everywhere.session
     flights = session.channels.create("flights")

@@ -16,6 +16,7 @@ SOON = [name for name, mutant in MUTANTS.items() if mutant.is_soon]
 LATER = [pytest.param(name, marks=pytest.mark.slow) for name in MUTANTS if name not in SOON]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("K1", "L1", "T7", "X4", "S1")
 @pytest.mark.parametrize("name", [*SOON, *LATER])
 def test_a_mistake_is_noticed_within_a_few_lives(name: str) -> None:

@@ -18,6 +18,7 @@ async def _throw(ball: asyncio.Event, back: asyncio.Event) -> None:
         back.set()
 
 
+@pytest.mark.slow
 def test_tasks_that_wake_each_other_without_end_are_a_livelock() -> None:
     async def life() -> None:
         here, there = asyncio.Event(), asyncio.Event()

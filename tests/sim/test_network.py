@@ -166,6 +166,7 @@ class Worker(Peer):
         self._begin("lost")
 
 
+@pytest.mark.slow
 @simulated
 async def test_what_is_heard_begins_work_of_the_machine_that_hears_it() -> None:
     loop, there = network().loop, Worker()

@@ -25,6 +25,7 @@ _TELL = "from tests.sim.world import life_of; print(life_of(3, ['wired', 'durabl
 _ANSWERED: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
 
 
+@pytest.mark.slow
 @pytest.mark.spec("C1c", "C1d", "C1e", "C1f", "C1g", "C7", "D4", "E4", "E6", "E8", "E9", "K1", "L1")
 @pytest.mark.spec("L3", "L5", "Q2", "Q3", "S1", "T1", "T3", "T6", "T7", "T8", "T10", "X1", "X2")
 @pytest.mark.spec("X3", "X4", "X5", "D11", "D12", "D13", "D14", "D15", "J2", "J3", "J5", "J6", "Q1")

@@ -15,6 +15,7 @@ LATER = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("S1")
 @pytest.mark.parametrize("seeds", [*SOON, *LATER], ids=str)
 def test_damage_is_found_and_told_and_all_the_rest_is_served(seeds: range, tmp_path: Path) -> None:

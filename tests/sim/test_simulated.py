@@ -48,6 +48,7 @@ async def unseeded() -> list[int]:
     return await _drawn()
 
 
+@pytest.mark.slow
 def test_a_parameter_called_seed_seeds_the_loop() -> None:
     assert seeded(1) == seeded(seed=1) == unseeded()
     assert len({tuple(seeded(seed)) for seed in range(5)}) == 5

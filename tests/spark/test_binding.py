@@ -137,6 +137,7 @@ def test_a_stream_begins_with_the_first_event_the_durable_owes(
     assert query.batch() == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.slow
 def test_a_durable_that_owes_nothing_begins_with_what_comes(
     url: str, orders: Channel, lake: Durable
 ) -> None:
@@ -171,6 +172,7 @@ def test_what_is_published_while_the_beginning_is_looked_up_is_not_passed_over(
     assert bound.first(client, Racing(orders)) == 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exclusive", "shared", "serial", "priority", "shared_queued"])
 def test_what_is_in_the_checkpoint_is_acknowledged_and_nothing_else(
     url: str, orders: Channel, kind: penstock.DurableType
@@ -208,6 +210,7 @@ def test_the_realm_keeps_events_until_then_and_no_longer(
     assert orders.info().counters.consumed == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exclusive", "serial"])
 def test_a_failing_micro_batch_is_rolled_back_counted_and_repeated(
     url: str, orders: Channel, kind: penstock.DurableType
@@ -234,6 +237,7 @@ def test_a_failing_micro_batch_is_rolled_back_counted_and_repeated(
     assert query.batch() == [7, 8, 9]
 
 
+@pytest.mark.slow
 def test_the_same_micro_batch_planned_twice_by_one_query_is_no_failure(
     url: str, orders: Channel, lake: Durable
 ) -> None:
@@ -245,6 +249,7 @@ def test_the_same_micro_batch_planned_twice_by_one_query_is_no_failure(
     assert lake.info().redelivered == 0
 
 
+@pytest.mark.slow
 def test_a_restart_acknowledges_what_the_checkpoint_is_ahead(
     url: str, orders: Channel, lake: Durable
 ) -> None:
@@ -264,6 +269,7 @@ def test_a_restart_acknowledges_what_the_checkpoint_is_ahead(
     assert outstanding(lake) == [8, 9]
 
 
+@pytest.mark.slow
 def test_what_others_have_acknowledged_is_not_read(
     url: str, orders: Channel, sealed: Sealed
 ) -> None:
@@ -287,6 +293,7 @@ def test_what_others_have_acknowledged_is_not_read(
     assert query.batch() == expected
 
 
+@pytest.mark.slow
 def test_an_event_that_expired_or_was_purged_is_no_hindrance(
     url: str, orders: Channel, lake: Durable
 ) -> None:
@@ -300,6 +307,7 @@ def test_an_event_that_expired_or_was_purged_is_no_hindrance(
     assert outstanding(lake) == []
 
 
+@pytest.mark.slow
 def test_what_was_lost_to_the_query_ends_it_and_what_was_given_up_does_not(
     url: str, orders: Channel, lake: Durable
 ) -> None:
@@ -325,6 +333,7 @@ def test_what_was_lost_to_the_query_ends_it_and_what_was_given_up_does_not(
     assert query.run() == [6, 7, 8, 9]
 
 
+@pytest.mark.slow
 def test_an_unbound_query_misses_what_was_buried_before_it_came(
     url: str, orders: Channel, lake: Durable
 ) -> None:
@@ -337,6 +346,7 @@ def test_an_unbound_query_misses_what_was_buried_before_it_came(
         query.run()
 
 
+@pytest.mark.slow
 def test_a_selector_that_is_the_durables_is_what_is_read_and_acknowledged(
     url: str, orders: Channel
 ) -> None:
@@ -375,6 +385,7 @@ def test_a_batch_reads_what_is_outstanding_and_acknowledges_nothing(
     assert lake.info().redelivered == 0
 
 
+@pytest.mark.slow
 def test_several_channels_have_a_durable_of_that_name_each(
     url: str, client: Session, orders: Channel, lake: Durable
 ) -> None:
@@ -424,6 +435,7 @@ def test_a_durable_that_was_deleted_ends_the_query(
         query.begin()
 
 
+@pytest.mark.slow
 def test_a_channel_that_was_exchanged_is_not_acknowledged(
     url: str, client: Session, orders: Channel, lake: Durable
 ) -> None:
@@ -442,6 +454,7 @@ def test_a_channel_that_was_exchanged_is_not_acknowledged(
     assert len(outstanding(durable)) == 9
 
 
+@pytest.mark.slow
 def test_max_deliveries_counts_micro_batches(url: str, orders: Channel, client: Session) -> None:
     lake = orders.durables.create("lake", type="serial", max_deliveries=2)
     publish(orders, 0, 5)
@@ -459,6 +472,7 @@ def test_max_deliveries_counts_micro_batches(url: str, orders: Channel, client: 
     assert lake.info().outstanding == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["startingOffsets", "startingTimestamp"])
 def test_the_durable_says_where_a_stream_begins(
     url: str, orders: Channel, lake: Durable, option: str
@@ -475,6 +489,7 @@ def test_a_durable_with_lanes_is_refused(url: str, orders: Channel) -> None:
         Query(url).begin()
 
 
+@pytest.mark.slow
 def test_a_queue_has_no_durable(url: str, client: Session) -> None:
     client.queues.create("work").push(b"x")
     with pytest.raises(InvalidArgument, match="queues have no durables"):
@@ -483,6 +498,7 @@ def test_a_queue_has_no_durable(url: str, client: Session) -> None:
         read(url, channel="work")
 
 
+@pytest.mark.slow
 def test_partitions_name_what_is_owed_only_where_something_is_not(
     url: str, orders: Channel, sealed: Sealed
 ) -> None:

@@ -116,6 +116,7 @@ def test_a_claim_that_cannot_be_read_is_nobodys(cache: Path, jvm: Jvm, text: str
     assert path_in(archive_for(jvm).java_options()) == draft.with_suffix(".jsa")
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_and_was_not_waited_for_writes_nothing_more(
     cache: Path, jvm: Jvm
 ) -> None:

@@ -10,6 +10,7 @@ from penstock.spark.connections import check_there, disconnect
 from penstock.spark.options import Where
 
 
+@pytest.mark.slow
 def test_a_channel_that_was_there_is_not_asked_for_again(url: str, client: Session) -> None:
     where = Where(url, "orders")
     with pytest.raises(NameDoesNotExist, match="no channel 'orders'; create it first"):

@@ -50,6 +50,7 @@ def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
     assert found == Jvm(on_path, 17, "PATH")
 
 
+@pytest.mark.slow
 def test_without_any_java_the_wheel_serves(tmp_path: Path) -> None:
     found = find_jvm({"JAVA_HOME": str(tmp_path / "nowhere"), "PATH": ""})
 

@@ -83,6 +83,7 @@ def _numbers(channel: Channel) -> list[int]:
     return table.column("n").to_pylist() if table.num_rows else []
 
 
+@pytest.mark.slow
 def test_small_micro_batches_are_put_aside_again_in_order_and_published_once(
     realm: Restarting,
 ) -> None:
@@ -116,6 +117,7 @@ def _refused(*_: object, **__: object) -> list[str]:
     raise AssertionError("it was published")
 
 
+@pytest.mark.slow
 def test_a_realm_that_restarts_while_rows_are_put_aside_again_is_given_them_once_more(
     realm: Restarting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +132,7 @@ def test_a_realm_that_restarts_while_rows_are_put_aside_again_is_given_them_once
     assert stored(realm) == [[2], [1]]
 
 
+@pytest.mark.slow
 def test_a_realm_that_never_keeps_the_rows_ends_the_query(
     realm: Restarting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,6 +165,7 @@ def _restarting_after_each(
     return lambda: calls[0]
 
 
+@pytest.mark.slow
 def test_rows_that_are_too_many_to_travel_fail_the_commit_and_the_next_try_succeeds(
     realm: Restarting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +187,7 @@ def test_rows_that_are_too_many_to_travel_fail_the_commit_and_the_next_try_succe
     assert stored(realm) == [list(range(2, 103, 2)), list(range(1, 103, 2))]
 
 
+@pytest.mark.slow
 def test_a_channel_created_again_in_between_is_not_the_one_the_rows_are_for(
     realm: Restarting,
 ) -> None:

@@ -55,6 +55,7 @@ def rows_of(batches: list[pa.RecordBatch], *columns: str) -> list[dict[str, Any]
     return [row for batch in found for row in batch.to_pylist()]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.lists(PROPERTIES, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_exactly_the_columns_that_an_event_mentions_and_that_are_null_are_named(

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -74,6 +75,7 @@ def locations(draw: st.DrawFn) -> tuple[Location, IdSet, bool]:
     return Location(tuple(parts), tuple(tail.spans)), wanted, mixed
 
 
+@pytest.mark.slow
 @given(locations(), st.one_of(st.none(), st.integers(1, 40)), st.sampled_from(["auto", "remote"]))
 def test_every_event_is_read_once_and_in_order(
     found: tuple[Location, IdSet, bool], parts_min: int | None, access: str
@@ -92,6 +94,7 @@ def test_every_event_is_read_once_and_in_order(
     assert all(event_id in wanted for part in from_files for event_id in ids_of((part,)))
 
 
+@pytest.mark.slow
 @given(locations(), st.integers(1, 40))
 def test_there_are_as_many_partitions_as_asked_for(
     found: tuple[Location, IdSet, bool], parts_min: int
@@ -155,6 +158,7 @@ def test_record_batches_that_do_not_pass_are_left_out() -> None:
     assert ids_of(found) == [*range(20, 30), *range(40, 50), *range(60, 65)]
 
 
+@pytest.mark.slow
 @given(locations(), st.integers(0, 20_000), st.integers(0, 200))
 def test_a_portion_by_bytes_ends_where_about_so_many_are(
     found: tuple[Location, IdSet, bool], bytes_max: int, event_bytes: int

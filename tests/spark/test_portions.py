@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ def test_a_portion_ends_somewhere_in_each_channel() -> None:
     assert portion(waiting, None) == {"a": 20, "b": 1_000, "c": 7, "d": 9}
 
 
+@pytest.mark.slow
 @given(sizes, st.integers(1, 50))
 def test_channels_get_partitions_by_their_rows(rows: dict[str, int], parts_min: int) -> None:
     shares = parts_of(parts_min, rows)

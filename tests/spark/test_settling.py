@@ -19,6 +19,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_a_worker_keeps_what_it_has_imported_out_of_its_collections(
     worker: pytest.MonkeyPatch,
 ) -> None:

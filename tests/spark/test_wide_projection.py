@@ -40,6 +40,7 @@ def sealed() -> tuple[ChannelSchema, pa.RecordBatch]:
     return channel, kept
 
 
+@pytest.mark.slow
 def test_a_read_has_the_column_of_every_name(sealed: tuple[ChannelSchema, pa.RecordBatch]) -> None:
     channel, batch = sealed
     extras = Extras(nulls=True)
@@ -63,6 +64,7 @@ def test_a_read_of_some_columns_has_them(sealed: tuple[ChannelSchema, pa.RecordB
     assert found.column("p001").drop_null().to_pylist() == [1]
 
 
+@pytest.mark.slow
 def test_an_archive_has_the_columns_and_gives_the_events_back(
     sealed: tuple[ChannelSchema, pa.RecordBatch],
 ) -> None:

@@ -157,6 +157,7 @@ def test_a_name_of_its_own_outlives_the_query(url: str, out: Channel) -> None:
     assert numbers(out) == [1]
 
 
+@pytest.mark.slow
 def test_an_empty_micro_batch_publishes_nothing(url: str, out: Channel) -> None:
     writer = stream_writer(url)
     writer.commit([task(writer, 0), task(writer, 1)], 0)
@@ -197,6 +198,7 @@ def test_many_portions_are_one_publish(
     assert len(set(out.read().column("published").to_pylist())) == 1
 
 
+@pytest.mark.slow
 def test_a_task_in_a_new_process_waits_for_a_realm_that_is_away(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "away") as realm, realm.connect() as session:
         session.channels.create("out", type="persistent")
@@ -229,6 +231,7 @@ def test_rows_for_a_channel_created_again_meanwhile_are_not_published(
     assert again.info().events == 0
 
 
+@pytest.mark.slow
 def test_a_batch_number_long_forgotten_is_refused_not_stored_again(url: str, out: Channel) -> None:
     writer = stream_writer(url)
     for number in range(2 * LASTING_REMEMBERED_MAX):
@@ -276,6 +279,7 @@ def test_columns_of_meaning_are_told_from_properties() -> None:
         as_table(pa.record_batch([pa.array([1]), pa.array([2])], names=["n", "n"]), OUT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind", "says"),
     [
@@ -304,11 +308,13 @@ def test_a_channel_is_never_overwritten(url: str, out: Channel) -> None:
         source(url).writer(ROW, overwrite=True)
 
 
+@pytest.mark.slow
 def test_a_missing_channel_is_named_before_any_task(url: str) -> None:
     with pytest.raises(NameDoesNotExist, match="no channel 'out'; create it first"):
         source(url).streamWriter(ROW, overwrite=False)
 
 
+@pytest.mark.slow
 def test_half_a_transaction_is_refused(url: str, out: Channel) -> None:
     with pytest.raises(InvalidArgument, match="txnVersion is missing"):
         source(url, txnAppId="nightly").writer(ROW, overwrite=False)
@@ -381,6 +387,7 @@ def test_a_name_for_one_channel_each_counts_for_each(
     assert [numbers(client.channels.get(name)) for name in ("out", "other")] == [[1], [1]]
 
 
+@pytest.mark.slow
 def test_the_first_row_for_a_channel_that_is_not_there_is_named(url: str, out: Channel) -> None:
     writer = routing(url)
 
@@ -401,6 +408,7 @@ def test_rows_are_numbered_through_all_batches_of_a_task(url: str, out: Channel)
         written(writer, [fine, fine, wrong])
 
 
+@pytest.mark.slow
 def test_many_channels_are_affordable(url: str, client: Session) -> None:
     names = [f"many/c{n}" for n in range(50)]
     for name in names:
@@ -465,6 +473,7 @@ def test_a_delta_for_a_channel_that_does_not_merge_is_named(url: str, out: Chann
         written(writer, [batch(1)])
 
 
+@pytest.mark.slow
 def test_rows_with_a_time_are_published_then(url: str, out: Channel) -> None:
     schema = StructType().add("n", LongType()).add("deliver_at", TimestampType())
     writer = source(url).streamWriter(schema, overwrite=False)

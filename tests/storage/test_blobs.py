@@ -96,6 +96,7 @@ def test_local_paths_name_real_files(tmp_path: Path) -> None:
     asyncio.run(store.journal.close())
 
 
+@pytest.mark.slow
 def test_no_blob_stays_mapped_when_nobody_has_a_view(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}", RealDisk())
     maps = Path("/proc/self/maps")

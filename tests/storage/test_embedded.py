@@ -44,6 +44,7 @@ def test_a_new_directory_gets_the_format_record(tmp_path: Path) -> None:
     close(store)
 
 
+@pytest.mark.slow
 def test_a_second_realm_is_told_who_has_the_directory(tmp_path: Path) -> None:
     store = open_store(f"{tmp_path}", RealDisk(), holder="pid 4711")
 
@@ -54,6 +55,7 @@ def test_a_second_realm_is_told_who_has_the_directory(tmp_path: Path) -> None:
     close(open_store(f"{tmp_path}", RealDisk()))
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_process_that_ended_is_free(tmp_path: Path) -> None:
     script = (
         "import sys; from penstock.storage.disk import RealDisk;"
@@ -124,6 +126,7 @@ def test_a_format_record_that_makes_no_sense_is_damaged(disk: FaultyDisk, value:
         open_store("/realm", disk)
 
 
+@pytest.mark.slow
 def test_a_power_cut_during_the_first_start_leaves_something_to_start_from() -> None:
     for seed in range(200):
         disk = FaultyDisk(seed)
@@ -178,6 +181,7 @@ def test_the_journals_record_is_not_for_others(disk: FaultyDisk) -> None:
         asyncio.run(registry.cas("journal", 0, b"mine"))
 
 
+@pytest.mark.slow
 def test_records_outlive_power_and_a_full_disk_changes_nothing() -> None:
     for seed in range(30):
         disk = FaultyDisk(seed)
@@ -195,6 +199,7 @@ def test_records_outlive_power_and_a_full_disk_changes_nothing() -> None:
         assert [entry.name for entry in disk.list("/realm/registry")] == ["a", "format", "journal"]
 
 
+@pytest.mark.slow
 def test_a_record_is_old_or_new_after_a_failed_sync_and_a_power_cut() -> None:
     seen = set()
     for seed in range(40):

@@ -249,12 +249,14 @@ def read_as(varz: Said, jsz: Said) -> ServerState:
         return read_server(url)
 
 
+@pytest.mark.slow
 def test_a_server_is_what_its_monitoring_says() -> None:
     state = read_as(VARZ, JSZ)
 
     assert structs.replace(state, monitor=FINE[0].monitor) == structs.replace(FINE[0], room=900)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_starting_says_nothing_yet() -> None:
     """It answers before it has found the others, and before it has read its streams."""
     assert "has no JetStream, or starts it now" in read_as(VARZ, {"disabled": True}).failure
@@ -262,6 +264,7 @@ def test_a_server_that_is_starting_says_nothing_yet() -> None:
     assert read_as({**VARZ, "cluster": {}}, {**JSZ, "meta_cluster": None}).failure == ""
 
 
+@pytest.mark.slow
 def test_what_is_no_monitoring_is_no_server() -> None:
     assert read_as(VARZ, {"config": "of something else"}).failure
 

@@ -244,6 +244,7 @@ async def test_a_write_that_cannot_be_undone_is_the_end(disk: FaultyDisk) -> Non
         await journal.append(1, [b"two"])
 
 
+@pytest.mark.slow
 async def test_a_cancelled_append_leaves_the_journal_closed_to_more(tmp_path: Path) -> None:
     root = f"{tmp_path}/realm"
     started = asyncio.Event()
@@ -265,6 +266,7 @@ async def test_a_cancelled_append_leaves_the_journal_closed_to_more(tmp_path: Pa
     await journal.close()
 
 
+@pytest.mark.slow
 async def test_two_appends_at_a_time_are_a_bug(tmp_path: Path) -> None:
     journal = open_on(f"{tmp_path}/realm", offload=asyncio.to_thread)
     async with asyncio.TaskGroup() as group:

@@ -30,6 +30,7 @@ def _over_a_made_store() -> OverlayDisk:
     return OverlayDisk(disk)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", checks(JournalContract))
 def test_a_journal_works_on_it(check: str) -> None:
     asyncio.run(run(JournalKit(), check))

@@ -96,6 +96,7 @@ async def test_room_has_to_be_reserved_and_what_is_in_use_said_first(disk: Fault
         pages.allocate(1, bytes(4_096))
 
 
+@pytest.mark.slow
 async def test_any_selection_of_what_was_reserved_finds_room() -> None:
     for seed in range(200):
         random, disk = Random(seed), FaultyDisk(seed)

@@ -24,6 +24,7 @@ T = TypeVar("T")
 # Crashes
 
 
+@pytest.mark.slow
 @pytest.mark.spec("S1")
 async def test_a_place_whose_flush_returned_outlives_every_power_cut() -> None:
     for seed in range(60):

@@ -75,6 +75,7 @@ def everything(number: int) -> dict[int, bytes]:
     return dict(enumerate(BLOCKS[:number], 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", range(start_of(4), start_of(5)))
 def test_a_tail_torn_at_any_byte_is_cut_to_the_last_whole_block(size: int) -> None:
     disk = written()
@@ -93,6 +94,7 @@ def test_a_tail_torn_at_any_byte_is_cut_to_the_last_whole_block(size: int) -> No
     assert aside == (b"" if kept == 4 else torn)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", range(start_of(4), start_of(5) - 5))
 def test_a_flipped_bit_in_a_tail_nobody_vouches_for_cuts_it(offset: int) -> None:
     disk = written()
@@ -106,6 +108,7 @@ def test_a_flipped_bit_in_a_tail_nobody_vouches_for_cuts_it(offset: int) -> None
     assert list(quarantined(disk).values()) == [hurt]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", range(start_of(4), start_of(5) - 5, 3))
 def test_after_an_orderly_close_the_last_block_is_damage_not_a_tail(offset: int) -> None:
     disk = written(close=True)
@@ -124,6 +127,7 @@ def test_after_an_orderly_close_the_last_block_is_damage_not_a_tail(offset: int)
     assert len(quarantined(disk)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_flipped_bit_anywhere_in_a_block_hides_that_block_only(number: int) -> None:
     start = start_of(number)
@@ -169,6 +173,7 @@ def test_two_damaged_headers_in_a_row_are_one_report() -> None:
     assert (inner.seq, inner.count) == (3, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", range(FILE_HEADER_SIZE))
 def test_a_damaged_file_header_hides_nothing(offset: int) -> None:
     disk = written()
@@ -346,6 +351,7 @@ def test_a_block_whose_sync_failed_and_that_was_served_after_a_restart_outlives_
     assert damaged(last) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("spoiled", [False, True])
 def test_blocks_that_were_never_synced_are_on_disk_once_they_were_read(

@@ -49,6 +49,7 @@ def test_secrets_are_made_for_nobody_else(tmp_path: Path) -> None:
     assert [each for each in logged if each["event"].startswith("secrets.")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("loose")
 def test_what_is_restored_is_for_nobody_else_either(tmp_path: Path) -> None:
     with penstock.Realm(tmp_path / "data", **MODES) as realm, realm.connect() as session:
@@ -73,6 +74,7 @@ def test_events_stay_readable_for_the_group(tmp_path: Path) -> None:
     assert mode(tmp_path / "data" / "segments") == 0o750
 
 
+@pytest.mark.slow
 def test_secrets_that_others_can_read_are_mended_at_the_start_and_said(tmp_path: Path) -> None:
     root = tmp_path / "data"
     with penstock.Realm(root, **MODES):

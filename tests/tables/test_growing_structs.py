@@ -12,6 +12,7 @@ from penstock.columns.schema.layout import HEADERS
 from penstock.tables import Table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delta", "parquet"])
 def test_a_table_of_before_the_newest_header_is_appended_to(
     tmp_path: Path, kind: Literal["delta", "parquet"]

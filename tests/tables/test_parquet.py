@@ -142,6 +142,7 @@ def test_a_merge_that_is_cut_is_there_or_not_and_done_once(tmp_path: Path) -> No
     assert steps >= 8
 
 
+@pytest.mark.slow
 def test_a_reader_sees_a_commit_whose_files_are_not_in_their_places(tmp_path: Path) -> None:
     Table.open(str(tmp_path), "parquet", ["day"]).append(rows(0), "app", 0)
     seen = set()

@@ -57,6 +57,7 @@ def test_a_table_has_the_columns_of_all_files(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_duckdb_and_pandas_take_it_as_it_is(tmp_path: Path) -> None:
     write(tmp_path, "orders", ORDERS, [{"sku": "a1", "price": 2.5, "gone": None}])
 

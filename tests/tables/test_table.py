@@ -113,6 +113,7 @@ def test_what_no_table_holds_is_refused_by_name(tmp_path: Path, format: Format) 
     assert not table.exists
 
 
+@pytest.mark.slow
 def test_partitions_are_folders_and_columns_again(tmp_path: Path, format: Format) -> None:
     path = tmp_path / "t"
     table = Table.open(str(path), format, ["day", "kind"])
@@ -137,6 +138,7 @@ def test_partitions_are_folders_and_columns_again(tmp_path: Path, format: Format
         Table.open(str(path), format, ["sku"]).append(rows(9, 10), "app", 9)
 
 
+@pytest.mark.slow
 def test_rows_take_the_place_of_those_with_their_key(tmp_path: Path, format: Format) -> None:
     table = Table.open(str(tmp_path / "t"), format)
     table.append(rows(0, 3), "app", 0)
@@ -163,6 +165,7 @@ def test_a_key_is_of_one_row_and_not_null(tmp_path: Path, format: Format) -> Non
         table.merge(pa.table({"k": ["a"]}), "x", "app", 0)
 
 
+@pytest.mark.slow
 def test_compaction_keeps_rows_and_what_writers_have_stored(tmp_path: Path, format: Format) -> None:
     table = Table.open(str(tmp_path / "t"), format, ["day"])
     days = [DAY, date(2026, 5, 5)]
@@ -185,6 +188,7 @@ def test_compaction_keeps_rows_and_what_writers_have_stored(tmp_path: Path, form
         reader.rows_of(before[0])
 
 
+@pytest.mark.slow
 def test_writers_of_one_table_do_not_undo_each_other(tmp_path: Path, format: Format) -> None:
     one = Table.open(str(tmp_path / "t"), format)
     other = Table.open(str(tmp_path / "t"), format)
@@ -240,6 +244,7 @@ def test_the_files_a_table_names_are_its_rows(tmp_path: Path, format: Format) ->
     assert [file.ids for file in table.files()] == [(0, 2), (3, 4)]
 
 
+@pytest.mark.slow
 def test_delta_tables_are_read_by_delta_itself(tmp_path: Path) -> None:
     from deltalake import DeltaTable
 
@@ -253,6 +258,7 @@ def test_delta_tables_are_read_by_delta_itself(tmp_path: Path) -> None:
     assert found.column("extra").null_count == 3
 
 
+@pytest.mark.slow
 def test_parquet_tables_are_read_by_who_only_looks_at_the_folder(tmp_path: Path) -> None:
     table = Table.open(str(tmp_path / "t"), "parquet", ["day"])
     table.append(rows(0, 3, day=[DAY, DAY, DAY]), "app", 0)
@@ -295,6 +301,7 @@ def test_what_a_writer_has_yet_to_commit_is_not_cleaned_away(
     assert ids(table) == list(range(9))
 
 
+@pytest.mark.slow
 def test_a_delta_path_that_others_would_misread_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"contains %2F, which .* take for '/'"):
         Table.open(str(tmp_path / "a%2Fb"), "delta")

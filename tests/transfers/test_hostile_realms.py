@@ -62,6 +62,7 @@ def lying(
     monkeypatch.setattr(Exports, "read", lied)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ELSEWHERE, STATE])
 def test_an_export_writes_only_files_an_export_has(
     monkeypatch: pytest.MonkeyPatch, stocked: Session, tmp_path: Path, name: str
@@ -125,6 +126,7 @@ def captured(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     monkeypatch.setattr(Backups, "begin", lied)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ELSEWHERE)
 @pytest.mark.parametrize("to", ["backup", "backup.tar"])
 def test_a_backup_writes_only_files_a_data_directory_has(

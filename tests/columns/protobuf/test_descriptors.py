@@ -65,6 +65,7 @@ def test_data_that_is_no_message_is_said_to_be_none(descriptors: Descriptors) ->
         descriptors.table("shop.Order", pa.array([b"\xff\xff"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "length", [b"\xff" * 9 + b"\x01", b"\xff" * 8 + b"\x7f", b"\x80" * 9 + b"\x01"]
 )

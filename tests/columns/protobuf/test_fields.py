@@ -80,6 +80,7 @@ def test_what_is_no_message_of_a_known_type_is_unknown() -> None:
     assert selected("total = 250", broken, order(), broken, strange, order(), broken) == [1, 4]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("P2")
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 33, 300])
 @pytest.mark.parametrize(
@@ -122,6 +123,7 @@ def test_a_type_that_spans_millions_of_fields_is_left_alone() -> None:
     Messages("orders", descriptors).seen_in(pa.schema([]))
 
 
+@pytest.mark.slow
 @pytest.mark.spec("P2")
 @pytest.mark.parametrize(("broken", "rounds_max"), [(1, 50), (COUNT, COUNT * 17 // 16 + 20)])
 def test_broken_messages_do_not_hold_up_the_others(broken: int, rounds_max: int) -> None:

@@ -106,6 +106,7 @@ def test_the_overflow_column_may_hold_anything() -> None:
     assert remarks("price = 'x' AND prise = 1", STORED.append(pa.field("more", pa.binary()))) == ()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60), deadline=None)
 @given(EXPRESSIONS, batches())
 def test_what_never_matches_never_does(

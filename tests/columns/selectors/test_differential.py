@@ -34,6 +34,7 @@ def test_columns_and_rows_agree(expression: Expression, events: list[dict[str, A
     assert rejected.to_pylist() == [answer is False for answer in answers]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F1")
 @settings(max_examples=examples(100), deadline=None)
 @given(EXPRESSIONS, batches())
@@ -49,6 +50,7 @@ def test_a_slice_of_a_batch_is_selected_like_the_batch(
     assert selector.mask(batch.slice(0, half), now_us=NOW_US).to_pylist() == whole[:half]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F1")
 @settings(max_examples=examples(200), deadline=None)
 @given(EXPRESSIONS)

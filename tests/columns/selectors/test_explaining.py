@@ -49,6 +49,7 @@ def test_conditions_are_indented_below_what_joins_them() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS)
 def test_every_selector_has_words(expression: Expression) -> None:
     assert all(line.strip() for line in explained(expression))

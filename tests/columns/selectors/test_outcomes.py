@@ -22,6 +22,7 @@ pytestmark = pytest.mark.spec("F5")
 NOW_US = 2_500
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100), deadline=None)
 @given(EXPRESSIONS, batches())
 def test_a_selector_says_the_same_with_what_was_found_out_of_unstamped_parts(

@@ -294,6 +294,7 @@ def _frames() -> list[object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F4")
 def test_length_is_bounded_and_long_flat_text_is_fine() -> None:
     flat = " OR ".join(f"a = {number}" for number in range(5_000))
@@ -369,6 +370,7 @@ def outcome(text: str) -> Expression | str:
         return str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F4")
 @settings(max_examples=examples(500), deadline=None)
 @given(st.one_of(st.text(max_size=40), st.lists(WORDS, max_size=14).map(" ".join)))

@@ -25,6 +25,7 @@ def expression(pattern: str) -> re.Pattern[str]:
     return re.compile("".join(pieces.get(p) or re.escape(p or "") for p in parts(pattern)), re.S)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(600), deadline=None)
 @given(PATTERNS, st.lists(st.none() | TEXTS, max_size=6))
 def test_a_text_fits_if_a_regular_expression_finds_so(
@@ -42,6 +43,7 @@ def test_a_constant_is_looked_at_like_a_column(pattern: str) -> None:
     assert search(pattern)(pa.scalar("aabcabc"), unlimited).as_py() == column[0].as_py()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["%a" * 2_000 + "%", "%a_" * 1_000 + "%b", "_%" * 2_000 + "b"])
 def test_work_grows_with_the_text_and_not_with_the_wildcards(pattern: str) -> None:
     """A regular expression would go back again and again; each place is looked at once here."""
@@ -52,6 +54,7 @@ def test_work_grows_with_the_text_and_not_with_the_wildcards(pattern: str) -> No
     assert 0 < looks <= 2 * len(texts) * len(pattern) + sum(map(len, texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["%a_b%a%", "%" + "a_" * 49 + "b%", "%" + "a" * 500 + "_b%"])
 def test_a_text_that_leads_astray_at_every_place_is_not_searched_place_by_place(
     pattern: str,

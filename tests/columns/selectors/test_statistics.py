@@ -149,6 +149,7 @@ def _leaves(column: Any, path: str) -> Iterator[tuple[str, list[Any]]]:
             yield from _leaves(columns[0], below)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F5")
 @settings(max_examples=examples(60), deadline=None)
 @given(EXPRESSIONS, batches())

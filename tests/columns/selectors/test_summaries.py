@@ -91,6 +91,7 @@ def test_it_does_not_know(text: str) -> None:
     assert Selector(text).may_match_in(SUMMARY)
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F5")
 @settings(max_examples=examples(80), deadline=None)
 @given(EXPRESSIONS, batches())
@@ -146,6 +147,7 @@ def test_a_long_list_is_compared_with_bounds(text: str, may_match: bool) -> None
     assert Selector(text).may_match_in(SUMMARY) == may_match
 
 
+@pytest.mark.slow
 @pytest.mark.spec("F5")
 def test_a_summary_is_asked_in_a_few_calls_for_each_value_of_a_list() -> None:
     """So many values one by one against the bounds take longer than a look at all events."""

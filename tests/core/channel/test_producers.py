@@ -100,6 +100,7 @@ def test_what_was_stored_before_the_realm_knew_its_users_is_found_and_not_taken_
     assert producers.stored_as(mine, 5) == Span(0, 1)
 
 
+@pytest.mark.slow
 def test_pipelines_of_one_user_have_an_end_and_are_not_those_of_another() -> None:
     producers = Producers()
     producers.stored(owned("txn:theirs", "bob"), 1, Span(0, 1), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_what_was_in_memory_when_the_realm_ended_can_still_be_told_of() -> None:
     }
 
 
+@pytest.mark.slow
 def test_replacements_take_no_room_and_none_is_forgotten() -> None:
     departures, stored = Departures(keyed=True), IdSet()
     end = PIECES_MAX * 1_024 * 4
@@ -122,6 +124,7 @@ def test_an_id_has_left_once() -> None:
     }
 
 
+@pytest.mark.slow
 def test_events_that_leave_in_turn_take_no_room() -> None:
     departures = Departures()
     for first in range(0, 1_000_000, 10):

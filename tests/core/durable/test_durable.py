@@ -328,6 +328,7 @@ def test_previous_covers_what_this_subscription_holds() -> None:
     assert outstanding(play) == [1, 3] or outstanding(play) == [2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.spec("D4", "E9")
 def test_an_event_given_back_again_and_again_makes_no_other_one_dearer() -> None:
     play = durable_play("shared", 2, events=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ def lived(steps: list[tuple[str, Span]]) -> tuple[IdSet, set[int]]:
     return ours, plain
 
 
+@pytest.mark.slow
 @given(STEPS, SPANS)
 def test_a_set_of_ids_is_a_set(steps: list[tuple[str, Span]], probe: Span) -> None:
     ours, plain = lived(steps)

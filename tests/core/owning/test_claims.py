@@ -412,6 +412,7 @@ WORK = [*("turn",) * 12, *STEPS * 3, "lose", "restart", "give_up"]
 SECONDS = (0,) * 6 + (0.3,) * 6 + (1, 2, 5.5, 7)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=examples(300), deadline=None)
 def test_no_two_nodes_hold_one_shard_at_once(seed: int) -> None:

@@ -88,6 +88,7 @@ def test_any_other_name_is_refused_with_place_and_reason(given: object, reason: 
     assert str(refused.value).isprintable()
 
 
+@pytest.mark.slow
 @given(texts())
 @settings(max_examples=examples(400))
 def test_whatever_is_accepted_is_a_name_that_stays_itself(text: str) -> None:
@@ -103,6 +104,7 @@ def test_whatever_is_accepted_is_a_name_that_stays_itself(text: str) -> None:
     assert all(part not in ("", ".", "..", "*", ">", "?") for part in name.split("/"))
 
 
+@pytest.mark.slow
 @given(NAMES)
 @settings(max_examples=examples(400))
 def test_what_is_escaped_is_one_plain_part_and_comes_back(name: str) -> None:
@@ -118,6 +120,7 @@ def test_what_is_escaped_is_one_plain_part_and_comes_back(name: str) -> None:
         assert unescaped(part, "~") == name
 
 
+@pytest.mark.slow
 @given(st.sets(NAMES, min_size=2, max_size=5))
 @settings(max_examples=examples(100))
 def test_two_names_never_share_a_file(names: set[str]) -> None:

@@ -85,6 +85,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "lake"), request.param)
 
 
+@pytest.mark.slow
 def test_events_are_archived_once_and_read_back(
     url: str, client: Session, flights: Channel, lake: Lake
 ) -> None:
@@ -109,6 +110,7 @@ def test_events_are_archived_once_and_read_back(
     assert flights.read(columns=before.column_names).equals(before)
 
 
+@pytest.mark.slow
 def test_columns_that_turn_up_later_are_added(
     url: str, client: Session, flights: Channel, lake: Lake
 ) -> None:
@@ -139,6 +141,7 @@ def test_columns_that_turn_up_later_are_added(
     assert properties[11]["carrier"] == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["delta", "parquet"])
 def test_each_channel_has_a_table(
     url: str, client: Session, tmp_path: Path, format: Format
@@ -155,6 +158,7 @@ def test_each_channel_has_a_table(
     assert Table.found(lake.uri_of("flights/jfk")).to_arrow().num_rows == 5
 
 
+@pytest.mark.slow
 @pytest.mark.spec("C2")
 @pytest.mark.parametrize("format", ["delta", "parquet"])
 def test_any_name_has_a_table_of_its_own(
@@ -176,6 +180,7 @@ def test_any_name_has_a_table_of_its_own(
         assert archived.read().num_rows == 3, name
 
 
+@pytest.mark.slow
 def test_an_archive_is_of_one_channel_for_ever(
     url: str, client: Session, flights: Channel, lake: Lake
 ) -> None:
@@ -200,6 +205,7 @@ def test_a_channel_that_names_an_archive_keeps_it(url: str, flights: Channel, la
     assert flights.info().definition.archive == lake.uri
 
 
+@pytest.mark.slow
 def test_events_of_sealed_files_keep_their_publishers(
     url: str, client: Session, sealed: Any, tmp_path: Path
 ) -> None:

@@ -315,6 +315,7 @@ def test_a_trigger_may_be(text: str) -> None:
     check_trigger(text)
 
 
+@pytest.mark.slow
 def test_a_definition_is_read_without_spark(tmp_path: Path) -> None:
     (tmp_path / "flights.toml").write_text(WHOLE)
     program = (

@@ -71,6 +71,7 @@ def test_on_a_store_only_spark_keeps_something(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
     one = pipeline(tmp_path)
     assert not is_running(one)

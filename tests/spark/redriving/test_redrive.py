@@ -128,6 +128,7 @@ def test_a_transformation_changes_drops_and_keeps(client: Session) -> None:
     assert [each.get("target") for each in records(client)] == ["orders", None, "orders"]
 
 
+@pytest.mark.slow
 def test_events_go_back_in_their_order_whatever_the_order_of_the_rows(client: Session) -> None:
     buried(client, numbered(5))
     redrive(client, lambda dead: dead.take(pa.array([3, 0, 4, 2, 1])))
@@ -135,6 +136,7 @@ def test_events_go_back_in_their_order_whatever_the_order_of_the_rows(client: Se
     assert data_of(client, "orders") == [b"stays", b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.slow
 def test_properties_called_as_what_a_row_says_are_none_the_less_kept(client: Session) -> None:
     given = {"channel": "dead", "outcome": "dropped", "tag": 1, "n": 2}
     buried(client, [Event(b"x", properties=given)])
@@ -226,6 +228,7 @@ def test_a_dry_run_counts_and_changes_nothing(client: Session) -> None:
     assert data_of(client, "orders") == [b"stays"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -342,6 +345,7 @@ def test_several_that_redrive_one_store_and_are_killed_redrive_each_event_once(
     assert sorted(each["dead_id"] for each in records(client)) == list(range(300))
 
 
+@pytest.mark.slow
 def test_it_waits_for_more_until_it_is_told_to_stop(client: Session) -> None:
     buried(client, numbered(2))
     seen_counts: list[int] = []
@@ -363,6 +367,7 @@ def test_it_waits_for_more_until_it_is_told_to_stop(client: Session) -> None:
     assert seen_counts == [2, 8]
 
 
+@pytest.mark.slow
 def test_a_full_channel_is_waited_for(client: Session) -> None:
     buried(client, numbered(2))
     orders = client.channels.get("orders")
@@ -380,6 +385,7 @@ def test_a_full_channel_is_waited_for(client: Session) -> None:
     assert [bool(text) for text in said] == [True, True, False, False]
 
 
+@pytest.mark.slow
 def test_however_long_it_waits_for_room_others_may_take_an_event(client: Session) -> None:
     buried(client, numbered(1))
     client.channels.get("orders").edit(capacity=1, storage={"honour_capacity": True})
@@ -422,6 +428,7 @@ def test_nothing_is_evicted_for_what_comes_back(client: Session) -> None:
     assert data_of(client, "orders") == [b"stays", b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.slow
 def test_a_record_among_the_dead_is_refused(client: Session) -> None:
     buried(client, numbered(1))
 

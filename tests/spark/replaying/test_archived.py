@@ -20,6 +20,7 @@ def ids(history: Archived, first: int = 0, end: int | None = None) -> list[int]:
     return [event for batch in history.batches(first, end) for event in ids_of(batch).tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_ids_ascend_whatever_the_files_and_row_groups(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,6 +47,7 @@ RUNS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(RUNS)
 @settings(max_examples=examples(150), deadline=None)
 def test_the_order_is_by_key_then_source_then_row(runs: list[tuple[list[int], int]]) -> None:

@@ -75,6 +75,7 @@ def test_each_channel_gets_its_own_by_default(client: Session, tmp_path: Path) -
     assert list(stored(client, "b")) == [b"e11", b"e12", b"e13", b"e14"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speed", [1.0, 2.0, 0.5, 100.0])
 def test_events_come_at_their_pace(client: Session, tmp_path: Path, speed: float) -> None:
     client.channels.create("all", type="persistent")
@@ -115,6 +116,7 @@ def test_a_slow_realm_makes_it_late_and_it_catches_up_in_larger_portions(
     assert seen[-1].events == 100
 
 
+@pytest.mark.slow
 def test_a_stop_leaves_a_position_from_which_it_goes_on(client: Session, tmp_path: Path) -> None:
     client.channels.create("all", type="persistent")
     to, place = {"a": "all", "b": "all"}, Memory()
@@ -131,6 +133,7 @@ def test_a_stop_leaves_a_position_from_which_it_goes_on(client: Session, tmp_pat
     assert list(stored(client, "all")) == [f"e{event}".encode() for event in wanted]
 
 
+@pytest.mark.slow
 def test_a_replay_that_is_done_publishes_nothing_again_but_what_has_come_since(
     client: Session, tmp_path: Path
 ) -> None:
@@ -219,6 +222,7 @@ def test_events_can_say_which_ones_they_were(client: Session, tmp_path: Path) ->
     assert found[0].properties["replay_of"]["published"].year == 2013
 
 
+@pytest.mark.slow
 def test_types_that_differ_between_channels_keep_their_values(
     client: Session, tmp_path: Path
 ) -> None:
@@ -249,6 +253,7 @@ def test_a_full_realm_is_waited_for(client: Session, tmp_path: Path) -> None:
     assert list(stored(client, "a")) == [b"e2", b"e3"]
 
 
+@pytest.mark.slow
 def test_told_to_stop_while_the_realm_is_full_it_goes_on_later(
     client: Session, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pyarrow as pa
+import pytest
 
 from penstock.client.sync.sync import Channel, Session
 from penstock.columns.events.event import Event
@@ -65,6 +66,7 @@ def test_everything_an_event_says_comes_back(client: Session) -> None:
     assert second.properties == {"price": "dear", "lines": []}
 
 
+@pytest.mark.slow
 def test_an_archive_brings_back_what_no_other_table_can(client: Session) -> None:
     channel = client.channels.create("a", type="persistent")
     channel.publish(b"a", headers={"correlation_id": "c"}, properties={"x": None, "at": [1, "y"]})
@@ -83,6 +85,7 @@ def test_an_archive_brings_back_what_no_other_table_can(client: Session) -> None
     assert copy.columns().field("headers").type.num_fields == 1, "only the one in use"
 
 
+@pytest.mark.slow
 def test_events_without_anything_are_events(client: Session) -> None:
     channel = client.channels.create("a", type="persistent")
     flat = events([1, 2], [0, 1]).drop_columns(["data", "tag"])
@@ -91,6 +94,7 @@ def test_events_without_anything_are_events(client: Session) -> None:
     assert [(event.data, event.tag, event.properties) for event in found] == [(b"", None, {})] * 2
 
 
+@pytest.mark.slow
 def test_a_mark_keeps_what_an_event_has(client: Session) -> None:
     channel = client.channels.create("a", type="persistent")
     (batch,) = events([5, 6], [0, 1], price=[1, None]).to_batches()

@@ -69,6 +69,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(values)
 def test_any_value_comes_back(value: Any) -> None:
     data = written(value)

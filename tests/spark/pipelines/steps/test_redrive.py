@@ -53,6 +53,7 @@ def test_without_a_transformation_no_spark_is_needed(
     assert context.said[-1].text == "4 redriven, 0 dropped"
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_would_be(client: Session, url: str, tmp_path: Path) -> None:
     buried(client, flights())
     given = step(**{"from": "dead"}, dry_run=True, selector="number < 3")

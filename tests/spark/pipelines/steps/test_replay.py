@@ -43,6 +43,7 @@ def lake(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_an_archive_goes_back_to_its_channel(client: Session, url: str, lake: Path) -> None:
     client.channels.create("flights", type="persistent")
     context = Given(url, lake, "again")
@@ -56,6 +57,7 @@ def test_an_archive_goes_back_to_its_channel(client: Session, url: str, lake: Pa
     assert run(step(archive="lake/flights", speed="flat out"), context).rows == 0
 
 
+@pytest.mark.slow
 def test_two_archives_of_two_formats_come_into_one_channel_in_order(
     client: Session, url: str, lake: Path
 ) -> None:
@@ -84,6 +86,7 @@ def test_a_range_of_time_and_a_selector(client: Session, url: str, lake: Path) -
     assert list(stored(client, "again/flights")) == [b"e3", b"e4", b"e6"]
 
 
+@pytest.mark.slow
 def test_a_channel_goes_on_where_its_archive_ends(client: Session, url: str, lake: Path) -> None:
     flights = client.channels.create("flights", type="persistent", start_event_id=11)
     for number in range(11, 14):
@@ -98,6 +101,7 @@ def test_a_channel_goes_on_where_its_archive_ends(client: Session, url: str, lak
     assert list(stored(client, "copy")) == [f"e{event}".encode() for event in range(1, 15)]
 
 
+@pytest.mark.slow
 def test_channels_can_be_replayed_without_an_archive(
     client: Session, url: str, tmp_path: Path
 ) -> None:
@@ -113,6 +117,7 @@ def test_channels_can_be_replayed_without_an_archive(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["delta", "parquet"])
 def test_what_an_archive_knows_besides_comes_back(
     client: Session, url: str, tmp_path: Path, format: Literal["delta", "parquet"]
@@ -136,6 +141,7 @@ def test_what_an_archive_knows_besides_comes_back(
     assert [event.properties for event in copy.browse()] == given
 
 
+@pytest.mark.slow
 def test_a_stopped_step_goes_on(client: Session, url: str, lake: Path) -> None:
     client.channels.create("flights", type="persistent")
     context = Given(url, lake, "again")
@@ -148,6 +154,7 @@ def test_a_stopped_step_goes_on(client: Session, url: str, lake: Path) -> None:
     assert done.rows == 10
 
 
+@pytest.mark.slow
 def test_another_range_is_another_replay(client: Session, url: str, lake: Path) -> None:
     client.channels.create("flights", type="persistent")
     context = Given(url, lake, "again")
@@ -157,6 +164,7 @@ def test_another_range_is_another_replay(client: Session, url: str, lake: Path) 
         run(step(archive="lake/flights", speed="flat out", until=9), context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("archive", "channel"), [("lake/none", "flights"), ("lake/flights", "nowhere")]
 )
