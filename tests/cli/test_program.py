@@ -11,8 +11,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
 import penstock
+from penstock.cli.program import Program, app
+from penstock.core.vocabulary.errors import SessionClosed
 from penstock.testing.process import ServerProcess
 
 if TYPE_CHECKING:
@@ -56,6 +59,24 @@ def test_a_command_reads_all_there_is(server: ServerProcess) -> None:
 
     assert (command.returncode, complaints) == (0, "")
     assert printed.count("\n") == EVENTS
+
+
+def test_what_goes_wrong_while_ctrl_c_ends_a_command_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session that closes in the middle of a request may complain."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise SessionClosed("the session was closed meanwhile")
+
+    monkeypatch.setattr(Program.__mro__[1], "invoke", interrupted)
+
+    ended = CliRunner().invoke(app, ["info"])
+
+    assert (ended.exit_code, ended.stderr) == (130, "")
 
 
 def test_ctrl_c_ends_a_subscription_quietly(server: ServerProcess) -> None:

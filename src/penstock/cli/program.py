@@ -63,6 +63,8 @@ class Program(CommandGroup):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except PenstockError as error:
+            if _was_interrupted(error):
+                raise typer.Exit(INTERRUPTED) from None
             first, newline, rest = str(error).partition("\n")
             note(f"error: {first} [{error.code}]{newline}{rest}")
             raise typer.Exit(REFUSED) from None
@@ -76,6 +78,15 @@ class Program(CommandGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """The commands in the order in which a newcomer needs them."""
         return sorted(super().list_commands(ctx), key=_ORDER.index)
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether it came up while Ctrl-C was ending the command: a session that is closed in the
+    middle of a request may complain, and nobody has asked for more."""
+    cause = error.__context__
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__context__
+    return cause is not None
 
 
 @contextmanager
