@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import itertools
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -21,7 +20,7 @@ from bench.amqp_peers import Speaker
 from bench.amqp_sends import Job as AmqpJob
 from bench.amqp_sends import Sending
 from bench.measuring import percentiles_us
-from bench.processes import environment
+from bench.processes import beside
 from bench.shape import Figures
 from penstock.client.connection.threads import fast_loop
 
@@ -137,23 +136,9 @@ DOORS: Final[Mapping[str, Callable[[Job], Publisher]]] = MappingProxyType(
 )
 
 
-@contextmanager
-def flooding(job: Job) -> Iterator[None]:
+def flooding(job: Job) -> AbstractContextManager[None]:
     """Somebody floods meanwhile."""
-    command = [sys.executable, "-m", "bench.doors", msgspec.json.encode(job).decode()]
-    with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None, "it was asked for"
-            assert process.stderr is not None, "it was asked for"
-            if process.stdout.readline().strip() != FLOODS:  # it has ended
-                raise RuntimeError(f"nobody floods over {job.door}: {process.stderr.read()}")
-            yield
-            if process.poll() is not None:
-                raise RuntimeError(f"the flood over {job.door} ended: {process.stderr.read()}")
-        finally:
-            process.kill()
+    return beside("bench.doors", job, FLOODS)
 
 
 def measured(publisher: Publisher, seconds: float) -> Figures:

@@ -4,15 +4,13 @@ is measured."""
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Final, cast
 
 import msgspec
 
-from bench.processes import Job, environment
+from bench.processes import Job, beside
 from bench.shape import BATCH, Crowded, peers
 from bench.workload import pool
 from penstock.client.connection.threads import fast_loop
@@ -22,20 +20,9 @@ SAYS: Final = "flooding"
 """What it prints once it is at work."""
 
 
-@contextmanager
-def flooding(job: Job) -> Iterator[None]:
+def flooding(job: Job) -> AbstractContextManager[None]:
     """Somebody publishes event after event meanwhile, a thousand of them unconfirmed."""
-    command = [sys.executable, "-m", "bench.flooding", msgspec.json.encode(job).decode()]
-    with subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            assert process.stdout is not None, "it was asked for"
-            if process.stdout.readline().strip() != SAYS:  # it has ended
-                raise RuntimeError(f"nobody floods {job.peer}")
-            yield
-        finally:
-            process.kill()
+    return beside("bench.flooding", job, SAYS)
 
 
 async def flood(job: Job) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -50,6 +51,32 @@ def without_client(package: str) -> str:
     except PackageNotFoundError:
         return f"its client is not installed: pip install {package}"
     return ""
+
+
+@contextmanager
+def beside(module: str, job: msgspec.Struct, says: str) -> Iterator[None]:
+    """Run ``python -m module`` with a job meanwhile, from the line it ``says`` once it is at work.
+
+    Raises:
+        RuntimeError: it did not begin, or ended by itself; with what it said on stderr.
+    """
+    command = [sys.executable, "-m", module, msgspec.json.encode(job).decode()]
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, env=environment(), stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None, "it was asked for"
+            began = process.stdout.readline().strip() == says
+            if began:
+                yield
+            if not began or process.poll() is not None:
+                errors.seek(0)
+                raise RuntimeError(f"{module} ended by itself: {errors.read()}")
+        finally:
+            process.kill()
 
 
 def free_port() -> int:

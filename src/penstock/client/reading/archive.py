@@ -135,8 +135,7 @@ class Archive:
     def _too_fast(self) -> Unavailable:
         return Unavailable(
             f"archive {shown(self._table.uri)}: its files are deleted while they are being read; "
-            f"compact "
-            f"and clean it less often"
+            "compact and clean it less often"
         )
 
     def newest(self, below: int, wanted: Wanted = Wanted()) -> Iterator[EventBatch]:  # noqa: B008 - a value

@@ -12,6 +12,7 @@ from penstock.core.bounds import (
 )
 from penstock.core.vocabulary.errors import InvalidSelector, LimitReached
 from penstock.core.vocabulary.ports import Offload
+from penstock.runtime.delivery.selection import PARSED_BESIDE_ABOVE
 from penstock.runtime.store.bodies import Asked
 from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.state import RealmState
@@ -40,11 +41,14 @@ def asked_of(state: RealmState, number: int) -> dict[Asked, int]:
 
 
 async def parse_stored(state: RealmState, offload: Offload) -> None:
-    """Parse the selectors that are stored, in a thread and before anything is published."""
+    """Parse the long selectors that are stored, in a thread and before anything is published: a
+    short one is parsed where it is asked first."""
 
     def parse() -> None:
         for number in state.channels:
             for text in _texts(state, number):
+                if len(text) <= PARSED_BESIDE_ABOVE:
+                    continue
                 with contextlib.suppress(InvalidSelector):  # whoever is asked it says so
                     selector_of(text)
 
