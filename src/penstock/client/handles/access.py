@@ -33,7 +33,8 @@ from penstock.api.access import (
     change_said,
 )
 from penstock.client.connection.connection import RealmConnection
-from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.client.handles.if_missing import found_or_created
+from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound, NameDoesNotExist
 from penstock.wire.scram import check_length, check_rounds, proof_of, verifier
 
 _USERS: Any = list[UserInfo]
@@ -58,12 +59,27 @@ class Access:
         """All users, by name."""
         return await self._connection.ask(ListUsers(), _USERS)
 
-    async def create_user(self, name: str, password: str | None = None) -> UserInfo:
+    async def create_user(
+        self, name: str, password: str | None = None, *, if_missing: bool = False
+    ) -> UserInfo:
         """Without a password the user signs in with a token or certificate only. Only what
-        verifies the password is sent. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
-        made = await self._verifier(password) if password is not None else None
-        message = CreateUser(name, made)
-        return await self._connection.ask(message, UserInfo, resend=False)
+        verifies the password is sent. With ``if_missing`` a user that exists stays as it is,
+        password and all. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+
+        async def create() -> UserInfo:
+            made = await self._verifier(password) if password is not None else None
+            return await self._connection.ask(CreateUser(name, made), UserInfo, resend=if_missing)
+
+        if not if_missing:
+            return await create()
+        found, _ = await found_or_created(lambda: self._user(name), create)
+        return found
+
+    async def _user(self, name: str) -> UserInfo:
+        for each in await self.users():
+            if each.name == name:
+                return each
+        raise NameDoesNotExist(f"there is no user {name}")
 
     async def set_password(self, name: str, password: str, old: str | None = None) -> None:
         """Set the password of a user; for one's own, the ``old`` one is needed. Raises
@@ -100,10 +116,30 @@ class Access:
         """All groups, by name."""
         return await self._connection.ask(ListGroups(), _GROUPS)
 
-    async def create_group(self, name: str, members: Iterable[str] = ()) -> GroupInfo:
-        """Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+    async def create_group(
+        self, name: str, members: Iterable[str] = (), *, if_missing: bool = False
+    ) -> GroupInfo:
+        """With ``if_missing`` a group that exists is given out if it has these members, and
+        perhaps others. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
         message = CreateGroup(name, tuple(members))
-        return await self._connection.ask(message, GroupInfo, resend=False)
+
+        async def create() -> GroupInfo:
+            return await self._connection.ask(message, GroupInfo, resend=if_missing)
+
+        if not if_missing:
+            return await create()
+        found, _ = await found_or_created(lambda: self._group(name), create)
+        if lacking := sorted({*message.members} - {*found.members}):
+            raise NameAlreadyBound(
+                f"group {name} exists without {', '.join(lacking)}; change_group adds members"
+            )
+        return found
+
+    async def _group(self, name: str) -> GroupInfo:
+        for each in await self.groups():
+            if each.name == name:
+                return each
+        raise NameDoesNotExist(f"there is no group {name}")
 
     async def change_group(
         self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from penstock.api.channels import (
     ChannelOpened,
-    CreateChannel,
     DeleteChannel,
     ListChannels,
     OpenChannel,
@@ -18,7 +17,7 @@ from penstock.api.publishing import CommitStages, DropStages
 from penstock.api.requests import Kind
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import ChannelAttributes
-from penstock.client.handles.definitions import definition_of
+from penstock.client.handles.definitions import create_store
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.durables import Durables
 from penstock.client.publishing.event_attributes import (
@@ -52,16 +51,18 @@ class Channels:
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
 
-    async def create(self, name: str, **attributes: Unpack[ChannelAttributes]) -> Channel:
+    async def create(
+        self, name: str, *, if_missing: bool = False, **attributes: Unpack[ChannelAttributes]
+    ) -> Channel:
         """Make a channel (SEM C3). Attributes: ``type``, ``engine``, ``ttl`` (ms), ``capacity``,
         ``dead_event_store`` (a name), ``keys`` (property to depth), ``retain_consumed``,
         ``event_ttl``, ``cluster_wide``, ``start_event_id``, ``storage`` (a dict, SEM S).
 
+        With ``if_missing`` a channel that exists is given out if it has the attributes given here.
+
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
-        opened = await self._connection.ask(
-            CreateChannel(name, definition_of(attributes)), ChannelOpened, resend=False
-        )
+        opened = await create_store(self._connection, name, "channel", attributes, if_missing)
         return Channel(self._connection, opened)
 
     async def get(self, name: str) -> Channel:

@@ -1,4 +1,4 @@
-"""Attributes of channels and queues, as users give them."""
+"""Attributes of channels and queues, as users give them, and their creation with these."""
 
 from __future__ import annotations
 
@@ -7,10 +7,45 @@ from typing import Any
 
 import msgspec
 
+from penstock.api.channels import ChannelOpened, CreateChannel, OpenChannel
 from penstock.api.requests import Kind
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.handles.if_missing import (
+    differing_attributes,
+    found_or_created,
+    refuse_differences,
+)
 from penstock.core.vocabulary.argument_errors import PYTHON, explain
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Storage, attributes_of
+
+
+async def create_store(
+    connection: RealmConnection,
+    name: str,
+    kind: Kind,
+    attributes: Mapping[str, Any],
+    if_missing: bool,
+) -> ChannelOpened:
+    """Create a channel or queue; with ``if_missing`` open the one that has these attributes.
+
+    Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
+    """
+    wanted = definition_of(attributes, kind)
+
+    async def find() -> ChannelOpened:
+        return await connection.ask(OpenChannel(name, kind), ChannelOpened)
+
+    async def create() -> ChannelOpened:
+        return await connection.ask(CreateChannel(name, wanted), ChannelOpened, resend=if_missing)
+
+    if not if_missing:
+        return await create()
+    opened, was_there = await found_or_created(find, create)
+    if was_there:
+        differing = differing_attributes(attributes, wanted, opened.definition)
+        refuse_differences(f"{kind} {opened.name}", differing)
+    return opened
 
 
 def definition_of(

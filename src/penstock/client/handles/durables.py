@@ -24,6 +24,11 @@ from penstock.client.handles.attributes import (
     check_durable_attributes,
     with_durable_attributes,
 )
+from penstock.client.handles.if_missing import (
+    differing_fields,
+    found_or_created,
+    refuse_differences,
+)
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.reading.durable_subscription import DurableSubscription, Handler
@@ -51,6 +56,7 @@ class Durables:
         start: StartLike = "earliest",
         selector: str = "",
         persistent: bool | None = None,
+        if_missing: bool = False,
         **attributes: Unpack[NewDurableAttributes],
     ) -> Durable:
         """Create a durable (SEM D2, D3).
@@ -64,13 +70,30 @@ class Durables:
         With ``max_deliveries`` an event that is rolled back so many times is dead for this durable,
         and goes to the channel's dead event store, which must exist (SEM T10).
 
+        With ``if_missing`` a durable that exists is given out, where it stands, if it has this type
+        and selector and the attributes given here.
+
         Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
         check_durable_attributes(attributes)
         message = CreateDurable(
             self._channel, name, type, start_of(start), selector, persistent, **attributes
         )
-        made = await self._connection.ask(message, DurableInfo, resend=False)
+
+        async def create() -> DurableInfo:
+            return await self._connection.ask(message, DurableInfo, resend=if_missing)
+
+        if not if_missing:
+            made = await create()
+        else:
+            there = Durable(self._connection, self._channel, name)
+            made, was_there = await found_or_created(there.info, create)
+            if was_there:
+                given = {"type": type, "selector": selector, **attributes}
+                given |= {} if persistent is None else {"persistent": persistent}
+                refuse_differences(
+                    f"durable {made.name} of {self._of}", differing_fields(given, made)
+                )
         return Durable(self._connection, self._channel, made.name)
 
     async def get(self, name: str) -> Durable:

@@ -6,6 +6,13 @@ from typing import Any
 
 from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
 from penstock.client.connection.connection import RealmConnection
+from penstock.client.handles.if_missing import (
+    differing_fields,
+    found_or_created,
+    refuse_differences,
+)
+from penstock.core.vocabulary.errors import NameDoesNotExist
+from penstock.core.vocabulary.names import destination_name
 
 _INFOS: Any = list[JoinInfo]
 
@@ -17,16 +24,41 @@ class Joins:
         self._connection = connection
 
     async def create(
-        self, source: str, destination: str, *, selector: str = "", archive: bool = False
+        self,
+        source: str,
+        destination: str,
+        *,
+        selector: str = "",
+        archive: bool = False,
+        if_missing: bool = False,
     ) -> JoinInfo:
         """Create a join: from now on, events published on channel ``source`` that match
         ``selector`` are copied to a channel or queue (SEM L1, L4).
 
-        An ``archive`` join leads to a queue and keeps duplicates (SEM L3). Raises
+        An ``archive`` join leads to a queue and keeps duplicates (SEM L3). With ``if_missing`` a
+        join that exists is given out if it has this selector and ``archive``. Raises
         ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
         """
         message = CreateJoin(source, destination, selector, archive)
-        return await self._connection.ask(message, JoinInfo, resend=False)
+
+        async def create() -> JoinInfo:
+            return await self._connection.ask(message, JoinInfo, resend=if_missing)
+
+        if not if_missing:
+            return await create()
+        found, was_there = await found_or_created(lambda: self._find(source, destination), create)
+        if was_there:
+            given = {"selector": selector, "archive": archive}
+            what = f"the join from {found.source} to {found.destination}"
+            refuse_differences(what, differing_fields(given, found))
+        return found
+
+    async def _find(self, source: str, destination: str) -> JoinInfo:
+        ends = destination_name(source), destination_name(destination)
+        for each in await self.list():
+            if (each.source, each.destination) == ends:
+                return each
+        raise NameDoesNotExist(f"there is no join from {source} to {destination}")
 
     async def list(self) -> list[JoinInfo]:
         """Descriptions of all joins, by source and destination."""

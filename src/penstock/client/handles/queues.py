@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from penstock.api.channels import (
     ChannelOpened,
-    CreateChannel,
     DeleteChannel,
     ListChannels,
     OpenChannel,
@@ -15,7 +14,7 @@ from penstock.api.requests import Kind
 from penstock.client.connection.arguments import check_timeout
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import QueueAttributes
-from penstock.client.handles.definitions import definition_of
+from penstock.client.handles.definitions import create_store
 from penstock.client.handles.destination import Destination
 from penstock.client.publishing.event_attributes import (
     QUEUED,
@@ -39,15 +38,17 @@ class Queues:
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
 
-    async def create(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
+    async def create(
+        self, name: str, *, if_missing: bool = False, **attributes: Unpack[QueueAttributes]
+    ) -> Queue:
         """Create a queue (SEM C3). It has the attributes of a channel, and ``max_deliveries``: an
         event that is rolled back so many times goes to the dead event store (SEM T10).
 
+        With ``if_missing`` a queue that exists is given out if it has the attributes given here.
+
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
-        definition = definition_of(attributes, "queue")
-        message = CreateChannel(name, definition)
-        opened = await self._connection.ask(message, ChannelOpened, resend=False)
+        opened = await create_store(self._connection, name, "queue", attributes, if_missing)
         return Queue(self._connection, opened)
 
     async def get(self, name: str) -> Queue:

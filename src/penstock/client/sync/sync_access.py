@@ -27,10 +27,13 @@ class Access:
         """All users, by name."""
         return self._loop.call(self._inner.users())
 
-    def create_user(self, name: str, password: str | None = None) -> UserInfo:
+    def create_user(
+        self, name: str, password: str | None = None, *, if_missing: bool = False
+    ) -> UserInfo:
         """Without a password the user signs in with a token or certificate only. Only what
-        verifies the password is sent. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
-        return self._loop.call(self._inner.create_user(name, password))
+        verifies the password is sent. With ``if_missing`` a user that exists stays as it is,
+        password and all. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+        return self._loop.call(self._inner.create_user(name, password, if_missing=if_missing))
 
     def set_password(self, name: str, password: str, old: str | None = None) -> None:
         """Set the password of a user; for one's own, the ``old`` one is needed. Raises
@@ -46,9 +49,12 @@ class Access:
         """All groups, by name."""
         return self._loop.call(self._inner.groups())
 
-    def create_group(self, name: str, members: Iterable[str] = ()) -> GroupInfo:
-        """Raises ``NameAlreadyBound``, ``InvalidArgument``."""
-        return self._loop.call(self._inner.create_group(name, members))
+    def create_group(
+        self, name: str, members: Iterable[str] = (), *, if_missing: bool = False
+    ) -> GroupInfo:
+        """With ``if_missing`` a group that exists is given out if it has these members, and
+        perhaps others. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
+        return self._loop.call(self._inner.create_group(name, members, if_missing=if_missing))
 
     def change_group(
         self, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()

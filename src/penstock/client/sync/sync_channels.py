@@ -34,14 +34,21 @@ class Channels:
         self._inner = inner
         self._loop = loop
 
-    def create(self, name: str, **attributes: Unpack[ChannelAttributes]) -> Channel:
+    def create(
+        self, name: str, *, if_missing: bool = False, **attributes: Unpack[ChannelAttributes]
+    ) -> Channel:
         """Make a channel (SEM C3). Attributes: ``type``, ``engine``, ``ttl`` (ms), ``capacity``,
         ``dead_event_store`` (a name), ``keys`` (property to depth), ``retain_consumed``,
         ``event_ttl``, ``cluster_wide``, ``start_event_id``, ``storage`` (a dict, SEM S).
 
+        With ``if_missing`` a channel that exists is given out if it has the attributes given here.
+
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
-        return Channel(self._loop.call(self._inner.create(name, **attributes)), self._loop)
+        return Channel(
+            self._loop.call(self._inner.create(name, if_missing=if_missing, **attributes)),
+            self._loop,
+        )
 
     def get(self, name: str) -> Channel:
         """Raises ``NameDoesNotExist``."""

@@ -37,6 +37,7 @@ class Durables:
         start: StartLike = "earliest",
         selector: str = "",
         persistent: bool | None = None,
+        if_missing: bool = False,
         **attributes: Unpack[NewDurableAttributes],
     ) -> Durable:
         """Create a durable (SEM D2, D3).
@@ -50,6 +51,9 @@ class Durables:
         With ``max_deliveries`` an event that is rolled back so many times is dead for this durable,
         and goes to the channel's dead event store, which must exist (SEM T10).
 
+        With ``if_missing`` a durable that exists is given out, where it stands, if it has this type
+        and selector and the attributes given here.
+
         Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
         return Durable(
@@ -60,6 +64,7 @@ class Durables:
                     start=start,
                     selector=selector,
                     persistent=persistent,
+                    if_missing=if_missing,
                     **attributes,
                 )
             ),

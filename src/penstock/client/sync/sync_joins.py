@@ -17,16 +17,25 @@ class Joins:
         self._loop = loop
 
     def create(
-        self, source: str, destination: str, *, selector: str = "", archive: bool = False
+        self,
+        source: str,
+        destination: str,
+        *,
+        selector: str = "",
+        archive: bool = False,
+        if_missing: bool = False,
     ) -> JoinInfo:
         """Create a join: from now on, events published on channel ``source`` that match
         ``selector`` are copied to a channel or queue (SEM L1, L4).
 
-        An ``archive`` join leads to a queue and keeps duplicates (SEM L3). Raises
+        An ``archive`` join leads to a queue and keeps duplicates (SEM L3). With ``if_missing`` a
+        join that exists is given out if it has this selector and ``archive``. Raises
         ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidSelector``, ``InvalidArgument``.
         """
         return self._loop.call(
-            self._inner.create(source, destination, selector=selector, archive=archive)
+            self._inner.create(
+                source, destination, selector=selector, archive=archive, if_missing=if_missing
+            )
         )
 
     def list(self) -> list[JoinInfo]:

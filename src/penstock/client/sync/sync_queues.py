@@ -32,13 +32,20 @@ class Queues:
         self._inner = inner
         self._loop = loop
 
-    def create(self, name: str, **attributes: Unpack[QueueAttributes]) -> Queue:
+    def create(
+        self, name: str, *, if_missing: bool = False, **attributes: Unpack[QueueAttributes]
+    ) -> Queue:
         """Create a queue (SEM C3). It has the attributes of a channel, and ``max_deliveries``: an
         event that is rolled back so many times goes to the dead event store (SEM T10).
 
+        With ``if_missing`` a queue that exists is given out if it has the attributes given here.
+
         Raises ``InvalidName``, ``NameAlreadyBound``, ``InvalidArgument``.
         """
-        return Queue(self._loop.call(self._inner.create(name, **attributes)), self._loop)
+        return Queue(
+            self._loop.call(self._inner.create(name, if_missing=if_missing, **attributes)),
+            self._loop,
+        )
 
     def get(self, name: str) -> Queue:
         """Raises ``NameDoesNotExist``."""

@@ -1,0 +1,83 @@
+"""``create(..., if_missing=True)``: what is there already is given out instead of refused, as long
+as it has the attributes that were given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.names import destination_name
+
+T = TypeVar("T")
+
+_TRIES: Final = 3
+"""Others may create and delete it between our looking and our creating, but not for ever."""
+
+
+async def found_or_created(
+    find: Callable[[], Awaitable[T]], create: Callable[[], Awaitable[T]]
+) -> tuple[T, bool]:
+    """What ``find`` or else ``create`` gives, and whether it was there before.
+
+    Raises what they raise, and ``NameAlreadyBound`` where something of another kind has the name.
+    """
+    why = ""
+    for _ in range(_TRIES):
+        try:
+            return await find(), True
+        except NameDoesNotExist as error:
+            why = str(error)
+        try:
+            return await create(), False
+        except NameAlreadyBound:
+            pass  # it was created a moment ago, or is of another kind
+    raise NameAlreadyBound(why)
+
+
+def refuse_differences(what: str, differing: Iterable[tuple[str, object, object]]) -> None:
+    """Raise ``NameAlreadyBound`` for attributes with another value than the one that was given:
+    each is a name, the value there is, and the one given."""
+    said = [f"{name} is {has!r} there, not {given!r}" for name, has, given in differing]
+    if said:
+        raise NameAlreadyBound(
+            f"{what} exists, but {', '.join(said)}; leave out what may differ, change what is "
+            f"there, or choose another name"
+        )
+
+
+def differing_attributes(
+    given: Mapping[str, Any], wanted: Definition, found: Definition
+) -> Iterable[tuple[str, object, object]]:
+    """The attributes among ``given`` in which a store differs from what was wanted."""
+    for name in given:
+        if name == "storage":
+            for each in given["storage"] or ():
+                yield from _difference(f"storage.{each}", each, wanted.storage, found.storage)
+        else:
+            yield from _difference(name, name, wanted, found)
+
+
+def _difference(
+    said: str, name: str, wanted: Definition | Storage, found: Definition | Storage
+) -> Iterable[tuple[str, object, object]]:
+    has, given = getattr(found, name), getattr(wanted, name)
+    if name == "dead_event_store" and given:
+        given = destination_name(given)
+    if name == "cluster_wide":  # not given, it is what suits the realm
+        if given is None:
+            return
+        has = bool(has)
+    if has != given:
+        shown = (has, given) if name != "descriptors" else ("other message types", "those given")
+        yield said, *shown
+
+
+def differing_fields(
+    given: Mapping[str, Any], found: object
+) -> Iterable[tuple[str, object, object]]:
+    """The fields among ``given`` that have another value in the description of what was found."""
+    for name, value in given.items():
+        if (has := getattr(found, name)) != value:
+            yield name, has, value

@@ -1,0 +1,142 @@
+"""``create(..., if_missing=True)``: the second of two programs gets what the first one created."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.client.handles.if_missing import found_or_created
+from penstock.client.sync.sync import Session
+from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
+from penstock.testing.loop import simulated
+from tests.access.realms import QUICK
+
+
+@pytest.mark.spec("C3")
+def test_a_channel_that_is_there_is_given_out_with_its_events(session: Session) -> None:
+    first = session.channels.create("orders", if_missing=True, ttl=60_000, keys={"sku": 2})
+    first.publish(b"one", properties={"sku": "a1"})
+
+    second = session.channels.create("/orders", if_missing=True, ttl=60_000, keys={"sku": 2})
+
+    assert second.number == first.number
+    assert second.info().events == 1
+
+
+@pytest.mark.spec("C3")
+def test_attributes_that_are_not_given_may_be_what_they_are(session: Session) -> None:
+    session.channels.create("dead")
+    session.queues.create(
+        "work", dead_event_store="dead", max_deliveries=3, storage={"sync": "none"}
+    )
+
+    assert session.queues.create("work", if_missing=True).info().definition.max_deliveries == 3
+    session.queues.create("work", if_missing=True, dead_event_store="/dead")
+    session.queues.create("work", if_missing=True, storage={"sync": "none"})
+
+
+@pytest.mark.spec("C3")
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ttl": 5}, "channel orders exists, but ttl is 0 there, not 5; leave out"),
+        ({"type": "reliable"}, "type is 'mixed' there, not 'reliable'"),
+        ({"cluster_wide": True}, "cluster_wide is False there, not True"),
+        ({"storage": {"sync": "none"}}, "storage.sync is 'group' there, not 'none'"),
+        ({"capacity": 9, "archive": "a"}, "capacity is 0 there, not 9, archive is '' there"),
+    ],
+)
+def test_what_differs_from_what_was_given_is_told_and_nothing_changes(
+    session: Session, given: dict[str, object], says: str
+) -> None:
+    before = session.channels.create("orders").info().definition
+
+    with pytest.raises(penstock.NameAlreadyBound, match=says):
+        session.channels.create("orders", if_missing=True, **given)  # type: ignore[arg-type]
+
+    assert session.channels.get("orders").info().definition == before
+
+
+@pytest.mark.spec("C3")
+def test_a_name_of_another_kind_is_still_taken(session: Session) -> None:
+    session.queues.create("orders")
+
+    with pytest.raises(penstock.NameAlreadyBound, match="orders is a queue, not a channel"):
+        session.channels.create("orders", if_missing=True)
+
+
+@pytest.mark.spec("D2")
+def test_a_durable_that_is_there_stays_where_it_is(session: Session) -> None:
+    orders = session.channels.create("orders")
+    orders.durables.create("billing", type="serial", strict_order=True)
+    orders.publish(b"one")
+    billing = orders.durables.create(
+        "billing", type="serial", strict_order=True, start="latest", if_missing=True
+    )
+
+    assert billing.info().outstanding == 1
+    for given, says in (
+        ({"type": "shared"}, "type is 'serial' there, not 'shared'"),
+        ({"type": "serial", "selector": "a = 1"}, "selector is '' there, not 'a = 1'"),
+        ({"type": "serial", "strict_order": False}, "strict_order is True there, not False"),
+        ({"type": "serial", "persistent": False}, "persistent is True there, not False"),
+    ):
+        with pytest.raises(penstock.NameAlreadyBound, match=says):
+            orders.durables.create("billing", if_missing=True, **given)
+
+
+@pytest.mark.spec("L1")
+def test_a_join_that_is_there_is_given_out(session: Session) -> None:
+    session.channels.create("orders")
+    session.queues.create("work")
+    made = session.joins.create("orders", "work", selector="a = 1", if_missing=True)
+
+    assert session.joins.create("/orders", "work", selector="a = 1", if_missing=True) == made
+    with pytest.raises(penstock.NameAlreadyBound, match="selector is 'a = 1' there, not ''"):
+        session.joins.create("orders", "work", if_missing=True)
+    with pytest.raises(penstock.NameDoesNotExist, match="nowhere"):
+        session.joins.create("orders", "nowhere", if_missing=True)
+
+
+def test_users_and_groups_that_are_there_are_given_out() -> None:
+    with penstock.Realm(access__mode="mandatory", **QUICK) as realm, realm.connect() as session:
+        access = session.access
+        made = access.create_user("alice", if_missing=True)
+
+        assert access.create_user("alice", "another", if_missing=True) == made
+        access.create_group("sales", ["alice"], if_missing=True)
+        assert access.create_group("sales", if_missing=True).members == ("alice",)
+        access.create_user("bob", if_missing=True)
+        with pytest.raises(penstock.NameAlreadyBound, match="exists without bob; change_group"):
+            access.create_group("sales", ["alice", "bob"], if_missing=True)
+
+
+@simulated
+async def test_what_others_create_meanwhile_is_found() -> None:
+    answers = iter([NameDoesNotExist("no"), NameAlreadyBound("yes"), "theirs"])
+
+    async def next_answer() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    assert await found_or_created(next_answer, next_answer) == ("theirs", True)
+
+
+@simulated
+async def test_what_others_create_and_delete_for_ever_ends_with_an_error() -> None:
+    asked: list[str] = []
+
+    async def find() -> str:
+        asked.append("find")
+        raise NameDoesNotExist("it is gone again")
+
+    async def create() -> str:
+        asked.append("create")
+        raise NameAlreadyBound("it is there")
+
+    with pytest.raises(NameAlreadyBound, match="it is gone again"):
+        await found_or_created(find, create)
+
+    assert asked == ["find", "create"] * 3
