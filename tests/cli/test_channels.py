@@ -180,6 +180,8 @@ def test_a_deleted_channel_is_gone(
         (["create", "x", "--engine", "jms,merge"], "cannot be combined", "invalid-argument"),
         (["create", "x", "--key", "sku=0"], "key sku has depth 0", "invalid-argument"),
         (["create", "x", "--type", "simple", "--cluster-wide"], "cluster-wide", "invalid-argument"),
+        (["create", "x", "--cluster-wide"], "realm is on one machine", "invalid-argument"),
+        (["edit", "orders", "--cluster-wide"], "realm is on one machine", "invalid-argument"),
         (["create", "x", "--dead-event-store", "gone"], "gone does not", "name-does-not-exist"),
         (["edit", "orders", "--dead-event-store", "orders"], "leads back", "invalid-argument"),
         (["edit", "orders", "--read-buffer-size", "1"], "4096 to", "invalid-argument"),
@@ -235,7 +237,7 @@ def test_all_attributes_reach_the_channel(penstock_command: Run, session: pensto
     made = penstock_command(
         *("channel", "create", "c", "--type", "persistent", "--engine", "default", "--ttl", "1h"),
         *("--event-ttl", "--capacity", "5", "--honour-capacity", "--dead-event-store", "dead"),
-        *("--key", "sku=1", "--key", "of=all=3", "--retain-consumed", "--cluster-wide"),
+        *("--key", "sku=1", "--key", "of=all=3", "--retain-consumed", "--no-cluster-wide"),
         *("--start-event-id", "7", "--priority", "6", "--stamp-dictionary"),
         *("--sync", "none", "--sync-max-batch-size", "65536", "--sync-batch-time", "5ms"),
         *("--events-per-spindle", "0", "--no-auto-maintenance", "--no-enable-caching"),
@@ -251,7 +253,6 @@ def test_all_attributes_reach_the_channel(penstock_command: Run, session: pensto
         dead_event_store="dead",
         keys={"sku": 1, "of=all": 3},
         retain_consumed=True,
-        cluster_wide=True,
         start_event_id=7,
         storage=Storage(
             honour_capacity=True,

@@ -36,13 +36,13 @@ def test_a_volatile_exclusive_durable_may_be_asked_for(
 @pytest.mark.spec("T10")
 def test_a_limit_of_deliveries_may_be_set(penstock_command: Run, session: Session) -> None:
     session.channels.create("dead")
-    session.channels.create("mail", dead_event_store="dead", cluster_wide=True)
+    session.channels.create("mail", dead_event_store="dead")
 
-    penstock_command("durable", "create", "mail", "d", "--max-deliveries", "3", "--cluster-wide")
+    penstock_command("durable", "create", "mail", "d", "--max-deliveries", "3")
     shown = penstock_command("durable", "show", "mail", "d").stdout
 
     assert "deliveries    3 at most, then an event is dead\n" in shown
-    assert "cluster-wide  yes\n" in shown
+    assert "cluster-wide  no\n" in shown
 
 
 def test_the_list_has_a_line_for_each_durable(penstock_command: Run, orders: Channel) -> None:
@@ -183,6 +183,7 @@ def test_a_deleted_durable_is_gone(penstock_command: Run, orders: Channel) -> No
         (["unbind", "orders", "nobody"], "name-does-not-exist"),
         (["purge", "orders", "nobody"], "name-does-not-exist"),
         (["create", "orders", "billing", "--strict-order"], "invalid-argument"),
+        (["create", "orders", "billing", "--cluster-wide"], "invalid-argument"),
     ],
 )
 def test_a_refusal_has_its_code(

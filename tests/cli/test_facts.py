@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         ("--dead-event-store dead", "dead events   go to dead"),
         ("", "keys          none"),
         ("--key a=1 --key b=2000", "keys          a (newest 1), b (newest 2,000)"),
-        ("--cluster-wide", "cluster-wide  yes"),
+        ("--no-cluster-wide", "cluster-wide  no"),
         ("--retain-consumed", "consumed      kept"),
         ("", "archive       none"),
         ("--archive lake/orders", "archive       lake/orders"),

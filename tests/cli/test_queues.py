@@ -172,6 +172,7 @@ def test_a_queue_may_be_exported_and_imported(
         (["read", "work", "--selector", "minutes >"], "expected a value", "invalid-selector"),
         (["create", "orders"], "orders already exists", "name-already-bound"),
         (["create", "x", "--max-deliveries", "3"], "dead_event_store", "invalid-argument"),
+        (["create", "x", "--cluster-wide"], "realm is on one machine", "invalid-argument"),
         (["delete", "nowhere"], "there is no queue nowhere", "name-does-not-exist"),
     ],
 )

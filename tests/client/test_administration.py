@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -280,7 +281,6 @@ def test_every_attribute_is_as_it_was_given(session: Session, chosen: Any) -> No
         "capacity": 100,
         "dead_event_store": "dead",
         "keys": {"sku": 2},
-        "cluster_wide": True,
         "start_event_id": 5,
     }
     orders = session.channels.create("orders", storage=storage, **attributes)
@@ -292,6 +292,27 @@ def test_every_attribute_is_as_it_was_given(session: Session, chosen: Any) -> No
         orders.publish(b"", properties={"sku": "a"})
     assert [event.event_id for event in orders.browse()] == [6, 7]
     assert orders.info().counters.replaced == 1
+
+
+@pytest.mark.spec("C5")
+def test_on_a_realm_without_a_cluster_nothing_is_made_cluster_wide(
+    session: Session, orders: Channel
+) -> None:
+    refused: list[Callable[[], object]] = [
+        lambda: session.channels.create("a", cluster_wide=True),
+        lambda: session.queues.create("a", cluster_wide=True),
+        lambda: orders.edit(cluster_wide=True),
+        lambda: orders.durables.create("d", cluster_wide=True),
+    ]
+    for ask in refused:
+        with pytest.raises(penstock.InvalidArgument, match="this realm is on one machine"):
+            ask()
+
+    assert session.channels.list() == ["orders"]
+    assert (session.queues.list(), orders.durables.list()) == ([], [])
+    orders.edit(cluster_wide=False, ttl=5)
+    assert not orders.info().definition.cluster_wide
+    assert not orders.durables.create("d", cluster_wide=False).info().cluster_wide
 
 
 @pytest.mark.spec("S")

@@ -193,6 +193,26 @@ async def test_what_was_in_memory_only_where_it_was_exported_is_so_in_a_cluster(
         assert await events(realm, ORDERS) == ({0: b"a", 1: b"b"} if is_wide else {})
 
 
+@pytest.mark.spec("C5")
+@simulated
+async def test_what_is_moved_is_cluster_wide_where_it_arrives_in_a_cluster_and_nowhere_else() -> (
+    None
+):
+    shard = Shard()
+    async with living(MemoryJournal(), MemoryBlobs()) as alone, shard.owner() as realm:
+        await alone.create_channel("orders", Definition(type="persistent"))
+        assert not (await durable(alone, "billing")).cluster_wide
+        await moved(alone, realm)
+        (there,) = await realm.subscriptions.durables(ORDERS)
+        await alone.delete_channel("orders")
+        await moved(realm, alone)
+        back = await alone.describe_channel("orders")
+        (returned,) = await alone.subscriptions.durables(ChannelId(2))
+
+    assert there.cluster_wide
+    assert (back.definition, returned.cluster_wide) == (Definition(type="persistent"), False)
+
+
 @pytest.mark.parametrize("type_", TYPES)
 @simulated
 async def test_what_a_cluster_has_kept_is_there_in_a_realm_that_is_alone(type_: str) -> None:

@@ -62,7 +62,7 @@ def _keys(texts: list[str]) -> dict[str, int]:
     return keys
 
 
-_CLUSTER_WIDE: Final = "Kept for clusters; without effect on a single realm."
+_CLUSTER_WIDE: Final = "Exists on every node of a cluster; refused where there is none."
 
 ATTRIBUTES: Final = (
     Attribute(

@@ -109,7 +109,6 @@ def test_properties_that_contradict_each_other_are_refused(storage: Storage, rig
         {"storage": Storage(sync_each_write=True, sync_batch_time=9)},
         {"type": "persistent", "dead_event_store": "dead"},
         {"engine": "jms", "retain_consumed": True, "dead_event_store": "dead"},
-        {"type": "reliable", "cluster_wide": True},
     ],
 )
 def test_what_counts_after_another_edit_and_bounds_that_hold_are_taken(

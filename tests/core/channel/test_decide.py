@@ -125,7 +125,6 @@ def test_the_other_attributes_can_be_edited_and_apply_at_once() -> None:
         dead_event_store="dead",
         retain_consumed=True,
         event_ttl=True,
-        cluster_wide=True,
         storage=Storage(honour_capacity=True, priority=7, read_buffer_size=4_096),
     )
     play.do(Edit(wanted))

@@ -9,8 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
+from penstock.core.channel.apply import apply
+from penstock.core.channel.recovery import snapshot
 from penstock.core.ids.ids import Span
-from penstock.core.realm.directory import ChannelDeleted, Directory, PublishingPauseSet
+from penstock.core.realm.directory import (
+    ChannelCreated,
+    ChannelDeleted,
+    Directory,
+    PublishingPauseSet,
+)
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
@@ -18,7 +25,14 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
 )
-from penstock.core.vocabulary.messages import Definition, Digest, Storage
+from penstock.core.vocabulary.messages import (
+    Definition,
+    Digest,
+    DurableAttributes,
+    DurableCreated,
+    Edited,
+    Storage,
+)
 
 
 def directory(*names: str) -> Directory:
@@ -187,7 +201,7 @@ def test_attributes_that_exclude_each_other_are_refused_with_the_reason(
 @pytest.mark.parametrize("kind", ["channel", "queue"])
 def test_only_stores_that_remember_their_ids_may_be_cluster_wide(kind: str) -> None:
     for type_ in rules().types:
-        found = directory()
+        found = in_a_cluster()
         if type_ in ("simple", "transient"):
             with pytest.raises(InvalidArgument, match=f"a {type_} channel cannot be cluster-wide"):
                 create(found, "a", type=type_, kind=kind, cluster_wide=True)
@@ -238,15 +252,62 @@ def test_pages_are_no_place_for_a_store_of_one_node_of_a_cluster() -> None:
         create(in_a_cluster(), "a", type="paged", cluster_wide=False)
 
 
-@pytest.mark.parametrize("given", [None, False, True])
-def test_on_a_single_realm_it_changes_nothing_and_is_stored_as_it_was(given: bool | None) -> None:
+@pytest.mark.spec("C5")
+@pytest.mark.parametrize("given", [None, False])
+def test_on_a_single_realm_nothing_is_cluster_wide_and_nothing_is_stored_of_it(
+    given: bool | None,
+) -> None:
     found = directory()
     create(found, "a", type="reliable", cluster_wide=given)
 
     assert found.channels[1].state.type is rules().types["reliable"]
     stored = msgspec.msgpack.encode(found.channels[1].state.definition)
-    before = {"type": "reliable"} | ({"cluster_wide": True} if given else {})
-    assert stored == msgspec.msgpack.encode(before)
+    assert stored == msgspec.msgpack.encode({"type": "reliable"})
+
+
+@pytest.mark.spec("C5")
+@pytest.mark.parametrize("kind", ["channel", "queue"])
+def test_on_a_single_realm_nothing_can_be_made_or_edited_cluster_wide(kind: str) -> None:
+    found = directory()
+    create(found, "a", kind=kind)
+
+    with pytest.raises(InvalidArgument, match="b cannot be cluster-wide: this realm is on one"):
+        create(found, "b", kind=kind, cluster_wide=True)
+    with pytest.raises(InvalidArgument, match="a cannot be cluster-wide: this realm is on one"):
+        found.checked("a", Definition(kind=kind, cluster_wide=True))  # type: ignore[arg-type]
+    assert list(found.channels) == [1]
+
+
+@pytest.mark.spec("C5")
+def test_what_an_earlier_version_made_cluster_wide_on_a_single_realm_is_not_when_it_opens() -> None:
+    found = directory()
+    found.apply(ChannelCreated(1, "a", Definition(type="reliable", ttl=5, cluster_wide=True)))
+    state = found.channels[1].state
+    assert state.definition == Definition(type="reliable", ttl=5)
+
+    apply(state, DurableCreated("d", "shared", 0, cluster_wide=True))
+    apply(state, Edited(Definition(type="reliable", ttl=6, cluster_wide=True)))
+
+    assert state.definition == Definition(type="reliable", ttl=6)
+    assert state.durables["d"].attributes == DurableAttributes()
+    edited = found.checked("a", Definition(type="reliable", cluster_wide=False))
+    assert edited == Definition(type="reliable")
+
+
+@pytest.mark.spec("C5")
+def test_a_snapshot_of_an_earlier_version_leaves_no_cluster_wide_durable_behind() -> None:
+    found = in_a_cluster()
+    create(found, "a", type="persistent")
+    wide = found.channels[1].state
+    apply(wide, DurableCreated("d", "shared", 0, cluster_wide=True))
+    alone = directory()
+    create(alone, "a", type="persistent")
+    state = alone.channels[1].state
+
+    apply(state, snapshot(wide))
+
+    assert state.definition == Definition(type="persistent")
+    assert state.durables["d"].attributes == DurableAttributes()
 
 
 def test_a_store_of_a_cluster_stays_where_it_is_when_it_is_edited() -> None:

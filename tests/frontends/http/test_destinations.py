@@ -136,6 +136,10 @@ def test_maintaining_says_why_there_is_nothing_to_do(web: Web, session: penstock
     assert "files of" in web.send("POST", "channels/orders/maintain")["reason"]
 
 
+WIDE = {"cluster_wide": True}
+"""What a realm without a cluster refuses (SEM C5)."""
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "code"),
     [
@@ -147,6 +151,10 @@ def test_maintaining_says_why_there_is_nothing_to_do(web: Web, session: penstock
         ("POST", "channels", {"name": "b", "attributes": {"ttl": -1}}, 400, "invalid-argument"),
         ("POST", "channels", {"name": "b", "attributes": {"type": 7}}, 400, "invalid-argument"),
         ("PATCH", "channels/taken", {"type": "reliable"}, 400, "invalid-argument"),
+        ("POST", "channels", {"name": "b", "attributes": WIDE}, 400, "invalid-argument"),
+        ("POST", "queues", {"name": "b", "attributes": WIDE}, 400, "invalid-argument"),
+        ("PATCH", "channels/taken", WIDE, 400, "invalid-argument"),
+        ("POST", "channels/taken/durables", {"name": "d", **WIDE}, 400, "invalid-argument"),
         ("POST", "channels/taken/purge", {"selector": "n >"}, 422, "invalid-selector"),
         ("GET", "channels/taken/missing?start=5&end=2", None, 400, "invalid-argument"),
         ("GET", "channels?limit=0", None, 400, "invalid-argument"),

@@ -272,7 +272,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
         head,
         selector=fact.selector,
         persistent=fact.persistent,
-        attributes=durable_attributes(fact),
+        attributes=state.rules.counting_of_durable(durable_attributes(fact)),
     )
     for first, end in fact.matched:
         for part in state.stored.within(Span(first, end)).spans:
@@ -290,7 +290,8 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
     for kept in fact.durables:
         kind = state.rules.kinds[kept.kind] if kept.name else KIND
-        state.durables[kept.name] = Durable.restored(kept, kind)
+        state.durables[kept.name] = durable = Durable.restored(kept, kind)
+        durable.attributes = state.rules.counting_of_durable(durable.attributes)
     state.producers.restore(fact.producers)
     state.acked = id_set(fact.consumed)
     state.looked_at_from(0)

@@ -311,9 +311,16 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
 
 def _is_cluster_wide(state: ChannelState, command: AddDurable) -> bool:
     """Whether a durable is to exist on every node; in a cluster it does if its channel does."""
+    if command.cluster_wide and not state.rules.is_cluster:
+        raise InvalidArgument(
+            f"durable {command.name} cannot be cluster-wide: this realm is on one machine and has "
+            f"no other nodes; leave cluster_wide out, or serve it as a cluster (penstock serve "
+            f"--cluster)"
+        )
     if command.cluster_wide and not state.definition.cluster_wide:
         raise InvalidArgument(
-            f"{state.name} is not cluster-wide, so its durables cannot be cluster-wide"
+            f"{state.name} is not cluster-wide, so its durables cannot be cluster-wide; leave "
+            f"cluster_wide out, or make the durable on a cluster-wide channel"
         )
     return command.cluster_wide or (
         state.rules.is_cluster and state.definition.cluster_wide is True

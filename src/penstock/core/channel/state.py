@@ -5,6 +5,7 @@ from __future__ import annotations
 from unicodedata import normalize
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.channel.channel_type import ChannelType, ChannelTypes, ClusterWide
 from penstock.core.channel.engine import Engine, Engines
@@ -19,7 +20,13 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
-from penstock.core.vocabulary.messages import PRIORITY_DEFAULT, Definition, Digest, Spans
+from penstock.core.vocabulary.messages import (
+    PRIORITY_DEFAULT,
+    Definition,
+    Digest,
+    DurableAttributes,
+    Spans,
+)
 
 CHUNK_EVENTS_MAX = 16_384
 CHUNK_BYTES_MAX = 4 << 20
@@ -49,6 +56,19 @@ class RealmRules(Struct, frozen=True):
         """The rules of a channel's type, where it is."""
         type = self.types[definition.type]
         return ClusterWide(type) if self.is_cluster and definition.cluster_wide else type
+
+    def counting(self, definition: Definition) -> Definition:
+        """The attributes that count where the channel is. Without a cluster nothing is
+        cluster-wide, whatever an earlier version took (SEM C5)."""
+        if definition.cluster_wide and not self.is_cluster:
+            return replace(definition, cluster_wide=None)
+        return definition
+
+    def counting_of_durable(self, attributes: DurableAttributes) -> DurableAttributes:
+        """The attributes of a durable that count where it is."""
+        if attributes.cluster_wide and not self.is_cluster:
+            return replace(attributes, cluster_wide=False)
+        return attributes
 
 
 class ChannelState:
@@ -128,7 +148,7 @@ class ChannelState:
 
     def define(self, definition: Definition) -> None:
         """Take on attributes, and what they mean for every publish until they are edited."""
-        self.definition = definition
+        self.definition = definition = self.rules.counting(definition)
         type, engine = self.type, self.engine
         self.moves_dead = bool(definition.dead_event_store)
         """Whether events that leave unconsumed go somewhere (SEM T5)."""

@@ -186,8 +186,8 @@ class Directory:
         return replace(definition, dead_event_store=self._dead_event_store(name, definition))
 
     def _is_cluster_wide(self, name: str, definition: Definition, kind: ChannelType) -> bool | None:
-        """Whether the store ``name`` is to exist on every node (SEM C5, N5); None: there is one
-        realm only, and nobody has said so."""
+        """Whether the store ``name`` is to exist on every node (SEM C5, N5); None where there is
+        no cluster, and so nothing is."""
         wanted = definition.cluster_wide
         if wanted and not kind.clusterable:
             raise InvalidArgument(
@@ -195,7 +195,13 @@ class Directory:
                 f"over a restart"
             )
         if not self.rules.is_cluster:
-            return wanted or None
+            if wanted:
+                raise InvalidArgument(
+                    f"{name} cannot be cluster-wide: this realm is on one machine and has no other "
+                    f"nodes; leave cluster_wide out, or serve it as a cluster (penstock serve "
+                    f"--cluster)"
+                )
+            return None
         known = self._numbers.get(name)
         if known is not None:
             there = bool(self.channels[known].state.definition.cluster_wide)

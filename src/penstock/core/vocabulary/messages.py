@@ -132,8 +132,8 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Honour an event's own TTL on every type, not on mixed only (SEM T2, extension)."""
     cluster_wide: bool | None = None
     """Exists on every node of a cluster, and keeps all its events whatever its type (SEM C5, N1).
-    None, not given: yes on a cluster where the type allows it, no on a single realm. There it is
-    kept, and has no effect."""
+    None, not given: yes on a cluster where the type allows it. On a realm without a cluster nothing
+    is cluster-wide, and yes is refused."""
     start_event_id: int = 0
     """Id of the channel's first event (SEM E4)."""
     descriptors: bytes = b""
@@ -160,7 +160,8 @@ class DurableAttributes(Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     cluster_wide: bool = False
-    """Exists on every node of a cluster (SEM N1); without effect on a single realm."""
+    """Exists on every node of a cluster, as its channel does (SEM C5, N1); refused on a realm
+    without a cluster."""
     strict_order: bool = False
     """A rolled-back event comes before every later one, also before those already sent (SEM D11).
     Only types whose ``orders_strictly`` is true have it."""

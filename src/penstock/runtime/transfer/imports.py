@@ -350,8 +350,10 @@ def _whole(under_way: _Import) -> StateFile:
 
 def _wanted(manifest: Manifest, rules: RealmRules) -> Definition:
     """What the channel is to be. Events that were in memory only are so here, too, and a channel
-    that has them cannot be cluster-wide."""
-    if rules.is_cluster and any(file.in_memory for file in manifest.files):
+    that has them cannot be cluster-wide. Where there is no cluster nothing is."""
+    if not rules.is_cluster:
+        return rules.counting(manifest.definition)
+    if any(file.in_memory for file in manifest.files):
         return replace(manifest.definition, cluster_wide=False)
     return manifest.definition
 
@@ -445,7 +447,11 @@ def _created(
     group.realm_fact(0, created)
     number, definition = created.number, created.definition
     channel, store = state.channels[number], state.stores[number]
-    restored = replace(taken.restored, definition=definition)
+    wide = definition.cluster_wide is True
+    durables = tuple(
+        replace(each, cluster_wide=wide and bool(each.name)) for each in taken.restored.durables
+    )
+    restored = replace(taken.restored, definition=definition, durables=durables)
     take_over(channel.state, ExportedState(restored, taken.volatile))
     group.record(number, channel.snapshot())
     for fact in under_way.sealed:
