@@ -21,7 +21,13 @@ from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
 from penstock.testing.nats_servers import NatsServers
 from penstock.testing.process import ServerProcess
 from tests.cluster import processes
-from tests.cluster.processes import LEASE_S, addresses, check_a_takeover, refusal
+from tests.cluster.processes import (
+    LEASE_S,
+    addresses,
+    check_a_takeover,
+    check_there_and_back,
+    refusal,
+)
 from tests.contract.nats_monitoring import JSZ, VARZ, monitoring
 from tests.loops import on_a_loop
 from tests.patience import PATIENCE_S
@@ -49,6 +55,13 @@ async def test_the_owner_is_killed_and_nothing_is_lost_or_doubled(
     servers: NatsServers, tmp_path: Path
 ) -> None:
     await check_a_takeover(partial(node, servers), tmp_path)
+
+
+@pytest.mark.spec("N3", "E4")
+def test_a_realm_moves_into_a_cluster_and_out_of_it(servers: NatsServers, tmp_path: Path) -> None:
+    how: dict[str, Any] = {"name": "moved", "monitors": servers.monitors}
+    tell = partial(processes.command, servers.engine, **how)
+    check_there_and_back(partial(node, servers, name="moved"), tell, tmp_path)
 
 
 def command(servers: NatsServers, what: str, name: str) -> dict[str, Any]:

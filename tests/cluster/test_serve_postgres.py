@@ -10,7 +10,7 @@ import pytest
 
 from penstock.testing.process import ServerProcess
 from tests.cluster import processes
-from tests.cluster.processes import check_a_takeover, refusal
+from tests.cluster.processes import check_a_takeover, check_there_and_back, refusal
 from tests.contract.postgres_servers import PostgresServers, missing
 from tests.loops import on_a_loop
 
@@ -44,6 +44,14 @@ async def test_the_owner_is_killed_and_nothing_is_lost_or_doubled(
     servers: PostgresServers, tmp_path: Path
 ) -> None:
     await check_a_takeover(partial(node, servers), tmp_path)
+
+
+@pytest.mark.spec("N3", "E4")
+def test_a_realm_moves_into_a_cluster_and_out_of_it(
+    servers: PostgresServers, tmp_path: Path
+) -> None:
+    tell = partial(processes.command, servers.engine, name="moved")
+    check_there_and_back(partial(node, servers, name="moved"), tell, tmp_path)
 
 
 @pytest.mark.parametrize(

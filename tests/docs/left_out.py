@@ -14,6 +14,8 @@ NOT_RUN = {
     "penstock serve --data /var/lib/penstock --cluster": "needs a running engine; so does that",
     "penstock cluster status": "needs a running engine; tests/cluster/test_serve.py looks at one",
     "penstock cluster doctor": "needs a running engine; tests/cluster/test_serve.py looks at one",
+    "penstock cluster import": "needs a running engine; tests/cluster/test_serve.py imports there",
+    "penstock cluster export": "needs a running engine; tests/cluster/test_serve.py exports there",
     "penstock cluster demo": "starts seven processes; tests/demo does",
     "penstock store copy --to s3://": "needs an object store; tests/integration has one",
     "penstock pipeline list var/": "about what `make run` leaves behind, which ends with a check",

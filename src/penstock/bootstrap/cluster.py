@@ -198,6 +198,7 @@ class EngineWithFiles:
         self.check = engine.check
         self.registry = engine.registry
         self.journal = engine.journal
+        self.look = engine.look
         self.health = engine.health
         self.close = engine.close
 

@@ -26,6 +26,7 @@ from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.roles import SHARD, NodeRoles, serving_node, suspend_without_quorum
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
+from penstock.core.owning.arriving import refuse_half_a_realm
 from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.errors import AddressInUse, PenstockError
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Registry, StorageEngine
@@ -68,6 +69,7 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
         try:
             health = await check_engine(engine, SHARD)
             registry = await engine.registry()
+            await refuse_half_a_realm(registry)
             home.check_realm(await identity_of(registry))
             settings = await _hold(ports, settings)
             log_limits(settings)
@@ -178,6 +180,7 @@ class _NodeProcess:
         notifying.ready(f"standing by at {url}, {owner or 'nobody'} serves")
 
     async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
+        await refuse_half_a_realm(self._registry)  # an import may have begun since the start
         wanted = self._home.record.realm or secrets.token_hex(16)
         identity = await made_identity(self._registry, wanted)
         self._home.check_realm(identity)

@@ -50,6 +50,8 @@ T = TypeVar("T")
 FRAME_BYTES_MAX: Final = 1 << 20
 RETRY_S: Final = 0.05
 """How long somebody without an answer waits before asking again."""
+LOOKING: Final = 1 << 62
+"""The epoch of who only looks: none is newer."""
 
 
 FrameKind = Literal["epoch", "floor", "data"]
@@ -172,6 +174,23 @@ class MemoryEngine:
             frame_bytes_max=self._frame_bytes_max,
         )
         await journal.fence()
+        self._journals.append(journal)
+        return journal
+
+    async def look(self, shard: int) -> EngineJournal | None:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.look`."""
+        log = self.servers.log(shard)
+        if not log.last:
+            return None
+        journal = self.journals(
+            log,
+            self._asking,
+            epoch=LOOKING,
+            writer=0,
+            begins=0,
+            frame_bytes_max=self._frame_bytes_max,
+        )
+        await journal.look()
         self._journals.append(journal)
         return journal
 
@@ -306,6 +325,11 @@ class EngineJournal:
             except Deposed:
                 continue  # an older owner was faster once more, or a newer one: the log will tell
             return
+
+    async def look(self) -> None:
+        """Read what is there, for somebody who does not write."""
+        await self._catch_up()
+        self._deposed = "this journal was opened to be read only"
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:
         """See :meth:`penstock.core.vocabulary.ports.Journal.append`; every append is synced."""

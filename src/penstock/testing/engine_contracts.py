@@ -235,6 +235,21 @@ class EngineContract(ABC):
         assert (third.info().floor, third.info().tail) == (41, 42)
         assert await blocks_of(third, 42) == [(42, b"first")]
 
+    async def check_who_looks_at_a_journal_reads_it_and_fences_nobody(self) -> None:
+        engine = await self.engine()
+        assert await engine.look(0) is None, "it was never begun"
+        journal = await engine.journal(0, 3, begins=7)
+        await journal.append(7, [b"one"])
+        seen = await (await self.engine()).look(0)
+        assert seen is not None
+        assert (seen.info().floor, seen.info().tail) == (7, 8)
+        assert await blocks_of(seen, 8) == [(8, b"one")]
+        await raises(Deposed, seen.append(8, [b"not mine"]))
+        assert await journal.append(8, [b"two"]) == 9, "its owner goes on"
+        seen = await (await self.engine()).look(0)
+        assert seen is not None
+        assert await blocks_of(seen, 8) == [(8, b"one"), (9, b"two")]
+
     async def check_epochs_and_beginnings_have_bounds(self) -> None:
         engine = await self.engine()
         await raises(InvalidArgument, engine.journal(0, 0))

@@ -436,6 +436,12 @@ class StorageEngine(Protocol):
         """
         ...
 
+    async def look(self, shard: int) -> Journal | None:
+        """The journal of a shard as it is now, to be read only; None: it was never begun. Nothing
+        is fenced or made, and its owner goes on: what that one trims meanwhile is ``Trimmed``, and
+        what it appends is not seen. Raises ``Damaged`` when no whole copy is left."""
+        ...
+
     async def blobs(self, shard: int) -> Blobs:
         """Blobs on the engine itself; they do not grow."""
         ...

@@ -279,10 +279,10 @@ class Sealer:
         self, folder: str, store: ChannelStore, end: int, pieces: list[TailBatch], wanted: IdSet
     ) -> Sealed:
         columns = store.columns
-        image: SegmentImage = await self._offload(lambda: _image(pieces, wanted, columns))
+        image: SegmentImage = await self._offload(lambda: image_of(pieces, wanted, columns))
         name = await put_segment(self._blobs, self._names, folder, image)
         index = msgspec.msgpack.encode(image.index)
-        return Sealed(end, name, index, _publishers(pieces, wanted))
+        return Sealed(end, name, index, publishers_of(pieces, wanted))
 
     async def _into_single_file(
         self, folder: str, store: ChannelStore, end: int, added: _NewRows
@@ -378,7 +378,7 @@ class Sealer:
             return  # nothing has happened since
         # The journal before it must be on disk first: later blocks must never reuse a sequence.
         await self._shard.exclusively(self._journal.sync)
-        image = await self._offload(lambda: _summed(chunks()))
+        image = await self._offload(lambda: summed(chunks()))
         self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
         try:
             for name in self._names.snapshots(sequence):
@@ -463,7 +463,7 @@ class _NewRows(NamedTuple):
     def of(cls, pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema) -> _NewRows:
         batches, needs = list(_stored(pieces, wanted)), Needs(columns)
         needs.add_all(batches)
-        return cls(batches, _publishers(pieces, wanted), columns, needs, needs.shape())
+        return cls(batches, publishers_of(pieces, wanted), columns, needs, needs.shape())
 
     def fits(self, file: SealedFile) -> bool:
         """Whether the file knows all of the channel's columns and has those that are worth it."""
@@ -489,7 +489,7 @@ def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | Segme
     return True
 
 
-def _publishers(pieces: list[TailBatch], wanted: IdSet) -> Publishers:
+def publishers_of(pieces: list[TailBatch], wanted: IdSet) -> Publishers:
     """The publishers of the events that are sealed (SEM E3)."""
     found: dict[str, IdSet] = {}
     for piece in pieces:
@@ -499,7 +499,8 @@ def _publishers(pieces: list[TailBatch], wanted: IdSet) -> Publishers:
     return tuple((publisher, ids.spans) for publisher, ids in found.items() if ids)
 
 
-def _image(pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
+def image_of(pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
+    """A segment with the rows of ``wanted``."""
     kept = lean(list(_stored(pieces, wanted)), columns)
     return encode_segment(kept, note=columns.note(kept[0].schema))
 
@@ -522,7 +523,8 @@ def _stored(pieces: list[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
         yield stored_together(run)
 
 
-def _summed(chunks: list[Buffer]) -> list[Buffer]:
+def summed(chunks: list[Buffer]) -> list[Buffer]:
+    """A snapshot's bytes with their checksum before them."""
     checksum = xxh3_64()
     for chunk in chunks:
         checksum.update(chunk)

@@ -22,7 +22,7 @@ from penstock.storage.jetstream.guard import (
     read_server,
     version_of,
 )
-from penstock.storage.jetstream.journal import JetStreamJournal, Mark
+from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal, Mark
 from penstock.storage.jetstream.registry import BucketRegistry
 from penstock.storage.jetstream.stream import NatsStream, pauses
 from penstock.tasks import start_task
@@ -110,6 +110,19 @@ class JetStreamEngine:
         except BaseException:
             await journal.close()
             raise
+
+    async def look(self, shard: int) -> JetStreamJournal | None:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.look`."""
+        journal = await self._journal(shard, LOOKING)
+        try:
+            if await journal.look():
+                self._journals.append(journal)
+                return journal
+        except BaseException:
+            await journal.close()
+            raise
+        await journal.close()
+        return None
 
     async def _journal(self, shard: int, epoch: int) -> JetStreamJournal:
         connection = self._connected()

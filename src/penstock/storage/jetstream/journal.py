@@ -62,6 +62,8 @@ _SENT_AT_ONCE: Final = 8
 again, and it never ends."""
 _KEPT_BYTES_MAX: Final = 64 << 20
 """Bytes of blocks that stay in memory after opening: recovery reads them next."""
+LOOKING: Final = 1 << 62
+"""The epoch of who only looks: none is newer."""
 _LOOKS_MAX: Final = 100
 """Looks at a stream that ends before what it had acknowledged, until that is believed."""
 _RESTORE: Final = (
@@ -139,6 +141,20 @@ class JetStreamJournal:
         await self._fence(begins)
         await self._renew_mark(mark.kept if mark is not None else 1)
         return self
+
+    async def look(self) -> bool:
+        """Read all there is, without a fence: nothing can be appended. Gives whether there is a
+        stream. Raises ``Unavailable`` and ``Damaged``."""
+        mark = await self._marks.read()
+        if not await self.stream.exists():
+            self._check_there(mark)
+            return False
+        info = await self.stream.info()
+        self._incarnation = info.incarnation
+        self._check_mark(info, mark)
+        await self.stream.on_each_copy(self._read_all)
+        self._ended = Deposed(f"stream {self.stream.name} was opened to be read only")
+        return True
 
     @property
     def settings(self) -> dict[str, object]:

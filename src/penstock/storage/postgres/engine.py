@@ -72,6 +72,13 @@ class PostgresEngine:
         self._journals.append(journal)
         return journal
 
+    async def look(self, shard: int) -> PostgresJournal | None:
+        """See :meth:`penstock.core.vocabulary.ports.StorageEngine.look`."""
+        journal = await PostgresJournal.look(self._servers(), self._journal_name(shard))
+        if journal is not None:
+            self._journals.append(journal)
+        return journal
+
     def _journal_name(self, shard: int) -> str:
         return f"{self._cluster}/{shard}"
 

@@ -51,6 +51,7 @@ UPDATE penstock_head SET epoch = $2, writer = $3 WHERE journal = $1 AND epoch <=
 RETURNING last, floor
 """
 """Each opening is a writer of its own, so an earlier one of the same epoch is fenced as well."""
+HEAD: Final = "SELECT last, floor FROM penstock_head WHERE journal = $1"
 APPEND: Final = """
 WITH waits AS (SELECT set_config('synchronous_commit', $7, true)),
      head AS (UPDATE penstock_head SET last = last + 1
@@ -158,6 +159,19 @@ class PostgresJournal:
             )
         )
         journal._size, journal._last_checksum = row["size"], row["checksum"] or 0
+        return journal
+
+    @classmethod
+    async def look(cls, servers: Servers, name: str) -> PostgresJournal | None:
+        """The journal as it is now, without a fence: nothing can be appended. None: it was never
+        begun. Raises as :meth:`open` does."""
+        await check_is_whole(servers, name)
+        head = await servers.ask(lambda c: c.fetchrow(HEAD, name))
+        if head is None:
+            return None
+        journal = cls(servers, name, 0)
+        journal._tail, journal._floor = head["last"], head["floor"]
+        journal._deposed = "it was opened to be read only"
         return journal
 
     async def append(self, expected: int, block: Sequence[Buffer], *, sync: bool = True) -> int:

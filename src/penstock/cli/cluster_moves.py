@@ -1,0 +1,214 @@
+"""``penstock cluster import`` and ``export``: a realm moved into a cluster, and out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from penstock.cli.configuring import Cluster, SettingsFile, chosen
+from penstock.cli.output import ListFormat, count, note, size, write, write_json
+from penstock.cli.progress import progress
+
+if TYPE_CHECKING:
+    from penstock.bootstrap.relocating import RealmMoved
+    from penstock.core.vocabulary.ports import Clock, StorageEngine
+    from penstock.settings import ClusterSettings
+
+T = TypeVar("T")
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be moved.")]
+
+
+def register(commands: typer.Typer) -> None:
+    """Add both to the group ``cluster``."""
+    commands.command("import")(import_)
+    commands.command("export")(export)
+
+
+def import_(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(help="Data directory of a stopped realm, or a backup.", metavar="DIR"),
+    ] = None,
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    dry_run: DryRun = False,
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="Copy sealed files now, and all else later.")
+    ] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Remove what an unfinished import has left.")
+    ] = False,
+    format: ListFormat = "table",
+) -> None:
+    """Move a realm into a cluster that has none: ids, durables, counters and users stay the same.
+
+    The realm is stopped; its directory is only read. An import that was broken off goes on when the
+    command is given again, and no node serves the cluster before it is finished. A realm that runs
+    is backed up and imported with `--ahead` first; then it is stopped, and its directory is
+    imported, for which little is left to copy. With a backup in the place of DIR this restores a
+    cluster. The cluster's name is read where `penstock serve` reads it: the settings file and the
+    environment.
+
+    \b
+    Examples:
+      penstock cluster import ./data --cluster nats://a,b,c --dry-run
+      penstock cluster import ./data --cluster nats://a,b,c
+      penstock cluster import ./backup --cluster nats://a,b,c --ahead
+    """
+    from penstock.bootstrap import relocating
+    from penstock.core.vocabulary.errors import InvalidArgument
+
+    if (directory is None) != abandon or (abandon and (ahead or dry_run)):
+        raise InvalidArgument("give the DIR of a realm, or --abandon alone")
+    wanted = _settings(cluster, settings)
+    if directory is None:
+        found = _on_engine(
+            wanted, lambda engine, clock: relocating.abandon_import(engine, clock, wanted.name)
+        )
+        write("what the import had left is gone" if found else "no import was left unfinished")
+        return
+    with _directory(directory) as place:
+        if dry_run:
+            moved = asyncio.run(_plan(place, wanted))
+        else:
+
+            async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
+                async with relocating.source_realm(place) as source:
+                    plan = relocating.planned(source).plan
+                    with progress("copying", plan.bytes + plan.unsealed_bytes) as bar:
+                        return await relocating.import_realm(
+                            source, engine, clock, wanted.name, ahead=ahead, told=bar.reached
+                        )
+
+            moved = _on_engine(wanted, done)
+    _show(moved, format, _ending(wanted.name, moved, dry_run=dry_run, ahead=ahead))
+
+
+def export(
+    directory: Annotated[
+        Path, typer.Argument(help="Data directory to make; empty or missing.", metavar="DIR")
+    ],
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    format: ListFormat = "table",
+) -> None:
+    """Write the realm of a cluster as a data directory: the way back to one machine.
+
+    Everything that was acknowledged before is in it, with ids, durables, counters and users. It is
+    read from the engine, so nodes may run or not, and nothing is changed there. `penstock serve
+    --data DIR` opens it; to leave the cluster for good, stop its nodes first. DIR appears when all
+    of it is on disk.
+
+    \b
+    Example:
+      penstock cluster export ./data --cluster nats://a,b,c
+    """
+    from penstock.bootstrap import cluster as adapters
+    from penstock.bootstrap import relocating
+    from penstock.runtime.writer.clock import SystemClock
+
+    wanted = _settings(cluster, settings)
+    target = directory.expanduser().absolute()
+
+    async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
+        inspector = adapters.open_inspector(wanted, SystemClock())
+        try:
+            records = await inspector.records()
+        finally:
+            await inspector.close()
+        return await relocating.export_realm(engine, records, target, clock, wanted.name)
+
+    moved = _on_engine(wanted, done)
+    _show(moved, format, f"`penstock serve --data {directory}` serves it on one machine")
+
+
+async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
+    from penstock.bootstrap import cluster as adapters
+    from penstock.bootstrap import relocating
+    from penstock.runtime.writer.clock import SystemClock
+
+    inspector = adapters.open_inspector(settings, SystemClock())
+    try:
+        records = await inspector.records()
+    finally:
+        await inspector.close()
+    async with relocating.source_realm(directory) as source:
+        relocating.check_is_free(records, source.identity, settings.name)
+        return relocating.planned(source)
+
+
+def _settings(url: str | None, file: Path | None) -> ClusterSettings:
+    from penstock.bootstrap import cluster as adapters
+
+    wanted = chosen(file, {"cluster.engine": url}).cluster
+    adapters.check_names(wanted)
+    return wanted
+
+
+def _on_engine(settings: ClusterSettings, do: Callable[[StorageEngine, Clock], Awaitable[T]]) -> T:
+    """What is done on the engine of a cluster, which has to be trusted first."""
+    from penstock.bootstrap import cluster as adapters
+    from penstock.runtime.writer.clock import SystemClock
+
+    clock = SystemClock()
+
+    async def done() -> T:
+        engine = await adapters.open_engine(settings, clock)
+        try:
+            await adapters.check_engine(engine, 0)
+            return await do(engine, clock)
+        finally:
+            await engine.close()
+
+    return asyncio.run(done())
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[Path]:
+    """The data directory at a path; that of a backup is made for as long as it is needed."""
+    from penstock.api.backup_files import MANIFEST
+    from penstock.client.copies.backup import restore
+
+    place = path.expanduser().absolute()
+    if not (place.is_file() or (place / MANIFEST).is_file()):
+        yield place
+        return
+    with tempfile.TemporaryDirectory(prefix=".penstock-", dir=place.parent) as folder:
+        restore(place, Path(folder, "data"))
+        yield Path(folder, "data")
+
+
+def _ending(cluster: str, moved: RealmMoved, *, dry_run: bool, ahead: bool) -> str:
+    if dry_run:
+        return f"nothing was changed; the cluster {cluster!r} can take it"
+    if ahead:
+        return (
+            f"{count(moved.copied, 'file')} copied; the cluster {cluster!r} waits for the rest: "
+            f"stop the realm, and import its data directory"
+        )
+    return f"the cluster {cluster!r} has it; start its nodes"
+
+
+def _show(moved: RealmMoved, format: ListFormat, ending: str) -> None:
+    if format == "json":
+        write_json(moved)
+        return
+    plan = moved.plan
+    write(
+        f"realm {moved.realm}: {count(plan.channels, 'channel')}, {count(plan.queues, 'queue')}, "
+        f"{count(plan.durables, 'durable')}, {count(plan.events, 'event')}"
+    )
+    write(
+        f"{count(plan.files, 'sealed file')} of {size(plan.bytes)}, and {size(plan.unsealed_bytes)}"
+        f" in no file yet; {'with its users and rights' if moved.users else 'no users'}"
+    )
+    if plan.local:
+        note(f"not cluster-wide, and empty after a takeover: {', '.join(plan.local)}")
+    note(ending)
