@@ -416,6 +416,15 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             "another.",
         ),
     ] = 6.0
+    reattach_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=600,
+            description="How long a seat at an exclusive, priority or serial durable waits for its "
+            "session when another node has taken over, before anybody else is served.",
+        ),
+    ] = 10.0
     blobs: Annotated[
         str,
         Meta(

@@ -109,12 +109,12 @@ class Play:
         """Restart from a snapshot taken now; later facts are replayed after it."""
         snapshot = self.channel.snapshot()
         assert isinstance(snapshot, Restored), "a snapshot is one fact"
-        self.recorded = [snapshot]
+        self.recorded = [snapshot, *self.channel.kept_places()]
         self._rebuild()
 
     def snapshot(self) -> None:
         """Replace all facts so far by a snapshot, and continue."""
-        self.recorded = [self.channel.snapshot()]
+        self.recorded = [self.channel.snapshot(), *self.channel.kept_places()]
 
     def close(self) -> None:
         """Close in order, and start again."""

@@ -35,6 +35,7 @@ from penstock.core.vocabulary.messages import (
     StoredFact,
     durable_attributes,
 )
+from penstock.core.vocabulary.places import Left, Seated
 from penstock.core.vocabulary.stored_ids import id_set, unpacked
 
 COUNTED_AS = {Cause.UNDELIVERABLE: "dead", Cause.BURIED: "dead"}
@@ -76,14 +77,11 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case DurableCreated():
             _created(state, fact)
         case DurableDeleted(name):
-            state.died = {key: count for key, count in state.died.items() if key[0] != name}
-            if (gone := state.durables.pop(name, None)) is not None:
-                state.delivered += gone.delivered
-                state.acknowledged += gone.acknowledged
-            state.seats = {s: held for s, held in state.seats.items() if held[0].name != name}
-            state.looked_at_from(0)
+            _durable_deleted(state, name)
         case Restored():
             _restored(state, fact)
+        case Seated() | Left():
+            _seat_changed(state, fact)
 
 
 def _appended(state: ChannelState, fact: Appended) -> None:
@@ -280,6 +278,25 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
             durable.ready.add(part)
     state.durables[fact.name] = durable
     state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
+
+
+def _seat_changed(state: ChannelState, fact: Seated | Left) -> None:
+    durable = state.durables.get(fact.durable)
+    if durable is None:
+        return
+    if isinstance(fact, Seated):
+        durable.seated(fact.place, fact.session, sole=fact.sole)
+    else:
+        durable.places.pop(fact.place, None)
+
+
+def _durable_deleted(state: ChannelState, name: str) -> None:
+    state.died = {key: count for key, count in state.died.items() if key[0] != name}
+    if (gone := state.durables.pop(name, None)) is not None:
+        state.delivered += gone.delivered
+        state.acknowledged += gone.acknowledged
+    state.seats = {s: held for s, held in state.seats.items() if held[0].name != name}
+    state.looked_at_from(0)
 
 
 def _restored(state: ChannelState, fact: Restored) -> None:

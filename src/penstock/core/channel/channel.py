@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from penstock.core.channel import offer, recovery
+from penstock.core.channel import awaited_seats, offer, recovery
 from penstock.core.channel.apply import apply
 from penstock.core.channel.decide import decide
 from penstock.core.channel.state import ChannelState, RealmRules
@@ -91,6 +91,11 @@ class ChannelMachine:
     def snapshot(self) -> Restored:
         """The snapshot of this channel, as a restart would find it now."""
         return recovery.snapshot(self.state)
+
+    def kept_places(self) -> tuple[StoredFact, ...]:
+        """Facts behind a snapshot that lead to what is kept for clients when another node takes
+        over."""
+        return awaited_seats.kept(self.state)
 
     def needs_sweep(self, now_us: int) -> bool:
         """Whether a sweep may find something to remove."""

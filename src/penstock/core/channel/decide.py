@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from msgspec.structs import asdict, replace
 
+from penstock.core.channel.awaited_seats import (
+    AwaitSeats,
+    GiveUpSeats,
+    decide_left,
+    decide_taken,
+    given_up,
+    seats_overdue,
+)
 from penstock.core.channel.dead import buried, lowest, moved_at_once, unconsumed
-from penstock.core.channel.holding import BuryEvents, HoldEvents, check_sole, decide_holding
+from penstock.core.channel.holding import (
+    BuryEvents,
+    HoldEvents,
+    check_sole,
+    decide_holding,
+    what_to_do,
+)
 from penstock.core.channel.interest import not_chosen_yet, unwanted
 from penstock.core.channel.publish import decide_publish
 from penstock.core.channel.recall import not_recalled, refuse_recalled
@@ -65,6 +79,17 @@ from penstock.core.vocabulary.messages import (
 
 WINDOW_MAX = 1_000_000
 
+_SOFT = (
+    AwaitSeats,
+    ConfirmRecall,
+    Disconnect,
+    EndChoosing,
+    Skip,
+    StallSession,
+    Withhold,
+)
+"""Commands that lead to no fact."""
+
 _CAUSES: dict[type[Command], Cause] = {
     PurgeEvents: Cause.PURGED,
     RemoveRedriven: Cause.REDRIVEN,
@@ -85,11 +110,12 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             spans = not_recalled(durable, seat, spans, state.stored)
             mine = durable.settled_by(seat, spans, state.stored)
             return _rolled_back(state, durable, mine)
-        case Detach(subscription):
+        case Detach(subscription, comes_back):
             if subscription not in state.seats:
                 return Decided()
             durable, seat = state.seats[subscription]
-            return _given_back(state, durable, seat.in_flight.spans)  # SEM D13
+            decided = _given_back(state, durable, seat.in_flight.spans)  # SEM D13
+            return decided if comes_back else decide_left(state, decided, subscription)
         case Sweep(may_write):
             return _sweep(state, now_us, may_write=may_write)
         case Release():
@@ -118,6 +144,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
     match command:
         case TakeSeat():
             _check_attach(state, command)
+            return decide_taken(state, command)
         case HoldEvents() | BuryEvents():
             return decide_holding(state, command)
         case AddSubscriber(stop_id=None) if state.definition.kind != "channel":
@@ -128,17 +155,15 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case AddSubscriber(credit=count) | GrantCredit(_, count) | SetDemand(_, count):
             if count < 0:
                 raise InvalidArgument(f"the credit must be 0 or more, not {count}")
-        case AddDurable() | RemoveDurable() | PurgeOutstanding():
+        case AddDurable() | RemoveDurable() | PurgeOutstanding() | GiveUpSeats():
             return _about_durable(state, command)
         case PurgeEvents() | RemoveRedriven() | Quarantine() | EndRelay():
             return _taken_out(state, command)
         case Edit(definition):
             _check_edit(state, definition)
             return Decided((Edited(definition), *_evicted(state, definition)))
-        case Skip() | Withhold() | EndChoosing() | ConfirmRecall() | Disconnect() | StallSession():
-            pass
         case _:
-            raise AssertionError(f"a channel does not know {type(command).__name__}")
+            assert isinstance(command, _SOFT), f"a channel does not know {type(command).__name__}"
     return Decided()
 
 
@@ -163,7 +188,7 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
 
 def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
     expired = state.expired(now_us)
-    facts: list[StoredFact] = []
+    facts: list[StoredFact] = [*seats_overdue(state, now_us)]
     if state.moves_dead:
         facts += _dying(state, expired)
     elif expired:
@@ -243,16 +268,17 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
         raise InvalidArgument(
             f"durable {durable.name} does not take a selector for each reader; only queues do"
         )
-    check_sole(state, durable, sole=command.sole)
-    if not kind.may_attach(durable.seats):
+    others = durable.claimed(command.place)
+    check_sole(state, durable, others, sole=command.sole)
+    if not kind.may_attach(others):
         raise DurableInUse(
             f"durable {durable.name} of {state.name} is {kind.name} and held by session "
-            f"{durable.seats[0].session}; end that subscription first"
+            f"{others[0].session}; {what_to_do(state, others[0])}"
         )
 
 
 def _about_durable(
-    state: ChannelState, command: AddDurable | RemoveDurable | PurgeOutstanding
+    state: ChannelState, command: AddDurable | RemoveDurable | PurgeOutstanding | GiveUpSeats
 ) -> Decided:
     match command:
         case AddDurable():
@@ -261,6 +287,8 @@ def _about_durable(
             return Decided((DurableDeleted(state.durable(name).name),))
         case PurgeOutstanding():
             return _purged(state, command)
+        case GiveUpSeats(name):
+            return Decided(given_up(state.durable(name)))
 
 
 def _create(state: ChannelState, command: AddDurable) -> Decided:

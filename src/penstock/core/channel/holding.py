@@ -8,6 +8,8 @@ durable: its micro-batches are ranges of ids.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.core.channel.dead import buried, moved_at_once
 from penstock.core.channel.recall import refuse_recalled
 from penstock.core.channel.state import ChannelState
@@ -32,8 +34,11 @@ class BuryEvents(Command, frozen=True):
     spans: Spans
 
 
-def check_sole(state: ChannelState, durable: Durable, *, sole: bool) -> None:
-    """Raises what speaks against one more client, where it or another is to be a sole one."""
+def check_sole(
+    state: ChannelState, durable: Durable, others: Sequence[Seat], *, sole: bool
+) -> None:
+    """Raises what speaks against one more client beside ``others``, where it or another is to be a
+    sole one."""
     if sole and state.definition.kind != "channel":
         raise IllegalState(f"{state.name} is a {state.definition.kind}: open a reader instead")
     if sole and durable.attributes.order_by:
@@ -41,13 +46,22 @@ def check_sole(state: ChannelState, durable: Durable, *, sole: bool) -> None:
             f"durable {durable.name} has order_by, which serves clients event by event: "
             "it cannot be held as a whole; use a durable without order_by"
         )
-    others = durable.seats
     if others and (sole or others[0].sole):
         how = "held as a whole" if others[0].sole else "in use"
         raise DurableInUse(
             f"durable {durable.name} of {state.name} is {how} by session {others[0].session}; "
-            "end that subscription first"
+            f"{what_to_do(state, others[0])}"
         )
+
+
+def what_to_do(state: ChannelState, other: Seat) -> str:
+    """What a client can do that is refused a seat because of another."""
+    if other.subscription:
+        return "end that subscription first"
+    return (
+        f"another node has taken over, and the session has {state.rules.reattach_us // 1_000_000} "
+        "seconds to come back to its seat: try again then, or unbind the durable"
+    )
 
 
 def decide_holding(state: ChannelState, command: HoldEvents | BuryEvents) -> Decided:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.core.channel import capacity_overflow, disconnected_subscribers
+from penstock.core.channel import awaited_seats, capacity_overflow, disconnected_subscribers
+from penstock.core.channel.awaited_seats import AwaitSeats
 from penstock.core.channel.holding import BuryEvents, HoldEvents, hold
 from penstock.core.channel.release import Release, release
 from penstock.core.channel.state import ChannelState
@@ -46,7 +47,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _touch(state, subscription, now_us)
         case GrantCredit():
             _credit(state, command)
-        case Disconnect() | StallSession():
+        case Disconnect() | StallSession() | AwaitSeats():
             _connection(state, command, now_us)
         case HoldEvents():
             hold(state, command, now_us)
@@ -67,16 +68,14 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _subscribe(state, command)
         case TakeSeat():
             _attach(state, command, now_us)
-        case Detach(subscription):
-            _detach(state, subscription)
+        case Detach(subscription, comes_back):
+            _detach(state, subscription, comes_back=comes_back)
         case Publish(digest):
             _match_readers(state, digest)
             disconnected_subscribers.published(state, digest)
         case Sweep(may_write):
             _swept(state, now_us)
             state.has_left = state.has_left and not may_write
-            if state.absent:
-                disconnected_subscribers.look(state, now_us)
         case _:
             pass
 
@@ -144,6 +143,10 @@ def _swept(state: ChannelState, now_us: int) -> None:
         state.overdue = max(len(state.expired(now_us)), state.excess)
     if not state.overdue:
         state.ages.forget(state.stored.lowest, now_us)
+    if state.absent:
+        disconnected_subscribers.look(state, now_us)
+    if state.awaits_seats:
+        awaited_seats.look(state, now_us)
 
 
 def _demand(state: ChannelState, command: SetDemand) -> None:
@@ -175,6 +178,7 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
         matched=command.matched,
         auto_ack=command.auto_ack and not command.sole,
         sole=command.sole,
+        place=command.place,
     )
     was_fed = durable.is_fed
     durable.attach(seat)
@@ -185,9 +189,11 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
     state.dirty = True
 
 
-def _detach(state: ChannelState, subscription: int) -> None:
+def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None:
     held = state.seats.pop(subscription, None)
     if held is not None:
+        if comes_back and held[0].places:
+            awaited_seats.interrupted(state)
         held[0].detach(subscription)
         state.has_left = True
     if (subscriber := state.subscribers.pop(subscription, None)) is not None:
@@ -275,9 +281,14 @@ def _touch(state: ChannelState, subscription: int, now_us: int) -> None:
         state.dirty = True
 
 
-def _connection(state: ChannelState, command: Disconnect | StallSession, now_us: int) -> None:
+def _connection(
+    state: ChannelState, command: Disconnect | StallSession | AwaitSeats, now_us: int
+) -> None:
     if isinstance(command, Disconnect):
         disconnected_subscribers.lose(state, command, now_us)
+        return
+    if isinstance(command, AwaitSeats):
+        state.awaited_from_us = None
         return
     for subscriber in state.subscribers.values():
         if subscriber.session == command.session:

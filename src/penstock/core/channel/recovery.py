@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from penstock.core.channel import awaited_seats
 from penstock.core.channel.removal_causes import as_kept
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.id_lists import ids_in
@@ -27,6 +28,7 @@ from penstock.core.vocabulary.messages import (
     RolledBack,
     StoredFact,
 )
+from penstock.core.vocabulary.places import Left, Seated
 from penstock.core.vocabulary.stored_ids import packed, written
 
 
@@ -57,11 +59,23 @@ def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
             return fact if _any_lasts(state, ids_in(ids)) else None
         case DurableCreated():
             return fact if fact.persistent else None
-        case Acked(name) | RolledBack(name) | Buried(name) | DurableDeleted(name):
-            durable = state.durables.get(name)
-            return fact if durable is not None and durable.persistent else None
+        case (
+            Acked(name)
+            | RolledBack(name)
+            | Buried(name)
+            | DurableDeleted(name)
+            | Seated(name)
+            | Left(name)
+        ):
+            return fact if _is_kept(state, name) else None
         case _:
             return fact
+
+
+def _is_kept(state: ChannelState, name: str) -> bool:
+    """Whether the durable survives a restart."""
+    durable = state.durables.get(name)
+    return durable is not None and durable.persistent
 
 
 def _any_lasts(state: ChannelState, ids: IdSet) -> bool:
@@ -98,6 +112,7 @@ def recovered(state: ChannelState) -> None:
     """All facts are applied and the realm was not closed cleanly, or was: ids that may have
     been given to events in memory are skipped (SEM E4)."""
     state.delivered = state.acknowledged = 0
+    awaited_seats.recovered(state)
     for durable in state.durables.values():
         durable.acknowledged = 0  # facts from before this start have counted
     if not state.type.ids_survive:

@@ -47,6 +47,8 @@ class RealmRules(Struct, frozen=True):
     (SEM J5)."""
     stores_max: int = 0
     """Most channels and queues together; 0: no limit."""
+    reattach_us: int = 10_000_000
+    """How long seats wait for their sessions when another node has taken over (SEM N6)."""
     durables_max: int = 0
     """Most durables of one channel; 0: no limit. Those there are stay, however many."""
     is_cluster: bool = False
@@ -79,6 +81,10 @@ class ChannelState:
     be written (SEM J7)."""
     absent: int = 0
     """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
+    awaits_seats: bool = False
+    """Soft: there may be seats whose sessions may come back to them (SEM N6)."""
+    awaited_from_us: int | None = None
+    """Soft: when the waiting for them began; None: with the next sweep."""
     lost: int = 0
     """Soft: events whose block was damaged when the realm started; part of what counts as
     quarantined (SEM S1)."""
@@ -285,6 +291,10 @@ class ChannelState:
         otherwise like :meth:`needs_sweep`."""
         if self.absent or (self.has_left and self.passing):
             return True
+        if self.awaits_seats:
+            began_us = self.awaited_from_us
+            if began_us is None or now_us >= began_us + self.rules.reattach_us:
+                return True
         if self.moves_dead and self.excess:
             return True
         if self.overdue:  # no longer so after a TTL was edited, or room was made

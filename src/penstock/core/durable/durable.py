@@ -11,7 +11,7 @@ from __future__ import annotations
 from msgspec.structs import asdict
 
 from penstock.core.durable.lanes import Lanes
-from penstock.core.durable.seat import DurableKind, Seat
+from penstock.core.durable.seat import DurableKind, KeptPlace, Seat
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.messages import (
@@ -37,9 +37,11 @@ class Durable:
         "lanes",
         "levels",
         "name",
+        "newest_rank",
         "outstanding",
         "parked",
         "persistent",
+        "places",
         "read_us",
         "ready",
         "rolled_back",
@@ -78,6 +80,11 @@ class Durable:
         """For cumulative types that do not redeliver at once: rolled back and not settled since.
         Acknowledging a later event does not cover them unless they were delivered again."""
         self.seats: list[Seat] = []
+        self.places: dict[str, KeptPlace] = {}
+        """Hard state: the seats that are kept when another node takes over, in the order in which
+        they were taken (SEM N6)."""
+        self.newest_rank = 0
+        """Soft state: the rank of the seat that was taken last."""
         self.read_us = 0
         """When a client last got or settled something."""
         self.delivered = 0
@@ -187,6 +194,11 @@ class Durable:
         if back:
             self.levels.setdefault(1, IdSet()).add_all(back)
 
+    def seated(self, place: str, session: str, *, sole: bool) -> None:
+        """Note that a seat is taken which is kept when another node takes over."""
+        self.newest_rank += 1
+        self.places[place] = KeptPlace(self.newest_rank, session, sole)
+
     def came(self, ids: IdSet) -> None:
         """Note at recovery that ``ids`` are stored, although earlier facts said that they only
         passed (SEM J7). Those that were given back are outstanding."""
@@ -211,6 +223,13 @@ class Durable:
 
     def attach(self, seat: Seat) -> None:
         assert self.kind.may_attach(self.seats), "decide() has checked"
+        kept = self.places.get(seat.place)
+        if kept is None:
+            seat.rank = self.newest_rank = self.newest_rank + 1
+        else:
+            seat.rank = kept.rank
+            for other in self.seats:  # its connection is lost, and nobody has noticed yet
+                other.place = "" if other.place == seat.place else other.place
         if not self.seats:
             self._unpark()
         at = len(self.seats)
@@ -264,6 +283,8 @@ class Durable:
         """Hand the lowest ready events to the seats in turn, a fair share each (SEM D8);
         none at or above ``below``."""
         granted: list[tuple[Seat, Spans]] = []
+        if self.is_waiting:
+            return granted
         if self.lanes is not None:
             return self._by_lane(self.lanes, chunk, below)
         if any(seat.wanted is not None or seat.refused for seat in self.seats):
@@ -296,6 +317,8 @@ class Durable:
     def unlooked(self, stored: IdSet, limit: int, below: int) -> Spans:
         """The next events whose lanes have to be known, for somebody has room for more."""
         if self.lanes is None or not any(seat.credit > 0 for seat in self.seats):
+            return ()
+        if self.is_waiting:
             return ()
         found: list[Span] = []
         at = self.lanes.through
@@ -384,6 +407,29 @@ class Durable:
         self.seats.append(seat)
 
     # --- questions -----------------------------------------------------------------------
+
+    @property
+    def absent(self) -> dict[str, KeptPlace]:
+        """The seats whose sessions have not come back to them."""
+        if not self.places:
+            return {}
+        there = {seat.place for seat in self.seats}
+        return {place: kept for place, kept in self.places.items() if place not in there}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nobody is served, for somebody else has to come back first (SEM N6)."""
+        absent = [kept.rank for kept in self.absent.values()]
+        return bool(absent) and self.kind.waits_for(self.seats, absent)
+
+    def claimed(self, place: str) -> list[Seat]:
+        """The seats there are, and those that are kept for others than ``place``."""
+        kept = [
+            Seat(0, seat.session, 0, pull=False, sole=seat.sole, place=name)
+            for name, seat in self.absent.items()
+            if name != place
+        ]
+        return [*self.seats, *kept]
 
     @property
     def is_fed(self) -> bool:

@@ -27,6 +27,10 @@ class Readers:
     purgeable = True
     orders_strictly = False
     deprecated = False
+    seats_wait = False
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        return False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return True

@@ -7,7 +7,7 @@ next. Each kind is one file in ``penstock.core.durables``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Spans
@@ -22,6 +22,8 @@ class Seat:
         "in_flight",
         "is_choosing",
         "is_full",
+        "place",
+        "rank",
         "reach",
         "recalls",
         "refused",
@@ -45,7 +47,12 @@ class Seat:
         matched: Spans = (),
         auto_ack: bool = False,
         sole: bool = False,
+        place: str = "",
     ) -> None:
+        self.place = place
+        """What it is known by to the next connection of its session (SEM N6)."""
+        self.rank = 0
+        """Lower than those of all seats that were taken later."""
         self.sole = sole
         """Whether it holds the durable alone, and takes events by id."""
         self.auto_ack = auto_ack
@@ -82,6 +89,15 @@ class Seat:
         if self.demand is not None:
             return self.demand  # SEM D9: synchronous fetches are not limited by the window
         return self.window - len(self.in_flight)
+
+
+class KeptPlace(NamedTuple):
+    """A seat of which the next owner of the shard knows."""
+
+    rank: int
+    """Lower than those of all seats that were taken later."""
+    session: str
+    sole: bool
 
 
 class DurableKind(Protocol):
@@ -129,6 +145,17 @@ class DurableKind(Protocol):
 
     @property
     def deprecated(self) -> bool: ...
+
+    @property
+    def seats_wait(self) -> bool:
+        """Whether a client's seat is kept for it for a while when another node takes over (SEM
+        N6)."""
+        ...
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        """Whether nobody is served until seats with the ranks ``absent``, of which there is at
+        least one, are taken again by their sessions."""
+        ...
 
     def may_attach(self, seats: Sequence[Seat]) -> bool: ...
 

@@ -18,6 +18,10 @@ class Exclusive:
     purgeable = False
     orders_strictly = False
     deprecated = False
+    seats_wait = True
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        return True
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return not seats

@@ -22,6 +22,10 @@ class Priority:
     purgeable = False
     orders_strictly = False
     deprecated = True
+    seats_wait = True
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        return all(seat.rank > min(absent) for seat in seats)
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return True
@@ -29,7 +33,7 @@ class Priority:
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
         if not seats:
             return ()
-        first = min(seats, key=lambda seat: seat.subscription)  # numbers grow with time
+        first = min(seats, key=lambda seat: seat.rank)
         return [first] if first.credit > 0 else ()
 
 

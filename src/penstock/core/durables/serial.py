@@ -19,6 +19,10 @@ class Serial:
     purgeable = True
     orders_strictly = True
     deprecated = False
+    seats_wait = True
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        return True
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return True

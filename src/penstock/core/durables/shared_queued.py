@@ -19,6 +19,10 @@ class SharedQueued:
     purgeable = False
     orders_strictly = False
     deprecated = True
+    seats_wait = False
+
+    def waits_for(self, seats: Sequence[Seat], absent: Sequence[int]) -> bool:
+        return False
 
     def may_attach(self, seats: Sequence[Seat]) -> bool:
         return True

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from penstock.core.bounds import Count, Name
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.places import AnyPlaceFact
 
 Spans = tuple[Span, ...]
 Ids = Spans | bytes  # as they are stored: ranges, or packed (``core.vocabulary.stored_ids``)
@@ -132,8 +133,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Honour an event's own TTL on every type, not on mixed only (SEM T2, extension)."""
     cluster_wide: bool | None = None
     """Exists on every node of a cluster, and keeps all its events whatever its type (SEM C5, N1).
-    None, not given: yes on a cluster where the type allows it. On a realm without a cluster nothing
-    is cluster-wide, and yes is refused."""
+    None, not given: yes on a cluster where the type allows it. Without a cluster yes is refused."""
     start_event_id: int = 0
     """Id of the channel's first event (SEM E4)."""
     descriptors: bytes = b""
@@ -160,8 +160,7 @@ class DurableAttributes(Struct, frozen=True, kw_only=True):
     max_deliveries: int = 0
     """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     cluster_wide: bool = False
-    """Exists on every node of a cluster, as its channel does (SEM C5, N1); refused on a realm
-    without a cluster."""
+    """Exists on every node of a cluster (SEM C5, N1); refused on a realm without one."""
     strict_order: bool = False
     """A rolled-back event comes before every later one, also before those already sent (SEM D11).
     Only types whose ``orders_strictly`` is true have it."""
@@ -251,6 +250,8 @@ class TakeSeat(Command, frozen=True):
     """The client acknowledges events as it hands them out, without being told to (SEM D5, J7)."""
     sole: bool = False
     """The client holds the durable as a whole (``core.channel.holding``)."""
+    place: str = ""
+    """What the seat is known by to the next connection of its session (SEM N6)."""
 
 
 class SetDemand(Command, frozen=True):
@@ -370,6 +371,8 @@ class Detach(Command, frozen=True):
     """A subscription ends, because it was closed or its session has ended (SEM D13)."""
 
     subscription: int
+    comes_back: bool = False
+    """The realm itself has ended the connection: the seat waits for its session (SEM N6)."""
 
 
 class PurgeEvents(Command, frozen=True):
@@ -580,6 +583,7 @@ StoredFact = (
     | PackedIds
     | Edited
     | Restored
+    | AnyPlaceFact
 )
 
 

@@ -308,7 +308,8 @@ class Attaching:
         manner = Manner(seat=True, cumulative=kind.cumulative)
         consumer = self._made(destination, manner, selector, Attach, no_local=wish.no_local)
         attach = Attach(number, 0, name, pull=True)
-        opened = await open_subscription(self._connection.caller, attach, consumer)
+        place = place_of(self._connection, attached.link.name)
+        opened = await open_subscription(self._connection.caller, attach, consumer, place)
         consumer.subscription = opened.number
         consumer.reader = (number, name)
         self._hub.wished(durable, (wish.selector, wish.no_local))

@@ -212,14 +212,16 @@ class NativeListener:
         return None
 
     def suspend(self, reason: PenstockError) -> None:
-        """End all sessions, and take no more until :meth:`resume`."""
+        """End all sessions, and take no more until :meth:`resume`. Seats wait for them."""
         self.suspended = reason
+        self.realm.subscriptions.keep_seats()
         for connection in list(self.connections):
             connection.end(reason)
 
     def resume(self) -> None:
-        """Take sessions again."""
+        """Take sessions again. They have from now on the time to come back to their seats."""
         self.suspended = None
+        self.realm.subscriptions.await_seats()
 
     def greeted(self, connection: PeerConnection, session: str) -> None:
         """Register a session that has said hello, and end an older connection of it.
@@ -339,7 +341,9 @@ class NativeListener:
             waiting.abort()
 
     async def close(self) -> None:
-        """Accept no more connections, and tell those there are."""
+        """Accept no more connections, and tell those there are. In a cluster seats wait for their
+        sessions, which find them at the next owner."""
+        self.realm.subscriptions.keep_seats()
         self._shut()
         for connection in list(self.connections):
             connection.end(RealmStopping("the realm is shutting down"))

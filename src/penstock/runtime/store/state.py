@@ -373,6 +373,7 @@ class RealmState:
             state = channel.state
             of_channels.append(FactRecord(0, ChannelCreated(number, state.name, state.definition)))
             of_channels.append((number, channel.frozen()))
+            of_channels += [FactRecord(number, fact) for fact in channel.kept_places()]
             for file in store.files:
                 through = file.index.end_id
                 index = msgspec.msgpack.encode(file.index)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.core.channel.awaited_seats import AwaitSeats
 from penstock.core.vocabulary.identities import ChannelId
+from penstock.runtime.writer.group import Group
 
 
 class ResumePlaces:
@@ -27,3 +29,10 @@ class ResumePlaces:
         over = [key for key, subscription in self._taken.items() if is_over(key[0], subscription)]
         for key in over:
             del self._taken[key]
+
+
+def await_seats(group: Group) -> None:
+    """Let the seats that wait for their sessions do so from now on (SEM N6)."""
+    for channel_id, channel in group.state.channels.items():
+        if channel.state.awaits_seats:
+            group.do(channel_id, AwaitSeats())

@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 from penstock.api.channels import Location
 from penstock.api.durables import DurableInfo
 from penstock.columns.selectors import Selector
+from penstock.core.channel.awaited_seats import GiveUpSeats
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.release import Release
 from penstock.core.durable.durable import Durable
@@ -52,11 +53,11 @@ from penstock.runtime.delivery.delivery import Dispatch, Outlet
 from penstock.runtime.subscriptions import views
 from penstock.runtime.subscriptions.exclusive_hold import Holding
 from penstock.runtime.subscriptions.locations import locate
-from penstock.runtime.subscriptions.resume_places import ResumePlaces
+from penstock.runtime.subscriptions.resume_places import ResumePlaces, await_seats
 from penstock.runtime.subscriptions.start_positions import first_id
 from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
-from penstock.runtime.writer.requests import GrantRoom, Reply, RunCommand, SeatHolder
+from penstock.runtime.writer.requests import GrantRoom, Reply, RunAction, RunCommand, SeatHolder
 from penstock.runtime.writer.selector_scan import Among, Matching
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.with_files import with_open_files
@@ -86,6 +87,7 @@ class Subscriptions:
         self._numbers: dict[int, ChannelId] = {}
         """Channel of each open subscription."""
         self._places = ResumePlaces()
+        self._keeps_seats = False
         dispatch.on_failed = self.detach
         dispatch.choosers.on_chosen = self._chosen
         self.holding = Holding(shard, self._numbers.get)
@@ -311,6 +313,7 @@ class Subscriptions:
             seats = [seat.subscription for seat in durable.seats]
             for subscription in seats:
                 group.do(channel_id, Detach(subscription))
+            group.do(channel_id, GiveUpSeats(durable.name))
             return seats
 
         seats: list[int] = await self._shard.act(unbind, sweeps=(channel_id,))
@@ -360,11 +363,12 @@ class Subscriptions:
         pull: bool,
         auto_ack: bool = False,
         sole: bool = False,
+        place: str = "",
         room: Room | None = None,
     ) -> Opened:
         """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
-        seat holds the durable as a whole. ``room`` bounds the bytes on their way to it; who pulls
-        says how many events it takes, and gets them.
+        seat holds the durable as a whole; ``place`` identifies it on another connection. ``room``
+        bounds the bytes on their way to it; who pulls says how many events it takes, and gets them.
 
         Raises ``DurableInUse``, ``InvalidArgument``.
         """
@@ -391,7 +395,14 @@ class Subscriptions:
                     f"durable {durable} is {own.kind.name}: set its selector when you create it"
                 )
             command = TakeSeat(
-                own.name, subscription, outlet.session, window, pull, auto_ack=auto_ack, sole=sole
+                own.name,
+                subscription,
+                outlet.session,
+                window,
+                pull,
+                auto_ack=auto_ack,
+                sole=sole,
+                place=place,
             )
             if matching is not None and wanted is not None:
                 refuse_costly(group.state, channel_id, wanted.text, wanted)
@@ -461,7 +472,18 @@ class Subscriptions:
             if reply is not None:
                 reply(None, None)
             return
-        self._shard.submit(RunCommand(channel_id, Detach(subscription), reply))
+        command = Detach(subscription, self._keeps_seats)
+        self._shard.submit(RunCommand(channel_id, command, reply))
+
+    def keep_seats(self) -> None:
+        """Have seats wait for their sessions from now on (SEM N6): it is the realm that ends their
+        connections."""
+        self._keeps_seats = True
+
+    def await_seats(self) -> None:
+        """Sessions are taken again: they have from now on the time to come back."""
+        self._keeps_seats = False
+        self._shard.submit(RunAction(await_seats))
 
     def stall(self, session: str, *, stalled: bool) -> None:
         """A session's connection is full, or drained."""

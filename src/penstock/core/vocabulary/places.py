@@ -1,0 +1,34 @@
+"""Facts about who is there, where the next owner of a shard has to know it.
+
+A realm on one machine forgets its sessions when it ends. In a cluster their clients come back to
+the next owner after some seconds, and until then nobody else gets what is theirs (SEM N6).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class PlaceFact(Struct, frozen=True, tag=True, array_like=True):
+    """Something that has happened to a client's place on a channel."""
+
+
+class Seated(PlaceFact, frozen=True):
+    """A client has taken a seat that is kept for it when another node takes over."""
+
+    durable: str
+    place: str
+    """What the seat is known by to the next connection of its session."""
+    session: str
+    sole: bool = False
+    """Whether the client holds the durable as a whole."""
+
+
+class Left(PlaceFact, frozen=True):
+    """A client has left its seat, or has not come back to it in time."""
+
+    durable: str
+    place: str
+
+
+AnyPlaceFact = Seated | Left

@@ -1,0 +1,229 @@
+"""Seats wait for their sessions when another node has taken over."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.bootstrap import rules
+from penstock.core.channel.awaited_seats import AwaitSeats, GiveUpSeats
+from penstock.core.channel.channel import ChannelMachine
+from penstock.core.channel.holding import HoldEvents
+from penstock.core.vocabulary.errors import DurableInUse
+from penstock.core.vocabulary.messages import (
+    Ack,
+    AddDurable,
+    Definition,
+    Detach,
+    RemoveDurable,
+    SetDemand,
+    TakeSeat,
+)
+from penstock.core.vocabulary.places import Left, Seated
+from penstock.testing.play import Play, delivered, publish, span
+
+WAIT_MS = 10_000
+
+
+def cluster(kind: str, *, events: int = 0, persistent: bool = True, order_by: str = "") -> Play:
+    """A channel of a cluster with durable ``d``."""
+    everywhere = replace(rules(), is_cluster=True)
+    definition = Definition(type="persistent", cluster_wide=True)
+    play = Play(ChannelMachine("orders", definition, everywhere))
+    play.do(AddDurable("d", kind, persistent=persistent, order_by=order_by))
+    if events:
+        play.do(publish(events))
+    return play
+
+
+def sit(play: Play, subscription: int, session: str, **more: object) -> dict[int, list[int]]:
+    command = TakeSeat("d", subscription, session, place=f"{session}/1", **more)  # type: ignore[arg-type]
+    return delivered(play.do(command))
+
+
+def facts(play: Play) -> list[Seated | Left]:
+    return [fact for fact in play.recorded if isinstance(fact, Seated | Left)]
+
+
+@pytest.mark.spec("N6")
+@pytest.mark.parametrize("by_snapshot", [False, True])
+def test_an_exclusive_seat_waits_for_the_session_that_had_it(by_snapshot: bool) -> None:
+    play = cluster("exclusive", events=3)
+    assert sit(play, 1, "a") == {1: [0, 1, 2]}
+    play.do(Ack(1, (span(0),)))
+    (play.restart_from_snapshot if by_snapshot else play.restart)()
+
+    with pytest.raises(DurableInUse, match="session a; another node has taken over, and the ses"):
+        sit(play, 1, "b")
+    assert sit(play, 2, "a") == {2: [1, 2]}
+    with pytest.raises(DurableInUse, match="session a; end that subscription first"):
+        sit(play, 3, "b")
+    assert len(facts(play)) == 1, "it has had this seat all the time"
+
+
+@pytest.mark.spec("N6")
+def test_a_session_that_does_not_come_back_loses_its_seat_after_its_time() -> None:
+    play = cluster("exclusive", events=1)
+    sit(play, 1, "a")
+    play.restart()
+    play.sweep()
+    play.wait(WAIT_MS - 1)
+    with pytest.raises(DurableInUse):
+        sit(play, 1, "b")
+    play.wait(1)
+
+    assert sit(play, 1, "b") == {1: [0]}
+
+    assert facts(play)[1:] == [Left("d", "a/1"), Seated("d", "b/1", "b")]
+    with pytest.raises(DurableInUse, match="held by session b"):
+        sit(play, 2, "a")
+
+
+@pytest.mark.spec("N6", "D14")
+def test_a_seat_that_was_left_in_order_waits_for_nobody() -> None:
+    play = cluster("exclusive", events=1)
+    sit(play, 1, "a")
+    play.do(Detach(1))
+    play.restart()
+
+    assert not play.channel.state.awaits_seats
+    assert sit(play, 1, "b") == {1: [0]}
+
+
+@pytest.mark.spec("N6", "D14")
+def test_an_administrator_may_unbind_a_seat_that_waits() -> None:
+    play = cluster("exclusive", events=1)
+    sit(play, 1, "a")
+    play.restart()
+    play.do(GiveUpSeats("d"))
+
+    assert sit(play, 1, "b") == {1: [0]}
+
+
+@pytest.mark.spec("N6")
+def test_of_priority_clients_the_first_stays_the_first_whoever_comes_back_before() -> None:
+    play = cluster("priority")
+    for number, session in enumerate("abc", 1):
+        sit(play, number, session)
+    play.do(publish(2))
+    play.restart()
+
+    assert sit(play, 1, "c") == {}
+    assert sit(play, 2, "b") == {}
+    assert sit(play, 3, "a") == {3: [0, 1]}
+    assert delivered(play.do(Detach(3))) == {2: [0, 1]}, "b came before c, the first time"
+
+
+@pytest.mark.spec("N6")
+def test_a_priority_client_need_not_wait_for_those_behind_it() -> None:
+    play = cluster("priority", events=1)
+    sit(play, 1, "a")
+    sit(play, 2, "b")
+    play.restart()
+
+    assert sit(play, 1, "a") == {1: [0]}
+
+
+@pytest.mark.spec("N6")
+@pytest.mark.parametrize("order_by", ["", "k"])
+def test_a_serial_durable_serves_nobody_until_all_its_clients_are_back(order_by: str) -> None:
+    play = cluster("serial", events=2, order_by=order_by)
+    sit(play, 1, "a", window=1)
+    sit(play, 2, "b", window=1)
+    play.restart()
+
+    assert sit(play, 1, "b", window=1) == {}
+    assert sit(play, 2, "c", window=1) == {}
+    back = sit(play, 3, "a", window=1)
+    assert [ids for ids in back.values()] == [[0]]
+
+
+@pytest.mark.spec("N6")
+def test_a_serial_durable_goes_on_without_those_who_do_not_come_back() -> None:
+    play = cluster("serial", events=2)
+    sit(play, 1, "a", window=1)
+    sit(play, 2, "b", window=1)
+    play.restart()
+    assert sit(play, 1, "b", window=1) == {}
+    play.wait(WAIT_MS)
+
+    assert delivered(play.do(SetDemand(1, 0))) == {1: [0]}
+
+
+@pytest.mark.spec("N6")
+def test_whoever_holds_a_durable_as_a_whole_holds_it_over_a_takeover() -> None:
+    play = cluster("shared", events=2)
+    sit(play, 1, "a", sole=True)
+    play.restart()
+
+    with pytest.raises(DurableInUse, match="held as a whole by session a; another node"):
+        sit(play, 1, "b")
+    sit(play, 2, "a", sole=True)
+    play.do(HoldEvents(2, span(0, 1)))
+    assert play.channel.state.durables["d"].in_flight_count == 2
+
+
+@pytest.mark.spec("N6")
+def test_where_a_seat_cannot_be_told_apart_or_all_are_served_nothing_is_written() -> None:
+    for play in (cluster("shared"), cluster("exclusive", persistent=False)):
+        sit(play, 1, "a")
+        assert facts(play) == []
+    play = cluster("exclusive")
+    play.do(TakeSeat("d", 1, "a"))
+    play.restart()
+    assert sit(play, 1, "b") == {}
+    assert [fact.place for fact in facts(play)] == ["b/1"]
+
+
+@pytest.mark.spec("N6")
+def test_seats_of_a_realm_without_a_cluster_wait_for_nobody() -> None:
+    play = cluster("exclusive", events=1)
+    sit(play, 1, "a")
+    play.definition = Definition(type="persistent")
+    play.channel.state.rules = rules()
+    play.restart()
+
+    assert sit(play, 1, "b") == {1: [0]}
+    assert len(facts(play)) == 1, "a realm on one machine writes what it always wrote"
+
+
+@pytest.mark.spec("N6")
+def test_seats_wait_as_well_when_it_is_the_realm_that_ends_the_connections() -> None:
+    play = cluster("exclusive", events=1)
+    sit(play, 1, "a")
+    play.do(Detach(1, comes_back=True))
+    with pytest.raises(DurableInUse, match="another node has taken over"):
+        sit(play, 2, "b")
+    play.sweep()
+    play.wait(WAIT_MS - 1)
+    play.do(AwaitSeats())  # nobody could come back until now
+    play.sweep()
+    play.wait(WAIT_MS - 1)
+
+    assert sit(play, 2, "a") == {2: [0]}
+    assert len(facts(play)) == 1
+
+
+@pytest.mark.spec("N6")
+def test_a_connection_whose_loss_nobody_has_noticed_leaves_its_seat_to_the_next() -> None:
+    play = cluster("serial", events=2)
+    sit(play, 1, "a", window=1)
+    assert sit(play, 2, "a", window=1) == {}
+    play.do(Detach(1))
+    assert len(facts(play)) == 1, "the seat is not left"
+    play.restart()
+
+    assert sit(play, 1, "b", window=1) == {}
+    back = sit(play, 2, "a", window=1)
+    assert list(back.values()) == [[0]]
+
+
+@pytest.mark.spec("N6")
+def test_a_deleted_durable_keeps_no_seats() -> None:
+    play = cluster("exclusive")
+    sit(play, 1, "a")
+    play.do(RemoveDurable("d"))
+    play.do(AddDurable("d", "exclusive"))
+    play.restart()
+
+    assert sit(play, 1, "b") == {}

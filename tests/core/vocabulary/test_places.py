@@ -1,0 +1,26 @@
+"""Facts about who is there, as they are stored."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.core.vocabulary.messages import StoredFact
+from penstock.core.vocabulary.places import AnyPlaceFact, Left, Seated
+
+
+@pytest.mark.parametrize(
+    ("fact", "stored"),
+    [
+        (Seated("d", "u/s/1", "s"), ["Seated", "d", "u/s/1", "s", False]),
+        (Seated("d", "u/s/1", "s", sole=True), ["Seated", "d", "u/s/1", "s", True]),
+        (Left("d", "u/s/1"), ["Left", "d", "u/s/1"]),
+    ],
+)
+def test_a_place_is_stored_with_the_name_of_its_fact(
+    fact: AnyPlaceFact, stored: list[object]
+) -> None:
+    encoded = msgspec.msgpack.encode(fact)
+
+    assert msgspec.msgpack.decode(encoded) == stored
+    assert msgspec.msgpack.decode(encoded, type=StoredFact) == fact

@@ -1,0 +1,171 @@
+"""Random lives of a durable's seats over many owners, beside a model of one list."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from penstock.bootstrap import rules
+from penstock.core.channel.awaited_seats import GiveUpSeats
+from penstock.core.channel.channel import ChannelMachine
+from penstock.core.vocabulary.errors import DurableInUse
+from penstock.core.vocabulary.messages import (
+    Ack,
+    AddDurable,
+    Command,
+    Definition,
+    Detach,
+    Sweep,
+    TakeSeat,
+)
+from penstock.testing.play import Play, delivered, publish, span
+from tests.thorough import examples
+
+SESSIONS = ("a", "b", "c")
+REATTACH_MS = 1_000
+
+
+class SeatsModel:
+    """Who has a seat, the one who came first at the front, and who of them is there."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.seats: list[str] = []
+        self.there: dict[str, int] = {}
+        """Those who are there, with their subscriptions."""
+        self.waits_until_ms: int | None = None
+
+    @property
+    def away(self) -> list[str]:
+        return [session for session in self.seats if session not in self.there]
+
+    def is_refused(self, session: str) -> bool:
+        others = [other for other in self.seats if other != session]
+        return self.kind == "exclusive" and bool(others or session in self.there)
+
+    def may_be_served(self) -> set[str]:
+        """Those of whom one may get the next event."""
+        match self.kind:
+            case "priority":
+                return set(self.seats[:1]) & self.there.keys()
+            case "serial" if self.away:
+                return set()
+            case _:
+                return set(self.there)
+
+
+class SeatsLife:
+    def __init__(self, kind: str, random: Random) -> None:
+        everywhere = replace(rules(), is_cluster=True, reattach_us=REATTACH_MS * 1_000)
+        definition = Definition(type="persistent", cluster_wide=True)
+        self.random = random
+        self.play = Play(ChannelMachine("orders", definition, everywhere))
+        self.play.do(AddDurable("d", kind))
+        self.model = SeatsModel(kind)
+        self.now_ms = 0
+        self.subscription = 0
+        self.confirmed: set[int] = set()
+        self.held: dict[int, list[int]] = {}
+
+    def do(self, command: Command) -> None:
+        """Do it, with the time that has passed; look at what is delivered, and to whom."""
+        model = self.model
+        if model.away and model.waits_until_ms is None:
+            model.waits_until_ms = self.now_ms + REATTACH_MS
+        if model.waits_until_ms is not None and self.now_ms >= model.waits_until_ms:
+            model.seats = [session for session in model.seats if session in model.there]
+        if not model.away:
+            model.waits_until_ms = None
+        self.watch(delivered(self.play.do(command)))
+
+    def watch(self, got: dict[int, list[int]]) -> None:
+        by_subscription = {number: session for session, number in self.model.there.items()}
+        for subscription, ids in got.items():
+            assert by_subscription[subscription] in self.model.may_be_served()
+            assert not self.confirmed.intersection(ids), "confirmed, and delivered again"
+            holders = [number for number, held in self.held.items() if held]
+            assert holders in ([], [subscription]), "two clients hold events at once"
+            self.held.setdefault(subscription, []).extend(ids)
+            assert self.held[subscription] == sorted(self.held[subscription])
+
+    def attach(self) -> None:
+        session, model = self.random.choice(SESSIONS), self.model
+        if session in model.there:
+            return
+        self.do(Sweep())
+        self.subscription += 1
+        command = TakeSeat("d", self.subscription, session, place=session)
+        if model.is_refused(session):
+            with pytest.raises(DurableInUse):
+                self.do(command)
+            return
+        if session not in model.seats:
+            model.seats.append(session)
+        model.there[session] = self.subscription
+        self.do(command)
+
+    def leave(self) -> None:
+        """In order, or with the connection."""
+        if self.model.there:
+            self.do(Sweep())
+            session = self.random.choice(sorted(self.model.there))
+            self.model.seats.remove(session)
+            self.end(session, comes_back=False)
+
+    def end(self, session: str, *, comes_back: bool) -> None:
+        subscription = self.model.there.pop(session)
+        self.held.pop(subscription, None)
+        self.do(Detach(subscription, comes_back))
+
+    def send_away(self) -> None:
+        """The realm ends all connections."""
+        self.do(Sweep())
+        for session in sorted(self.model.there):
+            self.model.waits_until_ms = None
+            self.end(session, comes_back=True)
+
+    def take_over(self) -> None:
+        by_snapshot = self.random.random() < 0.5
+        (self.play.restart_from_snapshot if by_snapshot else self.play.restart)()
+        self.held, self.model.there, self.model.waits_until_ms = {}, {}, None
+
+    def unbind(self) -> None:
+        self.do(Sweep())
+        self.model.seats = [each for each in self.model.seats if each in self.model.there]
+        self.do(GiveUpSeats("d"))
+
+    def publish(self) -> None:
+        self.do(publish(self.random.randint(1, 3)))
+
+    def acknowledge(self) -> None:
+        for subscription, ids in list(self.held.items()):
+            if ids:
+                done = ids.pop(0)
+                self.confirmed.add(done)
+                self.do(Ack(subscription, (span(done),)))
+
+    def wait(self) -> None:
+        ms = self.random.choice((1, REATTACH_MS // 2, REATTACH_MS - 1, REATTACH_MS))
+        self.now_ms += ms
+        self.play.wait(ms)
+        self.do(Sweep())
+
+    def live(self, steps: int) -> None:
+        """What may happen, one after the other."""
+        may_be = [self.attach, self.attach, self.attach, self.leave, self.send_away, self.unbind]
+        may_be += [self.publish, self.publish, self.acknowledge, self.acknowledge, self.acknowledge]
+        may_be += [self.take_over, self.take_over, self.wait]
+        for _ in range(steps):
+            self.random.choice(may_be)()
+
+
+@pytest.mark.spec("N6")
+@pytest.mark.parametrize("kind", ["exclusive", "priority", "serial"])
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
+@given(seed=st.integers(0, 1 << 32))
+def test_seats_stay_with_their_sessions_over_many_owners(kind: str, seed: int) -> None:
+    SeatsLife(kind, Random(seed)).live(60)
