@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import aio
-from penstock.cluster.node import ClusterNode, is_refused
+from penstock.cluster.node import ClusterNode
 from penstock.core.owning.claims import FORMAT_KEY, MemberRecord
 from penstock.core.vocabulary.errors import Damaged, Deposed, NameDoesNotExist, NewerFormat
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, inline
@@ -225,15 +225,6 @@ async def test_of_two_processes_with_one_name_the_older_ends() -> None:
     assert raised.group_contains(Deposed, match="give each its name")
     await until(lambda: second.owns)
     await end(second)
-
-
-@simulated
-async def test_a_machine_that_says_nothing_does_not_refuse() -> None:
-    the_loop().network.power_off("elsewhere")
-
-    assert not await is_refused("127.0.0.1:9999")
-    the_loop().network.power_on("elsewhere")
-    assert await is_refused("127.0.0.1:9999")
 
 
 class Wall:

@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol
 import structlog
 from msgspec import Struct
 
+from penstock.cluster.probing import is_refused
 from penstock.core.owning.claims import (
     FORMAT_KEY,
     MEMBERS,
@@ -49,8 +50,6 @@ from penstock.runtime.realm import RunningRealm
 
 OPENINGS_MAX: Final = 5
 """How often a recovery is begun anew because an owner before was still removing what it needs."""
-PROBE_S: Final = 1.0
-"""How long an owner that is late may take to accept a connection."""
 
 ClockSaid = Literal["right", "is apart", "claims nothing", "owns nothing"]
 """What a node has said of its clock, and what it does about it."""
@@ -353,18 +352,3 @@ class _Doorstep(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
-
-
-async def is_refused(address: str) -> bool:
-    """Whether a machine says that nobody listens there; one that says nothing may be frozen."""
-    host, _, port = address.rpartition(":")
-    try:
-        async with asyncio.timeout(PROBE_S):
-            connect = asyncio.get_running_loop().create_connection
-            transport, _ = await connect(asyncio.Protocol, host, int(port))
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    transport.abort()
-    return False

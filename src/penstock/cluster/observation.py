@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from penstock.cluster.node import is_refused
-from penstock.core.owning.claims import FORMAT_KEY, MEMBERS, SHARDS, RegisterLook
-from penstock.core.owning.observing import SHARD, ClusterSeen, MemberSeen, Observer
+from penstock.cluster.probing import failure_at, is_refused
+from penstock.core.owning.claims import FORMAT_KEY, MEMBERS, SHARD, SHARDS, RegisterLook
+from penstock.core.owning.observing import ClusterSeen, MemberSeen, Observer
 from penstock.core.vocabulary.errors import Damaged, Unavailable
 from penstock.core.vocabulary.ports import (
     Clock,
@@ -128,13 +128,7 @@ async def _reach(members: Sequence[MemberSeen]) -> list[PortReached]:
 async def _failure_at(url: str) -> str:
     """Why nobody can be reached there; empty: somebody can."""
     parts = urlsplit(url)
-    try:
-        async with asyncio.timeout(PORT_S):
-            connect = asyncio.get_running_loop().create_connection
-            transport, _ = await connect(asyncio.Protocol, parts.hostname or "", parts.port or 0)
-    except TimeoutError:
+    failure = await failure_at(parts.hostname or "", parts.port or 0, PORT_S)
+    if isinstance(failure, TimeoutError):
         return f"no answer for {PORT_S:.0f} s"
-    except OSError as error:
-        return f"{error.strerror or error}"
-    transport.abort()
-    return ""
+    return "" if failure is None else f"{failure.strerror or failure}"

@@ -10,7 +10,7 @@ import structlog
 
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.standing_by import StandbyListener
-from penstock.core.owning.claims import MemberRecord
+from penstock.core.owning.claims import SHARD, MemberRecord
 from penstock.core.vocabulary.errors import NoQuorum
 from penstock.core.vocabulary.ports import Blobs, Journal
 from penstock.frontends.native.listener import NativeListener
@@ -18,8 +18,6 @@ from penstock.frontends.shared.serving_node import ServingNode
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 
-SHARD: Final = 0
-"""A cluster has one shard so far, which is the whole realm."""
 _LOOK_S: Final = 0.1
 _QUORUM_LOST: Final = (
     "the engine of the cluster has no majority of its servers, or this node does not reach it: "

@@ -24,10 +24,10 @@ from penstock.bootstrap.cluster import (
 )
 from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.cluster.node import ClusterNode
-from penstock.cluster.roles import SHARD, NodeRoles, serving_node, suspend_without_quorum
+from penstock.cluster.roles import NodeRoles, serving_node, suspend_without_quorum
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.arriving import refuse_half_a_realm
-from penstock.core.owning.claims import MemberRecord
+from penstock.core.owning.claims import SHARD, MemberRecord
 from penstock.core.vocabulary.errors import AddressInUse, PenstockError
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Registry, StorageEngine
 from penstock.frontends.native.listener import NativeListener

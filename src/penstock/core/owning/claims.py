@@ -35,6 +35,8 @@ from penstock.core.vocabulary.ports import VersionedRecord
 
 MEMBERS: Final = "node/"
 SHARDS: Final = "shard/"
+SHARD: Final = 0
+"""A cluster has one shard so far, which is the whole realm."""
 FORMAT_KEY: Final = "cluster/format"
 """Where the register tells the format that all nodes write; the newest they all know."""
 FORMAT: Final = 1

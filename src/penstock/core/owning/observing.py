@@ -8,11 +8,17 @@ to do so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
-from penstock.core.owning.claims import MARGIN_US, ClaimRecord, MemberRecord, RegisterLook
+from penstock.core.owning.claims import (
+    MARGIN_US,
+    SHARD,
+    ClaimRecord,
+    MemberRecord,
+    RegisterLook,
+)
 from penstock.core.owning.clocks import SECOND_US, MemberClocks
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.ports import VersionedRecord
@@ -21,7 +27,6 @@ MemberCondition = Literal["owner", "stands by", "leaving", "left", "silent", "go
 """``silent``: it does not renew, and its port accepts; ``gone``: nobody is at its address;
 ``left``: it has stopped in order."""
 
-SHARD: Final = 0
 T = TypeVar("T")
 
 
