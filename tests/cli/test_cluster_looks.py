@@ -27,7 +27,7 @@ ENGINE = "nats://a,b,c"
 
 
 class Renewing(MemoryInspector):
-    """Each look finds every node renewed."""
+    """Each look finds every node renewed, but for those whose record says that they do not."""
 
     looks = 0
 
@@ -37,7 +37,15 @@ class Renewing(MemoryInspector):
             return found
         self.looks += 1
         wall_us = SystemClock().now_us()
-        return {key: _renewed(record, self.looks, wall_us) for key, record in found.items()}
+        return {
+            key: record if is_silent(record) else _renewed(record, self.looks, wall_us)
+            for key, record in found.items()
+        }
+
+
+def is_silent(record: VersionedRecord) -> bool:
+    """Whether the node of a record renews nothing."""
+    return msgspec.json.decode(record.value).get("renews") is False
 
 
 def _renewed(record: VersionedRecord, counter: int, wall_us: int) -> VersionedRecord:
@@ -190,7 +198,14 @@ def test_the_inspector_of_an_engine_is_chosen_by_its_url() -> None:
 
 
 def node(name: str, condition: str = "stands by", **more: Any) -> MemberSeen:
-    given = {"version": "1.0", "format": 1, "address": "", "serves": {}, "clock_ahead_s": 0.0}
+    given: dict[str, Any] = {
+        "nonce": "",
+        "version": "1.0",
+        "format": 1,
+        "address": "",
+        "serves": {},
+    }
+    given["clock_ahead_s"] = 0.0
     return msgspec.convert({"node": name, "condition": condition, **given, **more}, MemberSeen)
 
 

@@ -84,6 +84,8 @@ class NodeMachine(SimulatedMachine):
         self.task = self.on_machine(self.node.run())
         self.aside = self.on_machine(self.roles.stand_by(self.node, standby, self.told.append))
         self.listener: NativeListener | None = None
+        self.realm: RunningRealm | None = None
+        """What it serves, or has served last."""
 
     @property
     def url(self) -> str:
@@ -94,6 +96,7 @@ class NodeMachine(SimulatedMachine):
         return self.owns and self.listener is not None
 
     async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
+        self.realm = realm
         listener = NativeListener(realm, "1", NativeLimits())
         listener.heartbeat_s = LEASE_S / 3
 

@@ -54,6 +54,18 @@ def test_a_realm_moves_into_a_cluster_and_out_of_it(
     check_there_and_back(partial(node, servers, name="moved"), tell, tmp_path)
 
 
+def test_a_node_whose_engine_is_gone_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    with PostgresServers() as servers, node(servers, tmp_path / "n1") as owner:
+        for number in range(3):
+            servers.kill(number)
+
+        assert owner.terminate() == 0
+
+        (abandoned,) = owner.logged("node.abandoned")
+        assert abandoned["reason"] == "the engine does not answer"
+        assert owner.logged("realm.stopped")
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [

@@ -323,6 +323,31 @@ async def test_who_hands_over_leaves_no_block_to_be_replayed() -> None:
         assert (realm.recovered.blocks, realm.recovered.events) == (0, 1)
 
 
+@pytest.mark.parametrize("more", [3, 60])
+@simulated
+async def test_who_has_prepared_its_end_takes_a_snapshot_of_many_blocks_only(more: int) -> None:
+    shard = Shard()
+    async with shard.owner(sealing=LATE) as realm:
+        await realm.create_channel("orders", PERSISTENT)
+        for number in range(100):
+            await publish(realm, ORDERS, body([b"%d" % number]))
+        publishing = asyncio.get_running_loop().create_task(
+            publish(realm, ORDERS, body([b"meanwhile"]))
+        )
+        await realm.prepare_to_close()
+        await publishing
+        before = realm.journal_info
+        for number in range(more):
+            await publish(realm, ORDERS, body([b"%d" % number]))
+        taken = await shard.names("snapshots/")
+
+    assert before.tail - before.floor < 5, "the journal goes back to the snapshot before the newest"
+    assert (await shard.names("snapshots/") == taken) == (more == 3)
+    async with shard.owner(sealing=LATE) as realm:
+        assert realm.recovered.blocks <= (more + 3 if more == 3 else 0)
+        assert realm.recovered.events == 101 + more
+
+
 @simulated
 async def test_a_deposed_owner_that_takes_a_snapshot_costs_its_successor_nothing() -> None:
     shard = Shard()

@@ -15,6 +15,9 @@ from hashlib import sha256
 from random import Random
 from typing import Final
 
+from penstock.cluster.ordering import change_orders
+from penstock.core.owning.claims import SHARD
+from penstock.core.owning.orders import MoveOrder
 from penstock.testing.engine import EngineServers
 from penstock.testing.loop import SimLoop, pass_time, simulate
 from penstock.testing.network import MACHINE, SimNetwork
@@ -52,6 +55,8 @@ class ClusterWorld:
         """Nothing happens to the engine or to machines any more."""
         self._is_over = False
         """Nothing else happens, and what has happened ends."""
+        self.has_ended = False
+        """Whether it went on to its end or broke off: no machine is started any more."""
         self.is_quiet = False
         """Somebody serves, and goes on doing so."""
         self._latest_ahead_us = 0
@@ -113,6 +118,12 @@ class ClusterWorld:
 
     async def live(self) -> str:
         """Trouble, and then a quiet end in which everything is checked."""
+        try:
+            return await self._live()
+        finally:
+            self.has_ended = True
+
+    async def _live(self) -> str:
         self.loop.shuffles = False
         self.machines = {name: ClusterMachine(self, name) for name in PORTS}
         with nothing_unforeseen():
@@ -165,6 +176,7 @@ class ClusterWorld:
             self._cut,
             self._part,
             self._clock,
+            self._order,
         ]
         most: dict[str, list[Callable[[ClusterMachine, float], None]]] = {
             "clocks": [self._clock, self._clock, self._part] * 3,
@@ -201,6 +213,30 @@ class ClusterWorld:
             return
         self.note(f"{machine.name} is parted from the engine and from clients")
         machine.part(for_s + 2 * LEASE_S)
+
+    def _order(self, machine: ClusterMachine, for_s: float) -> None:
+        """Somebody asks for an orderly handover: by name, or of whatever the machine has."""
+        other = self.random.choice([each for each in self.machines.values() if each is not machine])
+        is_drained = self.random.random() < 0.5
+        context = copy_context()
+        context.run(MACHINE.set, "")  # it does not end with the machine that is about to be killed
+        ordering = self._ordered(machine, other, for_s, is_drained=is_drained)
+        self.promises.tasks.append(self.loop.create_task(ordering, context=context))
+
+    async def _ordered(
+        self, machine: ClusterMachine, other: ClusterMachine, for_s: float, *, is_drained: bool
+    ) -> None:
+        records, me, to = self.servers.records, machine.node.claims.me, other.node.claims.me
+        if is_drained:
+            self.note(f"{machine.name} is drained")
+            await change_orders(records, lambda orders: orders.with_drained((me.node, me.nonce)))
+            await pass_time(for_s)
+            await change_orders(records, lambda orders: orders.without_drained(me.node))
+            return
+        claim = machine.node.claims.claims.get(SHARD)
+        move = MoveOrder(to.node, to.nonce, 0 if claim is None else claim.epoch)
+        self.note(f"the realm is to move to {other.name}")
+        await change_orders(records, lambda orders: orders.with_move(SHARD, move))
 
     def _clock(self, machine: ClusterMachine, _: float) -> None:
         machine.clock.ahead_us += int(self.random.uniform(-HOUR_S, HOUR_S) * 1e6)

@@ -223,7 +223,7 @@ class ClusterMachine:
         return self.task is not None and not self.task.done()
 
     def start(self) -> None:
-        if self.is_running:
+        if self.is_running or self.world.has_ended:
             return
         if self.task is not None and not self.task.cancelled() and self.task.exception():
             self.world.promises.broken.append(f"{self.name} ended: {self.task.exception()!r}")

@@ -153,20 +153,18 @@ CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {
         "a timeout asked again behind the tail that is there now",
         retry_at_the_tail,
     ),
-    "no fence": ClusterMutant("a recovery without a fence", no_fence, "cut off"),
+    "no fence": ClusterMutant("a recovery without a fence", no_fence, "cut off", first=3),
     "no lease": ClusterMutant(
-        "deliveries and answers without a lease", no_lease, "parted", first=7
+        "deliveries and answers without a lease", no_lease, "parted", first=8
     ),
     "old fences new": ClusterMutant(
         "an older epoch fences a newer one", old_fences_new, "starters"
     ),
     "all strays": ClusterMutant(
-        "strays removed whatever their epoch", all_strays, "starters", first=12, seeds=20
+        "strays removed whatever their epoch", all_strays, "starters", first=13, seeds=20
     ),
     "talking": ClusterMutant("a deposed owner answers", talking, "cut off"),
-    "floor forgotten": ClusterMutant(
-        "the floor forgotten by a reopened journal", floor_forgotten, first=1
-    ),
+    "floor forgotten": ClusterMutant("the floor forgotten by a reopened journal", floor_forgotten),
     "torn for whole": ClusterMutant("a torn block taken for whole", torn_for_whole),
     "wall clock": ClusterMutant("a lease by the wall clock", by_the_wall_clock, "clocks", first=1),
 }

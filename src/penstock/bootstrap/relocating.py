@@ -19,7 +19,7 @@ from penstock.bootstrap import IDENTITY_KEY
 from penstock.bootstrap.directories import absolute, opened
 from penstock.bootstrap.registries import rules
 from penstock.core.owning.arriving import ARRIVING_KEY, ArrivingRealm, arriving_in
-from penstock.core.owning.claims import FORMAT, FORMAT_KEY, SHARDS, ClaimRecord
+from penstock.core.owning.claims import FORMAT, FORMAT_KEY, SHARD, SHARDS, ClaimRecord
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -48,7 +48,6 @@ from penstock.storage.embedded.repairing import check_exists
 from penstock.storage.memory import MemoryPages
 from penstock.storage.overlay import OverlayDisk
 
-SHARD: Final = 0
 ACCESS: Final = "access/"
 """Users, groups and rights in the registry of a realm."""
 ATTEMPTS_MAX: Final = 20

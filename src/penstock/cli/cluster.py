@@ -1,4 +1,4 @@
-"""``penstock cluster``: a cluster for a try, a look at one that runs, realms in and out of it."""
+"""``penstock cluster``: one for a try, a look at one that runs, orders to it, realms in and out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli import cluster_looks, cluster_moves
+from penstock.cli import cluster_looks, cluster_moves, cluster_orders
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import note, write
 from penstock.core.printable import plain
@@ -32,7 +32,7 @@ _KEYS_MAX: Final = 64
 
 commands = typer.Typer(
     cls=CommandGroup,
-    help="Try a cluster on this machine; look at one that runs; move a realm into it or out.",
+    help="Try a cluster on this machine; look at one that runs; move its realm, or one in or out.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -41,6 +41,7 @@ commands = typer.Typer(
 def register(app: typer.Typer) -> None:
     cluster_looks.register(commands)
     cluster_moves.register(commands)
+    cluster_orders.register(commands)
     app.add_typer(commands, name="cluster")
 
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Final, Literal, Protocol
 
+import msgspec
 import structlog
 from msgspec import Struct
 
@@ -27,6 +28,7 @@ from penstock.core.owning.claims import (
     RegisterWrite,
 )
 from penstock.core.owning.clocks import APART_US_MAX, SECOND_US, WRONG_US_MAX
+from penstock.core.owning.orders import ORDERS_KEY, Orders
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -50,6 +52,10 @@ from penstock.runtime.realm import RunningRealm
 
 OPENINGS_MAX: Final = 5
 """How often a recovery is begun anew because an owner before was still removing what it needs."""
+
+LEAVE_S: Final = 3.0
+"""How long a node that leaves waits for an engine that says nothing: its end has others take over
+at least as soon as what it would write there."""
 
 ClockSaid = Literal["right", "is apart", "claims nothing", "owns nothing"]
 """What a node has said of its clock, and what it does about it."""
@@ -79,6 +85,8 @@ class _Tenure(Struct):
     stopping: asyncio.Event
     task: asyncio.Task[None] | None = None
     realm: RunningRealm | None = None
+    preparing: asyncio.Task[None] | None = None
+    """Its orderly end has begun: what is written before clients are told."""
 
 
 class ShardLease:
@@ -130,6 +138,9 @@ class ClusterNode:
         self._changed = asyncio.Event()
         """Set, and exchanged for another, with every change of what is owned."""
         self._wakes = asyncio.Event()
+        self._looks = asyncio.Event()
+        """Set when there is something to see in the register."""
+        self._writing: set[asyncio.Task[None]] = set()
         self._tasks: asyncio.TaskGroup
         self._left = asyncio.Event()
 
@@ -155,28 +166,55 @@ class ClusterNode:
         door = await self._open_door() if self._opens_door else None
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                looking = self._tasks.create_task(self._look_forever(registry))
-                writing = self._tasks.create_task(self._write_forever(registry))
+                own = [
+                    self._tasks.create_task(self._look_forever(registry)),
+                    self._tasks.create_task(self._write_forever(registry)),
+                    self._tasks.create_task(self._hear(registry)),
+                ]
                 await self._left.wait()
-                looking.cancel()
-                writing.cancel()
+                for task in (*own, *self._writing):
+                    task.cancel()
         finally:
             if door is not None:
                 door.close()  # the last of all: whoever finds it closed takes this process for dead
 
     async def leave(self) -> None:
-        """Close what is served, and let others have it at once."""
+        """Hand over what is served, in order, and let others have it at once. An engine that says
+        nothing is not waited for: the realm is cut then, as by a crash."""
         self.claims.leave()
-        for tenure in self._tenures.values():
-            tenure.stopping.set()
+        for shard in list(self._tenures):
+            self.hand_over(shard)
+        self._wakes.set()
         while self._tenures or self.claims.owned:
-            await self.changed()
+            if self._is_forsaken:
+                self._abandon()
+                break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._turn_s):
+                    await self.changed()
         self._left.set()
 
+    @property
+    def _is_forsaken(self) -> bool:
+        """Whether the engine has said nothing for too long to wait for it at the end."""
+        waiting_us = self.claims.waiting_us(self._clock.steady_us())
+        for tenure in self._tenures.values():
+            if tenure.realm is not None:
+                waiting_us = max(waiting_us, tenure.realm.journal_info.waiting_us)
+        return waiting_us > LEAVE_S * SECOND_US
+
+    def _abandon(self) -> None:
+        _log.warning("node.abandoned", reason="the engine does not answer", waited_s=LEAVE_S)
+        for shard, tenure in self._tenures.items():
+            if tenure.task is not None:
+                self._cut(shard, tenure)
+
     def hand_over(self, shard: int) -> None:
-        """Close a shard in order, and let another node have it."""
-        if tenure := self._tenures.get(shard):
-            tenure.stopping.set()
+        """Have another node own a shard. Clients are served until what the next owner needs is
+        written down; closing what is left takes no time then."""
+        tenure = self._tenures.get(shard)
+        if tenure is not None and tenure.preparing is None:
+            tenure.preparing = self._tasks.create_task(_end(tenure))
 
     # --- the register --------------------------------------------------------------------
 
@@ -199,7 +237,15 @@ class ClusterNode:
             self._compare_clocks()
             self._follow()
             await self._probe()
-            await asyncio.sleep(self._turn_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._turn_s):
+                    await self._looks.wait()
+            self._looks.clear()
+
+    async def _hear(self, registry: Registry) -> None:
+        """Look at once when somebody claims or releases a shard."""
+        async for _ in registry.watch(SHARDS):
+            self._looks.set()
 
     async def _look(self, registry: Registry) -> None:
         """Read all claims, and then all members: who claims relies on this order."""
@@ -212,9 +258,11 @@ class ClusterNode:
         for key in await registry.list(MEMBERS):
             if (record := await registry.get(key)) is not None:
                 members[key.removeprefix(MEMBERS)] = record
-        format = await _format_in(registry)
+        format, orders = await _format_in(registry), await orders_in(registry)
         ended_us, wall_us = self._clock.steady_us(), self._clock.now_us()
-        self.claims.looked(RegisterLook(claims, members, began_us, ended_us, wall_us, format))
+        self.claims.looked(
+            RegisterLook(claims, members, began_us, ended_us, wall_us, format, orders)
+        )
 
     def _compare_clocks(self) -> None:
         """Give up what is owned here if the clock is far from what most nodes show."""
@@ -236,7 +284,9 @@ class ClusterNode:
     async def _write_forever(self, registry: Registry) -> None:
         while True:
             for write in self.claims.due(self._clock.steady_us(), self._clock.now_us()):
-                self._tasks.create_task(self._write(registry, write))
+                task = self._tasks.create_task(self._write(registry, write))
+                self._writing.add(task)
+                task.add_done_callback(self._writing.discard)
             self._wakes.clear()
             try:
                 async with asyncio.timeout(self._turn_s):
@@ -278,6 +328,8 @@ class ClusterNode:
         for shard in self.claims.owned:
             if shard not in self._tenures and self.holds(shard):
                 self._begin(shard)
+        for shard in self.claims.to_hand_over(self._clock.steady_us()):
+            self.hand_over(shard)
         self._tell()
 
     def _tell(self) -> None:
@@ -309,6 +361,8 @@ class ClusterNode:
         except PenstockError as failure:
             _log.error("shard.not_served", shard=shard, epoch=tenure.epoch, reason=str(failure))
         finally:
+            if tenure.preparing is not None:
+                tenure.preparing.cancel()
             del self._tenures[shard]
             self.claims.give_up(shard)
             self._tell()
@@ -345,6 +399,29 @@ async def _format_in(registry: Registry) -> int:
     if not record.value.isdigit():
         raise Damaged(f"{FORMAT_KEY} in the register is {record.value!r}; it has to be a number")
     return int(record.value)
+
+
+async def orders_in(registry: Registry) -> Orders:
+    """What people ask of the nodes of a cluster. Raises ``Damaged``."""
+    return orders_of(await registry.get(ORDERS_KEY))
+
+
+def orders_of(record: VersionedRecord | None) -> Orders:
+    """What a record of the register says. Raises ``Damaged``."""
+    if record is None:
+        return Orders()
+    try:
+        return msgspec.json.decode(record.value, type=Orders)
+    except msgspec.DecodeError as error:
+        raise Damaged(f"{ORDERS_KEY} in the register is no record of orders: {error}") from error
+
+
+async def _end(tenure: _Tenure) -> None:
+    """The orderly end of a tenure: first what can be done while clients are served."""
+    if tenure.realm is not None:
+        with suppress(PenstockError):  # what keeps it from being written ends the tenure by itself
+            await tenure.realm.prepare_to_close()
+    tenure.stopping.set()
 
 
 class _Doorstep(asyncio.Protocol):

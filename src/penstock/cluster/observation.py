@@ -10,9 +10,18 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from penstock.cluster.node import orders_of
 from penstock.cluster.probing import failure_at, is_refused
-from penstock.core.owning.claims import FORMAT_KEY, MEMBERS, SHARD, SHARDS, RegisterLook
-from penstock.core.owning.observing import ClusterSeen, MemberSeen, Observer
+from penstock.core.owning.claims import (
+    FORMAT_KEY,
+    MEMBERS,
+    SHARD,
+    SHARDS,
+    ClaimRecord,
+    RegisterLook,
+)
+from penstock.core.owning.observing import ClusterSeen, MemberSeen, Observer, read_record
+from penstock.core.owning.orders import ORDERS_KEY
 from penstock.core.vocabulary.errors import Damaged, Unavailable
 from penstock.core.vocabulary.ports import (
     Clock,
@@ -24,6 +33,8 @@ from penstock.core.vocabulary.ports import (
 )
 
 LOOK_S: Final = 0.2
+COMMON: Final = "cluster/"
+"""Where the register has what all nodes share: the format, and what people ask of them."""
 PORT_S: Final = 3.0
 """How long a port may take to accept a connection."""
 
@@ -56,14 +67,17 @@ class ClusterExamined(Struct, frozen=True, kw_only=True):
     ports: Sequence[PortReached]
 
 
-async def observe(inspector: EngineInspector, clock: Clock, lease_s: float) -> ClusterSeen | None:
-    """Look at the register until it is clear who is there, which takes as long as a lease at most;
-    None: there is no cluster. Raises ``Unavailable``, ``Damaged``."""
+async def observe(
+    inspector: EngineInspector, clock: Clock, lease_s: float, *, only: str = ""
+) -> ClusterSeen | None:
+    """Look at the register until it is clear who is there, or whether ``only`` this node is, which
+    takes as long as a lease at most; None: there is no cluster. Raises ``Unavailable``,
+    ``Damaged``."""
     observer = Observer(lease_s)
     while True:
         began_us = clock.steady_us()
         records: dict[str, VersionedRecord] = {}
-        for prefix in (FORMAT_KEY, SHARDS, MEMBERS):
+        for prefix in (COMMON, SHARDS, MEMBERS):
             records |= await inspector.records(prefix)
         look = _look(records, began_us, clock)
         if not (look.members or look.claims or look.format):
@@ -72,7 +86,8 @@ async def observe(inspector: EngineInspector, clock: Clock, lease_s: float) -> C
         for member in list(observer.unseen()):
             if member.address and await is_refused(member.address):
                 observer.refused(member)
-        if observer.is_settled(clock.steady_us()):
+        now_us = clock.steady_us()
+        if observer.is_settled(now_us) or (only and observer.is_known(only)):
             return observer.seen(clock.steady_us())
         await asyncio.sleep(LOOK_S)
 
@@ -96,6 +111,14 @@ async def examine(inspector: EngineInspector, clock: Clock, lease_s: float) -> C
     return ClusterExamined(seen=seen, failure=failure, checks=checks, ports=ports)
 
 
+async def claim_in(inspector: EngineInspector) -> ClaimRecord | None:
+    """The newest claim of the realm; None: there has been none. Raises ``Unavailable``,
+    ``Damaged``."""
+    key = f"{SHARDS}{SHARD}"
+    found = (await inspector.records(key)).get(key)
+    return None if found is None else read_record(key, found, ClaimRecord)
+
+
 def _look(records: Mapping[str, VersionedRecord], began_us: int, clock: Clock) -> RegisterLook:
     claim, format = records.get(f"{SHARDS}{SHARD}"), records.get(FORMAT_KEY)
     if format is not None and not format.value.isdigit():
@@ -111,6 +134,7 @@ def _look(records: Mapping[str, VersionedRecord], began_us: int, clock: Clock) -
         clock.steady_us(),
         clock.now_us(),
         0 if format is None else int(format.value),
+        orders_of(records.get(ORDERS_KEY)),
     )
 
 

@@ -269,6 +269,10 @@ class RunningRealm:
             self.backups.expire()
             self.imports.expire()
 
+    async def prepare_to_close(self) -> None:
+        """Write down, while clients are served, what :meth:`close` would let them wait for."""
+        await self._sealer.prepare_the_end()
+
     async def close(self) -> None:
         """Store what an orderly end stores. Everything acknowledged is on disk already, except
         on channels that asked for ``sync = "none"``: that is synced here."""

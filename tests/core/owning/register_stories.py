@@ -15,6 +15,7 @@ from penstock.core.owning.claims import (
     RegisterWrite,
 )
 from penstock.core.owning.clocks import SECOND_US
+from penstock.core.owning.orders import Orders
 from penstock.core.vocabulary.ports import VersionedRecord
 
 LEASE_S = 6
@@ -64,6 +65,7 @@ class Cluster:
         self.ahead_s: dict[str, float] = {}
         """How far the clock on the wall of a node is ahead."""
         self.format = 0
+        self.orders = Orders()
         for name in names:
             self.start(name)
 
@@ -81,6 +83,7 @@ class Cluster:
             self.now_us,
             self.wall_us(name),
             self.format,
+            self.orders,
         )
         self.nodes[name].looked(look)
 

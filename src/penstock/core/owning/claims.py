@@ -30,6 +30,7 @@ from penstock.core.owning.clocks import (
     farthest,
     off_by,
 )
+from penstock.core.owning.orders import MoveOrder, Orders
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.ports import VersionedRecord
 
@@ -95,6 +96,9 @@ class MemberRecord(msgspec.Struct, frozen=True):
     """The newest format it knows."""
     leaving: bool = False
     """It takes no shard any more."""
+    removed: bool = False
+    """Somebody has told that this process will not come back; the process itself never writes
+    this, so that one that does come back is there again."""
     wall_us: int = 0
     """Its clock when it renewed, in microseconds since 1970; 0: it does not tell."""
 
@@ -132,6 +136,8 @@ class RegisterLook(NamedTuple):
     """What this node's clock shows at the end of the look; 0: nobody compares clocks."""
     format: int = 0
     """What stands under ``cluster/format``; 0: nothing yet."""
+    orders: Orders = Orders()
+    """What stands under ``cluster/orders``."""
 
 
 class Owned(NamedTuple):
@@ -168,6 +174,10 @@ class Claims:
         self.claims: dict[int, ClaimRecord] = {}
         self.format = 0
         """The format that all nodes write; 0: nothing was read yet."""
+        self.orders = Orders()
+        """What people ask of the nodes."""
+        self._ordered_us: dict[int, int] = {}
+        """By shard, when the order to move it was seen for the first time."""
         self._clocks = MemberClocks()
         self._shards = list(shards)
         self._versions: dict[str, int] = {}
@@ -191,6 +201,8 @@ class Claims:
         owned = self.owned.get(shard)
         if owned is None or shard in self._giving_up:
             return False
+        if self.orders.moves and self._is_taken_away(shard, steady_us):
+            return False
         return owned.term == self.lease.term and self.lease.holds(steady_us)
 
     def owner(self, shard: int, now_us: int) -> MemberRecord | None:
@@ -210,6 +222,25 @@ class Claims:
         """Release a shard that is not served here any more; somebody else takes it at once."""
         if shard in self.owned:
             self._giving_up.add(shard)
+
+    def to_hand_over(self, now_us: int) -> Iterator[int]:
+        """Shards that are owned here, and that people want another node to have which is there."""
+        for shard, owned in self.owned.items():
+            others = self._able(self.claims.get(shard), now_us)
+            move = self.orders.move_of(shard, owned.epoch)
+            is_moved = move is not None and not move.by_force and move.process in others
+            if is_moved or (others and self.orders.is_drained(self._own)):
+                yield shard
+
+    def _is_taken_away(self, shard: int, now_us: int) -> bool:
+        """Whether another process is about to claim by force what is owned here."""
+        claim = self.claims.get(shard)
+        move = self._move_of(shard, claim)
+        return move is not None and move.by_force and move.process in self._able(claim, now_us)
+
+    def waiting_us(self, now_us: int) -> int:
+        """For how long the oldest write has had no answer; 0: all have been answered."""
+        return max((now_us - asked.began_us for asked in self._asked.values()), default=0)
 
     def leave(self) -> None:
         """Take no shard any more. What is owned here has to be given up by itself."""
@@ -263,6 +294,10 @@ class Claims:
         self._see_members(look)
         self._looked_us = look.began_us
         self.format = max(self.format, look.format)
+        for shard, move in look.orders.moves.items():
+            if self.orders.moves.get(shard) != move:
+                self._ordered_us[shard] = look.ended_us
+        self.orders = look.orders
         self._see_claims(look)
 
     def _see_members(self, look: RegisterLook) -> None:
@@ -408,11 +443,18 @@ class Claims:
         newest = max(self.format, 0 if claim is None else claim.format)
         if me.leaving or newest > me.format or abs(self.clock_off_us) > APART_US_MAX:
             return False
+        if self.orders.is_drained(self._own):
+            return False
+        move = self._move_of(shard, claim)
+        if move is not None and move.by_force and move.process == self._own:
+            # an owner that sees the register has seen the order by then, and says nothing more
+            return self._age_us(self._ordered_us[shard]) >= length_us // 6
         wait_us = 0 if self._is_preferred(shard, claim, now_us) else length_us // 2
         if claim is None or not claim.owner:
             if shard in self._given_up:
                 wait_us = length_us
-            return self._age_us(self._free_since_us[shard]) >= wait_us
+            # whoever claims at once need not look again: it writes on top of what it has read
+            return not wait_us or self._age_us(self._free_since_us[shard]) >= wait_us
         incarnation = claim.owner, claim.nonce
         refused_us = self._refused_us.get(incarnation)
         if refused_us is not None:
@@ -420,20 +462,32 @@ class Claims:
         return self._age_us(self._watched[incarnation].since_us) >= length_us + wait_us
 
     def _is_preferred(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
-        """Whether of all who could take a shard this node comes first: each shard ranks the nodes
-        in an order of its own, so that few shards move when a node comes or goes."""
+        """Whether of all who could take a shard this node comes first: the one that people want to
+        have it, else each shard ranks the nodes in an order of its own, so that few shards move
+        when a node comes or goes."""
+        able = {self._own, *self._able(claim, now_us)}
+        move = self._move_of(shard, claim)
+        if move is not None and move.process in able:
+            return move.process == self._own
+        return max(able, key=lambda process: _rank(shard, process[0])) == self._own
+
+    def _move_of(self, shard: int, claim: ClaimRecord | None) -> MoveOrder | None:
+        return self.orders.move_of(shard, 0 if claim is None else claim.epoch)
+
+    def _able(self, claim: ClaimRecord | None, now_us: int) -> set[Incarnation]:
+        """The other processes that could take a shard with this claim."""
         least = max(self.format, 0 if claim is None else claim.format)
-        able = {self.me.node}
+        able = set[Incarnation]()
         for member in self.members.values():
-            incarnation = member.node, member.nonce
+            process = member.node, member.nonce
             if member.node == self.me.node:
                 continue
-            is_silent = now_us - self._watched[incarnation].since_us >= self.lease.length_us
-            is_gone = is_silent or incarnation in self._refused_us
+            is_silent = now_us - self._watched[process].since_us >= self.lease.length_us
+            is_gone = is_silent or process in self._refused_us or self.orders.is_drained(process)
             has_released = claim is not None and not claim.owner and claim.nonce == member.nonce
             if not (is_gone or has_released or member.leaving or member.format < least):
-                able.add(member.node)
-        return max(able, key=lambda node: _rank(shard, node)) == self.me.node
+                able.add(process)
+        return able
 
     def _age_us(self, since_us: int) -> int:
         """How long something is known to have been so: up to the latest look, not up to now."""

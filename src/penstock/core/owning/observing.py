@@ -20,12 +20,14 @@ from penstock.core.owning.claims import (
     RegisterLook,
 )
 from penstock.core.owning.clocks import SECOND_US, MemberClocks
+from penstock.core.owning.orders import Orders
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.ports import VersionedRecord
 
-MemberCondition = Literal["owner", "stands by", "leaving", "left", "silent", "gone"]
-"""``silent``: it does not renew, and its port accepts; ``gone``: nobody is at its address;
-``left``: it has stopped in order."""
+MemberCondition = Literal["owner", "stands by", "drained", "leaving", "left", "silent", "gone"]
+"""``drained``: it is there, and takes nothing until it is started again; ``silent``: it does not
+renew, and its port accepts; ``gone``: nobody is at its address; ``left``: it has stopped in
+order."""
 
 T = TypeVar("T")
 
@@ -34,6 +36,8 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A node, as far as it could be seen."""
 
     node: str
+    nonce: str
+    """Tells this start of its process from others."""
     condition: MemberCondition
     version: str
     format: int
@@ -45,7 +49,12 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_alive(self) -> bool:
-        return self.condition in ("owner", "stands by", "leaving")
+        return self.condition in ("owner", "stands by", "drained", "leaving")
+
+    @property
+    def may_own(self) -> bool:
+        """Whether it owns the realm, or would take it."""
+        return self.condition in ("owner", "stands by")
 
 
 class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +78,7 @@ class Observer:
         self._members: dict[str, MemberRecord] = {}
         self._claim: ClaimRecord | None = None
         self._format = 0
+        self._orders = Orders()
         self._clocks = MemberClocks()
         self._first_seen_us: dict[str, int] = {}
         self._renewed_us: dict[str, int] = {}
@@ -78,10 +88,11 @@ class Observer:
     def looked(self, look: RegisterLook) -> None:
         """Take in what was read. Raises ``Damaged`` for records that are none of a cluster."""
         claim = look.claims.get(SHARD)
-        self._claim = None if claim is None else _read("shard/0", claim, ClaimRecord)
+        self._claim = None if claim is None else read_record("shard/0", claim, ClaimRecord)
         self._format = look.format
+        self._orders = look.orders
         seen = {
-            node: _read(f"node/{node}", record, MemberRecord)
+            node: read_record(f"node/{node}", record, MemberRecord)
             for node, record in look.members.items()
         }
         for node, member in seen.items():
@@ -94,7 +105,7 @@ class Observer:
                 age_us = look.ended_us - self._looked_us
                 process = node, member.nonce
                 self._clocks.compared(process, member.wall_us, look.wall_us, age_us)
-        self._members = seen
+        self._members = {node: each for node, each in seen.items() if not each.removed}
         self._looked_us = look.began_us
 
     def unseen(self) -> Iterator[MemberRecord]:
@@ -106,6 +117,10 @@ class Observer:
     def refused(self, member: MemberRecord) -> None:
         """Nobody listens at the address of a member."""
         self._refused.add((member.node, member.nonce))
+
+    def is_known(self, node: str) -> bool:
+        """Whether further looks would show nothing new about one node, or it is none."""
+        return node not in {member.node for member in self.unseen()}
 
     def is_settled(self, now_us: int) -> bool:
         """Whether further looks would show nothing new about who is there."""
@@ -133,6 +148,7 @@ class Observer:
         ahead = self._clocks.of([(member.node, member.nonce)])
         return MemberSeen(
             node=member.node,
+            nonce=member.nonce,
             condition=self._condition(member),
             version=member.version,
             format=member.format,
@@ -149,13 +165,16 @@ class Observer:
         claim = self._claim
         if claim is not None and (claim.owner, claim.nonce) == (member.node, member.nonce):
             return "owner"
+        if self._orders.is_drained((member.node, member.nonce)):
+            return "drained"
         return "leaving" if member.leaving else "stands by"
 
     def _is_refused(self, member: MemberRecord) -> bool:
         return (member.node, member.nonce) in self._refused
 
 
-def _read(key: str, record: VersionedRecord, type: type[T]) -> T:
+def read_record(key: str, record: VersionedRecord, type: type[T]) -> T:
+    """What a record of the register says. Raises ``Damaged`` for one that is none of a cluster."""
     try:
         return msgspec.json.decode(record.value, type=type)
     except msgspec.DecodeError as error:

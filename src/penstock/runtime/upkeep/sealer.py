@@ -70,6 +70,10 @@ from penstock.runtime.writer.shard import Shard
 FREED_BYTES_MIN = 1 << 20
 """Bytes of the journal worth a snapshot after a purge or deletion, or for maintenance."""
 
+FEW_BLOCKS = 50
+"""So many blocks behind a snapshot are read by the next owner in less time than another snapshot
+takes."""
+
 _log = structlog.get_logger("penstock.sealing")
 
 
@@ -126,6 +130,10 @@ class Sealer:
         self._names = shard.state.file_names
         self._snapshot_s = 0.0
         """When the newest snapshot of this run was taken, or the run began, by the loop's clock."""
+        self._is_prepared = False
+        """Whether a snapshot was taken for the end of this run."""
+        self._taking = asyncio.Lock()
+        """One snapshot is taken at a time."""
         self._covered_bytes = 0
         self._image_bytes = 0
         """Bytes of the newest snapshot of this run: the cost of freeing some of the journal."""
@@ -193,11 +201,20 @@ class Sealer:
         if self._journal.info().size - self._covered_bytes > size and not self._keeps_journal:
             await self.snapshot()
 
-    async def snapshot_at_the_end(self, size: int) -> None:
-        """Take the last snapshot of this run: where another owner is to go on, of all that is new,
-        else if there is more than so many bytes of it."""
+    async def prepare_the_end(self) -> None:
+        """Take snapshots for the owner that is to go on, so that the end need not take one. Two of
+        them: the journal goes back to the older one, and the next owner reads all of it."""
         if self._names.epoch:
             await self._snapshot_unless_gaps()
+            await self._snapshot_unless_gaps()
+            self._is_prepared = True
+
+    async def snapshot_at_the_end(self, size: int) -> None:
+        """Take the last snapshot of this run: where another owner is to go on, of all that is new
+        unless that is little, else if there is more than so many bytes of it."""
+        if self._names.epoch:
+            if not self._is_prepared or self._shard.tail - self._snapshot > FEW_BLOCKS:
+                await self._snapshot_unless_gaps()
         else:
             await self.snapshot_above(size)
 
@@ -364,6 +381,10 @@ class Sealer:
 
     async def snapshot(self) -> None:
         """Write the whole state down and cut the journal behind it."""
+        async with self._taking:
+            await self._take_snapshot()
+
+    async def _take_snapshot(self) -> None:
         for channel_id in map(ChannelId, list(self._shard.state.stores)):
             while self._is_large(channel_id) and await self._seal(channel_id, everything=True):
                 pass
