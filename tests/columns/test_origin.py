@@ -19,7 +19,6 @@ from penstock.columns.events.origin import (
     path_contains,
     path_lengths,
     restored,
-    schedule_ttls,
     with_origin,
 )
 from penstock.columns.files.segments import SegmentReader, encode_segment
@@ -198,27 +197,6 @@ def test_a_due_event_no_longer_shows_when_it_was_due() -> None:
 
     assert EventBatch(batch)[0].deliver_at == at(5_000_000)
     assert (event.deliver_at, event.ttl, event.data) == (None, 3, b"a")
-
-
-def test_waiting_times_are_rounded_up_and_never_nothing() -> None:
-    batch = body_of(
-        [
-            Event(deliver_at=at(2_000)),
-            Event(deliver_at=at(1_001)),
-            Event(deliver_at=at(5_000)),
-            Event(deliver_at=at(5_001)),
-            Event(deliver_at=at(0)),
-            Event(),
-            Event(deliver_at=at(4_001)),
-        ]
-    )
-
-    assert schedule_ttls(batch, 1_000) == (
-        (1, (Span(0, 2), Span(4, 6))),
-        (4, (Span(2, 3), Span(6, 7))),
-        (5, (Span(3, 4),)),
-    )
-    assert schedule_ttls(body_of([Event(b"a"), Event(b"b")]), 0) == ((1, (Span(0, 2),)),)
 
 
 def test_an_origin_is_shown_in_a_line() -> None:

@@ -52,10 +52,10 @@ def list_(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> N
             write_json([_document(each) for each in waiting])
             return
         rows = [
-            (each.number, each.deliver_at, each.event.tag, each.event.data, each.event.properties)
+            (*_own(each).values(), each.event.tag, each.event.data, each.event.properties)
             for each in waiting
         ]
-    columns = ("number", "deliver_at", "tag", "data", "properties")
+    columns = (*_own_names(), "tag", "data", "properties")
     hint = f"nothing waits on {found.name}; penstock publish --deliver-at TIME lets events wait"
     write_table(columns, rows, hint)
 
@@ -63,7 +63,18 @@ def list_(name: Name, format: ListFormat = "table", url: Url = DEFAULT_URL) -> N
 def _document(scheduled: Scheduled) -> dict[str, Any]:
     document = document_of(scheduled.event)
     del document["event_id"], document["published"]  # it gets both when it is published
-    return {"number": scheduled.number, "deliver_at": scheduled.deliver_at, **document}
+    return _own(scheduled) | document
+
+
+def _own(scheduled: Scheduled) -> dict[str, Any]:
+    """Its attributes besides the event: number and time."""
+    return {name: getattr(scheduled, name) for name in _own_names()}
+
+
+def _own_names() -> list[str]:
+    from penstock.client.handles.schedule import Scheduled
+
+    return [name for name in Scheduled.__struct_fields__ if name != "event"]
 
 
 @commands.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,12 +16,6 @@ if TYPE_CHECKING:
     from penstock.columns.events.event import Event
     from penstock.columns.protobuf import Messages
 
-_FIELDS: Final = frozenset(
-    (
-        *("data", "data_base64", "tag", "ttl", "priority", "persistent", "deliver_at"),
-        *("properties", "headers", "is_delta", "message", "transient"),
-    )
-)
 _GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin"))
 
 
@@ -76,20 +71,21 @@ def event_of(line: bytes | str | dict[str, Any], messages: Messages | None = Non
     if not isinstance(document, dict):
         raise InvalidArgument(f"an event must be an object, {{...}}, not {str(document)[:40]!r}")
     is_whole = isinstance(document.get("properties"), dict)
-    known = _FIELDS if is_whole else _FIELDS - {"message", "transient"}
+    parts = _parts()
+    known = parts if is_whole else parts - {"message", "transient"}
     fields = {name: value for name, value in document.items() if name in known}
     others = {name: value for name, value in document.items() if name not in known}
     if is_whole:
         strange = sorted(others.keys() - _GIVEN_BY_REALM)
         if strange:
             raise InvalidArgument(
-                f"{', '.join(strange)} beside 'properties'; an event has "
-                f"{', '.join(sorted(_FIELDS))}"
+                f"{', '.join(strange)} beside 'properties'; an event has {', '.join(sorted(parts))}"
             )
         others = fields.pop("properties")
         others.pop(_stamp(), None)
-    if (wait := fields.get("deliver_at")) is not None:
-        fields["deliver_at"] = _time(wait)
+    for name in _times() & fields.keys():
+        if fields[name] is not None:
+            fields[name] = _time(name, fields[name])
     if "message" in fields:
         return _message(fields, others, messages)
     return _event(fields, others)
@@ -133,7 +129,24 @@ def _stamp() -> str:
     return DICTIONARY
 
 
-def _time(given: Any) -> datetime:
+@cache
+def _parts() -> frozenset[str]:
+    """The fields of a document that are no properties."""
+    from penstock.columns.schema.layout import GIVEN  # brings Arrow
+
+    others = ("data_base64", "properties", "headers", "is_delta", "message", "transient")
+    return frozenset((*GIVEN, *others))
+
+
+@cache
+def _times() -> frozenset[str]:
+    """The fields that are times."""
+    from penstock.columns.schema.layout import BODY, UTC_MICROSECONDS  # brings Arrow
+
+    return frozenset(name for name, kind in BODY.items() if kind == UTC_MICROSECONDS)
+
+
+def _time(name: str, given: Any) -> datetime:
     try:
         if isinstance(given, int | float) and not isinstance(given, bool):
             return datetime.fromtimestamp(given, UTC)
@@ -141,7 +154,7 @@ def _time(given: Any) -> datetime:
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (TypeError, ValueError, OverflowError, OSError):
         raise InvalidArgument(
-            f"'deliver_at' is {str(given)[:40]!r}; it must be a time such as "
+            f"{name!r} is {str(given)[:40]!r}; it must be a time such as "
             "2026-05-04T12:00:00, or seconds since 1970"
         ) from None
 

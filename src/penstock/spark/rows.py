@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from penstock.columns.events.delivery_time import split_by_waiting
 from penstock.columns.events.digest import digest
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema import compute as pc
@@ -192,7 +193,9 @@ def events_of(
     """
 
     def made(part: ChannelRows) -> list[pa.RecordBatch]:
-        bodies = [body for table in _by_time(part.table) for body in _bodies(table, options)]
+        bodies = [
+            body for table in split_by_waiting(part.table) for body in _bodies(table, options)
+        ]
         for body in bodies:
             if body.nbytes > event_bytes_max:
                 digest(body, event_bytes_max)
@@ -217,18 +220,6 @@ def deltas_in(table: pa.Table, options: SinkOptions) -> Bools | None:
     flags = pc.fill_null(table.column(options.delta_column), False)
     found = np.asarray(flags.to_numpy(), dtype=np.bool_)
     return found if found.any() else None
-
-
-def _by_time(table: pa.Table) -> list[pa.Table]:
-    """A publish has ``deliver_at`` in all its events or in none."""
-    if "deliver_at" not in table.column_names:
-        return [table]
-    at_once = table.column("deliver_at").is_null()
-    waiting = table.num_rows - table.column("deliver_at").null_count
-    if waiting == table.num_rows:
-        return [table]
-    rest = table.filter(at_once).drop_columns(["deliver_at"])
-    return [table.filter(pc.invert(at_once)), rest] if waiting else [rest]
 
 
 def _bodies(table: pa.Table, options: SinkOptions) -> list[pa.RecordBatch]:

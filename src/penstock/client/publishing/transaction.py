@@ -34,6 +34,7 @@ from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema.ipc import batch_bytes
+from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.bounds import SPANS_MAX
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import (
@@ -99,8 +100,8 @@ class StorePublishes:
 
 
 def _check(body: pa.RecordBatch) -> None:
-    if "deliver_at" in body.schema.names:
-        raise InvalidEvent("a transaction publishes when it commits; leave out deliver_at")
+    if DELIVERY_TIME in body.schema.names:
+        raise InvalidEvent(f"a transaction publishes when it commits; leave out {DELIVERY_TIME}")
 
 
 class Inline:

@@ -11,6 +11,7 @@ from penstock.columns.schema import overflow
 from penstock.columns.schema.layout import (
     BODY,
     BODY_ROWS_MAX,
+    DELIVERY_TIME,
     HEADERS,
     PRIORITY_MAX,
     PROPERTY_COLUMNS_MAX,
@@ -83,7 +84,7 @@ def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
         for cell in column.drop_null().to_pylist():
             for property_name in overflow.decoded(cell):
                 check_property_name(property_name)
-    elif name in _NESTED or name == "deliver_at":
+    elif name in _NESTED or name == DELIVERY_TIME:
         _check_nested(name, column, elements_max)
 
 
@@ -107,7 +108,7 @@ def _check_schema(schema: pa.Schema) -> tuple[tuple[int, str], ...]:
 def _has_rules(field: pa.Field) -> bool:
     if field.name in _NESTED:
         return _holds_ruled(field.type)
-    return field.name in ("data", "ttl", "priority", "more", "deliver_at")
+    return field.name in ("data", "ttl", "priority", "more", DELIVERY_TIME)
 
 
 def _holds_ruled(kind: pa.DataType) -> bool:

@@ -15,8 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns.events.batch import Int64s, ids_of, within
-from penstock.columns.events.digest import grouped
-from penstock.columns.schema.layout import BODY, FIELDS, ORIGIN, STAMPED, UTC_MICROSECONDS
+from penstock.columns.schema.layout import (
+    BODY,
+    DELIVERY_TIME,
+    FIELDS,
+    ORIGIN,
+    STAMPED,
+    UTC_MICROSECONDS,
+)
 from penstock.core.vocabulary.messages import Spans
 
 JOINED: Final = "join"
@@ -61,7 +67,7 @@ def with_origin(
             "ttl": ttl,
         },
     )
-    return _body(batch, {"ttl": None, "origin": origin, "deliver_at": None})
+    return _body(batch, {"ttl": None, "origin": origin, DELIVERY_TIME: None})
 
 
 def for_join(batch: pa.RecordBatch, ids: int | Int64s, at_us: int, store: str) -> pa.RecordBatch:
@@ -76,7 +82,7 @@ def for_join(batch: pa.RecordBatch, ids: int | Int64s, at_us: int, store: str) -
         store,
         {"event_id": pa.array(ids), "published": at_us, "cause": JOINED, "at": at_us},
     )
-    return _body(batch, {"origin": origin, "deliver_at": None})
+    return _body(batch, {"origin": origin, DELIVERY_TIME: None})
 
 
 def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -90,8 +96,8 @@ def restored(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def due_body(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The body of scheduled events that are due, without ``deliver_at``."""
-    return _body(batch, {"deliver_at": None})
+    """The body of scheduled events that are due, without the time until which they waited."""
+    return _body(batch, {DELIVERY_TIME: None})
 
 
 def origins_of(batch: pa.RecordBatch) -> pa.StringArray:
@@ -120,20 +126,6 @@ def path_contains(batch: pa.RecordBatch, store: str) -> pa.BooleanArray:
     found = np.zeros(batch.num_rows, dtype=np.bool_)
     found[rows.to_numpy()] = True
     return pa.array(found)
-
-
-def schedule_ttls(batch: pa.RecordBatch, now_us: int) -> tuple[tuple[int, Spans], ...]:
-    """The delays of scheduled events, in whole milliseconds rounded up, at least 1.
-
-    Each delay comes with the offsets of its events in the batch, shortest delay first. An event
-    without ``deliver_at`` gets the smallest delay, 1 ms.
-    """
-    column = _column(batch, "deliver_at")
-    if column is None:
-        return grouped(np.ones(batch.num_rows, dtype=np.int64))
-    due = column.view(pa.int64())
-    due = np.asarray((due.fill_null(now_us) if due.null_count else due).to_numpy())
-    return grouped(np.maximum(-((now_us - due) // 1_000), 1))
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:

@@ -13,10 +13,12 @@ from penstock.columns.schema.layout import (
     BODY,
     BODY_ROWS_MAX,
     FIELDS,
+    GIVEN,
     HEADERS,
     LOGICAL_NAME,
     PROPERTY_TYPES,
     STAMPED,
+    UTC_MICROSECONDS,
 )
 from penstock.columns.schema.schema_cache import SchemaMemo
 from penstock.columns.schema.schema_fit import fitted, spilled, unplaced
@@ -30,9 +32,6 @@ from penstock.columns.schema.shapes import (
 )
 from penstock.columns.schema.struct_fields import fields_of
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
-
-_SYSTEM: Final = ("tag", "data", "ttl", "persistent", "priority", "deliver_at")
-"""Columns of a table that are not properties, besides structs ``properties`` and ``headers``."""
 
 _STRUCTS: Final = ("properties", "headers")
 
@@ -74,35 +73,31 @@ def _has_zone(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) and kind.tz is not None
 
 
-_ALLOWED: Final[dict[str, tuple[_Is, ...]]] = {
-    "tag": (
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_string_view,
-        pa.types.is_null,
-    ),
-    "data": (
+_ACCEPTED: Final[dict[pa.DataType, tuple[_Is, ...]]] = {
+    pa.string(): (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    pa.binary(): (
         pa.types.is_binary,
         pa.types.is_large_binary,
         pa.types.is_binary_view,
         pa.types.is_fixed_size_binary,
-        pa.types.is_null,
     ),
-    "ttl": (pa.types.is_integer, pa.types.is_null),
-    "persistent": (pa.types.is_boolean, pa.types.is_null),
-    "priority": (pa.types.is_integer, pa.types.is_null),
-    "deliver_at": (_has_zone, pa.types.is_null),
+    pa.int64(): (pa.types.is_integer,),
+    pa.int8(): (pa.types.is_integer,),
+    pa.bool_(): (pa.types.is_boolean,),
+    UTC_MICROSECONDS: (_has_zone,),
 }
-"""Accepted types of each system column; for others the user has to cast."""
+"""The types that are taken for a column of each type; for others the user has to cast."""
+
+_ALLOWED: Final = {name: (*_ACCEPTED[FIELDS[name].type], pa.types.is_null) for name in GIVEN}
 
 
 def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]:
     """The rows of a table as bodies of at most ``max_rows`` events; an empty table gives none.
 
     Takes a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or polars DataFrame, or
-    any object with ``__arrow_c_stream__`` or ``__arrow_c_array__``. The columns ``tag``,
-    ``data``, ``ttl``, ``persistent``, ``priority`` and ``deliver_at``, and structs
-    ``properties`` and ``headers``, mean what they mean in :mod:`penstock.columns.schema.layout`;
+    any object with ``__arrow_c_stream__`` or ``__arrow_c_array__``. The columns
+    :data:`~penstock.columns.schema.layout.GIVEN`, and structs ``properties`` and ``headers``, mean
+    what they mean in :mod:`penstock.columns.schema.layout`;
     null ``data`` is empty. Every other column is a property of that name, and a null in it is an
     explicit null.
 
@@ -178,7 +173,7 @@ def _planned(schema: pa.Schema) -> _Direct | None:
     columns: dict[str, int] = {}
     properties = []
     for index, field in enumerate(schema):
-        if field.name in _SYSTEM:
+        if field.name in GIVEN:
             if field.type != FIELDS[field.name].type:
                 return None
             columns[field.name] = index
@@ -231,7 +226,7 @@ def _made(batch: pa.RecordBatch) -> pa.RecordBatch:
     arrays: list[pa.Array] = []
     for field, array in zip(batch.schema, batch.columns, strict=True):
         name = field.name
-        if name in _SYSTEM:
+        if name in GIVEN:
             columns[name] = _system(name, array)
         elif name == "headers" and pa.types.is_struct(field.type):
             columns[name] = _headers(array)

@@ -143,6 +143,17 @@ BODY: Final[dict[str, pa.DataType | None]] = {
 }
 """The columns of a body in their order; None for a struct whose fields vary."""
 
+DELIVERY_TIME: Final = "deliver_at"
+"""Until when events wait, which module :mod:`penstock.columns.events.delivery_time` reads."""
+
+GIVEN: Final = ("tag", "data", "ttl", "persistent", "priority", "deliver_at")
+"""What a publisher gives an event besides the structs ``properties`` and ``headers``."""
+
+UNSELECTED: Final = frozenset(
+    ("data", "nulls", "origin", "ttl", "transient", "sparse", "deliver_at")
+)
+"""Columns whose values selectors do not read."""
+
 FIELDS: Final[dict[str, pa.Field]] = {
     name: pa.field(name, kind) for name, kind in BODY.items() if kind is not None
 }

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns.schema.layout import LOGICAL_NAME
+from penstock.columns.schema.layout import LOGICAL_NAME, UNSELECTED
 from penstock.columns.selectors.statistics import NOTHING_KNOWN, ONLY_NULLS, ColumnStatistics
 
 BYTES_MAX: Final = 2_048
@@ -27,8 +27,6 @@ TEXT_MAX: Final = 32
 _SAMPLE: Final = 512
 _DEPTH_MAX: Final = 8
 
-_UNREAD: Final = frozenset(("data", "nulls", "origin", "ttl", "transient", "sparse", "deliver_at"))
-"""Columns whose values selectors do not read."""
 _OVERFLOW: Final = "more"
 _PROPERTIES: Final = "properties"
 _LAST: Final = 0x10FFFF
@@ -46,7 +44,7 @@ def summary_of(batch: pa.RecordBatch) -> bytes:
     overflows = _overflows(batch)
     found: dict[str, Found] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name in _UNREAD or name == _OVERFLOW:
+        if name in UNSELECTED or name == _OVERFLOW:
             continue
         if name == _PROPERTIES and overflows:
             found[name] = None  # the overflow wins over the column
@@ -78,7 +76,7 @@ def _is_below(path: str, packed: Mapping[str, tuple[Any, ...] | None]) -> bool:
         if above in packed:
             return packed[above] is None
         above = above.rpartition(".")[0]
-    return path.split(".")[0] in _UNREAD
+    return path.split(".")[0] in UNSELECTED
 
 
 def _overflows(batch: pa.RecordBatch) -> bool:

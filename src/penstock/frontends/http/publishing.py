@@ -13,6 +13,7 @@ from penstock.api.publishing import Published, PublishEvents
 from penstock.columns.documents import event_of
 from penstock.columns.events.body import body_of
 from penstock.columns.events.check import check_body
+from penstock.columns.events.delivery_time import all_wait
 from penstock.columns.events.event import Event
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.protobuf import Messages
@@ -44,12 +45,17 @@ _ONE: Final = msgspec.json.Decoder(NewEvent)
 _MANY: Final = msgspec.json.Decoder(NewEvents)
 
 
+_LEFT_OUT_IF_NULL: Final = [
+    field.name for field in msgspec.structs.fields(NewEvent) if field.default is None
+]
+
+
 class PublishDocument(msgspec.Struct):
     bodies: list[Body]
     producer: str = ""
     sequence: int = 0
     waits: bool = False
-    """Whether all events wait for their time (``deliver_at``)."""
+    """Whether all events wait for their time."""
 
 
 async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedAnswer:
@@ -129,7 +135,7 @@ def _json(data: bytes, messages: Messages | None) -> PublishDocument:
 
 def _event(given: NewEvent, messages: Messages | None) -> Event:
     tree = msgspec.to_builtins(given, builtin_types=())
-    for name in ("data_base64", "message", "ttl", "priority", "persistent", "deliver_at", "tag"):
+    for name in _LEFT_OUT_IF_NULL:
         if tree[name] is None:
             del tree[name]
     for name in ("headers", "transient", "is_delta"):
@@ -158,22 +164,18 @@ def _lines(data: bytes, messages: Messages | None) -> PublishDocument:
 def _offered(events: list[Event]) -> PublishDocument:
     if not events:
         raise InvalidArgument("there are no events; send at least one")
-    batch = body_of(events)
-    waits = all(event.deliver_at is not None for event in events)
-    return PublishDocument(_bodies([batch]), waits=waits)
+    return _document([body_of(events)])
 
 
 def _arrow(data: bytes, messages: Messages | None) -> PublishDocument:
     table = table_from_stream(data, rows_max=max(EVENTS_MAX, min(len(data), ARROW_EVENTS_MAX)))
     if not table.num_rows:
         raise InvalidArgument("the table has no rows; send at least one event")
-    batches = bodies_of_table(table)
-    waits = all(
-        (index := batch.schema.get_field_index("deliver_at")) >= 0
-        and not batch.column(index).null_count
-        for batch in batches
-    )
-    return PublishDocument(_bodies(batches), waits=waits)
+    return _document(bodies_of_table(table))
+
+
+def _document(batches: list[pa.RecordBatch]) -> PublishDocument:
+    return PublishDocument(_bodies(batches), waits=all_wait(batches))
 
 
 _READERS: Final[dict[str, Callable[[bytes, Messages | None], PublishDocument]]] = {

@@ -40,11 +40,19 @@ from penstock.frontends.http.realm_shapes import (
     NewJoin,
     RatesQuery,
     Redrive,
-    ScheduledAnswer,
     ScheduleQuery,
 )
 from penstock.frontends.http.routing import Call, Events, Route
-from penstock.frontends.http.shapes import After, Done, NoQuery, Page, Pause, RealmAnswer, moment
+from penstock.frontends.http.shapes import (
+    After,
+    Done,
+    NoQuery,
+    Page,
+    Pause,
+    RealmAnswer,
+    ScheduledAnswer,
+    moment,
+)
 
 
 async def show(call: Call[NoQuery, None]) -> RealmAnswer:

@@ -12,7 +12,6 @@ from penstock.frontends.http.shapes import (
     LIMIT_DEFAULT,
     Answer,
     CounterAnswer,
-    EventAnswer,
     Limit,
     Moment,
     Name,
@@ -82,14 +81,6 @@ class ScheduleQuery(QueryParameters, frozen=True):
     """Only events that wait for this channel or queue."""
     limit: Limit = LIMIT_DEFAULT
     after: Annotated[str, Meta(max_length=1_024)] = ""
-
-
-class ScheduledAnswer(Answer, frozen=True):
-    destination: str
-    kind: str
-    number: int
-    deliver_at: Moment
-    event: EventAnswer
 
 
 class ConnectionAnswer(Answer, frozen=True):

@@ -455,6 +455,14 @@ class NewEvents(RequestBody, frozen=True):
     """With ``producer``: a repeated request gets the ids of the first one."""
 
 
+class ScheduledAnswer(Answer, frozen=True):
+    destination: str
+    kind: str
+    number: int
+    deliver_at: Moment
+    event: EventAnswer
+
+
 class PublishQuery(QueryParameters, frozen=True):
     producer: Annotated[str, Meta(max_length=128)] = ""
     sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0

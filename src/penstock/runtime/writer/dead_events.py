@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.columns.events.batch import ids_of
+from penstock.columns.events.delivery_time import due_times_us
 from penstock.columns.events.origin import due_body, with_origin
 from penstock.columns.schema.layout import with_reason
 from penstock.columns.selectors.outcomes import PredicateOutcomes
@@ -110,7 +111,7 @@ def _by_time(rows: Sequence[OutgoingBatch]) -> Iterator[tuple[str, pa.RecordBatc
     parts: list[tuple[int, str, pa.RecordBatch]] = []
     for part in rows:
         for publisher, batch in by_publisher(part.batch, part.publishers):
-            due = batch.column("deliver_at").cast(pa.int64()).to_numpy()
+            due = due_times_us(batch)
             order = np.argsort(due, kind="stable")
             edges = np.flatnonzero(np.diff(due[order])) + 1
             parts += [

@@ -20,6 +20,7 @@ import pyarrow as pa
 import structlog
 from msgspec import Struct
 
+from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.columns.selectors import EventFrame, selector_of
 from penstock.columns.selectors.frames import MessageAccess
 from penstock.columns.selectors.outcomes import PredicateOutcomes
@@ -38,7 +39,6 @@ from penstock.runtime.writer.requests import (
     RunCommand,
     ShardRequest,
 )
-from penstock.runtime.writer.schedules import COLUMN
 from penstock.tasks import start_task
 
 SLICE_BYTES: Final = 64 << 20
@@ -233,7 +233,7 @@ class Looking:
             if not asked:
                 continue
             for body in bodies:
-                if COLUMN in body.names:  # a scheduled event is on a store without selectors
+                if DELIVERY_TIME in body.names:  # a scheduled event is on a store without selectors
                     continue
                 left = {key: work for key, work in asked.items() if key not in body.looked}
                 if left:

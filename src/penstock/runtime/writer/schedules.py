@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from penstock.columns.events.origin import schedule_ttls
+from penstock.columns.events.delivery_time import waiting_rows, waiting_times_ms
+from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.vocabulary.errors import InvalidEvent
 from penstock.core.vocabulary.messages import Digest, Spans
 from penstock.core.vocabulary.ports import Clock
@@ -21,8 +22,6 @@ from penstock.runtime.store.bodies import Body
 if TYPE_CHECKING:
     from penstock.runtime.writer.group import Group
     from penstock.runtime.writer.shard import Shard
-
-COLUMN = "deliver_at"
 
 LOOK_AGAIN_S = 30.0
 """The wall clock may be set: an alarm far away is looked at again after this."""
@@ -33,21 +32,18 @@ PAUSE_MAX_S = 0.1
 def waits(bodies: Sequence[Body]) -> bool:
     """Whether these events are to be published later. Raises ``InvalidEvent`` for a mix."""
     for body in bodies:  # called for every publish, so without a generator
-        if COLUMN in body.names:
+        if DELIVERY_TIME in body.names:
             break
     else:
         return False
-    there = [
-        body.batch.num_rows - body.batch.column(COLUMN).null_count if COLUMN in body.names else 0
-        for body in bodies
-    ]
+    waiting = sum(waiting_rows(body.batch) for body in bodies)
     rows = sum(body.rows for body in bodies)
-    if sum(there) not in (0, rows):
+    if waiting not in (0, rows):
         raise InvalidEvent(
-            f"{sum(there)} of {rows} events of one publish have deliver_at; publish the events "
-            f"with deliver_at separately from the others"
+            f"{waiting} of {rows} events of one publish have {DELIVERY_TIME}; publish the events "
+            f"with {DELIVERY_TIME} separately from the others"
         )
-    return sum(there) > 0
+    return waiting > 0
 
 
 def scheduled(
@@ -65,7 +61,7 @@ def scheduled(
     first = 0
     ttls: dict[int, Spans] = {}
     for body in bodies:
-        for ttl_ms, spans in schedule_ttls(body.batch, group.now_us):
+        for ttl_ms, spans in waiting_times_ms(body.batch, group.now_us):
             placed = tuple(span.shifted(first) for span in spans)
             ttls[ttl_ms] = (*ttls.get(ttl_ms, ()), *placed)
         first += body.batch.num_rows

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from penstock.api.transactions import TransactionInfo
+from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.ids.ids import Span
 from penstock.core.realm.transactions import Ended
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -76,8 +77,8 @@ class PublishTransaction(Struct):
         for bodies in found.values():
             if waits(bodies):
                 raise InvalidArgument(
-                    "an event in a transaction cannot have deliver_at; publish it outside the "
-                    "transaction"
+                    f"an event in a transaction cannot have {DELIVERY_TIME}; publish it outside "
+                    "the transaction"
                 )
         return {
             number: (bodies, digest_of(bodies, self.event_bytes_max))

@@ -17,6 +17,7 @@ from penstock.columns.files.archives import CHANNEL, from_archive
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema.layout import (
     BODY,
+    DELIVERY_TIME,
     FIELDS,
     HEADERS,
     LOGICAL_NAME,
@@ -82,7 +83,7 @@ def body_of_stored(batch: pa.RecordBatch) -> pa.RecordBatch:
     names = [
         field.name
         for field in batch.schema
-        if field.name not in STAMPED and field.name not in ("origin", "deliver_at")
+        if field.name not in STAMPED and field.name not in ("origin", DELIVERY_TIME)
     ]
     if names:
         body = batch.select(names)
