@@ -13,6 +13,7 @@ import typer
 from penstock.cli import (
     access,
     administration,
+    applying,
     channels,
     cluster,
     doctor,
@@ -102,7 +103,7 @@ def _plain_usage() -> Iterator[None]:
 _ORDER: Final = (
     *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
     *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
-    *("realm", "store", "cluster", "info", "settings"),
+    *("apply", "export", "realm", "store", "cluster", "info", "settings"),
     *("top", "health", "doctor", "error"),
 )
 
@@ -122,7 +123,7 @@ app = typer.Typer(
 )
 for group in (
     *(server, channels, transfer, publishing, reading, durables, queue_reading, queues, joins),
-    *(scheduling, redriving, selectors, pipelines, access, administration),
+    *(scheduling, redriving, selectors, pipelines, access, administration, applying),
     *(store, cluster, top, health, doctor, reference),
 ):
     group.register(app)

@@ -49,10 +49,14 @@ async def create_store(
 
 
 def definition_of(
-    attributes: Mapping[str, Any], kind: Kind = "channel", current: Definition | None = None
+    attributes: Mapping[str, Any],
+    kind: Kind = "channel",
+    current: Definition | None = None,
+    *,
+    words: Mapping[str, str] = PYTHON,
 ) -> Definition:
     """A new definition from ``attributes``, or the ``current`` one with them. Raises
-    ``InvalidArgument``, which says what is wrong."""
+    ``InvalidArgument``, which says what is wrong in the ``words`` for kinds of values."""
     tree: dict[str, Any] = msgspec.to_builtins(current) if current is not None else {}
     own = attributes_of(kind)
     known = [name for name in Definition.__struct_fields__ if name in own]
@@ -73,7 +77,7 @@ def definition_of(
         found = msgspec.convert(tree, Definition)
     except msgspec.ValidationError as error:
         raise InvalidArgument(
-            explain(error, tree, kind=Definition, whole=f"the {kind}", words=PYTHON)
+            explain(error, tree, kind=Definition, whole=f"the {kind}", words=words)
         ) from error
     _check_integers(tree)
     return found

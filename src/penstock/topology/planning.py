@@ -1,0 +1,544 @@
+"""Compares a topology with what a realm has, and plans what makes the one of the other.
+
+A plan of stores, durables and joins is rehearsed on the realm's own rules (``core``), so that what
+the realm would refuse is refused before anything is changed, and so that each step comes after
+those that it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from msgspec.structs import asdict, fields, replace
+
+from penstock.api.durables import DurableInfo
+from penstock.bootstrap.registries import rules
+from penstock.core.access.rights import parse_subject
+from penstock.core.realm.directory import ChannelCreated, Directory, JoinCreated
+from penstock.core.realm.joins import Join as RealmJoin
+from penstock.core.vocabulary.errors import InvalidArgument, Refused
+from penstock.core.vocabulary.messages import (
+    AddDurable,
+    Definition,
+    DurableCreated,
+    DurableDeleted,
+    Edit,
+    Edited,
+    Storage,
+    durable_attributes,
+)
+from penstock.topology.document import Topology, WantedDurable, WantedGrant, WantedJoin, WantedStore
+from penstock.topology.looking import Found, FoundStore, GrantKey
+from penstock.topology.steps import (
+    DurableToCreate,
+    DurableToDelete,
+    GroupToChange,
+    GroupToCreate,
+    GroupToDelete,
+    Immovable,
+    JoinToCreate,
+    JoinToDelete,
+    Plan,
+    PlannedStep,
+    RightsToAdd,
+    RightsToTake,
+    StoreToCreate,
+    StoreToDelete,
+    StoreToEdit,
+    UserToCreate,
+    UserToDelete,
+)
+from penstock.topology.writing import duration
+
+FIXED = ("type", "engine", "keys", "start_event_id")
+"""Attributes of a store that cannot be edited (SEM C3)."""
+_ADMINISTRATION = frozenset(("full", "manage_acl"))
+"""Rights on the realm with which the others can be granted."""
+_NOTHING = "nothing but the time in between, in which no events are copied"
+
+
+def plan(wanted: Topology, found: Found, *, prune: bool = False) -> Plan:
+    """What makes a realm as ``wanted`` says; with ``prune`` also what deletes what it does not
+    name. Raises ``InvalidArgument`` for what no realm can be, with the place in the file."""
+    return _Planning(wanted, found, prune=prune).plan()
+
+
+class _Planning:
+    def __init__(self, wanted: Topology, found: Found, *, prune: bool) -> None:
+        self._wanted = wanted
+        self._found = found
+        self._prune = prune
+        self._immovable: list[Immovable] = []
+        self._unnamed: list[str] = []
+        self._kept: list[str] = []
+
+    def plan(self) -> Plan:
+        steps = [*self._store_steps()]
+        for store in self._wanted.stores:
+            steps += self._durable_steps(store)
+        steps += [*self._join_steps(), *self._deletions()]
+        if not self._immovable:
+            steps = _Rehearsal(self._wanted, self._found).ordered(steps)
+        access = list(self._access_steps())
+        return Plan(
+            steps=(*steps, *access),
+            immovable=tuple(self._immovable),
+            unnamed=tuple(self._unnamed),
+            kept=tuple(self._kept) if self._prune else (),
+        )
+
+    # --- stores --------------------------------------------------------------------------
+
+    def _store_steps(self) -> Iterator[PlannedStep]:
+        for store in self._wanted.stores:
+            there = self._found.stores.get(store.name)
+            if there is None:
+                details = tuple(_attributes_shown(store.definition))
+                yield PlannedStep(
+                    sign="+", what=store.what, act=StoreToCreate(store), details=details
+                )
+            elif there.kind != store.kind:
+                self._cannot(there, [f"is a {there.kind}, not a {store.kind}"])
+            elif step := self._edit(store, there):
+                yield step
+
+    def _edit(self, store: WantedStore, there: FoundStore) -> PlannedStep | None:
+        definition = comparable(store.definition, there.definition)
+        changes = list(_changes(there.definition, definition))
+        immovable = (*FIXED, *(("cluster_wide",) if self._found.is_cluster else ()))  # SEM C5
+        fixed = [_change(*each) for each in changes if each[0] in immovable]
+        if fixed:
+            self._cannot(there, fixed)
+            return None
+        if not changes:
+            return None
+        attributes: dict[str, Any] = {}
+        for name, _, value in changes:
+            first, _, inner = name.partition(".")
+            if inner:
+                attributes.setdefault(first, {})[inner] = value
+            else:
+                attributes[first] = value
+        return PlannedStep(
+            sign="~",
+            what=store.what,
+            act=StoreToEdit(store.kind, store.name, attributes),
+            details=tuple(_change(*each) for each in changes),
+            loses=_lost_by(there, definition),
+        )
+
+    def _cannot(self, there: FoundStore, details: Sequence[str]) -> None:
+        self._immovable.append(
+            Immovable(
+                what=there.what,
+                details=tuple(details),
+                loses=self._content(there),
+                remedy=f"penstock {there.kind} delete {_quoted(there.name)}",
+            )
+        )
+
+    def _content(self, there: FoundStore) -> str:
+        """What is lost with a store."""
+        lost = [f"{there.events:,} event{'' if there.events == 1 else 's'}"]
+        lost += [f"durable {each.name}" for _, each in sorted(there.durables.items())]
+        lost += [
+            f"the join to {destination}"
+            for source, destination in sorted(self._found.joins)
+            if source == there.name
+        ]
+        return ", ".join(lost)
+
+    # --- durables ------------------------------------------------------------------------
+
+    def _durable_steps(self, store: WantedStore) -> Iterator[PlannedStep]:
+        there = self._found.stores.get(store.name)
+        known = {} if there is None else there.durables
+        for durable in store.durables:
+            what = f"durable {durable.name} of {store.name}"
+            info = known.get(durable.name)
+            if info is None:
+                details = tuple(_durable_shown(durable))
+                act = DurableToCreate(store.name, durable)
+                yield PlannedStep(sign="+", what=what, act=act, details=details)
+            elif differing := list(_durable_changes(durable, info)):
+                self._immovable.append(
+                    Immovable(
+                        what=what,
+                        details=tuple(_change(*each) for each in differing),
+                        loses=_position(info),
+                        remedy=f"penstock durable delete {_quoted(store.name)} "
+                        f"{_quoted(durable.name)}",
+                    )
+                )
+
+    # --- joins ---------------------------------------------------------------------------
+
+    def _join_steps(self) -> Iterator[PlannedStep]:
+        for join in self._wanted.joins:
+            info = self._found.joins.get((join.source, join.destination))
+            if info is None:
+                details = [f"selector {join.selector!r}"] if join.selector else []
+                details += ["archive true"] if join.archive else []
+                yield PlannedStep(
+                    sign="+", what=join.what, act=JoinToCreate(join), details=tuple(details)
+                )
+                continue
+            differing = [
+                _change(name, getattr(info, name), getattr(join, name))
+                for name in ("selector", "archive")
+                if getattr(info, name) != getattr(join, name)
+            ]
+            if differing:
+                self._immovable.append(
+                    Immovable(
+                        what=join.what,
+                        details=tuple(differing),
+                        loses=_NOTHING,
+                        remedy=f"penstock join delete {_quoted(join.source)} "
+                        f"{_quoted(join.destination)}",
+                    )
+                )
+
+    # --- what the file does not name -----------------------------------------------------
+
+    def _deletions(self) -> Iterator[PlannedStep]:
+        """Deletes joins, durables and stores that the file does not name, if that is wanted."""
+        wanted = {each.name: each for each in self._wanted.stores}
+        joins = {(each.source, each.destination) for each in self._wanted.joins}
+        going = {name for name in self._found.stores if name not in wanted}
+        for pair in sorted(self._found.joins):
+            if pair not in joins and pair[0] not in going:
+                what = f"join {pair[0]} -> {pair[1]}"
+                yield from self._gone(what, JoinToDelete(*pair), "what it would copy")
+        for name, there in sorted(self._found.stores.items()):
+            if name in going:
+                act = StoreToDelete(there.kind, name)
+                yield from self._gone(there.what, act, self._content(there))
+                continue
+            named = {each.name for each in wanted[name].durables}
+            for info in (each for key, each in sorted(there.durables.items()) if key not in named):
+                gone = DurableToDelete(name, info.name)
+                yield from self._gone(f"durable {info.name} of {name}", gone, _position(info))
+
+    def _gone(self, what: str, act: Any, loses: str) -> Iterator[PlannedStep]:
+        if self._prune:
+            yield PlannedStep(sign="-", what=what, act=act, loses=loses)
+        else:
+            self._unnamed.append(what)
+
+    # --- access --------------------------------------------------------------------------
+
+    def _access_steps(self) -> Iterator[PlannedStep]:
+        wanted, found = self._wanted, self._found
+        if not wanted.tells_access:
+            return
+        if not found.keeps_access:
+            places = [each.place for each in wanted.users]
+            places += [each.place for each in wanted.groups]
+            places += [each.place for each in wanted.grants]
+            with wanted.naming(places[0], ""):
+                raise InvalidArgument(
+                    "the realm keeps no users, groups and rights, because its access.mode is off; "
+                    "set that to optional or mandatory, or leave [[user]], [[group]] and [[grant]] "
+                    "out"
+                )
+        self._check_grants()
+        yield from self._people()
+        yield from self._rights()
+        yield from self._people_gone()
+
+    def _people(self) -> Iterator[PlannedStep]:
+        for user in self._wanted.users:
+            if user.name not in self._found.users:
+                details = ("without a password: penstock user password sets one",)
+                yield PlannedStep(
+                    sign="+", what=f"user {user.name}", act=UserToCreate(user.name), details=details
+                )
+        for group in self._wanted.groups:
+            has = self._found.groups.get(group.name)
+            what = f"group {group.name}"
+            if has is None:
+                details = (f"members {', '.join(group.members) or 'none'}",)
+                yield PlannedStep(sign="+", what=what, act=GroupToCreate(group), details=details)
+            elif {*has} != {*group.members}:
+                add = tuple(sorted({*group.members} - {*has}))
+                remove = tuple(sorted({*has} - {*group.members}))
+                told = (*(f"add {each}" for each in add), *(f"remove {each}" for each in remove))
+                act = GroupToChange(group.name, add, remove)
+                yield PlannedStep(sign="~", what=what, act=act, details=told)
+
+    def _rights(self) -> Iterator[PlannedStep]:
+        taken = []
+        for grant in self._wanted.grants:
+            key = (grant.kind, grant.name, grant.subject)
+            has, wanted = self._found.grants.get(key, ()), grant.rights
+            if add := tuple(each for each in wanted if each not in has):
+                told = (f"add {_list(add)}",)
+                adding = RightsToAdd(*key, add)
+                yield PlannedStep(
+                    sign="~" if has else "+", what=grant.what, act=adding, details=told
+                )
+            if remove := tuple(each for each in has if each not in wanted):
+                told = (f"take {_list(remove)}",)
+                taking = RightsToTake(*key, remove)
+                taken.append(PlannedStep(sign="~", what=grant.what, act=taking, details=told))
+        yield from taken  # what adds comes first, so that nobody is without rights in between
+
+    def _people_gone(self) -> Iterator[PlannedStep]:
+        """Takes the rights, groups and users that the file does not name, if that is wanted. What
+        whoever applies it has stays, and somebody who may administer: nobody locks the door from
+        outside."""
+        wanted, found, me = self._wanted, self._found, self._found.me
+        named = {(each.kind, each.name, each.subject) for each in wanted.grants}
+        stores = {each.name for each in wanted.stores}
+        administers: set[str] = set()
+        for key, rights in sorted(found.grants.items()):
+            goes_with_its_store = self._prune and key[1] in found.stores and key[1] not in stores
+            if key in named or goes_with_its_store:
+                continue
+            grant = WantedGrant(kind=key[0], name=key[1], subject=key[2], rights=rights)
+            if self._stays(key, rights):
+                administers.add(parse_subject(key[2]).user)
+                self._kept.append(grant.what)
+            else:
+                yield from self._gone(grant.what, RightsToTake(*key, rights), _list(rights))
+        groups, users = {each.name for each in wanted.groups}, {each.name for each in wanted.users}
+        for name in sorted({*found.groups} - groups):
+            if name in administers or name in me.groups:
+                self._kept.append(f"group {name}")
+            else:
+                yield from self._gone(f"group {name}", GroupToDelete(name), "what it was granted")
+        for name in sorted({*found.users} - users):
+            if name in administers or name == me.user:
+                self._kept.append(f"user {name}")
+            else:
+                loses = "its password; its sessions end"
+                yield from self._gone(f"user {name}", UserToDelete(name), loses)
+
+    def _stays(self, key: GrantKey, rights: Sequence[str]) -> bool:
+        """Whether a grant that the file does not name is not pruned."""
+        subject = parse_subject(key[2])
+        own = self._found.me.groups if subject.is_group else (self._found.me.user,)
+        return subject.user in own or (
+            key[0] == "realm"
+            and not _ADMINISTRATION.isdisjoint(rights)
+            and not any(
+                each.kind == "realm" and not _ADMINISTRATION.isdisjoint(each.rights)
+                for each in self._wanted.grants
+            )
+        )
+
+    def _check_grants(self) -> None:
+        kinds = {name: each.kind for name, each in self._found.stores.items()}
+        kinds |= {each.name: each.kind for each in self._wanted.stores}
+        for grant in self._wanted.grants:
+            if grant.kind == "realm" or grant.name.endswith("*"):
+                continue
+            with self._wanted.naming(grant.place, grant.what):
+                if kinds.get(grant.name) != grant.kind:
+                    raise InvalidArgument(
+                        f"{grant.kind} is {grant.name!r}, but neither the file nor the realm has "
+                        f"such a {grant.kind}"
+                    )
+
+
+class _Rehearsal:
+    """Plays steps on the realm's own rules, which refuse what the realm would refuse."""
+
+    def __init__(self, wanted: Topology, found: Found) -> None:
+        self._wanted = wanted
+        told = any(each.definition.cluster_wide for each in wanted.stores)
+        is_cluster = found.is_cluster or (told and not found.stores)
+        # The realm has its own limits
+        own = replace(rules(), stores_max=0, durables_max=0, is_cluster=is_cluster)
+        self._directory = directory = Directory(own)
+        for name, store in found.stores.items():
+            number = directory.next_number
+            directory.apply(ChannelCreated(number, name, store.definition))
+            for info in store.durables.values():
+                directory.channels[number].apply(_as_created(info))
+        for source, destination in found.joins:
+            ends = directory.find(source), directory.find(destination)
+            if ends[0] is not None and ends[1] is not None:
+                directory.apply(JoinCreated(RealmJoin(*ends)))  # type: ignore[arg-type]
+
+    def ordered(self, steps: Sequence[PlannedStep]) -> list[PlannedStep]:
+        """The steps in an order in which each is possible. Raises what the first is refused with
+        that is possible in none."""
+        waiting, done = list(steps), []
+        while waiting:
+            later: list[PlannedStep] = []
+            why: InvalidArgument | None = None
+            for step in waiting:
+                try:
+                    self.play(step)
+                    done.append(step)
+                except InvalidArgument as error:
+                    why = why or error
+                    later.append(step)
+            if why is not None and len(later) == len(waiting):
+                raise why
+            waiting = later
+        return done
+
+    def play(self, step: PlannedStep) -> None:
+        """Do a step as the realm would. Raises ``InvalidArgument`` with its place in the file."""
+        act, directory = step.act, self._directory
+        match act:
+            case StoreToCreate(store):
+                with self._wanted.naming(store.place, store.what):
+                    directory.apply(directory.decide_create(store.name, store.definition))
+            case StoreToEdit():
+                self._edit(act)
+            case DurableToCreate(channel, durable):
+                with self._wanted.naming(durable.place, f"durable {durable.name} of {channel}"):
+                    self._create_durable(channel, durable)
+            case JoinToCreate(join):
+                self._join(join)
+            case JoinToDelete(source, destination):
+                directory.apply(directory.decide_unjoin(source, destination))
+            case DurableToDelete(channel, name):
+                number = directory.number_of(channel, "channel")
+                directory.channels[number].apply(DurableDeleted(name))
+            case StoreToDelete(kind, name):
+                self._delete(step.what, lambda: directory.decide_delete(name, kind))
+            case _:
+                pass  # what remains depends on nothing here
+
+    def _edit(self, act: StoreToEdit) -> None:
+        store = next(each for each in self._wanted.stores if each.name == act.name)
+        machine = self._directory.channels[self._directory.number_of(act.name, act.kind)]
+        with self._wanted.naming(store.place, store.what):
+            now = comparable(store.definition, machine.state.definition)
+            kept = self._directory.checked(act.name, now)
+            machine.decide(Edit(kept), 0)
+            machine.apply(Edited(kept))
+
+    def _create_durable(self, channel: str, durable: WantedDurable) -> None:
+        machine = self._directory.channels[self._directory.number_of(channel, "channel")]
+        command = AddDurable(
+            name=durable.name,
+            kind=durable.type,
+            selector=durable.selector,
+            persistent=durable.persistent,
+            **asdict(durable.attributes),
+        )
+        for fact in machine.decide(command, 0).facts:
+            machine.apply(fact)
+
+    def _join(self, join: WantedJoin) -> None:
+        with self._wanted.naming(join.place, join.what):
+            made = self._directory.decide_join(
+                join.source, join.destination, join.selector, archive=join.archive
+            )
+            self._directory.apply(made)
+
+    def _delete(self, what: str, decide: Callable[[], Any]) -> None:
+        try:
+            for fact in decide():
+                self._directory.apply(fact)
+        except Refused as error:
+            raise InvalidArgument(f"{what} is not in the file, but {error}") from error
+
+
+def _as_created(info: DurableInfo) -> DurableCreated:
+    attributes = asdict(durable_attributes(info))
+    return DurableCreated(
+        info.name, info.type, 0, info.selector, persistent=info.persistent, **attributes
+    )
+
+
+# --- differences -----------------------------------------------------------------------------
+
+
+def comparable(wanted: Definition, found: Definition) -> Definition:
+    """``wanted`` in the form in which the realm keeps it: where nothing is said of
+    ``cluster_wide``, or the same in another form, it is as it is."""
+    if wanted.cluster_wide is None or bool(found.cluster_wide) == wanted.cluster_wide:
+        return replace(wanted, cluster_wide=found.cluster_wide)
+    return wanted
+
+
+Change = tuple[str, Any, Any]
+"""Name, what is there, and what is wanted."""
+
+
+def _changes(found: Definition, wanted: Definition) -> Iterator[Change]:
+    for each in fields(Definition):
+        if each.name not in ("kind", "storage") and getattr(found, each.name) != getattr(
+            wanted, each.name
+        ):
+            yield each.name, getattr(found, each.name), getattr(wanted, each.name)
+    for each in fields(Storage):
+        has, given = getattr(found.storage, each.name), getattr(wanted.storage, each.name)
+        if has != given:
+            yield f"storage.{each.name}", has, given
+
+
+def _attributes_shown(definition: Definition) -> Iterator[str]:
+    for name, _, value in _changes(Definition(), definition):
+        yield f"{name} {_shown(name, value)}"
+
+
+def _durable_shown(durable: WantedDurable) -> Iterator[str]:
+    yield f"type {durable.type!r}"
+    if durable.selector:
+        yield f"selector {durable.selector!r}"
+    for each in fields(durable.attributes):
+        if (value := getattr(durable.attributes, each.name)) != each.default:
+            yield f"{each.name} {value!r}"
+
+
+def _durable_changes(wanted: WantedDurable, found: DurableInfo) -> Iterator[Change]:
+    for name in ("type", "selector"):
+        if getattr(found, name) != getattr(wanted, name):
+            yield name, getattr(found, name), getattr(wanted, name)
+    if wanted.persistent not in (None, found.persistent):
+        yield "persistent", found.persistent, wanted.persistent
+    for each in fields(wanted.attributes):
+        has, given = getattr(found, each.name), getattr(wanted.attributes, each.name)
+        # In a cluster a durable is where its channel is, whatever was asked for
+        if has != given and not (each.name == "cluster_wide" and has):
+            yield each.name, has, given
+
+
+def _change(name: str, has: Any, given: Any) -> str:
+    return f"{name} {_shown(name, has)} -> {_shown(name, given)}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(duration(name.rpartition(".")[2], value))
+
+
+def _lost_by(there: FoundStore, wanted: Definition) -> str:
+    """What an edit removes at once, or soon."""
+    found, lost = there.definition, []
+    if not there.events:
+        return ""
+    over = there.events - wanted.capacity
+    if wanted.capacity and over > 0 and not wanted.storage.honour_capacity:
+        lost.append(f"the oldest {over:,} of {there.events:,} events")
+    if wanted.ttl and (not found.ttl or wanted.ttl < found.ttl):
+        lost.append(f"events older than {duration('ttl', wanted.ttl)}")
+    if found.retain_consumed and not wanted.retain_consumed:
+        lost.append("events that every durable has acknowledged")
+    return ", ".join(lost)
+
+
+def _position(info: DurableInfo) -> str:
+    clients = len(info.clients)
+    lost = f"its position, and which {info.outstanding:,} events are outstanding"
+    return f"{lost}; {clients} of its clients lose it" if clients else lost
+
+
+def _list(rights: Sequence[str]) -> str:
+    return ", ".join(rights)
+
+
+def _quoted(name: str) -> str:
+    return name if name.replace("/", "").replace("-", "").isalnum() else f"'{name}'"

@@ -1,0 +1,125 @@
+"""Whatever a file says: applied once, a realm is as it says, and can be written as a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+import penstock
+from penstock.client.handles.definitions import definition_of
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import DurableAttributes
+from penstock.topology import Plan, Topology, apply, look, parse, plan, to_toml, topology_of
+from penstock.topology.document import WantedDurable, WantedJoin, WantedStore
+from tests.thorough import examples
+
+NAMES = ("a", "eu/b", "größe", 'c "d"', "e/f")
+
+storages = st.fixed_dictionaries(
+    {},
+    optional={
+        "honour_capacity": st.booleans(),
+        "sync": st.sampled_from(["group", "none"]),
+        "sync_batch_time": st.sampled_from([1, 2_000]),
+        "priority": st.integers(0, 9),
+        "events_per_spindle": st.sampled_from([0, 50_000]),
+    },
+)
+attributes = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["mixed", "persistent", "reliable", "transient"]),
+        "ttl": st.sampled_from([0, 1, 90_000, 86_400_000]),
+        "capacity": st.integers(0, 100),
+        "keys": st.dictionaries(st.sampled_from(["sku", "a b", "ttl"]), st.integers(1, 3)),
+        "event_ttl": st.booleans(),
+        "storage": storages,
+    },
+)
+durables = st.builds(
+    WantedDurable,
+    name=st.sampled_from(["x", "y/z"]),
+    type=st.sampled_from(["shared", "serial"]),
+    selector=st.sampled_from(["", "price > 5", "sku = 'it''s'"]),
+    persistent=st.sampled_from([None, None, False]),
+    attributes=st.builds(
+        DurableAttributes,
+        max_deliveries=st.sampled_from([0, 3]),
+        order_by=st.sampled_from(["", "", "sku"]),
+    ),
+)
+
+
+@st.composite
+def topologies(draw: st.DrawFn) -> Topology:
+    """Mostly such as a realm may be: dead events go to a store that comes earlier by name, and
+    attributes fit the type."""
+    names = draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
+    stores = [
+        _store(draw(st.sampled_from(["channel", "channel", "queue"])), name, sorted(names), draw)
+        for name in names
+    ]
+    channels = [each.name for each in stores if each.kind == "channel"]
+    pairs = [(source, to) for source in channels for to in names if source != to]
+    joins = [
+        WantedJoin(
+            source=source, destination=destination, selector=draw(st.sampled_from(["", "a = 1"]))
+        )
+        for source, destination in draw(st.permutations(pairs))[:2]
+    ]
+    return Topology(stores=tuple(stores), joins=tuple(joins))
+
+
+def _store(kind: Any, name: str, names: Sequence[str], draw: st.DrawFn) -> WantedStore:
+    given: dict[str, Any] = draw(attributes)
+    dead = draw(st.sampled_from(["", *names[: names.index(name)]]))
+    if given.get("type") == "transient":
+        given = {key: given[key] for key in given if key in ("type", "ttl", "capacity")}
+    else:
+        given["dead_event_store"] = dead
+    if given.get("type") == "reliable":
+        given.pop("storage", None)
+    held = draw(st.lists(durables, unique_by=lambda each: each.name, max_size=2))
+    if kind == "queue" or not given.get("dead_event_store"):
+        held = [each for each in held if not each.attributes.max_deliveries]
+    return WantedStore(
+        kind=kind,
+        name=name,
+        definition=definition_of(given, kind),
+        durables=tuple(held) if kind == "channel" else (),
+    )
+
+
+@pytest.mark.slow
+@given(first=topologies(), second=topologies())
+@hypothesis_settings(max_examples=examples(20), deadline=None)
+def test_a_realm_is_as_the_file_says_and_a_second_time_there_is_nothing_to_do(
+    first: Topology, second: Topology
+) -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        try:
+            made = plan(first, look(session))
+        except InvalidArgument:
+            assume(False)
+        apply(session, made)
+
+        assert plan(first, look(session), prune=True) == Plan()
+
+        written = to_toml(topology_of(look(session)))
+        assert plan(parse(written), look(session), prune=True) == Plan()
+        with penstock.Realm() as copy, copy.connect() as there:
+            apply(there, plan(parse(written), look(there)))
+            assert to_toml(topology_of(look(there))) == written
+
+        try:
+            changed = plan(second, look(session), prune=True)
+        except InvalidArgument:
+            return
+        if not changed.immovable:
+            apply(session, changed)
+            assert plan(second, look(session), prune=True) == Plan()
