@@ -21,7 +21,7 @@ from penstock.client.reading.archive import Archive, unreachable
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
 from penstock.runtime.writer.clock import SystemClock
-from penstock.settings import ClusterSettings
+from penstock.settings import ClusterSettings, Settings
 from penstock.settings.loading import in_force
 from penstock.spark.options import sink_options, source_options
 from penstock.spark.pipelines.definition import load
@@ -106,6 +106,11 @@ PLACES: dict[str, Place] = {
     "monitors": lambda s: opened("nats://a:1", monitors=f"http://u:{s}@a:8222"),
     "monitors of another kind": lambda s: opened("nats://a:1", monitors=f"ftp://u:{s}@a:8222"),
     "blobs of a cluster": lambda s: EngineWithFiles(MemoryEngine(), f"ftp://k:{s}@h/b", "main"),
+    "settings": lambda s: repr(
+        Settings(
+            cluster=ClusterSettings(engine=f"nats://u:{s}@a:1", blobs=f"s3://b/p?secret_key={s}")
+        )
+    ),
     "keys with a password": lambda s: tokens(f"https://me:{s}@sso.example/keys"),
     "keys over http": lambda s: tokens(f"http://sso.example/keys?key={s}"),
     "keys that cannot be read": lambda s: fetched(f"https://localhost:1/keys?key={s}"),

@@ -6,18 +6,30 @@ they come from is in :mod:`penstock.settings.loading`.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
 from penstock.core.access.lockout import LockoutRules
+from penstock.core.vocabulary.uris import shown
 
 HTTP_PORT: Final = 9_080
 """Where HTTP is served when nobody says where."""
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
+    def __repr__(self) -> str:
+        """All values, with URLs as they may be shown: a password or key in one is hidden."""
+        values = ((name, getattr(self, name)) for name in self.__struct_fields__)
+        each = ", ".join(f"{name}={without_secret(value)!r}" for name, value in values)
+        return f"{type(self).__name__}({each})"
+
+
+def without_secret(value: Any) -> Any:
+    """A value as it may be shown: a URL may have a password, or a key behind its question mark."""
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    return f"{shown(value)}?***" if "?" in value else shown(value)
 
 
 class ListenSettings(Section, frozen=True, kw_only=True):

@@ -18,8 +18,7 @@ from msgspec import Struct
 
 from penstock.core.vocabulary.argument_errors import TOML, explain
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.uris import shown
-from penstock.settings import Settings
+from penstock.settings import Settings, without_secret
 
 PREFIX: Final = "PENSTOCK_"
 OTHER_VARIABLES: Final = (
@@ -41,8 +40,6 @@ PATHS: Final = frozenset(
     )
 )
 """Options that name files and folders; relative ones in a settings file are of its folder."""
-_URLS: Final = PATHS | {"cluster.engine", "cluster.blobs", "cluster.monitors"}
-"""Options whose value may be a URL with a secret in it."""
 _UNITS: Final = frozenset(("bytes", "ms", "s", "rounds"))
 
 Origin = Literal["default", "file", "environment", "flag"]
@@ -94,7 +91,7 @@ def in_force(
     return [
         InForce(
             option=path,
-            value=_without_secret(path, _value_at(settings, path)),
+            value=without_secret(_value_at(settings, path)),
             unit=unit_of(path),
             origin=reading.origins.get(path, "default"),
             variable=variable_of(path),
@@ -226,13 +223,6 @@ def _below(folder: Path, path: str, value: str) -> str:
         return value
     parts = value.split(":") if path in PATH_LISTS else [value]
     return ":".join(str(folder / Path(part).expanduser()) if part else "" for part in parts)
-
-
-def _without_secret(path: str, value: Any) -> Any:
-    """A URL may have a password, or a key behind its question mark."""
-    if path not in _URLS or not isinstance(value, str) or "://" not in value:
-        return value
-    return f"{shown(value)}?***" if "?" in value else shown(value)
 
 
 def _value_at(tree: Any, path: str) -> Any:
