@@ -62,6 +62,27 @@ def test_many_makers_at_once_leave_one_complete_folder_and_no_drafts(tmp_path: P
     assert list(parent.iterdir()) == [parent / "links"]
 
 
+def test_a_folder_that_another_process_finds_complete_stays_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "target").write_text("")
+    path, targets = tmp_path / "links", dict.fromkeys("ab", tmp_path / "target")
+    link = Path.symlink_to
+    complete: list[int] = []
+
+    def step(at: Path, target: Path) -> None:
+        """Another process makes the whole folder meanwhile, and begins to use it."""
+        link(at, target)
+        if len(complete) == 0:
+            complete.append(0)
+            complete[0] = link_once(path, targets).stat().st_ino
+
+    monkeypatch.setattr(Path, "symlink_to", step)
+
+    assert link_once(path, targets).stat().st_ino == complete[0]
+    assert list(tmp_path.glob("tmp*")) == []
+
+
 def test_a_folder_that_lost_a_link_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("")
     targets = {"a": tmp_path / "target", "b": tmp_path / "target"}

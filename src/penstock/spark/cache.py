@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import stat
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from penstock.core.vocabulary.errors import Unavailable
@@ -65,26 +65,20 @@ def write_once(path: Path, text: str, *, mode: int = 0o600) -> Path:
     return path
 
 
-def link_once(path: Path, targets: dict[str, Path]) -> Path:
-    """A folder with exactly these links. Safe when many processes make it at the same time.
+def link_once(path: Path, targets: Mapping[str, Path]) -> Path:
+    """A folder with these links. Safe when many processes make it at the same time: each puts the
+    links that are missing into the folder, and none takes one away that another has found.
 
     Put whatever the targets depend on into the folder's name, so that an existing folder is right
     unless its targets are gone.
     """
-    if path.is_dir() and all((path / name).exists() for name in targets):
-        return path
-    draft = Path(tempfile.mkdtemp(dir=path.parent))
-    for name, target in targets.items():
-        (draft / name).symlink_to(target)
-    if path.is_dir():
-        # Left incomplete by something that cleans caches: move it away first.
-        with contextlib.suppress(OSError):
-            path.rename(f"{draft}.old")
-        shutil.rmtree(f"{draft}.old", ignore_errors=True)
-    try:
-        draft.rename(path)
-    except OSError:  # Another process was first, with the same links.
-        shutil.rmtree(draft, ignore_errors=True)
+    if missing := [name for name in targets if not (path / name).exists()]:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as draft:
+            for name in missing:
+                link = Path(draft) / name
+                link.symlink_to(targets[name])
+                link.replace(path / name)
     return path
 
 
