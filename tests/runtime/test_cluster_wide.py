@@ -12,9 +12,14 @@ import pytest
 
 from penstock.api.durables import DurableInfo
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
 from penstock.core.vocabulary.messages import Definition, DurableAttributes
-from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.core.vocabulary.start_positions import (
+    AnyStart,
+    FromEarliest,
+    FromId,
+    FromLatest,
+)
 from penstock.runtime.operations.tar_handlers import TarOfExport
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.upkeep.sealer import SealingLimits
@@ -22,7 +27,7 @@ from penstock.runtime.writer.placement import MemoryLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.engine import EngineServers, MemoryEngine
 from penstock.testing.loop import SimLoop, pass_time, simulated
-from tests.runtime.lives import body_from_events, named
+from tests.runtime.lives import Outlet, body_from_events, datas, named
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
 
 ORDERS = ChannelId(1)
@@ -225,3 +230,62 @@ async def test_what_a_cluster_has_kept_is_there_in_a_realm_that_is_alone(type_: 
         assert await events(alone, ORDERS) == {0: b"a", 1: b"b"}
         await publish(alone, ORDERS, body_from_events(named("c", persistent=True)))
         assert await events(alone, ORDERS) == {0: b"a", 1: b"b", 2: b"c"}
+
+
+async def listening(
+    realm: RunningRealm, start: AnyStart, selector: str = ""
+) -> tuple[SubscriptionId, Outlet]:
+    """A listener of the JMS engine, at a place that is known to the next connection."""
+    outlet = Outlet("s", selector)
+    opened = await realm.subscriptions.subscribe(
+        ORDERS, start, outlet, credit=100, place="here", confirms=True
+    )
+    return opened.number, outlet
+
+
+@pytest.mark.spec("J5", "N7")
+@pytest.mark.parametrize("lost", [False, True], ids=["there", "lost before"])
+@pytest.mark.parametrize("selector", ["", "tag = 'a'"])
+@pytest.mark.parametrize("type_", ["persistent", "reliable"])
+@simulated
+async def test_what_a_listener_misses_while_owners_change_comes_when_it_is_back(
+    type_: str, selector: str, lost: bool
+) -> None:
+    shard = Shard()
+    async with shard.owner() as realm:
+        await realm.create_channel("orders", Definition(type=type_, engine="jms"))
+        number, outlet = await listening(realm, FromLatest(), selector)
+        await publish(realm, ORDERS, body_from_events(named("0", tag="a")))
+        await outlet.has(1)
+        if lost:
+            realm.subscriptions.lose(number)
+    async with shard.owner(orderly=True) as realm:
+        await realm.snapshot()
+    async with shard.owner() as realm:
+        await publish(realm, ORDERS, body_from_events(named("1", tag="a")))
+        await publish(realm, ORDERS, body_from_events(named("2", tag="b")))
+        wanted = ["1"] if selector else ["1", "2"]
+        assert sorted((await events(realm, ORDERS)).values()) == [each.encode() for each in wanted]
+
+        number, outlet = await listening(realm, FromId(1), selector)
+        assert datas(await outlet.has(len(wanted))) == wanted
+        realm.subscriptions.credit(number, 0, 1 << 40)
+        await pass_time(3)
+        assert await events(realm, ORDERS) == {}
+
+
+@pytest.mark.spec("J5", "N7")
+@simulated
+async def test_a_listener_that_does_not_come_back_is_waited_for_once() -> None:
+    shard = Shard()
+    async with shard.owner() as realm:
+        await realm.create_channel("orders", Definition(type="persistent", engine="jms"))
+        await listening(realm, FromLatest())
+    async with shard.owner() as realm:
+        await publish(realm, ORDERS, body([b"a"]))
+        assert await events(realm, ORDERS) != {}
+        await pass_time(70)
+        assert await events(realm, ORDERS) == {}
+    async with shard.owner() as realm:
+        await publish(realm, ORDERS, body([b"b"]))
+        assert await events(realm, ORDERS) == {}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from penstock.core.vocabulary.messages import StoredFact
-from penstock.core.vocabulary.places import AnyPlaceFact, Left, Seated
+from penstock.core.vocabulary.places import AnyPlaceFact, Interested, InterestEnded, Left, Seated
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,8 @@ from penstock.core.vocabulary.places import AnyPlaceFact, Left, Seated
         (Seated("d", "u/s/1", "s"), ["Seated", "d", "u/s/1", "s", False]),
         (Seated("d", "u/s/1", "s", sole=True), ["Seated", "d", "u/s/1", "s", True]),
         (Left("d", "u/s/1"), ["Left", "d", "u/s/1"]),
+        (Interested("u/s/1", "s", 7), ["Interested", "u/s/1", "s", 7, "", False]),
+        (InterestEnded("u/s/1"), ["InterestEnded", "u/s/1"]),
     ],
 )
 def test_a_place_is_stored_with_the_name_of_its_fact(

@@ -35,7 +35,13 @@ from penstock.core.vocabulary.messages import (
     StoredFact,
     durable_attributes,
 )
-from penstock.core.vocabulary.places import Left, Seated
+from penstock.core.vocabulary.places import (
+    AnyPlaceFact,
+    Interested,
+    InterestEnded,
+    Left,
+    Seated,
+)
 from penstock.core.vocabulary.stored_ids import id_set, unpacked
 
 COUNTED_AS = {Cause.UNDELIVERABLE: "dead", Cause.BURIED: "dead"}
@@ -80,8 +86,8 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             _durable_deleted(state, name)
         case Restored():
             _restored(state, fact)
-        case Seated() | Left():
-            _seat_changed(state, fact)
+        case Seated() | Left() | Interested() | InterestEnded():
+            _place_changed(state, fact)
 
 
 def _appended(state: ChannelState, fact: Appended) -> None:
@@ -280,14 +286,18 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
     state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
 
 
-def _seat_changed(state: ChannelState, fact: Seated | Left) -> None:
-    durable = state.durables.get(fact.durable)
-    if durable is None:
-        return
-    if isinstance(fact, Seated):
-        durable.seated(fact.place, fact.session, sole=fact.sole)
-    else:
-        durable.places.pop(fact.place, None)
+def _place_changed(state: ChannelState, fact: AnyPlaceFact) -> None:
+    match fact:
+        case Interested(place):
+            state.places[place] = fact
+        case InterestEnded(place):
+            state.places.pop(place, None)
+        case Seated(name, place, session, sole) if name in state.durables:
+            state.durables[name].seated(place, session, sole=sole)
+        case Left(name, place) if name in state.durables:
+            state.durables[name].places.pop(place, None)
+        case _:
+            pass  # the durable is gone
 
 
 def _durable_deleted(state: ChannelState, name: str) -> None:

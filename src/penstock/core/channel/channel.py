@@ -95,7 +95,7 @@ class ChannelMachine:
     def kept_places(self) -> tuple[StoredFact, ...]:
         """Facts behind a snapshot that lead to what is kept for clients when another node takes
         over."""
-        return awaited_seats.kept(self.state)
+        return (*awaited_seats.kept(self.state), *self.state.places.values())
 
     def needs_sweep(self, now_us: int) -> bool:
         """Whether a sweep may find something to remove."""

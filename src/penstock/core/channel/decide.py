@@ -21,6 +21,7 @@ from penstock.core.channel.holding import (
     what_to_do,
 )
 from penstock.core.channel.interest import not_chosen_yet, unwanted
+from penstock.core.channel.kept_interest import decide_ended, decide_interest, interest_over
 from penstock.core.channel.publish import decide_publish
 from penstock.core.channel.recall import not_recalled, refuse_recalled
 from penstock.core.channel.release import Release, decide_release
@@ -112,7 +113,7 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             return _rolled_back(state, durable, mine)
         case Detach(subscription, comes_back):
             if subscription not in state.seats:
-                return Decided()
+                return decide_ended(state, subscription)
             durable, seat = state.seats[subscription]
             decided = _given_back(state, durable, seat.in_flight.spans)  # SEM D13
             return decided if comes_back else decide_left(state, decided, subscription)
@@ -164,7 +165,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
             return Decided((Edited(definition), *_evicted(state, definition)))
         case _:
             assert isinstance(command, _SOFT), f"a channel does not know {type(command).__name__}"
-    return Decided()
+    return decide_interest(state, command)
 
 
 def _rolled_back(state: ChannelState, durable: Durable, ids: IdSet) -> Decided:
@@ -188,7 +189,7 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
 
 def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
     expired = state.expired(now_us)
-    facts: list[StoredFact] = [*seats_overdue(state, now_us)]
+    facts: list[StoredFact] = [*seats_overdue(state, now_us), *interest_over(state)]
     if state.moves_dead:
         facts += _dying(state, expired)
     elif expired:

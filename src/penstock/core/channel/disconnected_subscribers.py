@@ -1,8 +1,10 @@
 """Subscribers that have lost their connection: on the JMS engine what they miss waits for them for
-a while (SEM J5). Soft state: a restart of the realm forgets them."""
+a while (SEM J5). Soft state: a restart of the realm forgets them, but in a cluster
+(``core.channel.kept_interest``)."""
 
 from __future__ import annotations
 
+from penstock.core.channel import kept_interest
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
@@ -37,16 +39,14 @@ def lose(state: ChannelState, command: Disconnect, now_us: int) -> None:
 
 def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
     """The former subscriber at whose cursor this one continues; None if its place was not kept."""
-    if command.resumes is None:
-        return None
-    subscriber = state.subscribers.get(command.resumes)
+    number = kept_interest.former_of(state, command)
+    subscriber = None if number is None else state.subscribers.pop(number, None)
     if subscriber is None:
         return None
     if subscriber.lost_us is None:  # it came back before its loss was noticed
         subscriber.lost(0)
     else:
         state.absent -= 1
-    del state.subscribers[command.resumes]
     state.looked_at_from(subscriber.cursor)
     return subscriber if subscriber.selector == command.selector else None
 
@@ -54,6 +54,7 @@ def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
 def left(state: ChannelState, subscriber: Subscriber) -> None:
     """Note that a subscriber has left for good: events that waited only for it may leave."""
     state.absent -= subscriber.lost_us is not None
+    state.places_over = state.places_over or subscriber.place in state.places
     state.looked_at_from(subscriber.resumes_at)
 
 
@@ -65,6 +66,8 @@ def look(state: ChannelState, now_us: int) -> None:
     for subscriber in list(state.subscribers.values()):
         if subscriber.lost_us is None:
             continue
+        if subscriber.lost_us == kept_interest.UNKNOWN_US:
+            subscriber.lost_us = now_us
         missed_us = now_us - subscriber.lost_us
         _give_up(state, subscriber, missed_us)
         longer = [ids for ttl_ms, ids in state.waits.items() if ttl_ms * 1_000 > missed_us]

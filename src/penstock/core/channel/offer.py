@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.core.channel import awaited_seats, capacity_overflow, disconnected_subscribers
+from penstock.core.channel import (
+    awaited_seats,
+    capacity_overflow,
+    disconnected_subscribers,
+    kept_interest,
+)
 from penstock.core.channel.awaited_seats import AwaitSeats
 from penstock.core.channel.holding import BuryEvents, HoldEvents, hold
 from penstock.core.channel.release import Release, release
@@ -86,7 +91,7 @@ def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
         start_id = state.engine.first_id(start_id, state.next_id)
         former = disconnected_subscribers.resume(state, command)
         if former is not None:
-            start_id = max(former.cursor, command.start_id)
+            start_id = kept_interest.first_id(former, command)
     subscriber = Subscriber(
         command.subscription,
         command.session,
@@ -98,6 +103,8 @@ def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
         confirms=command.confirms and state.engine.needs_interest,
         selector=command.selector,
     )
+    if isinstance(command, kept_interest.AddKnownSubscriber):
+        subscriber.place = command.place
     if former is not None:
         subscriber.takes_place_of(former, state.next_id)
     state.subscribers[command.subscription] = subscriber
@@ -143,6 +150,7 @@ def _swept(state: ChannelState, now_us: int) -> None:
         state.overdue = max(len(state.expired(now_us)), state.excess)
     if not state.overdue:
         state.ages.forget(state.stored.lowest, now_us)
+    state.places_over = False
     if state.absent:
         disconnected_subscribers.look(state, now_us)
     if state.awaits_seats:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from penstock.core.channel import awaited_seats
+from penstock.core.channel import awaited_seats, kept_interest
 from penstock.core.channel.removal_causes import as_kept
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.id_lists import ids_in
@@ -121,6 +121,7 @@ def recovered(state: ChannelState) -> None:
         return
     state.departures.passed_over((state.next_id, state.reserved))
     state.next_id = max(state.next_id, state.reserved)
+    kept_interest.recovered(state)
     state.looked_at_from(0)  # for durables that did not survive
     for durable in state.durables.values():
         durable.forget_all_but(state.stored)

@@ -27,6 +27,7 @@ from penstock.core.vocabulary.messages import (
     DurableAttributes,
     Spans,
 )
+from penstock.core.vocabulary.places import Interested
 
 CHUNK_EVENTS_MAX = 16_384
 CHUNK_BYTES_MAX = 4 << 20
@@ -76,11 +77,15 @@ class RealmRules(Struct, frozen=True):
 class ChannelState:
     """Hard state (rebuilt from facts) and soft state (sessions) of one channel."""
 
+    reserved: int = 0
+    """Hard: ids below this may have been given to events in memory (SEM E4)."""
     has_left: bool = False
     """Soft: a client left, or a manual-ack client joined: events passing through memory may have to
     be written (SEM J7)."""
     absent: int = 0
     """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
+    places_over: bool = False
+    """Soft: there may be places whose subscribers were given up (SEM J5)."""
     awaits_seats: bool = False
     """Soft: there may be seats whose sessions may come back to them (SEM N6)."""
     awaited_from_us: int | None = None
@@ -116,7 +121,6 @@ class ChannelState:
         self.rules = rules
         self.define(definition)
         self.next_id = definition.start_event_id
-        self.reserved = 0
         self.stored = IdSet()
         self.volatile = IdSet()
         """Stored events that live in memory only."""
@@ -142,6 +146,9 @@ class ChannelState:
         self.acked = IdSet()
         """Stored events that at least one durable has acknowledged (SEM D6)."""
         self.subscribers: dict[int, Subscriber] = {}
+        self.places: dict[str, Interested] = {}
+        """Hard state, in a cluster: those on the JMS engine who wait for events, though they may
+        have lost their connection."""
         self.seats: dict[int, tuple[Durable, Seat]] = {}
         self.event_bytes = 0.0
         """Soft: about how large the larger of the recent events are."""
@@ -289,7 +296,7 @@ class ChannelState:
     def is_due(self, now_us: int) -> bool:
         """Whether a sweep is due now. Acknowledged events do not count, for their removal can wait;
         otherwise like :meth:`needs_sweep`."""
-        if self.absent or (self.has_left and self.passing):
+        if self.absent or self.places_over or (self.has_left and self.passing):
             return True
         if self.awaits_seats:
             began_us = self.awaited_from_us

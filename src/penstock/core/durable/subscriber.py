@@ -18,12 +18,14 @@ class Subscriber:
         "lost_us",
         "missed",
         "only",
+        "place",
         "pulls",
         "selector",
         "session",
         "stalled",
         "stop_id",
         "subscription",
+        "taken_over_at",
         "unconfirmed",
         "until",
     )
@@ -66,6 +68,12 @@ class Subscriber:
         self.confirms = confirms
         """Whether it confirms what has arrived; events not confirmed may have to be sent again (SEM
         J5)."""
+        self.place = ""
+        """What it is known by to the next connection of its session, where that is kept over the
+        end of an owner."""
+        self.taken_over_at: int | None = None
+        """The channel's next id when another node has found it among the facts: nobody knows which
+        earlier events it has."""
         self.unconfirmed = IdSet()
         self.lost_us: int | None = None
         """When its connection was lost; None: it is connected."""

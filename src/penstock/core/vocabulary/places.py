@@ -31,4 +31,24 @@ class Left(PlaceFact, frozen=True):
     place: str
 
 
-AnyPlaceFact = Seated | Left
+class Interested(PlaceFact, frozen=True):
+    """On the JMS engine: a plain subscriber whose interest outlives its connection waits for what
+    is published from now on (SEM J5)."""
+
+    place: str
+    """What the subscriber is known by to the next connection of its session."""
+    session: str
+    first_id: int
+    """The first id it waits for."""
+    selector: str = ""
+    pulls: bool = False
+    """Whether it asks for each batch, so that what it waits for is stored (SEM J)."""
+
+
+class InterestEnded(PlaceFact, frozen=True):
+    """A subscriber has left, or has not come back in time."""
+
+    place: str
+
+
+AnyPlaceFact = Seated | Left | Interested | InterestEnded

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container, Mapping
 
 from penstock.core.channel.awaited_seats import AwaitSeats
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.runtime.writer.group import Group
 
@@ -24,9 +25,14 @@ class ResumePlaces:
     def __contains__(self, subscription: int) -> bool:
         return subscription in self._taken.values()
 
-    def forget(self, is_over: Callable[[ChannelId, int], bool]) -> None:
-        """Drop those for which ``is_over(channel, subscription)``."""
-        over = [key for key, subscription in self._taken.items() if is_over(key[0], subscription)]
+    def forget(self, channels: Mapping[int, ChannelMachine], are_open: Container[int]) -> None:
+        """Drop those that nobody waits for any more on their channels, and that are not open."""
+        over = []
+        for key, subscription in self._taken.items():
+            channel = channels.get(key[0])
+            is_there = channel is not None and subscription in channel.state.subscribers
+            if not is_there and subscription not in are_open:
+                over.append(key)
         for key in over:
             del self._taken[key]
 

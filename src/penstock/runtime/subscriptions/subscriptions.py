@@ -13,6 +13,7 @@ from penstock.api.durables import DurableInfo
 from penstock.columns.selectors import Selector
 from penstock.core.channel.awaited_seats import GiveUpSeats
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.channel.kept_interest import AddKnownSubscriber
 from penstock.core.channel.release import Release
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
@@ -47,7 +48,7 @@ from penstock.core.vocabulary.messages import (
 )
 from penstock.core.vocabulary.names import durable_name
 from penstock.core.vocabulary.ports import Clock
-from penstock.core.vocabulary.start_positions import AnyStart, FromTime
+from penstock.core.vocabulary.start_positions import AnyStart, FromId, FromTime
 from penstock.runtime.delivery.byte_credit import Room
 from penstock.runtime.delivery.delivery import Dispatch, Outlet
 from penstock.runtime.subscriptions import views
@@ -135,7 +136,7 @@ class Subscriptions:
             if channel.state.engine.needs_interest and not browse:
                 if (wanted := outlet.selector) is not None:
                     refuse_costly(group.state, channel_id, wanted.text, wanted)
-                command = self._waiting(command, channel_id, place, outlet)
+                command = self._waiting(command, channel_id, place, outlet, start)
             group.do(channel_id, command)
             opened = channel.state.subscribers[subscription]
             return Opened(subscription, opened.cursor, stop, confirms=opened.confirms)
@@ -144,7 +145,12 @@ class Subscriptions:
         return await self._opened(subscription, channel_id, subscribe, reads=reads)
 
     def _waiting(
-        self, command: AddSubscriber, channel_id: ChannelId, place: str, outlet: Outlet
+        self,
+        command: AddSubscriber,
+        channel_id: ChannelId,
+        place: str,
+        outlet: Outlet,
+        start: AnyStart,
     ) -> AddSubscriber:
         """``command`` where it matters who waits for what: the channel gives the subscriber what
         its selector matches and nothing else (SEM J2), and what the one has missed whose place
@@ -154,7 +160,9 @@ class Subscriptions:
             self._numbers.pop(former, None)
             self._dispatch.close(former)
         wanted, outlet.selector = outlet.selector, None
-        return replace(command, resumes=former, selector=wanted.text if wanted else "")
+        text = wanted.text if wanted else ""
+        fields = asdict(replace(command, resumes=former, selector=text))
+        return AddKnownSubscriber(**fields, place=place, goes_on=isinstance(start, FromId))
 
     def lose(self, subscription: int, arrived: Spans = ()) -> None:
         """Note that the connection of a subscription is lost. What a durable's seat held goes back
@@ -176,14 +184,7 @@ class Subscriptions:
 
     def forget_places(self) -> None:
         """Forget places whose subscribers did not come back in time; called regularly."""
-        channels = self._shard.state.channels
-
-        def is_over(channel_id: ChannelId, subscription: int) -> bool:
-            channel = channels.get(channel_id)
-            is_there = channel is not None and subscription in channel.state.subscribers
-            return not is_there and subscription not in self._numbers
-
-        self._places.forget(is_over)
+        self._places.forget(self._shard.state.channels, self._numbers)
 
     async def browse_durable(
         self,
