@@ -9,7 +9,13 @@ from typing import Any, Final
 
 from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode
-from penstock.cluster.roles import NodeRoles, serving_node, suspend_without_quorum
+from penstock.cluster.roles import (
+    NodeRoles,
+    owners_in,
+    serving_node,
+    suspend_without_quorum,
+    tell_owners,
+)
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
@@ -80,7 +86,9 @@ class NodeMachine(SimulatedMachine):
             MemoryEngine(servers, call=call), me, self.roles, the_loop(), lease_s=LEASE_S
         )
         places = FrontEndPlaces((HOST, self.native), (HOST, self.http), (HOST, self.amqp))
-        standby = StandbyListener(lambda: serving_node(self.node), places, self.name)
+        standby = StandbyListener(
+            lambda: serving_node(self.node), lambda: owners_in(self.node), places, self.name
+        )
         self.task = self.on_machine(self.node.run())
         self.aside = self.on_machine(self.roles.stand_by(self.node, standby, self.told.append))
         self.listener: NativeListener | None = None
@@ -103,10 +111,11 @@ class NodeMachine(SimulatedMachine):
         def listening() -> None:
             self.listener = listener
 
-        watching = suspend_without_quorum(lease, listener)
+        listener.owners = lambda: owners_in(self.node)
+        beside = [suspend_without_quorum(lease, listener), tell_owners(self.node, listener)]
         try:
             await serve_clients(
-                realm, listener, [self.native], stopping, listening=listening, beside=[watching]
+                realm, listener, [self.native], stopping, listening=listening, beside=beside
             )
         finally:
             self.listener = None

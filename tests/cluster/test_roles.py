@@ -311,22 +311,6 @@ async def test_an_owner_that_is_cut_off_is_deposed_and_stands_by_when_it_comes_b
     await end(owner, other)
 
 
-@simulated
-async def test_a_client_gives_a_silent_owner_up_after_a_lease() -> None:
-    owner, (other,) = await owner_and_others(EngineServers())
-    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
-    channel = await session.channels.create("orders", type="persistent")
-
-    the_loop().network.power_off(owner.machine)
-    the_loop().kill(owner.machine)
-    began_s = the_loop().time()
-    assert await channel.publish(b"a") == 0
-
-    assert the_loop().time() - began_s < 12, "it would be half a minute with a realm on its own"
-    await session.close()
-    await end(other)
-
-
 # --- without the engine -------------------------------------------------------------------
 
 

@@ -151,6 +151,10 @@ class ClusterNode:
         """The process that serves a shard, as far as is known here."""
         return self.claims.owner(shard, self._clock.steady_us())
 
+    def present(self) -> list[MemberRecord]:
+        """The nodes that are there, as far as is known here."""
+        return self.claims.present(self._clock.steady_us())
+
     async def changed(self) -> None:
         """Wait for something that may change who owns what, or for how long."""
         await self._changed.wait()

@@ -17,6 +17,7 @@ from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.serving_node import ServingNode
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
+from penstock.wire.native import messages as wire
 
 _LOOK_S: Final = 0.1
 _QUORUM_LOST: Final = (
@@ -52,6 +53,7 @@ class NodeRoles:
         try:
             while True:
                 await node.changed()
+                standby.tell_owners()
                 owner = node.owner(SHARD)
                 if not standby.is_open or _is_own(node, owner):
                     last = None
@@ -89,6 +91,28 @@ def serving_node(node: ClusterNode) -> ServingNode | None:
     if owner is None or _is_own(node, owner):
         return None
     return ServingNode(owner.node, owner.serves)
+
+
+def owners_in(node: ClusterNode) -> wire.Owners:
+    """Which node owns what, and which nodes are there, as clients are told."""
+    claim, owner = node.claims.claims.get(SHARD), node.owner(SHARD)
+    known = {member.node: _native_place(member) for member in node.present()}
+    return wire.Owners(
+        version=0 if claim is None else claim.epoch,
+        owners={} if owner is None else {SHARD: _native_place(owner)},
+        nodes=tuple(filter(None, known.values())),
+    )
+
+
+def _native_place(member: MemberRecord) -> str:
+    return member.serves.get("native", "").partition("://")[2]
+
+
+async def tell_owners(node: ClusterNode, listener: NativeListener) -> None:
+    """Tell the clients of a realm which node owns what whenever that changes, until cancelled."""
+    while True:
+        await node.changed()
+        listener.tell_owners()
 
 
 def _is_own(node: ClusterNode, owner: MemberRecord | None) -> bool:

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from penstock.frontends.amqp.standby import StandbyAmqpConnection
 from penstock.frontends.http.standby import StandbyHttpConnection
-from penstock.frontends.native.standby import StandbyConnection
+from penstock.frontends.native.standby import OwnerFollowers, StandbyConnection
 from penstock.frontends.shared.arrivals import Arrivals
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import HeldPorts, SocketServers, open_server
 from penstock.frontends.shared.protocol_detection import ProtocolSniffer
 from penstock.frontends.shared.serving_node import FindOwner
 from penstock.frontends.shared.tls import Tls
+from penstock.wire.native import messages as wire
 
 Make = Callable[[], asyncio.BaseProtocol]
 PATIENCE_S = 10.0
@@ -36,6 +37,7 @@ class StandbyListener:
     def __init__(
         self,
         owner: FindOwner,
+        owners: Callable[[], wire.Owners],
         places: FrontEndPlaces,
         name: str,
         ports: HeldPorts | None = None,
@@ -44,6 +46,7 @@ class StandbyListener:
         """``name`` is the node's own."""
         self.is_open = False
         self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX)
+        self._followers = OwnerFollowers(owners)
         self._places = places
         self._name = name
         self._ports = ports
@@ -57,8 +60,8 @@ class StandbyListener:
         if self.is_open:
             return
         self.is_open = True
-        native, amqp = partial(StandbyConnection, self._arrivals), self._places.amqp
-        await self._listen(self._places.native, native if amqp is None else self._sniffed)
+        amqp = self._places.amqp
+        await self._listen(self._places.native, self._native if amqp is None else self._sniffed)
         if amqp is not None:
             await self._listen(amqp, self._amqp)
         if self._places.http is not None:
@@ -73,6 +76,12 @@ class StandbyListener:
         for waiting in list(self._waiting):
             waiting.abort()
         self._arrivals.abort()
+        self._followers.close()
+
+    def tell_owners(self) -> None:
+        """Tell clients that follow the owners what has changed."""
+        if self.is_open:
+            self._followers.tell()
 
     async def _listen(self, place: tuple[str, int], make: Make) -> None:
         if self._tls is None:
@@ -85,9 +94,11 @@ class StandbyListener:
     def _amqp(self) -> StandbyAmqpConnection:
         return StandbyAmqpConnection(self._arrivals, self._name)
 
+    def _native(self) -> StandbyConnection:
+        return StandbyConnection(self._arrivals, self._followers)
+
     def _sniffed(self) -> ProtocolSniffer:
-        native = partial(StandbyConnection, self._arrivals)
-        return ProtocolSniffer(native, self._amqp, PATIENCE_S, self._arrives, self._is_known)
+        return ProtocolSniffer(self._native, self._amqp, PATIENCE_S, self._arrives, self._is_known)
 
     def _arrives(self, waiting: ProtocolSniffer | Handshake) -> bool:
         if not self.is_open or len(self._waiting) >= CONNECTIONS_MAX:

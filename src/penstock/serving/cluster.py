@@ -24,7 +24,13 @@ from penstock.bootstrap.cluster import (
 )
 from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.cluster.node import ClusterNode
-from penstock.cluster.roles import NodeRoles, serving_node, suspend_without_quorum
+from penstock.cluster.roles import (
+    NodeRoles,
+    owners_in,
+    serving_node,
+    suspend_without_quorum,
+    tell_owners,
+)
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.arriving import refuse_half_a_realm
 from penstock.core.owning.claims import SHARD, MemberRecord
@@ -143,7 +149,12 @@ class _NodeProcess:
         """Serve and stand by until ``stopping`` is set."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         standby = StandbyListener(
-            lambda: serving_node(self._node), self._places, self._me.node, self._ports, self._tls
+            lambda: serving_node(self._node),
+            lambda: owners_in(self._node),
+            self._places,
+            self._me.node,
+            self._ports,
+            self._tls,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -203,13 +214,18 @@ class _NodeProcess:
         listener = native_listener(realm, settings, __version__, self._tls)
         listener.ports = self._ports
         listener.heartbeat_s = settings.cluster.lease_s / 3
+        listener.owners = lambda: owners_in(self._node)
         http = http_server(realm, listener, settings) if settings.http.enabled else None
         self._serving = realm, listener
         try:
             async with asyncio.TaskGroup() as tasks:
-                watching = tasks.create_task(suspend_without_quorum(lease, listener))
+                aside = [
+                    tasks.create_task(suspend_without_quorum(lease, listener)),
+                    tasks.create_task(tell_owners(self._node, listener)),
+                ]
                 await run(realm, listener, settings, stopping, http)
-                watching.cancel()
+                for each in aside:
+                    each.cancel()
         except* PenstockError as failures:
             raise first_failure(failures) from None
         finally:

@@ -23,6 +23,7 @@ from penstock.api.subscriptions import Bury, Settle, Unsubscribe
 from penstock.api.transactions import CommitTransaction
 from penstock.client.connection.arguments import check_wait
 from penstock.client.connection.credentials import Token
+from penstock.client.connection.owner_watch import OwnerWatch
 from penstock.client.connection.pending import (
     AnswerFuture,
     Body,
@@ -121,7 +122,7 @@ class RealmConnection:
         self._greeting: asyncio.Future[wire.Welcome] | None = None
         self._lost = asyncio.Event()
         self._answered = asyncio.Event()
-        """Set by every answer, and by the loss of the connection."""
+        """Set by answers, and by the loss of the connection."""
         self._online = asyncio.Event()
         self._root: asyncio.Task[None] | None = None
         self._closed: PenstockError | None = None
@@ -130,12 +131,13 @@ class RealmConnection:
         self._listeners: list[ErrorListener] = []
         self.reconnects = 0
         self._terms = SessionTerms()
+        self._watch = OwnerWatch(self._terms, self._signing_in.tls, self._leave)
 
     # --- coming and going ----------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connect. Raises ``CannotConnect`` naming each address and its reason; tries again only
-        where a cluster has said that one of its nodes will serve soon."""
+        """Connect. Raises ``CannotConnect``; tries again only where a cluster has said that one of
+        its nodes will serve soon."""
         await self._connect(lambda: self._terms.is_expected)
         self._root = start_task(
             self._stay_connected(), name="penstock-session", on_failure=self._break
@@ -153,6 +155,7 @@ class RealmConnection:
                 if incoming.hurry is not None:
                     incoming.hurry()
             self._closed = SessionClosed("the session is closed")
+        self._watch.end()
         self._end_incoming(self._closed)
         if self._root is not None and self._root is not asyncio.current_task():
             self._root.cancel()
@@ -188,8 +191,7 @@ class RealmConnection:
             raise lost
 
     async def _part(self) -> None:
-        """Say Bye and read to the end: closing before everything is read could destroy what is on
-        its way to the realm."""
+        """Say Bye and read to the end: closing before could destroy what is on its way."""
         link, self._link = self._link, None
         self._online.clear()
         assert self._closed is not None, "it is being closed"
@@ -262,7 +264,8 @@ class RealmConnection:
             link.abort()
             raise
         self._welcome = welcome
-        self._terms.welcomed(welcome)
+        if self._terms.welcomed(welcome):
+            link.send(wire.Follow())
         # No pause between the two: newer requests must not overtake those that wait for an answer.
         for number, pending in list(self._pending.items()):
             if pending.answer.done() and not pending.sent:
@@ -280,7 +283,7 @@ class RealmConnection:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(self._terms.ping_after_s):
+                    async with asyncio.timeout(self._terms.look_after_s(self._silent_s)):
                         await self._lost.wait()
                 except TimeoutError:
                     self._ping()
@@ -295,6 +298,7 @@ class RealmConnection:
 
     def _end(self, error: PenstockError) -> None:
         self._closed = error
+        self._watch.end()
         self._fail_everything(error)
         self.report(error)
 
@@ -305,12 +309,20 @@ class RealmConnection:
         ended.__cause__ = error
         self._end(ended)
 
+    @property
+    def _silent_s(self) -> float:
+        link = self._link
+        return 0.0 if link is None else asyncio.get_running_loop().time() - link.heard_s
+
+    def _leave(self) -> None:
+        if self._link is not None and self._online.is_set():
+            self._link.abort()
+
     def _ping(self) -> None:
         link = self._link
         if link is None:
             return
-        silent_s = asyncio.get_running_loop().time() - link.heard_s
-        if silent_s > self._terms.dead_after_s:
+        if self._terms.is_silent(self._silent_s):
             link.abort()
         elif self._online.is_set():
             # even while events flow, because the realm wants to see that we live
@@ -393,6 +405,9 @@ class RealmConnection:
                     self._greeting.set_exception(self._farewell)
                     # marks its error as seen, as nobody may be waiting any more
                     self._greeting.exception()
+            case wire.Owners():
+                self._terms.welcomed_by(message)
+                self._watch.begin()
             case wire.Schema():
                 pass  # the link keeps them
 
@@ -485,12 +500,12 @@ class RealmConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed, or has given up."""
+        """Whether it has ended."""
         return self._closed is not None
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection now. What is asked without one waits for the next."""
+        """Whether there is a connection now."""
         return self._online.is_set()
 
     @property
@@ -574,14 +589,12 @@ class RealmConnection:
         self._incoming.pop(number, None)
 
     async def unsubscribe(self, number: int) -> None:
-        """End a subscription; with the session it has ended already."""
         self.remove(number)
         with contextlib.suppress(SessionClosed):
             await self.request(Unsubscribe(number))
 
     def give_up(self, number: int, error: BaseException) -> None:
-        """A subscription was not opened: refused, or the caller was cancelled; then
-        the realm is told, for it may be open there."""
+        """A subscription was refused, or its caller cancelled; then the realm may have it open."""
         self.remove(number)
         if not isinstance(error, PenstockError):
             self.request(Unsubscribe(number), resend=False)

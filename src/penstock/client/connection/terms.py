@@ -15,31 +15,51 @@ PING_AFTER_S: Final = 10.0
 DEAD_AFTER_S: Final = 30.0
 """A connection on which nothing was heard for so long, pings notwithstanding, is given up; so is
 one on which a subscription cannot be opened again for so long."""
-_DEAD_AFTER_HEARTBEATS: Final = 2.5
-"""Looked at once a heartbeat, so it is the third silent one that counts."""
+DEAD_AFTER_HEARTBEATS: Final = 3
+"""In a cluster that is as long as a lease."""
 _PAUSE_MAX_S: Final = 2.0
 _CLUSTER_PAUSE_MAX_S: Final = 0.25
 """In a cluster another node is the owner after some seconds, and nobody waits for longer."""
 
 
+_LOOK_MIN_S: Final = 0.01
+_SHARD: Final = 0
+"""The shard of a session: a cluster has one so far, which is the whole realm."""
 _EXPECTED: Final = (Elsewhere.code, NoQuorum.code)
 
 
 class SessionTerms:
-    """Seconds to wait for this and that: in a cluster fewer, for others can take over."""
+    """Seconds to wait for this and that, and where to go: in a cluster less is waited for, because
+    others can take over."""
 
     def __init__(self) -> None:
         self.owner: Address | None = None
         """Where the latest node that was asked has sent the session."""
+        self.nodes: tuple[Address, ...] = ()
+        """The nodes of the cluster that have been named; none: this is no cluster."""
+        self.at: Address | None = None
+        """The address that was tried last: the one of the connection, if there is one."""
+        self.named: Address | None = None
+        """How the node of the connection calls itself."""
         self.is_expected = False
         """Whether a node has said, when the addresses were tried last, that one will serve soon."""
         self._heartbeat_s = 0.0
+        self._version = 0
+        """How many claims were known to whoever knew most of them."""
+        self._moved_to: Address | None = None
+        """Where the owner is by now, as another node has said."""
+        self._silent: Address | None = None
+        """Where nobody has answered; others are asked first."""
 
-    def welcomed(self, welcome: wire.Welcome) -> None:
-        """Note what the realm asks of its clients."""
-        self._heartbeat_s = 0.0
+    def welcomed(self, welcome: wire.Welcome) -> bool:
+        """Note what the realm asks of its clients; gives whether it is one of a cluster, whose
+        owners can be followed."""
+        self._heartbeat_s, self.nodes = 0.0, ()
+        self._silent = self._moved_to = None
         if isinstance(welcome, wire.ClusterWelcome):
             self._heartbeat_s = welcome.heartbeat_s
+            self._know(welcome.nodes)
+        return bool(self.nodes)
 
     def dismissed(self, goodbye: wire.Goodbye) -> None:
         """Note where the session is to go, if it was told."""
@@ -47,19 +67,65 @@ class SessionTerms:
         if isinstance(goodbye, wire.Redirect):
             self.owner = address_of(goodbye.address)
 
+    def welcomed_by(self, owners: wire.Owners) -> None:
+        """Note what the node of the connection says of the cluster."""
+        self._version = max(self._version, owners.version)
+        self.named = address_of(owners.owners.get(_SHARD, ""))
+        self._know(owners.nodes)
+
+    def told(self, owners: wire.Owners) -> bool:
+        """Note what another node says of the cluster; gives whether the connection is to be given
+        up, because its realm is owned by yet another one by now."""
+        if owners.version < self._version:
+            return False
+        is_news, self._version = owners.version > self._version, owners.version
+        self._know(owners.nodes)
+        owner = address_of(owners.owners.get(_SHARD, ""))
+        if not is_news or owner is None or owner in (self.at, self.named):
+            return False
+        self._moved_to, self._silent = owner, self.at
+        return True
+
+    def is_silent(self, silent_s: float) -> bool:
+        """Whether a connection on which nothing was heard for so long is to be given up."""
+        has_died = silent_s > self.dead_after_s
+        if self._heartbeat_s:
+            has_died = silent_s >= self.dead_after_s
+        if has_died:
+            self._silent = self.at
+        return has_died
+
+    def look_after_s(self, silent_s: float) -> float:
+        """Seconds after which to look at a connection again on which nothing was heard for so
+        long."""
+        if not self._heartbeat_s:
+            return self.ping_after_s
+        return max(_LOOK_MIN_S, min(self.ping_after_s, self.dead_after_s - silent_s))
+
     def places(self, known: Sequence[Address]) -> Iterator[Address]:
         """The addresses to try, each once: those that are known in their order, and between them
-        each owner that one of them has named."""
+        each owner that one of them has named. Where nobody has answered before comes last, and not
+        at all if others say that it does not serve any more."""
         self.is_expected = False
-        waiting, tried = deque(known), set[Address]()
+        moved_to = () if self._moved_to is None else (self._moved_to,)
+        waiting = deque(each for each in (*moved_to, *known, *self.nodes) if each != self._silent)
+        tried, is_named = set[Address](), False
         while waiting:
             self.owner = None
             if (address := waiting.popleft()) in tried:
                 continue
             tried.add(address)
+            self.at, self.named = address, None
             yield address
-            if self.owner is not None:
+            is_named = is_named or (self.owner is not None and self.owner == self._silent)
+            if self.owner is not None and self.owner != self._silent:
                 waiting.appendleft(self.owner)
+        if self._silent is not None and (is_named or not self.is_expected):
+            self.at, self.named = self._silent, None
+            yield self._silent
+
+    def _know(self, nodes: Sequence[str]) -> None:
+        self.nodes = tuple(found for each in nodes if (found := address_of(each)) is not None)
 
     @property
     def ping_after_s(self) -> float:
@@ -70,12 +136,13 @@ class SessionTerms:
     def dead_after_s(self) -> float:
         """A connection on which nothing was heard for so long, pings notwithstanding, is given
         up."""
-        return self._heartbeat_s * _DEAD_AFTER_HEARTBEATS or DEAD_AFTER_S
+        return self._heartbeat_s * DEAD_AFTER_HEARTBEATS or DEAD_AFTER_S
 
     @property
     def connect_timeout_s(self) -> float:
         """How long one address may take to welcome the session."""
-        return min(CONNECT_TIMEOUT_S, self._heartbeat_s or CONNECT_TIMEOUT_S)
+        patience_s = min(CONNECT_TIMEOUT_S, self._heartbeat_s or CONNECT_TIMEOUT_S)
+        return patience_s / 2 if self.at == self._silent else patience_s
 
     @property
     def pause_max_s(self) -> float:

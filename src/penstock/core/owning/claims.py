@@ -218,6 +218,19 @@ class Claims:
         is_gone = incarnation != self._own and (is_silent or incarnation in self._refused_us)
         return None if is_gone else member
 
+    def present(self, now_us: int) -> list[MemberRecord]:
+        """The processes that are there and stay, as far as is known here, by the names of their
+        nodes."""
+        found = []
+        for member in self.members.values():
+            incarnation = member.node, member.nonce
+            watched = self._watched.get(incarnation)
+            is_silent = watched is None or now_us - watched.since_us >= self.lease.length_us
+            is_gone = is_silent or incarnation in self._refused_us
+            if incarnation == self._own or not (is_gone or member.leaving):
+                found.append(member)
+        return sorted(found, key=lambda member: member.node)
+
     def give_up(self, shard: int) -> None:
         """Release a shard that is not served here any more; somebody else takes it at once."""
         if shard in self.owned:

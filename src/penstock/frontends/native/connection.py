@@ -72,6 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         limits = listener.limits.each
         self._quota = Quota(limits) if limits.are_set else None
         self._signing_in: NativeSignIn | None = None
+        self._owners_told: wire.Owners | None = None
+        """What it was told last of the owners in its cluster; None: it does not follow them."""
         self.number = 0
         """Connection number, unique until the realm restarts; administrators use it as an id."""
         self._client = ""
@@ -215,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._signing_in.proven(data)
             case _ if not self.session:
                 self._answer_stranger(message)
-            case wire.Unreadable() | wire.Schema() | wire.Bye():
+            case wire.Unreadable() | wire.Schema() | wire.Follow() | wire.Bye():
                 self._receive_aside(message, body)
             case (
                 wire.Asked(_, Settle(number) | Hold(number) | Bury(number))
@@ -226,14 +228,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._early.setdefault(number, []).append(message)
                 self._in_progress += 1
             case wire.Credit() | wire.Demand() | wire.RecallSeen():
-                self._told(message)
+                self._hear(message)
             case wire.Asked(number, request):
                 self._ask(number, request, body)
             case _:
                 raise RemoteProtocolViolation(f"{type(message).__name__} is not expected here")
 
     def _receive_aside(
-        self, message: wire.Unreadable | wire.Schema | wire.Bye, body: memoryview
+        self, message: wire.Unreadable | wire.Schema | wire.Follow | wire.Bye, body: memoryview
     ) -> None:
         """Handle messages that are not ordinary requests."""
         match message:
@@ -241,10 +243,18 @@ class Connection(asyncio.BufferedProtocol):
                 self.fail(request, reason)
             case wire.Schema(number):
                 self.announced.learn(number, bytes(body))
+            case wire.Follow():
+                self._follow()
             case wire.Bye():
                 self._is_open = False
                 self._is_parting = True
                 self.listener.spawn(self._part())
+
+    def _follow(self) -> None:
+        """Tell which node of the cluster owns what, and go on telling."""
+        find = self.listener.owners
+        self._owners_told = wire.Owners(0, {}) if find is None else find()
+        self.send(self._owners_told)
 
     def _answer_stranger(self, message: wire.FromClient | wire.Asked | wire.Unreadable) -> None:
         """Answer a peer that has not said hello: it may ping, to see whether a realm is here, and
@@ -252,6 +262,9 @@ class Connection(asyncio.BufferedProtocol):
         match message:
             case wire.Asked(number, Ping()):
                 self.send(wire.Done(number, None))
+            case wire.Follow():
+                self._follow()
+                self.end(None)
             case _:
                 raise RemoteProtocolViolation("the first frame must be a Hello")
 
@@ -283,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
         except PenstockError as error:
             self.end(error)
 
-    def _told(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
+    def _hear(self, message: wire.Credit | wire.Demand | wire.RecallSeen) -> None:
         """Pass a message that needs no answer to its subscription."""
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None:
@@ -330,10 +343,17 @@ class Connection(asyncio.BufferedProtocol):
             self.realm.limits.event_bytes_max,
             FRAME_BYTES_MAX,
         )
-        if heartbeat_s := self.listener.heartbeat_s:
-            self.send(wire.ClusterWelcome(*said, heartbeat_s=heartbeat_s))
-        else:
+        if (owners := self.listener.owners) is None:
             self.send(wire.Welcome(*said))
+            return
+        heartbeat_s, nodes = self.listener.heartbeat_s, owners().nodes
+        self.send(wire.ClusterWelcome(*said, heartbeat_s=heartbeat_s, nodes=nodes))
+
+    def tell_owners(self, owners: wire.Owners) -> None:
+        """Tell a client that follows the owners in its cluster, unless it knows."""
+        if self._owners_told is not None and self._owners_told != owners:
+            self._owners_told = owners
+            self.send(owners)
 
     @property
     def permits(self) -> Permits | None:

@@ -33,6 +33,7 @@ from penstock.runtime.access.access import Mode
 from penstock.runtime.access.quota import ConnectionLimits
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.addresses import is_loopback
+from penstock.wire.native import messages as wire
 
 TOLD_MAX = 64
 """How many connections above the limit are read until they say which protocol they speak, so that
@@ -81,6 +82,8 @@ class NativeListener:
         """Ports that the process has opened already, and keeps when this listener has closed."""
         self.heartbeat_s = 0.0
         """How often clients of a cluster's node ask whether it is there; 0: this is none."""
+        self.owners: Callable[[], wire.Owners] | None = None
+        """Which node of the cluster owns what, and which nodes there are; None: this is none."""
         self.suspended: PenstockError | None = None
         """Why nobody is served at the moment."""
         realm.access.on_changed(self._rights_changed)
@@ -243,6 +246,15 @@ class NativeListener:
             protocol=connection.protocol,
             tls=self.tls is not None,
         )
+
+    def tell_owners(self) -> None:
+        """Tell clients that follow the owners in the cluster what has changed."""
+        if self.owners is None:
+            return
+        owners = self.owners()
+        for connection in list(self.connections):
+            if isinstance(connection, Connection):
+                connection.tell_owners(owners)
 
     def _check_user(self, connection: PeerConnection, older: PeerConnection | None) -> None:
         most = self.limits.connections_per_user_max

@@ -74,6 +74,11 @@ class Proof(Message, frozen=True, tag=3):
     data: bytes
 
 
+class Follow(Message, frozen=True, tag=4):
+    """The client wants :class:`Owners`, now and with each change. A node that stands by is asked
+    without a Hello; an owner that is asked without one tells once and ends the connection."""
+
+
 class Credit(Message, frozen=True, tag=44):
     """The client can take ``count`` more events of a plain subscription."""
 
@@ -121,6 +126,8 @@ class ClusterWelcome(Welcome, frozen=True, tag=100):
     heartbeat_s: float = 0.0
     """Seconds of silence after which the client pings; after three times as many it gives the
     connection up, for another node may be the owner by then. 0: as with a realm on its own."""
+    nodes: tuple[str, ...] = ()
+    """Host and port of each node of the cluster, as in a URL."""
 
 
 class Done(Message, frozen=True, tag=101):
@@ -180,6 +187,18 @@ class Redirect(Goodbye, frozen=True, tag=106):
     """Host and port of the owner, as in a URL."""
 
 
+class Owners(Message, frozen=True, tag=109):
+    """Which node owns which shard, as far as the one that says it knows: the answer to
+    :class:`Follow`."""
+
+    version: int
+    """Grows with each claim: whoever knows a higher one knows better."""
+    owners: dict[int, str]
+    """Host and port of each shard's owner, as in a URL."""
+    nodes: tuple[str, ...] = ()
+    """Host and port of each node that is there."""
+
+
 class Challenge(Message, frozen=True, tag=108):
     """The server's messages during sign-in: a challenge, then its own proof."""
 
@@ -194,10 +213,20 @@ class Recalled(Message, frozen=True, tag=107):
     spans: Spans
 
 
-FromClient = Hello | Proof | Schema | Credit | Demand | RecallSeen | Bye
+FromClient = Hello | Proof | Schema | Follow | Credit | Demand | RecallSeen | Bye
 """Messages of a client besides its requests."""
 FromServer = (
-    Welcome | Challenge | Schema | Done | Failed | Delivery | Finished | Closed | Goodbye | Recalled
+    Welcome
+    | Challenge
+    | Schema
+    | Done
+    | Failed
+    | Delivery
+    | Finished
+    | Closed
+    | Goodbye
+    | Recalled
+    | Owners
 )
 FromNode = ClusterWelcome | Redirect
 """What the node of a cluster says in the place of two of them."""
@@ -212,6 +241,7 @@ _Decoded = (
     | Closed
     | Redirect
     | Recalled
+    | Owners
 )
 """What the decoder makes: of two messages with one tag the longer one."""
 
@@ -321,5 +351,5 @@ def decode_from_server(header: memoryview) -> FromServer:
 def _as_sent(found: FromNode) -> FromServer:
     """The shorter message, where nothing came behind its fields."""
     if isinstance(found, ClusterWelcome):
-        return found if found.heartbeat_s else Welcome(*astuple(found)[:-1])
+        return found if found.heartbeat_s else Welcome(*astuple(found)[:-2])
     return found if found.address else Goodbye(found.code, found.text)

@@ -1,0 +1,114 @@
+"""Where a session goes in a cluster, and how long it waits: stories without a network."""
+
+from __future__ import annotations
+
+from penstock.client.connection.terms import DEAD_AFTER_S, PING_AFTER_S, SessionTerms
+from penstock.client.connection.urls import Address
+from penstock.wire.native import messages as wire
+
+A, B, C = (Address(name, 9_000) for name in "abc")
+
+
+def welcome(*nodes: Address, heartbeat_s: float = 2.0) -> wire.ClusterWelcome:
+    return wire.ClusterWelcome("i", "", "1", 1, 2, heartbeat_s, tuple(map(str, nodes)))
+
+
+def owners(version: int, owner: Address | None, *nodes: Address) -> wire.Owners:
+    owned = {} if owner is None else {0: str(owner)}
+    return wire.Owners(version, owned, tuple(map(str, nodes)))
+
+
+def at(address: Address, *nodes: Address, version: int = 1) -> SessionTerms:
+    """The terms of a session whose connection is the owner's."""
+    terms = SessionTerms()
+    assert next(terms.places([address])) == address
+    terms.welcomed(welcome(*nodes))
+    terms.welcomed_by(owners(version, address, *nodes))
+    return terms
+
+
+def test_the_nodes_that_a_welcome_names_are_tried_behind_the_known_addresses() -> None:
+    terms = at(B, A, B, C)
+
+    assert list(terms.places([B])) == [B, A, C]
+
+
+def test_an_owner_that_one_names_is_tried_next_and_once() -> None:
+    terms, tried = SessionTerms(), []
+
+    for address in terms.places([A, B]):
+        tried.append(address)
+        terms.dismissed(wire.Redirect("elsewhere", "there", str(C)))
+
+    assert tried == [A, C, B]
+
+
+def test_whoever_has_fallen_silent_is_tried_last_even_if_a_node_still_names_it() -> None:
+    terms, tried = at(A, A, B, C), []
+    assert terms.is_silent(6.0)
+
+    for address in terms.places([A, B]):
+        tried.append(address)
+        if address == B:
+            terms.dismissed(wire.Redirect("elsewhere", "there", str(A)))
+
+    assert tried == [B, C, A]
+
+
+def test_whoever_has_fallen_silent_is_not_tried_where_a_node_knows_that_nobody_serves() -> None:
+    terms, tried = at(A, A, B, C), []
+    assert terms.is_silent(6.0)
+
+    for address in terms.places([A, B]):
+        tried.append(address)
+        terms.dismissed(wire.Goodbye("elsewhere", "one of them will soon"))
+
+    assert tried == [B, C]
+    assert list(terms.places([A, B])) == [B, C, A], "nobody has answered at all"
+
+
+def test_a_newer_owner_than_that_of_the_connection_is_gone_to_first() -> None:
+    terms = at(A, A, B, C)
+
+    assert terms.told(owners(2, C, A, B, C))
+    assert list(terms.places([A])) == [C, B, A]
+
+
+def test_what_is_no_news_moves_nobody() -> None:
+    terms = at(A, A, B, C, version=2)
+
+    assert not terms.told(owners(1, B)), "it knows less"
+    assert not terms.told(owners(2, A)), "it knows as much"
+    assert not terms.told(owners(3, None)), "nobody serves: there is nowhere to go"
+    assert not terms.told(owners(4, A)), "it was claimed again, by the same node"
+    assert terms.told(owners(5, B))
+
+
+def test_a_node_that_calls_itself_otherwise_than_the_session_does_is_not_left_for_itself() -> None:
+    terms = SessionTerms()
+    next(terms.places([Address("localhost", 9_000)]))
+    terms.welcomed_by(owners(1, A, A, B))  # a connection hears it before the session goes on
+    terms.welcomed(welcome(A, B))
+
+    assert terms.named == A
+    assert not terms.told(owners(2, A, A, B))
+
+
+def test_in_a_cluster_a_lease_of_silence_is_too_much_and_looked_at_when_it_is_over() -> None:
+    terms = at(A, A, B)
+
+    assert (terms.ping_after_s, terms.dead_after_s) == (2.0, 6.0)
+    assert terms.look_after_s(0.0) == 2.0
+    assert terms.look_after_s(5.5) == 0.5
+    assert not terms.is_silent(5.9)
+    assert terms.is_silent(6.0)
+
+
+def test_a_realm_on_its_own_is_waited_for_as_ever() -> None:
+    terms = at(A, A, B)
+
+    terms.welcomed(wire.Welcome("i", "", "1", 1, 2))
+
+    assert (terms.ping_after_s, terms.dead_after_s) == (PING_AFTER_S, DEAD_AFTER_S)
+    assert terms.look_after_s(25.0) == PING_AFTER_S
+    assert not terms.is_silent(DEAD_AFTER_S)
