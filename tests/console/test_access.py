@@ -94,7 +94,7 @@ def test_users_rights_and_the_audit_log(door: Page, asking: tuple[str, str]) -> 
     door.get_by_role("button", name="Log out").click()
 
     enter(door, "alice", password)
-    expect(door.get_by_role("heading", name="Audit needs the right admin")).to_be_visible()
+    expect(door.get_by_role("heading", name="Audit needs the right monitor")).to_be_visible()
     expect(door.get_by_role("link", name="Users")).to_have_count(0)
     expect(door.get_by_role("link", name="New channel or queue")).to_have_count(0)
     door.evaluate("location.hash = '#/new'")
@@ -122,7 +122,7 @@ def test_who_has_no_admin_sees_what_is_theirs_and_no_alarm(door: Page, admin: Kn
     expect(door.get_by_role("heading", name="Channels and queues you may see")).to_be_visible()
     door.on("response", lambda told: refused.append(told.url) if told.status >= 400 else None)
     expect(door.get_by_role("row", name="eu/orders")).to_contain_text("7")
-    expect(door.get_by_text("Figures need the right admin")).to_be_visible()
+    expect(door.get_by_text("Figures need the right monitor")).to_be_visible()
     expect(door.locator(".link-state")).to_have_text("Connected")
     for false in ("No durables yet", "No event has died", "Not connected", "secret"):
         expect(door.get_by_text(false)).to_have_count(0)
@@ -134,7 +134,7 @@ def test_who_has_no_admin_sees_what_is_theirs_and_no_alarm(door: Page, admin: Kn
 
     door.get_by_role("main").get_by_role("link", name="eu/orders").click()
     expect(door.locator(".stat", has_text="Outstanding")).to_contain_text("14")
-    expect(door.get_by_text("Figures need the right admin")).to_be_visible()
+    expect(door.get_by_text("Figures need the right monitor")).to_be_visible()
     door.locator(".tabs").get_by_role("link", name="Durables").click()
     door.get_by_role("main").get_by_role("link", name="billing").click()
     expect(door.locator(".stat", has_text="Ready")).to_contain_text("7")
@@ -144,7 +144,7 @@ def test_who_has_no_admin_sees_what_is_theirs_and_no_alarm(door: Page, admin: Kn
         expect(door.get_by_role("heading", name=f"{what} need the right")).to_be_visible()
     assert refused == []
 
-    admin.send("POST", "acl/grant", {"kind": "realm", "subject": "ann@*", "rights": ["admin"]})
+    admin.send("POST", "acl/grant", {"kind": "realm", "subject": "ann@*", "rights": ["monitor"]})
     door.reload()
     expect(door.locator(".link-state")).to_have_text("Live")
     expect(door.get_by_role("link", name="Connections")).to_be_visible()

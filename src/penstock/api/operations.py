@@ -30,9 +30,17 @@ from penstock.api import (
 from penstock.api.requests import Request
 from penstock.core.access.rights import RIGHTS, Need
 
+_MONITORED: Final = ("monitor",)
+"""The right on the realm with which everything is seen that gives no event and changes nothing."""
+
 
 def _realm(*rights: str, audited: bool = False) -> Need:
     return Need("realm", rights, audited=audited)
+
+
+def _seen(*rights: str) -> Need:
+    """An operation of those with ``rights`` on the realm that only shows something."""
+    return Need("realm", rights, _MONITORED)
 
 
 def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, Need]:
@@ -42,8 +50,8 @@ def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, N
         f"{kind}.list": _realm("access"),
         f"{kind}.create": _realm("channels", audited=True),
         f"{kind}.import": _realm("channels", audited=True),
-        f"{kind}.open": Need(kind, every, ("channels", "admin")),
-        f"{kind}.describe": Need(kind, every, ("channels", "admin")),
+        f"{kind}.open": Need(kind, every, ("channels", "admin", *_MONITORED)),
+        f"{kind}.describe": Need(kind, every, ("channels", "admin", *_MONITORED)),
         f"{kind}.edit": Need(kind, ("full",), audited=True),
         f"{kind}.delete": Need(kind, ("full",), audited=True),
         f"{kind}.maintain": Need(kind, ("full",), ("admin",), audited=True),
@@ -52,7 +60,7 @@ def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, N
         f"{kind}.{write}": Need(kind, (write,)),
         f"{kind}.purge": Need(kind, ("purge",), audited=True),
         f"{kind}.redrive": Need(kind, ("purge",), audited=True),
-        f"{kind}.acl.read": Need(kind, ("manage_acl",)),
+        f"{kind}.acl.read": Need(kind, ("manage_acl",), _MONITORED),
         f"{kind}.acl.change": Need(kind, ("manage_acl",), audited=True),
     }
 
@@ -62,30 +70,30 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         # The realm and who uses it
         "session.open": _realm("access"),
         "realm.describe": _realm("access"),
-        "realm.watch": _realm("admin"),  # metrics, rates, pipelines
+        "realm.watch": _realm("monitor", "admin"),  # metrics, rates, pipelines
         "realm.pause": _realm("configure", audited=True),
         "realm.backup": _realm("full", audited=True),
         "realm.reload": _realm("configure", audited=True),
-        "connection.list": _realm("admin"),
+        "connection.list": _realm("monitor", "admin"),
         "connection.end": _realm("admin", audited=True),
-        "audit.read": _realm("admin"),
-        "user.list": _realm("manage_acl"),
+        "audit.read": _seen("admin"),
+        "user.list": _seen("manage_acl"),
         "user.change": _realm("manage_acl", audited=True),
-        "group.list": _realm("manage_acl"),
+        "group.list": _seen("manage_acl"),
         "group.change": _realm("manage_acl", audited=True),
-        "realm.acl.read": _realm("manage_acl"),
+        "realm.acl.read": _seen("manage_acl"),
         "realm.acl.change": _realm("manage_acl", audited=True),
         "me.read": _realm("access"),
         "me.password": _realm("access", audited=True),
         # A transaction's stores are asked for one by one: publish or push
         "transaction.describe": _realm("access"),
-        "join.list": _realm("realm", "admin"),
+        "join.list": _seen("realm", "admin"),
         "join.create": _realm("realm", audited=True),  # and subscribe there, publish or push here
         "join.delete": _realm("realm", audited=True),
         # Channels, with their durables
         **_on("channel", "subscribe", "publish"),
-        "durable.list": Need("channel", ("subscribe", "durable"), ("admin",)),
-        "durable.describe": Need("channel", ("subscribe", "durable"), ("admin",)),
+        "durable.list": Need("channel", ("subscribe", "durable"), ("admin", *_MONITORED)),
+        "durable.describe": Need("channel", ("subscribe", "durable"), ("admin", *_MONITORED)),
         "durable.attach": Need("channel", ("subscribe",)),
         "durable.browse": Need("channel", ("subscribe",)),
         "durable.create": Need("channel", ("durable",), audited=True),

@@ -66,7 +66,7 @@ def test_what_is_no_name_of_a_user_is_refused(name: str) -> None:
 @pytest.mark.spec("A2")
 def test_the_rights_are_those_of_the_semantics() -> None:
     assert RIGHTS["realm"] == (
-        *("manage_acl", "full", "access", "configure", "channels", "realm", "admin"),
+        *("manage_acl", "full", "access", "configure", "channels", "realm", "admin", "monitor"),
     )
     assert RIGHTS["channel"] == ("manage_acl", "full", "purge", "subscribe", "publish", "durable")
     assert RIGHTS["queue"] == ("manage_acl", "full", "purge", "peek", "push", "pop")
@@ -87,6 +87,23 @@ def test_every_operation_needs_rights_there_are() -> None:
         assert need.rights, operation
         assert {*need.rights} <= {*RIGHTS[need.kind]}, operation
         assert {*need.realm} <= {*RIGHTS["realm"]}, operation
+
+
+@pytest.mark.spec("A2")
+def test_who_monitors_sees_everything_and_takes_nothing() -> None:
+    seen = {
+        operation
+        for operation, need in OPERATIONS.items()
+        if "monitor" in (need.realm if need.kind != "realm" else (*need.rights, *need.realm))
+    }
+
+    assert not any(OPERATIONS[operation].audited for operation in seen)
+    assert {*OPERATIONS} - seen == {
+        *(name for name, need in OPERATIONS.items() if need.audited),
+        *(name for name, need in OPERATIONS.items() if need.rights == ("access",)),
+        *("channel.publish", "channel.subscribe", "queue.push", "queue.peek", "queue.pop"),
+        *("durable.attach", "durable.browse"),
+    }
 
 
 def test_every_right_is_good_for_something() -> None:

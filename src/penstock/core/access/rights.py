@@ -19,7 +19,10 @@ Proof = Literal["none", "password", "token", "certificate"]
 
 RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "realm": ("manage_acl", "full", "access", "configure", "channels", "realm", "admin"),
+        "realm": (
+            *("manage_acl", "full", "access", "configure", "channels", "realm", "admin"),
+            "monitor",
+        ),
         "channel": ("manage_acl", "full", "purge", "subscribe", "publish", "durable"),
         "queue": ("manage_acl", "full", "purge", "peek", "push", "pop"),
     }

@@ -49,7 +49,7 @@ from penstock.wire.scram import NONCE_BYTES, ScramServer
 Mode = Literal["off", "optional", "mandatory"]
 
 _PUBLISH = ("channel.publish", "publish")
-_SEEN_AS = ("channels", "admin")
+_SEEN_AS = ("channels", "admin", "monitor")
 """Rights on the realm that show every channel and queue."""
 
 _log = structlog.get_logger("penstock.access")

@@ -165,7 +165,7 @@ export function deny() {
 }
 
 /** Whether there are figures, or will be. */
-export const hasFigures = () => may("admin") && live.state !== "denied";
+export const hasFigures = () => may("admin", "monitor") && live.state !== "denied";
 
 /** Follows the counters until the signal ends it; after a loss it begins again by itself. */
 export async function follow(signal) {

@@ -27,7 +27,7 @@ const PAGES = [
 ];
 
 /** Rights on the realm, any of which is enough; the others need none. */
-const NEEDS = { joins: ["realm", "admin"], pipelines: ["admin"], connections: ["admin"] };
+const NEEDS = { joins: ["realm", "admin", "monitor"], pipelines: ["admin", "monitor"], connections: ["admin", "monitor"] };
 
 const seen = (key, me) => (key === "access" ? me.mode !== "off" : !NEEDS[key] || may(...NEEDS[key]));
 
@@ -131,7 +131,7 @@ function Frame({ me, onLogin, onLogout }) {
   const [keys, setKeys] = useState(false);
   const main = useRef(null), filter = useRef(null);
   const { value: realm, error: away } = useRefreshed((signal) => get("/realm", {}, signal), [], 3000);
-  const hasFigures = may("admin");
+  const hasFigures = may("admin", "monitor");
   // At once where it is to be seen: what is typed next belongs in it. On a phone the menu comes first.
   const toFilter = useCallback(() => {
     const enter = () => { filter.current.focus(); filter.current.select(); };

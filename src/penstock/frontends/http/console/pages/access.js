@@ -8,7 +8,7 @@ import { Lacks, may } from "../session.js";
 import { storeNames } from "../stores.js";
 
 const RIGHTS = {
-  realm: ["manage_acl", "full", "access", "configure", "channels", "realm", "admin"],
+  realm: ["manage_acl", "full", "access", "configure", "channels", "realm", "admin", "monitor"],
   channel: ["manage_acl", "full", "purge", "subscribe", "publish", "durable"],
   queue: ["manage_acl", "full", "purge", "peek", "push", "pop"],
 };
@@ -115,14 +115,14 @@ function GrantDialog({ resource, entry, onClose, onDone }) {
 }
 
 function Acl() {
-  const [kind, setKind] = useState(may("manage_acl") ? "realm" : "channel");
+  const [kind, setKind] = useState(may("manage_acl", "monitor") ? "realm" : "channel");
   const [typed, setTyped] = useState("");
   const [name, setName] = useState("");
   const [asked, setAsked] = useState(null);
   const ready = kind === "realm" || name;
   const loaded = useLoaded((signal) => (ready ? get("/acl", { kind, name: kind === "realm" ? "" : name }, signal) : Promise.resolve(null)), [kind, name]);
   const rows = loaded.value?.items, resource = { kind, name };
-  return html`<div class="stack"><form class="find" onSubmit=${(event) => { event.preventDefault(); setName(typed.trim()); }}><${Choice} label="Rights on" value=${kind} onPick=${setKind} options=${[["realm", "Realm", may("manage_acl")], ["channel", "Channel"], ["queue", "Queue"]]} />
+  return html`<div class="stack"><form class="find" onSubmit=${(event) => { event.preventDefault(); setName(typed.trim()); }}><${Choice} label="Rights on" value=${kind} onPick=${setKind} options=${[["realm", "Realm", may("manage_acl", "monitor")], ["channel", "Channel"], ["queue", "Queue"]]} />
       ${kind !== "realm" && html`<div class="grow"><${Field} label="Name of the ${kind}" mono value=${typed} onInput=${setTyped} list="acl-stores" placeholder="orders, or orders/* for all below" /><datalist id="acl-stores">${storeNames().slice(0, 500).map((each) => html`<option key=${each} value=${each}></option>`)}</datalist></div><button type="submit" class="button first">Show</button>`}</form>
     <${Panel} title=${kind === "realm" ? "Rights on the realm" : `Rights on ${name || `a ${kind}`}`} acts=${ready && html`<${Button} kind="first" icon="plus" onClick=${() => setAsked({})}>Grant</${Button}>`} bare>
     ${loaded.error && html`<div class="panel-body"><${Refusal} error=${loaded.error} /></div>`}
@@ -146,10 +146,10 @@ function Audit() {
     ${page && html`<div class="pager"><span>${count(page.items.length)} shown</span><span class="fill"></span><${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Newer</${Button}><${Button} kind="small" disabled=${!page.next} onClick=${() => setSteps([...steps, page.next])}>Older</${Button}></div>`}</${Panel}>`;
 }
 
-const TABS = [["me", "You"], ["users", "Users", "manage_acl"], ["groups", "Groups", "manage_acl"], ["rights", "Rights"], ["audit", "Audit", "admin"]];
+const TABS = [["me", "You"], ["users", "Users", "manage_acl"], ["groups", "Groups", "manage_acl"], ["rights", "Rights"], ["audit", "Audit", "monitor", "admin"]];
 
 export function AccessPage({ tab, me }) {
-  const shown = TABS.filter(([key, , right]) => key === tab || !right || may(right)), lacking = TABS.find(([key, , right]) => key === tab && right && !may(right));
+  const shown = TABS.filter(([key, , ...rights]) => key === tab || !rights.length || may(...rights)), lacking = TABS.find(([key, , ...rights]) => key === tab && rights.length && !may(...rights));
   const current = TABS.some(([key]) => key === tab) ? tab : "me";
   if (me.mode === "off") return html`<div class="page"><${Head} title="Access" /><${Panel} label="Access" bare><${Empty} title="Access is off" >Everybody on this machine may do everything, and the realm answers to no other. Start it with access on to have users, groups and rights.</${Empty}></${Panel}></div>`;
   return html`<div class="page"><${Head} title="Access" lead="Who may do what with this realm." /><${Tabs} label="Access" current=${current} items=${shown.map(([key, text]) => [key, text, to("access", key)])} />

@@ -2,6 +2,7 @@
 import { html, useState } from "../view.js";
 import { all, path, remove } from "../api.js";
 import { ago, bytes, count, many, moment } from "../format.js";
+import { may } from "../session.js";
 import { Button, Empty, Field, Head, Loading, Note, Panel, Refusal, Table, Tag, TypeName, tell, useDoing, useRefreshed } from "../parts.js";
 
 const SHOWN = 200;
@@ -27,7 +28,7 @@ export function ConnectionsPage() {
       { label: "Subscriptions", kind: "num", cell: (row) => count(row.subscriptions) },
       { label: "Requests", kind: "num", cell: (row) => count(row.requests) },
       { label: "Unsent", kind: "num", cell: (row) => (row.is_stalled ? html`<${Tag} kind="warn" icon="warning">${bytes(row.unsent_bytes)}, stalls</${Tag}>` : bytes(row.unsent_bytes)) },
-      { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => setClosing(row)} label="Close the connection of ${row.user}, ${row.session}">Close…</${Button}>` },
+      { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => may("admin") && html`<${Button} kind="small danger" onClick=${() => setClosing(row)} label="Close the connection of ${row.user}, ${row.session}">Close…</${Button}>` },
     ]} />` : sought && loaded.value.length ? html`<${Empty} title="No connection matches" />` : html`<${Empty} title="Nobody is connected" python=${`import penstock\n\nwith penstock.connect("penstock://${location.hostname}:9000") as session:\n    print(session.channels.list())`}>Programs that connect over the native protocol are listed here.</${Empty}>`}</${Panel}>
     ${rows?.length > SHOWN && html`<p class="help-line">The first ${count(SHOWN)} of ${count(rows.length)}; the filter finds the others.</p>`}
     ${closing && html`<${TypeName} title="Close a connection" name=${closing.user} verb="Close connection" doing=${doing} onDone=${close} onClose=${() => setClosing(null)}>

@@ -39,7 +39,7 @@ function Stores() {
       { label: "Died ever", kind: "num", cell: (row) => count(row.died) },
       { label: "From", cell: (row) => row.from.slice(0, 6).map((source, index) => html`${index > 0 && ", "}<a key=${source} href=${to("channel", source)}>${source}</a>`).concat(row.from.length > 6 ? [` and ${row.from.length - 6} more`] : []) },
       { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<a class="button small" href=${to("dead", row.name)}>By cause</a>` },
-    ]} />` : html`<${Empty} title=${may("admin", "channels") ? "No channel keeps its dead events" : "No channel that you may see keeps its dead events"} shell="penstock channel edit orders --dead-event-store dead/orders"
+    ]} />` : html`<${Empty} title=${may("admin", "monitor", "channels") ? "No channel keeps its dead events" : "No channel that you may see keeps its dead events"} shell="penstock channel edit orders --dead-event-store dead/orders"
       python=${'session.channels.get("orders").edit(dead_event_store="dead/orders")'}>Name a dead event store on a channel, and what leaves it unconsumed goes there instead of being counted only.</${Empty}>`}</${Panel}>
     <${Panel} title="Another store"><form class="find" onSubmit=${(event) => { event.preventDefault(); if (name) go("dead", name); }}><div class="grow"><${Field} label="Channel or queue" mono value=${name} onInput=${setName} list="stores" />
       <datalist id="stores">${storeNames().slice(0, 500).map((each) => html`<option key=${each} value=${each}></option>`)}</datalist></div>

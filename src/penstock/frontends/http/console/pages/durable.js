@@ -60,7 +60,7 @@ export function DurablePage({ channel, name }) {
           : html`<${Stat} label="Last read" value=${span(info.last_read_ms)} under=${known(info.last_read_ms) ? "ago" : "never"} />`}
         <${Stat} label="Clients" value=${count(info.clients.length)} under=${info.redelivered ? `${count(info.redelivered)} delivered again` : ""} /></dl>
       <div class="columns wide-left"><${Panel} title="Lag" hint="events" bare=${!hasFigures()}>${hasFigures() ? html`<${Plot} label="Lag of ${name}" times=${history.times}
-          series=${[{ name: "Outstanding", values: history.values("outstanding") }, { name: "In flight", values: history.values("in_flight") }]} />` : html`<${Lacks} what="Figures" right="admin">How the lag goes is told by the second.</${Lacks}>`}</${Panel}>
+          series=${[{ name: "Outstanding", values: history.values("outstanding") }, { name: "In flight", values: history.values("in_flight") }]} />` : html`<${Lacks} what="Figures" right="monitor">How the lag goes is told by the second.</${Lacks}>`}</${Panel}>
         <${Panel} title="Attributes"><${Facts} rows=${[["Type", info.type], ["Selector", info.selector ? html`<code>${info.selector}</code>` : "all events"], ["Position", count(info.position)],
           ["Kept over a restart", info.persistent ? "yes" : "no"], ["Most deliveries", info.max_deliveries ? count(info.max_deliveries) : "no limit"],
           info.order_by ? ["Order by", html`<code>${info.order_by}</code>`] : null, info.strict_order ? ["Strict order", "yes"] : null, ["Cluster-wide", info.cluster_wide ? "yes" : "no"]]} /></${Panel}></div>

@@ -127,7 +127,7 @@ function Own({ realm }) {
         ${may("channels") ? "" : "A channel or queue is seen by whoever has some right on it; whoever manages its rights can give one."}</${Empty}>`)}
       ${value?.more && html`<div class="pager">The first ${count(OWN)} of each; the filter at the left finds them all.</div>`}</${Panel}>
     <div class="columns">
-      <${Panel} title="Figures of the realm" bare><${Lacks} what="Figures" right="admin">What flows by the second, durables that lag, connections and dead events of all channels are not shown.</${Lacks}></${Panel}>
+      <${Panel} title="Figures of the realm" bare><${Lacks} what="Figures" right="monitor">What flows by the second, durables that lag, connections and dead events of all channels are not shown.</${Lacks}></${Panel}>
       <${Panel} title="Memory and disk">${realm ? html`<${Space} realm=${realm} />` : html`<${Loading} />`}</${Panel}></div>`;
 }
 

@@ -117,7 +117,7 @@ function Standing({ info, kind, name }) {
         : html`<${Stat} label="Outstanding" value=${brief(owed.value?.reduce((sum, each) => sum + each.outstanding, 0))} under=${owed.error ? "not for you to see" : `at ${many(info.durables, "durable")}`} />
           <${Stat} label="Subscribers" value=${count(info.subscribers)} />`}
     </dl>
-    <${Panel} title="Events per second" bare><${Lacks} what="Figures" right="admin">What flows is told by the second.</${Lacks}></${Panel}>
+    <${Panel} title="Events per second" bare><${Lacks} what="Figures" right="monitor">What flows is told by the second.</${Lacks}></${Panel}>
     <${Contents} info=${info} kind=${kind} name=${name} />`;
 }
 
