@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
     from penstock import aio
     from penstock.bootstrap import Realm
     from penstock.client.handles.attributes import (
+        BackoffTimes,
         ChannelAttributes,
         ChannelType,
         DurableType,
@@ -120,6 +121,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "penstock.bootstrap": ("Realm",),
     "penstock.client.handles.attributes": (
+        "BackoffTimes",
         "ChannelAttributes",
         "ChannelType",
         "DurableType",
@@ -169,6 +171,7 @@ __all__ = [
     "AlreadyAborted",
     "AlreadyCommitted",
     "AuthenticationFailed",
+    "BackoffTimes",
     "CannotConnect",
     "CapacityReached",
     "Channel",

@@ -7,7 +7,11 @@ import pytest
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.cli.attributes import ATTRIBUTES, OF_DURABLES, attributes_of
-from penstock.core.vocabulary.messages import Definition, DurableAttributes, Storage
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
+from penstock.core.vocabulary.messages import (
+    Definition,
+    Storage,
+)
 from penstock.runtime.subscriptions.documents import DEPRECATED
 
 EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
@@ -16,7 +20,7 @@ EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
 @pytest.mark.parametrize(
     ("kind", "others"),
     [
-        ("channel", {"kind", "storage", "max_deliveries"}),
+        ("channel", {"kind", "storage", "max_deliveries", "backoff"}),
         ("queue", {"kind", "storage", "engine", "retain_consumed", "archive"}),
     ],
 )

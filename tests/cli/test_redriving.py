@@ -50,8 +50,8 @@ def test_a_buried_event_says_why(penstock_command: Run, session: penstock.Sessio
         hold.bury([1], "x" * 1_000)
     _, first, second = penstock_command("browse", "dead/parcels").stdout.splitlines()
 
-    assert "parcels 0, buried: no such parcel" in first
-    assert "parcels 1, buried: xxx" in second
+    assert "parcels 0, rejected: no such parcel" in first
+    assert "parcels 1, rejected: xxx" in second
 
 
 @pytest.mark.spec("T10")

@@ -80,11 +80,11 @@ def test_a_buried_event_keeps_the_reason(session: Session) -> None:
     assert first.origin is not None
     assert second.origin is not None
     assert (first.origin.cause, first.origin.reason) == (
-        "buried",
+        "rejected",
         "ValueError: no such airport: XXX",
     )
     assert first.origin.durables == ("lake",)
-    assert (second.origin.cause, second.origin.reason) == ("buried", "")
+    assert (second.origin.cause, second.origin.reason) == ("rejected", "")
     assert jobs.info().counters.dead == 2
     assert outstanding(lake) == []
 
@@ -113,7 +113,7 @@ def test_one_buried_for_one_durable_alone_says_so_too(session: Session, kind: st
         hold.bury([0], "no")
     (dead,) = session.channels.get("dead").browse()
     assert dead.origin is not None
-    assert (dead.origin.cause, dead.origin.reason) == ("buried", "no")
+    assert (dead.origin.cause, dead.origin.reason) == ("rejected", "no")
     assert dead.origin.durables == ("lake",)
     assert jobs.info().events == (kind == "other")
 

@@ -12,13 +12,16 @@ from penstock.api.channels import CreateChannel
 from penstock.api.durables import CreateDurable, DurableInfo, UnbindDurable
 from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
 from penstock.api.realm import Ping
-from penstock.api.subscriptions import Attach, Settle, Subscribe
+from penstock.api.subscriptions import Attach, Extend, Settle, Subscribe
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.start_positions import FromEarliest, FromId, FromTime
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
+
+BACKOFF = Backoff(1_000, 3.0, 60_000, 0.25, 7)
 
 MESSAGES: list[tuple[wire.Message, str]] = [
     (
@@ -42,7 +45,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
             1,
             CreateChannel("a/b", Definition(type="reliable", ttl=5, storage=Storage(sync="none"))),
         ),
-        "940a01a3612f6283a474797065a872656c6961626c65a374746c05a773746f7261676581a473"
+        "940a01a3612f62de0003a474797065a872656c6961626c65a374746c05a773746f7261676581a473"
         "796e63a46e6f6e65",
     ),
     (
@@ -59,8 +62,8 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Asked(4, CreateDurable(ChannelId(3), "d", "shared", FromTime(9), "n > 5", None)),
-        "9c1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0"
-        "00c2c2a0",
+        "9e1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c0"
+        "00c2c2a0c000",
     ),
     (
         wire.Asked(5, UnbindDurable(ChannelId(3), "d")),
@@ -76,11 +79,30 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.Asked(7, Attach(ChannelId(3), 2, "d", 10, False)),
-        "9b29070302a1640ac2a0c2c200",
+        "9c29070302a1640ac2a0c2c20000",
     ),
     (
         wire.Asked(8, Settle(2, (Span(0, 3), Span(5, 6)), True, False)),
-        "962e080292920003920506c3c2",
+        "972e080292920003920506c3c2c0",
+    ),
+    (
+        wire.Asked(8, Settle(2, (Span(0, 3),), True, False, 5_000)),
+        "972e080291920003c3c2cd1388",
+    ),
+    (
+        wire.Asked(
+            9,
+            CreateDurable(
+                ChannelId(3), "d", "serial", FromEarliest(), backoff=BACKOFF, ack_timeout=30_000
+            ),
+        ),
+        "9e1e0903a164a673657269616c81a474797065ac46726f6d4561726c69657374a0c000c2c2a085a56669"
+        "727374cd03e8a6666163746f72cb4008000000000000a46d6f7374cdea60a66a6974746572cb3fd00000"
+        "00000000a47365656407cd7530",
+    ),
+    (
+        wire.Asked(9, Extend(2, (Span(0, 3),), 5_000)),
+        "9534090291920003cd1388",
     ),
     (
         wire.Credit(1, 100),
@@ -183,6 +205,7 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
         (wire.Asked(7, Attach(ChannelId(3), 2, "d", 10)), "9829070302a1640ac2a0"),
         (wire.Asked(7, Attach(ChannelId(3), 2, "d", 10)), "9929070302a1640ac2a0c2"),
         (wire.Asked(7, Attach(ChannelId(3), 2, "d", 10)), "9a29070302a1640ac2a0c2c2"),
+        (wire.Asked(7, Attach(ChannelId(3), 2, "d", 10)), "9b29070302a1640ac2a0c2c200"),
         (wire.Asked(6, Subscribe(ChannelId(3), 1, FromEarliest(), 0)),
          "992806030181a474797065ac46726f6d4561726c6965737400a0c2c0"),
         (wire.Asked(6, Subscribe(ChannelId(3), 1, FromEarliest(), 0)),
@@ -193,6 +216,12 @@ def test_a_frame_of_version_1_has_these_bytes() -> None:
         (wire.Credit(1, 100), "942c016400"),
         (wire.Asked(4, CreateDurable(ChannelId(3), "d", "shared", FromTime(9), "n > 5")),
          "9b1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c000c2c2"),
+        (wire.Asked(4, CreateDurable(ChannelId(3), "d", "shared", FromTime(9), "n > 5")),
+         "9c1e0403a164a673686172656482a474797065a846726f6d54696d65a561745f757309a56e203e2035c000c2c2a0"),
+        (wire.Asked(8, Settle(2, (Span(0, 3), Span(5, 6)), True, False)),
+         "962e080292920003920506c3c2"),
+        (wire.Asked(1, CreateChannel("a/b", Definition(type="reliable", ttl=5))),
+         "940a01a3612f6282a474797065a872656c6961626c65a374746c05"),
     ],
 )  # fmt: skip
 def test_what_was_sent_before_a_field_was_added_is_understood(

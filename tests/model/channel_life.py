@@ -13,8 +13,11 @@ from msgspec.structs import replace
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.channel.holding import BuryEvents
+from penstock.core.channel.timeouts import ExtendTime
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState
 from penstock.core.vocabulary.messages import (
     Ack,
@@ -51,6 +54,7 @@ from tests.model.channel_model import (
     Seat,
     lane_of,
 )
+from tests.model.compared import by_when
 from tests.model.holding import Holding
 from tests.model.publishing import Publishing
 
@@ -62,6 +66,9 @@ TAKEN_OUT: list[tuple[Callable[[Spans], Command], Cause]] = [
     (RemoveRedriven, Cause.REDRIVEN),
     (Quarantine, Cause.QUARANTINED),
 ]
+DELAYS_MS = (None, None, 0, 10, 35, 200)
+BACKOFFS = (None, None, Backoff(10), Backoff(20, factor=4.0, most=90))
+TIMEOUTS_MS = (0, 100, 300, 0, 0)
 KINDS = ("shared", "shared", "exclusive", "priority", "serial", "serial", "shared_queued")
 AT_ONCE = ("shared", "serial", "shared_queued")
 """Types that redeliver at once, counted; they take a window, and keep a selector."""
@@ -77,6 +84,8 @@ def _spans(ids: set[int]) -> tuple[Span, ...]:
 
 
 class ChannelLife(Publishing, Holding):
+    drawn: int = 0
+    """Which backoff and timeout the next durable has."""
     steps: dict[Step, int]
     """What may happen, and how often."""
 
@@ -123,6 +132,7 @@ class ChannelLife(Publishing, Holding):
             engine="merge" if merges else "default",
             dead_event_store=dead,
             max_deliveries=limit if dead and kind == "queue" else 0,
+            backoff=BACKOFFS[len(events) % len(BACKOFFS)] if kind == "queue" else None,
             ttl=ttl,
             capacity=capacity,
             retain_consumed=retain,
@@ -130,6 +140,7 @@ class ChannelLife(Publishing, Holding):
             storage=Storage(honour_capacity=honour),
         )
         self.begin(definition, ChannelModel(definition), limit, event_bytes)
+        self.drawn = window + len(events)
         if kind == "queue":
             self.open_queue(len(first), window)
         else:
@@ -159,7 +170,9 @@ class ChannelLife(Publishing, Holding):
 
     def open_queue(self, readers: int, window: int) -> None:
         lasting = self.model.type in SURVIVING
-        self.model.durables[READERS] = Ledger("queue", self.model.start, "", lasting, self.limit)
+        ledger = Ledger("queue", self.model.start, "", lasting, self.limit)
+        ledger.backoff = self.definition.backoff
+        self.model.durables[READERS] = ledger
         for n in range(readers):
             self.take_seat(READERS, f"s{n}", window, pull=False, selective=n == 1)
 
@@ -214,6 +227,10 @@ class ChannelLife(Publishing, Holding):
         first = self.first_id(start)
         ledger = Ledger(kind, first, selector, lasting, limit)
         ledger.strict, ledger.lanes = order == "strict", order == "lanes"
+        if kind in AT_ONCE:
+            ledger.backoff = BACKOFFS[self.drawn % len(BACKOFFS)]
+            ledger.timeout_ms = TIMEOUTS_MS[self.drawn % len(TIMEOUTS_MS)]
+            self.drawn += 1
         ledger.due = {i for i, kept in self.model.stored.items() if ledger.wants(i, kept)}
         matched = _spans(ledger.due) if selector else ()
         self.model.durables[name] = ledger
@@ -228,6 +245,8 @@ class ChannelLife(Publishing, Holding):
                 max_deliveries=limit,
                 strict_order=ledger.strict,
                 order_by="k" if ledger.lanes else "",
+                backoff=ledger.backoff,
+                ack_timeout=ledger.timeout_ms,
             )
         )
         self.all_lasts &= lasting
@@ -273,6 +292,7 @@ class ChannelLife(Publishing, Holding):
             "even" if selective else "",
             _spans(even),
             auto_ack,
+            ack_timeout_ms=100 if selective else 0,
         )
         if self.is_taken(name):
             with pytest.raises(DurableInUse):
@@ -285,6 +305,7 @@ class ChannelLife(Publishing, Holding):
             0 if pull else None,
             selective=selective,
             auto_ack=auto_ack,
+            timeout_ms=100 if selective else ledger.timeout_ms,
         )
         self.model.attached(self.subscription, seat)
         self.do(command)
@@ -304,7 +325,9 @@ class ChannelLife(Publishing, Holding):
         holders = [n for n, seat in self.model.seats.items() if seat.held]
         if not holders:
             return
-        how = random.choice(("ack", "ack", "ack", "previous", "back", "steal"))
+        how = random.choice(
+            ("ack", "ack", "ack", "previous", "back", "back", "back", "steal", "reject")
+        )
         subscription = random.choice(holders)
         seat = self.model.seats[subscription]
         ids = set(random.sample(sorted(seat.held), random.randint(1, min(4, len(seat.held)))))
@@ -315,14 +338,48 @@ class ChannelLife(Publishing, Holding):
             case "steal":
                 self.steal(subscription, ids & seat.held)
             case "back":
-                self.model.roll_back(seat, left)
-                self.do(RollBack(subscription, spans))
+                delay_ms = random.choice(DELAYS_MS)
+                self.model.roll_back(seat, left, delay_ms=delay_ms, now_us=self.play.now_us)
+                self.do(RollBack(subscription, spans, delay_ms=delay_ms))
+            case "reject":
+                self.reject(subscription, seat, set(sorted(left)[:1]))
             case "ack":
                 self.model.ack(seat, ids if self.is_cumulative(seat) else left)
                 self.do(Ack(subscription, spans))
             case _:
                 self.model.ack(seat, self.covered(seat, max(ids)) | self.top(seat, ids))
                 self.do(AckPrevious(subscription, max(ids)))
+
+    def reject(self, subscription: int, seat: Seat, ids: set[int]) -> None:
+        """SEM T11: what is in hand, and stored, is dead for this durable."""
+        command = BuryEvents(subscription, _spans(ids))
+        if not self.model.moves_dead:
+            with pytest.raises(IllegalState, match="has no dead event store"):
+                self.do(command)
+            return
+        dead = ids & self.model.durables[seat.durable].due
+        for event_id in sorted(dead):
+            self.model.bury(event_id, seat.durable, Cause.REJECTED)
+        self.do(command)
+
+        assert self.play.answer == len(dead)
+
+    def extend(self, random: Random) -> None:
+        timed = [n for n, seat in self.model.seats.items() if seat.until and not seat.recalls]
+        if not timed:
+            return
+        subscription, time_ms = random.choice(timed), random.choice((10, 100, 400))
+        self.settle_time()
+        seat = self.model.seats[subscription]
+        held = sorted(seat.held & self.model.durables[seat.durable].due)
+        if seat.recalls or not held:
+            return
+        ids = set(random.sample(held, random.randint(1, len(held))))
+        until_us = by_when(self.play.now_us, time_ms)
+        seat.until |= {i: max(until_us, seat.until[i]) for i in ids}
+        self.do(ExtendTime(subscription, _spans(ids), time_ms))
+
+        assert self.play.answer == len(ids)
 
     def skip(self, random: Random) -> None:
         holders = [
@@ -491,9 +548,10 @@ class ChannelLife(Publishing, Holding):
 
 STEPS: dict[Step, int] = {
     ChannelLife.publish: 10,
-    ChannelLife.settle: 14,
+    ChannelLife.settle: 24,
     ChannelLife.settle_recalled: 4,
     ChannelLife.skip: 3,
+    ChannelLife.extend: 3,
     ChannelLife.purge_durable: 1,
     ChannelLife.attach: 4,
     ChannelLife.detach: 2,
@@ -504,7 +562,7 @@ STEPS: dict[Step, int] = {
     ChannelLife.credit: 2,
     ChannelLife.retry: 1,
     ChannelLife.purge: 2,
-    ChannelLife.wait: 3,
+    ChannelLife.wait: 7,
     ChannelLife.stall: 3,
     ChannelLife.edit: 1,
     ChannelLife.snapshot: 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.messages import Cause, Definition
 
@@ -13,6 +14,8 @@ FORGETTING = ("simple", "transient")
 """Types whose ids start again."""
 CUMULATIVE = ("exclusive", "priority")
 """Durables that acknowledge up to and including an event, and do not redeliver at once."""
+IN_ORDER = ("exclusive", "priority", "serial")
+"""Durables on which an event that waits holds up those behind it."""
 WITH_TRANSIENT = ("exclusive", "priority", "shared_queued")
 """Durables whose clients get what nothing keeps."""
 
@@ -53,6 +56,9 @@ class Seat:
     auto_ack: bool = False
     sole: bool = False
     was_served: bool = False
+    timeout_ms: int = 0
+    until: dict[int, int] = field(default_factory=dict)
+    """By when what it holds has to be acknowledged (SEM D19); of what it held before, too."""
     recalls: list[set[int]] = field(default_factory=list)
     """Taken back, and the client has not said that it knows (SEM D11)."""
 
@@ -77,6 +83,10 @@ class Ledger:
     parked: set[int] = field(default_factory=set)
     rolled_back: set[int] = field(default_factory=set)
     """For a cumulative kind: given back, and not settled since."""
+    waits: dict[int, int] = field(default_factory=dict)
+    """Until when rolled-back events wait (SEM D18), in microseconds."""
+    backoff: Backoff | None = None
+    timeout_ms: int = 0
     strict: bool = False
     lanes: bool = False
     turn: list[int] = field(default_factory=list)
@@ -92,6 +102,15 @@ class Ledger:
         """Whether ``event_id`` has to come after the other (SEM D11)."""
         same = self.strict or (self.lanes and lane_of(event_id) == lane_of(other))
         return same and event_id > other
+
+    def has_to_wait(self, event_id: int) -> bool:
+        """SEM D18: for its own time, or for that of an event that comes before it."""
+        late = self.waits.keys() - self.parked
+        if self.lanes:
+            return any(one <= event_id and lane_of(one) == lane_of(event_id) for one in late)
+        if self.kind in IN_ORDER:
+            return any(one <= event_id for one in late)
+        return event_id in late
 
     def wants(self, event_id: int, kept: Kept) -> bool:
         return event_id >= self.start and (kept.even or not self.selector)
@@ -175,7 +194,7 @@ class ChannelModel:
             self.drop(event_id, Cause.EVICTED)
 
     def drop(self, event_id: int, cause: Cause) -> None:
-        dead = cause in (Cause.UNDELIVERABLE, Cause.BURIED) or (
+        dead = cause in (Cause.UNDELIVERABLE, Cause.REJECTED) or (
             cause in (Cause.EXPIRED, Cause.EVICTED) and self.is_unconsumed(event_id)
         )
         del self.stored[event_id]
@@ -194,10 +213,27 @@ class ChannelModel:
         return self.moves_dead and (any(owed) or not owed)
 
     def expire(self, now_us: int) -> None:
+        for ledger in self.durables.values():
+            ledger.waits = {i: until for i, until in ledger.waits.items() if until > now_us}
         for event_id, kept in sorted(self.stored.items()):
             ttl_ms = kept.ttl_ms or self.ttl_ms
             if ttl_ms and now_us - kept.at_us >= ttl_ms * 1_000:
                 self.drop(event_id, Cause.EXPIRED)
+
+    def time_out(self, now_us: int) -> None:
+        """SEM D19."""
+        for subscription, seat in list(self.seats.items()):
+            late = {i for i in seat.held if seat.until.get(i, now_us + 1) <= now_us}
+            if not late or seat.sole:
+                continue
+            self.roll_back(seat, late, now_us=now_us)
+            back = late & self.durables[seat.durable].due  # what has died it is not told of
+            if subscription in self.recalls:
+                seat.recalls[-1] |= back
+                self.recalls[subscription] = set(seat.recalls[-1])
+            elif back:
+                seat.recalls.append(back)
+                self.recalls[subscription] = set(back)
 
     def consume(self) -> None:
         """SEM D6."""
@@ -224,7 +260,15 @@ class ChannelModel:
         for event_id in ids:
             self._done(self.durables[durable], event_id, durable)
 
-    def roll_back(self, seat: Seat, ids: set[int], *, detached: bool = False) -> None:
+    def roll_back(
+        self,
+        seat: Seat,
+        ids: set[int],
+        *,
+        detached: bool = False,
+        delay_ms: int | None = None,
+        now_us: int = 0,
+    ) -> None:
         ledger = self.durables[seat.durable]
         seat.held -= ids
         ids = ids & ledger.due  # what was relayed does not come back
@@ -232,6 +276,8 @@ class ChannelModel:
             if not detached:
                 ledger.parked |= ids
                 ledger.rolled_back |= ids
+                if delay_ms:
+                    ledger.waits |= dict.fromkeys(ids, now_us + delay_ms * 1_000)
             return
         back = set()
         for event_id in sorted(ids):
@@ -242,6 +288,11 @@ class ChannelModel:
                 self.redelivered += 1
                 ledger.counts[event_id] = count
                 back.add(event_id)
+                wait_us = (delay_ms or 0) * 1_000
+                if delay_ms is None and ledger.backoff is not None and not detached:
+                    wait_us = ledger.backoff.wait_us(count, event_id)
+                if wait_us:
+                    ledger.waits[event_id] = now_us + wait_us
         self.recall(seat.durable, back)
 
     def skip(self, seat: Seat, ids: set[int]) -> None:
@@ -313,6 +364,7 @@ class ChannelModel:
             ledger.parked.clear()
             ledger.turn, ledger.knows_turn = [], True
             ledger.counts = {i: n for i, n in ledger.counts.items() if i not in lost}
+            ledger.waits = {i: us for i, us in ledger.waits.items() if i not in lost}
         if self.type in FORGETTING:
             self.issued = self.start
             self.fates = {}
@@ -352,7 +404,8 @@ class ChannelModel:
         if ledger.kind in WITH_TRANSIENT or self.type == "transient":
             due |= {i for i, one in self.passing.items() if ledger.wants(i, one)}
         due |= {i for i, one in self.leaving.items() if ledger.wants(i, one)}
-        return sorted(due - self.in_hands(durable) - ledger.parked)
+        left = due - self.in_hands(durable) - ledger.parked
+        return sorted(event_id for event_id in left if not ledger.has_to_wait(event_id))
 
     def ready_for(self, seat: Seat) -> list[int]:
         """What ``seat`` could be given, were there no end to its credit."""
@@ -381,6 +434,7 @@ class ChannelModel:
         ledger.parked.discard(event_id)
         ledger.rolled_back.discard(event_id)
         ledger.counts.pop(event_id, None)
+        ledger.waits.pop(event_id, None)
 
     def _out_of_hands(self, event_id: int, durable: str | None) -> None:
         for seat in self.seats.values():

@@ -5,11 +5,18 @@ from __future__ import annotations
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from msgspec.structs import replace
 
+from penstock.core.durable.durable import Durable
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.effects import Deliver, Effect, Recall, ReportEnd
 from penstock.core.vocabulary.messages import Command
 from penstock.testing.play import Play, events
-from tests.model.channel_model import ChannelModel, Reader, Seat, lane_of
+from tests.model.channel_model import ChannelModel, Ledger, Reader, Seat, lane_of
+
+
+def by_when(now_us: int, time_ms: int) -> int:
+    """When so much time is over, rounded up to a hundredth of it."""
+    grain_us = time_ms * 10
+    return -(-(now_us + time_ms * 1_000) // grain_us) * grain_us
 
 
 class Compared(RuleBasedStateMachine):
@@ -32,8 +39,9 @@ class Compared(RuleBasedStateMachine):
             assert not self.play.offers(), "nothing goes out while expired events are there"
             self.play.sweep()
         self.model.expire(self.play.now_us)
+        self.model.time_out(self.play.now_us)
         self.model.consume()
-        self.watch(self.play.offers())
+        self.watch([*self.play.channel.recalls(), *self.play.offers()])
 
     def watch(self, effects: list[Effect]) -> None:
         self.model.expire(self.play.now_us)
@@ -88,6 +96,9 @@ class Compared(RuleBasedStateMachine):
         assert counts == {i: ledger.counts[i] for i in ids if i in ledger.counts}
         assert len(ids) <= seat.credit, "more than the window has room for"
         seat.held |= set(ids)
+        if seat.timeout_ms:
+            until_us = by_when(self.play.now_us, seat.timeout_ms)
+            seat.until |= dict.fromkeys(set(ids) & ledger.due, until_us)
         seat.was_served = True
         if seat.demand is not None:
             seat.demand -= len(ids)
@@ -135,12 +146,26 @@ class Compared(RuleBasedStateMachine):
                 assert durable.outstanding_count(state.stored) == len(ledger.due)
                 assert durable.redelivered_count == len(ledger.counts)
                 assert set(durable.rolled_back) == ledger.rolled_back
+                self.waits_as_long(durable, ledger)
                 assert durable.attributes.strict_order == ledger.strict
                 assert durable.attributes.order_by == ("k" if ledger.lanes else "")
                 self.hands_hold_what_comes_first(name)
             self.what_left_is_accounted_for()
         assert set(state.durables) == set(model.durables)
         assert state.counters.published == len(state.stored) + state.counters.gone
+
+    def waits_as_long(self, durable: Durable, ledger: Ledger) -> None:
+        """SEM D18: what is over is forgotten with the next step."""
+        found = [] if durable.waiting is None else durable.waiting.by_time()
+        waits = {i: until_us for until_us, ids in found for i in ids}
+        assert {i: us for i, us in waits.items() if us > self.play.now_us} == {
+            i: us for i, us in ledger.waits.items() if us > self.play.now_us
+        }
+        wakes_us = self.play.channel.state.wakes_us
+        assert not ledger.waits or 0 < wakes_us <= min(ledger.waits.values())
+        for seat in self.model.seats.values():
+            in_time = [us for i, us in seat.until.items() if i in seat.held]
+            assert not in_time or 0 < wakes_us <= min(in_time), "nobody looks in time"
 
     def hands_hold_what_comes_first(self, name: str) -> None:
         """Strict order and lanes (SEM D11): what is in hands is the beginning of what is
@@ -150,7 +175,8 @@ class Compared(RuleBasedStateMachine):
         if any(seat.sole for seat in self.model.seats_of(name).values()):
             return  # it takes what it likes
         ledger = self.model.durables[name]
-        held, ready = self.model.in_hands(name) & ledger.due, self.model.ready(name)
+        held = self.model.in_hands(name) & ledger.due
+        ready = {*self.model.ready(name), *ledger.waits}
         for waiting in ready if ledger.strict or ledger.lanes else ():
             assert not [i for i in held if ledger.follows(i, waiting)]
         if ledger.lanes:
@@ -188,3 +214,14 @@ class Compared(RuleBasedStateMachine):
             assert IdSet(durable.outstanding_spans(kept)) == mine.overlap(kept)
             rolled_back = self.play.channel.state.durables[name].rolled_back
             assert durable.rolled_back == rolled_back.overlap(kept)
+            own = self.play.channel.state.durables[name].waiting
+            late = IdSet() if own is None else own.ids.overlap(kept)
+            again = IdSet() if durable.waiting is None else durable.waiting.ids.copy()
+            over = again.copy()
+            over.discard_all(late)
+            assert late == again.overlap(late), "a restart would shorten a wait"
+            assert not [
+                until_us
+                for until_us, ids in (durable.waiting.by_time(over) if durable.waiting else ())
+                if until_us > self.play.now_us
+            ], "a restart would have an event wait that does not"

@@ -48,8 +48,9 @@ class Holding(Compared):
             return
         elif how == "take":
             span = Span(event_id, event_id + random.randint(1, 8))
-            ready = self.model.ready(seat.durable)
-            seat.held |= {i for i in ready if span.first <= i < span.end}
+            ledger = self.model.durables[seat.durable]
+            free = ledger.due - ledger.parked  # also what waits for a time
+            seat.held |= {i for i in free if span.first <= i < span.end}
             self.do(HoldEvents(subscription, span))
         else:
             self.model.ack(seat, self.covered(seat, event_id))
@@ -80,7 +81,7 @@ class Holding(Compared):
                 self.do(command)
             return
         if due:
-            self.model.bury(event_id, durable, Cause.BURIED)
+            self.model.bury(event_id, durable, Cause.REJECTED)
         self.do(command)
 
         assert self.play.answer == len(due[:1])

@@ -17,9 +17,13 @@ from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.schema.rows import Rows
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import PenstockError, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, DurableAttributes, Spans
+from penstock.core.vocabulary.messages import (
+    Definition,
+    Spans,
+)
 from penstock.core.vocabulary.ports import Clock, inline
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
 from penstock.runtime.delivery.delivery import Redeliveries
@@ -354,10 +358,15 @@ class Worker:
     async def has(self, count: int) -> list[Event]:
         return await self.outlet.has(count)
 
-    async def settle(self, *ids: int, back: bool = False) -> None:
+    async def settle(self, *ids: int, back: bool = False, delay_ms: int | None = None) -> None:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._lives.realm.subscriptions.settle(
-            self.number, IdSet.of(ids).spans, _into(done), roll_back=back, previous=False
+            self.number,
+            IdSet.of(ids).spans,
+            _into(done),
+            roll_back=back,
+            previous=False,
+            delay_ms=delay_ms,
         )
         await done
 

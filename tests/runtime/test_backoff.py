@@ -12,7 +12,7 @@ from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.ports import Buffer, inline
 from penstock.runtime.realm import RunningRealm
-from penstock.runtime.upkeep.backoff import Backoff
+from penstock.runtime.upkeep.backoff import RetryPauses
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
@@ -49,7 +49,7 @@ class Refusing(MemoryBlobs):
 
 
 def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success() -> None:
-    backoff = Backoff(5.0, 30.0)
+    backoff = RetryPauses(5.0, 30.0)
 
     assert [backoff.failed() for _ in range(5)] == [5.0, 10.0, 20.0, 30.0, 30.0]
     backoff.succeeded()
@@ -57,7 +57,7 @@ def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success() -> None:
 
 
 def test_a_first_pause_longer_than_the_bound_stays_what_it_is() -> None:
-    backoff = Backoff(60.0, 30.0)
+    backoff = RetryPauses(60.0, 30.0)
 
     assert [backoff.failed(), backoff.failed()] == [60.0, 60.0]
 

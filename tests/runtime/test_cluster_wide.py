@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from penstock.api.durables import DurableInfo
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
-from penstock.core.vocabulary.messages import Definition, DurableAttributes
+from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import (
     AnyStart,
     FromEarliest,

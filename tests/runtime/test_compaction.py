@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from penstock.core.vocabulary.errors import Damaged, IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.subscriptions.locations import locate
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.disk import FaultyDisk
@@ -45,8 +46,11 @@ async def test_maintenance_shrinks_the_file_and_keeps_ids(tmp_path: Path) -> Non
         assert (done.events, done.reason) == (20, "")
         assert done.bytes_after < before / 3
         assert list(await events(realm, ChannelId(1))) == left
-        info = await realm.subscriptions.locate(
-            ChannelId(1), realm.directory.channels[1].state.stored.spans[0]
+        info = await locate(
+            realm.shard,
+            realm.dispatch,
+            ChannelId(1),
+            realm.directory.channels[1].state.stored.spans[0],
         )
         assert info.sealed[0].path == str(new)
         await publish(realm, ChannelId(1), body([b"more"]))

@@ -12,9 +12,13 @@ import penstock
 from penstock.columns.selectors import Selector
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import Internal, LimitReached, PenstockError, RealmStopping
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, DurableAttributes, Spans
+from penstock.core.vocabulary.messages import (
+    Definition,
+    Spans,
+)
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.deliveries import SubscriptionOutlet
 from penstock.runtime.delivery import selection
@@ -209,8 +213,8 @@ async def test_where_it_cannot_be_told_whose_events_are_next_all_of_that_channel
         await realm.subscriptions.subscribe(other, FromEarliest(), good, credit=10)
         broken, offer = realm.directory.channels[number], ChannelMachine.offer
 
-        def offers(channel: ChannelMachine, below: int | None = None) -> Any:
-            return fail() if channel is broken else offer(channel, below)
+        def offers(channel: ChannelMachine, below: int | None = None, **when: int) -> Any:
+            return fail() if channel is broken else offer(channel, below, **when)
 
         with capture_logs() as logged, monkeypatch.context() as patch:
             patch.setattr(ChannelMachine, "offer", offers)

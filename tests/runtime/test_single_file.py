@@ -13,6 +13,7 @@ from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.subscriptions.locations import locate
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.spark.plan import FileRows
 from penstock.spark.sealed import is_here
@@ -159,14 +160,14 @@ async def test_a_file_that_was_located_is_still_the_one_after_it_has_grown(tmp_p
         await realm.create_channel("orders", SINGLE)
         await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
-        (part,) = (await realm.subscriptions.locate(ChannelId(1), Span(0, 99))).sealed
+        (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), Span(0, 99))).sealed
         rows = FileRows(part.path, part.size, b"", (), ())
         await publish(realm, ChannelId(1), body([b"x"] * 10))
         await sealed(realm, "orders")
 
         assert is_here(rows)
         assert part.spans == (Span(0, 10),)
-        (part,) = (await realm.subscriptions.locate(ChannelId(1), Span(0, 99))).sealed
+        (part,) = (await locate(realm.shard, realm.dispatch, ChannelId(1), Span(0, 99))).sealed
         assert part.spans == (Span(0, 20),)
     await realm.release()
 

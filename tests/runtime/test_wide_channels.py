@@ -15,6 +15,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Storage
 from penstock.runtime.realm import Limits
 from penstock.runtime.store.sealed_file import Damage
+from penstock.runtime.subscriptions.locations import columns
 from penstock.runtime.writer.placement import MemoryLimits
 from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives
@@ -52,7 +53,7 @@ def columns_in(lives: Lives, name: str, at: int) -> list[str]:
 
 async def known(lives: Lives, name: str) -> list[str]:
     schema = ChannelSchema.from_bytes(
-        await lives.realm.subscriptions.columns(ChannelId(lives.number(name)))
+        await columns(lives.realm.shard, ChannelId(lives.number(name)))
     ).arrow
     return [field.name for field in schema.field("properties").type]
 

@@ -7,6 +7,7 @@ import pytest
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
 from penstock.core.realm.directory import Directory
+from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
@@ -343,3 +344,62 @@ def test_a_transient_event_on_a_queue_is_stored_like_any_other() -> None:
     play.do(publish(1, transient=(Span(0, 1),)))
 
     assert delivered(play.do(TakeSeat("", 1, "s"))) == {1: [0]}
+
+
+@pytest.mark.spec("T1", "D7", "D18")
+def test_an_event_that_waits_after_a_rollback_expires_as_any_other() -> None:
+    play = durable_play("shared", 5, events=2, ttl=100)
+    play.do(RollBack(1, (span(0),), delay_ms=200))
+    play.wait(200)
+
+    assert delivered(play.do(publish(1))) == {1: [2]}
+    assert outstanding(play) == [2]
+
+
+@pytest.mark.spec("T10", "D18")
+def test_the_last_rollback_that_is_allowed_does_not_wait() -> None:
+    play = play_of(dead_event_store="dead", events=1)
+    play.do(AddDurable("d", "shared", max_deliveries=1, backoff=Backoff(1_000)))
+    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(RollBack(1, (span(0),)))
+
+    assert [(one.cause, events(one.dead)) for one in play.removed] == [(Cause.UNDELIVERABLE, [0])]
+    assert not play.channel.state.wakes_us
+
+
+@pytest.mark.spec("D13", "D18")
+def test_the_client_of_a_durable_with_a_backoff_leaves_and_its_events_come_at_once() -> None:
+    play = play_of(events=2)
+    play.do(AddDurable("d", "shared", backoff=Backoff(1_000)))
+    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(Detach(1))
+    effects = play.do(TakeSeat("d", 2, "s2", 5))
+
+    assert (delivered(effects), redelivered(effects)) == ({2: [0, 1]}, {0: 1, 1: 1})
+
+
+@pytest.mark.spec("D18", "D19")
+def test_what_was_not_acknowledged_in_time_waits_as_after_any_failure() -> None:
+    play = play_of(events=1)
+    play.do(AddDurable("d", "shared", backoff=Backoff(5_000), ack_timeout=1_000))
+    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(TakeSeat("d", 2, "s2", 1))
+    play.wait(1_010)
+    assert delivered(play.do(publish(1))) == {2: [1]}, "and not the other, which waits"
+    play.do(Ack(2, (span(1),)))
+    play.wait(5_000)
+
+    assert delivered(play.do(Detach(1))) == {2: [0]}
+
+
+@pytest.mark.spec("T9", "D15", "D19")
+def test_an_event_purged_in_the_hands_of_a_late_client_does_not_go_back() -> None:
+    play = play_of(events=1)
+    play.do(AddDurable("d", "shared", ack_timeout=1_000))
+    play.do(TakeSeat("d", 1, "s1", 1))
+    play.do(PurgeEvents((span(0),)))
+    play.wait(2_000)
+    play.do(Ack(1, (span(0),)))
+
+    assert play.channel.state.counters.redelivered == 0
+    assert delivered(play.do(publish(1))) == {1: [1]}

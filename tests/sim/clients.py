@@ -280,7 +280,7 @@ class Worker:
 
     async def _come(self) -> None:
         world = self.world
-        self._outlet = Outlet(f"{self.receipts.name}-{world.sessions}", self._selector)
+        self._outlet = self._new_outlet(f"{self.receipts.name}-{world.sessions}")
         opened = await world.realm.subscriptions.attach(
             ChannelId(world.numbers[self.receipts.ledger.store]),
             self.durable,
@@ -289,6 +289,9 @@ class Worker:
             pull=False,
         )
         self._subscription = opened.number
+
+    def _new_outlet(self, session: str) -> Outlet:
+        return Outlet(session, self._selector)
 
     async def _leave(self) -> None:
         """With what is still held."""
@@ -351,11 +354,20 @@ class Worker:
         self.receipts.went_back(atleast)
         self.world.note(f"rolled back {self.receipts.name} {ids}")
 
-    async def _ask(self, ids: list[int], *, roll_back: bool, previous: bool = False) -> None:
+    async def _ask(
+        self,
+        ids: list[int],
+        *,
+        roll_back: bool,
+        previous: bool = False,
+        delay_ms: int | None = None,
+    ) -> None:
         spans = IdSet.of(sorted(ids)).spans
         if previous:
             spans = (Span(max(ids), max(ids) + 1),)
         settle, number = self.world.realm.subscriptions.settle, self._subscription
         await answer(
-            lambda reply: settle(number, spans, reply, roll_back=roll_back, previous=previous)
+            lambda reply: settle(
+                number, spans, reply, roll_back=roll_back, previous=previous, delay_ms=delay_ms
+            )
         )

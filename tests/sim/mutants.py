@@ -23,16 +23,25 @@ from penstock.client.reading import merging
 from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.reading.subscription import Subscription
 from penstock.columns.files.segments import SegmentReader
-from penstock.core.channel import decide, disconnected_subscribers
+from penstock.core.channel import apply, decide, disconnected_subscribers, timeouts
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.producers import Remembered
 from penstock.core.channel.retention import Ages
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.lanes import Lanes
 from penstock.core.durable.seat import Seat
+from penstock.core.durable.waiting import Waiting
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.realm import transactions
-from penstock.core.vocabulary.messages import Appended, Removed, Spans
+from penstock.core.vocabulary.messages import (
+    Acked,
+    Appended,
+    Postponed,
+    Removed,
+    Spans,
+    StoredFact,
+)
 from penstock.core.vocabulary.ports import Block, Buffer, DamagedBlock
 from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.native.connection import Connection
@@ -349,6 +358,69 @@ RAREST_SEEDS_MAX = 250
 ROTS_MAX = 60
 
 
+def forgotten_wait(patch: pytest.MonkeyPatch) -> None:
+    """A restart does not know any more that an event waits."""
+    whole = ChannelMachine.recorded
+
+    def recorded(channel: ChannelMachine, fact: StoredFact) -> StoredFact | None:
+        return None if isinstance(fact, Postponed) else whole(channel, fact)
+
+    patch.setattr(ChannelMachine, "recorded", recorded)
+    patch.setattr(Waiting, "state", lambda *_: ())
+
+
+def short_wait(patch: pytest.MonkeyPatch) -> None:
+    """An event comes again a little before its time."""
+    whole = ChannelState.wake
+
+    def wake(state: ChannelState, now_us: int) -> None:
+        whole(state, now_us + 50_000)
+
+    patch.setattr(ChannelState, "wake", wake)
+
+
+def endless_wait(patch: pytest.MonkeyPatch) -> None:
+    """One of many events that wait is lost sight of."""
+    whole = Waiting.add
+
+    def add(waiting: Waiting, ids: IdSet, until_us: int) -> None:
+        whole(waiting, ids, until_us)
+        if len(waiting._heap) > 3:
+            waiting._heap.pop()
+
+    patch.setattr(Waiting, "add", add)
+
+
+def passed_by(patch: pytest.MonkeyPatch) -> None:
+    """A serial durable goes on behind an event that waits."""
+    patch.setattr(Durable, "_held_up", lambda _, below: below)
+
+
+def lost_to_time(patch: pytest.MonkeyPatch) -> None:
+    """What was not acknowledged in time counts as acknowledged."""
+
+    def timed_out(state: ChannelState, *_: object) -> list[StoredFact]:
+        now_us = state.wakes_us
+        return [Acked(durable.name, ids.spans) for durable, ids in timeouts.late(state, now_us)]
+
+    patch.setattr(decide, "_timed_out", timed_out)
+
+
+def endless_time(patch: pytest.MonkeyPatch) -> None:
+    """Clients may take as long as they like."""
+    patch.setattr(decide, "late", lambda *_: [])
+
+
+def late_and_taken(patch: pytest.MonkeyPatch) -> None:
+    """A late acknowledgement counts for the delivery that follows."""
+    whole = apply._rolled_back
+
+    def rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
+        whole(state, name, spans)
+
+    patch.setattr(apply, "_rolled_back", rolled_back)
+
+
 class Mutant(NamedTuple):
     mistake: str
     """What is wrong, for people."""
@@ -412,6 +484,21 @@ MUTANTS: dict[str, Mutant] = {
     "expired is seen": Mutant("what has expired is seen", expired_is_seen, ("timed",)),
     "lost recall": Mutant("nobody is told what is recalled", lost_recall, ("ordered",)),
     "open lanes": Mutant("a lane goes on behind a rolled-back event", open_lanes, ("ordered",)),
+    "forgotten wait": Mutant(
+        "a restart forgets until when an event waits", forgotten_wait, ("breathing",)
+    ),
+    "short wait": Mutant("an event comes again before its time", short_wait, ("breathing",)),
+    "endless wait": Mutant("one of many events that wait is lost", endless_wait, ("breathing",)),
+    "passed by": Mutant(
+        "a serial durable goes on behind an event that waits", passed_by, ("breathing",)
+    ),
+    "lost to time": Mutant(
+        "what was not acknowledged in time counts as acknowledged", lost_to_time, ("breathing",)
+    ),
+    "endless time": Mutant("clients may take as long as they like", endless_time, ("breathing",)),
+    "late and taken": Mutant(
+        "a late acknowledgement counts for the next delivery", late_and_taken, ("breathing",)
+    ),
     "lost place": Mutant("a listener that comes back is a new one", lost_place, ("jms",)),
     "silence by the clock": Mutant(
         "a connection is silent for as long as the machine's clock says",

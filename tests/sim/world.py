@@ -20,10 +20,14 @@ from structlog.testing import capture_logs
 
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
+from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, DurableAttributes
+from penstock.core.vocabulary.messages import (
+    Definition,
+)
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.realm import Limits, RunningRealm
@@ -413,6 +417,8 @@ class World:
         *,
         strict_order: bool = False,
         order_by: str = "",
+        backoff: Backoff | None = None,
+        ack_timeout_ms: int = 0,
     ) -> None:
         number = self.numbers[store]
         with contextlib.suppress(NameAlreadyBound):
@@ -423,7 +429,12 @@ class World:
                 FromEarliest(),
                 selector,
                 persistent=None,
-                attributes=DurableAttributes(strict_order=strict_order, order_by=order_by),
+                attributes=DurableAttributes(
+                    strict_order=strict_order,
+                    order_by=order_by,
+                    backoff=backoff,
+                    ack_timeout=ack_timeout_ms,
+                ),
             )
 
     async def is_consumed(self, store: str, durable: str) -> bool:

@@ -342,7 +342,7 @@ def test_an_unbound_query_misses_what_was_buried_before_it_came(
         hold.bury([0, 1], "no such airport")
     query = Query(url, durable="", startingOffsets="0")
     query.begin()
-    with pytest.raises(DataLost, match="events 0-1 were buried"):
+    with pytest.raises(DataLost, match="events 0-1 were rejected"):
         query.run()
 
 

@@ -13,10 +13,15 @@ import pytest
 
 import penstock
 from penstock.bootstrap import registered
+from penstock.client.connection.arguments import Duration
 from penstock.client.handles import attributes
 from penstock.core import channel_types, durables, engines
 from penstock.core.vocabulary import errors
-from penstock.core.vocabulary.messages import Definition, DurableAttributes, Storage
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
+from penstock.core.vocabulary.messages import (
+    Definition,
+    Storage,
+)
 
 
 def test_a_misspelt_name_is_an_error_that_says_so() -> None:
@@ -85,13 +90,14 @@ def test_attributes_are_those_the_realm_knows() -> None:
     of_channels = get_type_hints(penstock.ChannelAttributes)
     of_queues = get_type_hints(penstock.QueueAttributes)
 
-    assert set(of_channels) == fields(Definition) - {"kind", "max_deliveries"}
+    assert set(of_channels) == fields(Definition) - {"kind", "max_deliveries", "backoff"}
     assert set(of_queues) == fields(Definition) - {"kind", "archive"}
     assert set(get_type_hints(penstock.StorageProperties)) == fields(Storage)
     fixed = {"kind", "type", "engine", "keys", "start_event_id"}
     assert set(get_type_hints(penstock.EditedAttributes)) == fields(Definition) - fixed
     of_durables = get_type_hints(attributes.NewDurableAttributes)
-    assert of_durables == get_type_hints(DurableAttributes)
+    as_given = {"backoff": attributes.BackoffTimes | None, "ack_timeout": Duration}
+    assert of_durables == get_type_hints(DurableAttributes) | as_given
 
 
 def test_types_and_engines_are_those_the_realm_knows() -> None:

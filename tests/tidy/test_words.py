@@ -15,7 +15,6 @@ SOURCE = ROOT / "src"
 
 ALLOWED = {
     "topic": ("frontends/amqp/addresses.py",),  # the word of JMS for a channel
-    "reject": ("frontends/amqp/", "client/connection/pending.py"),  # an outcome; of a future
     "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part
 }
 """Words of the last column where they are the right ones, by where that is."""

@@ -77,6 +77,10 @@ class ChannelInfo(Struct, frozen=True, kw_only=True):
     a counter, but are a term of the sum (SEM T8)."""
     in_flight: int = -1
     """Queues: delivered to a reader and not committed."""
+    waiting: int = 0
+    """Queues: rolled back, and waiting for their time (SEM D18)."""
+    waiting_until_us: int | None = None
+    """When the first of them may come again, in microseconds since 1970; None: none waits."""
 
     def __post_init__(self) -> None:
         if self.in_flight < 0:  # an older realm answered

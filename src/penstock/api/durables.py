@@ -15,8 +15,11 @@ from penstock.core.bounds import (
     SelectorText,
 )
 from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
 from penstock.core.vocabulary.identities import ChannelNumber
-from penstock.core.vocabulary.messages import DurableAttributes, GivenDurableAttributes, Ids
+from penstock.core.vocabulary.messages import (
+    Ids,
+)
 from penstock.core.vocabulary.start_positions import AnyStart
 from penstock.core.vocabulary.stored_ids import id_set
 
@@ -51,6 +54,10 @@ class DurableInfo(_Described, frozen=True, kw_only=True):
 
     in_flight: int = -1
     """Outstanding events that a client has: delivered and not acknowledged."""
+    waiting: int = 0
+    """Outstanding events that were rolled back and wait for their time."""
+    waiting_until_us: int | None = None
+    """When the first of them may come again, in microseconds since 1970; None: none waits."""
 
     def __post_init__(self) -> None:
         if self.in_flight < 0:  # an older realm answered
@@ -58,8 +65,8 @@ class DurableInfo(_Described, frozen=True, kw_only=True):
 
     @property
     def ready(self) -> int:
-        """Outstanding events that no client has."""
-        return max(0, self.outstanding - self.in_flight)
+        """Outstanding events that no client has, and that wait for no time."""
+        return max(0, self.outstanding - self.in_flight - self.waiting)
 
 
 class Outstanding(Struct, frozen=True):
@@ -68,6 +75,8 @@ class Outstanding(Struct, frozen=True):
     ids: Ids
     redeliveries: tuple[tuple[int, Ids], ...] = ()
     """Redelivery counts above zero, with the ids that have them."""
+    waiting: tuple[tuple[int, Ids], ...] = ()
+    """Times, in microseconds since 1970, with the ids that do not come again before (SEM D18)."""
 
     @property
     def id_set(self) -> IdSet:
@@ -77,6 +86,11 @@ class Outstanding(Struct, frozen=True):
     def redelivered(self) -> dict[int, IdSet]:
         """The ids that were delivered again, by redelivery count."""
         return {count: id_set(ids) for count, ids in self.redeliveries}
+
+    @property
+    def waits(self) -> dict[int, IdSet]:
+        """The ids that were rolled back and wait, by the time until which they do."""
+        return {until_us: id_set(ids) for until_us, ids in self.waiting}
 
 
 class CreateDurable(GivenDurableAttributes, Request[DurableInfo], frozen=True):

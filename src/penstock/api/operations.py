@@ -348,6 +348,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         subscriptions.Settle: _OWN,
         subscriptions.Hold: _OWN,
         subscriptions.Bury: _OWN,
+        subscriptions.Extend: _OWN,
         # Durables. A queue has none; a user who may open the queue is told so.
         durables.ListDurables: _numbered(("durable.list", "queue.open")),
         durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),

@@ -89,9 +89,9 @@ class DeadGroup(Struct, frozen=True, kw_only=True):
     store: str
     """Where these events came from."""
     cause: str
-    """Why they died: ``expired``, ``evicted``, ``redelivery_limit``, ``buried``, …"""
+    """Why they died: ``expired``, ``evicted``, ``redelivery_limit``, ``rejected``, …"""
     reason: str
-    """The reason that the client gave for burying them; empty for other causes."""
+    """The reason that the client gave for rejecting them; empty for other causes."""
     events: int
     first_id: int
     last_id: int

@@ -27,13 +27,15 @@ class Subscribed(Struct, frozen=True):
     first_id: int
     stop_id: int | None
     strict_order: bool = False
-    """A seat at a durable with ``strict_order`` or ``order_by``: delivered events may be recalled
-    (SEM D11)."""
+    """A seat at a durable with ``strict_order`` or ``order_by``, or one where events have to be
+    acknowledged in time: delivered events may be recalled (SEM D11, D19)."""
     confirm: bool = False
     """Whether the client has to confirm which events have arrived (SEM J5)."""
     cumulative: bool = False
     """A seat where acknowledging an event settles all earlier ones, so rollbacks have to be sent
     before acknowledgements."""
+    ack_timeout_ms: int = 0
+    """How long the client may have an event in hand (SEM D19); 0: as long as it likes."""
 
 
 class Subscribe(Request[Subscribed], frozen=True):
@@ -73,6 +75,8 @@ class Attach(Request[Subscribed], frozen=True):
     """Hold the durable alone: nothing is delivered, events are taken by :class:`Hold`."""
     bytes_max: Count = 0
     """As in :class:`Subscribe`; ignored for clients that demand events."""
+    ack_timeout_ms: Count = 0
+    """Readers of queues: how long this one may have an event in hand (SEM D19); 0: no limit."""
 
 
 class BrowseDurable(Request[Subscribed], frozen=True):
@@ -99,6 +103,18 @@ class Settle(Request[None], frozen=True):
     spans: BoundedSpans
     roll_back: bool = False
     previous: bool = False
+    delay_ms: Count | None = None
+    """How long events that are rolled back wait before they come again (SEM D18); None: as the
+    durable's backoff says."""
+
+
+class Extend(Request[int], frozen=True):
+    """Have so much time from now on to acknowledge events in hand (SEM D19); the answer is how many
+    of them are in hand still."""
+
+    subscription: Number
+    spans: BoundedSpans
+    time_ms: Count
 
 
 class Hold(Request[Outstanding], frozen=True):
@@ -111,9 +127,9 @@ class Hold(Request[Outstanding], frozen=True):
 
 
 class Bury(Request[int], frozen=True):
-    """Send events to the dead event store (SEM T10); the answer is their number."""
+    """Reject events: send them to the dead event store (SEM T11); the answer is their number."""
 
     subscription: Number
     spans: BoundedSpans
     reason: str
-    """Why they are buried; a long text is cut."""
+    """Why they are rejected; a long text is cut."""

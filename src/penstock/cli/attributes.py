@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import typer
 from msgspec.structs import asdict
 
 from penstock.cli import completing, given, messages
-from penstock.cli.output import count
-from penstock.core.vocabulary.messages import DURABLE_DEFAULTS
+from penstock.cli.output import backoff_shown, count, duration
+from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS
 from penstock.runtime.subscriptions.documents import DEPRECATED
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ def _keys(texts: list[str]) -> dict[str, int]:
             raise typer.BadParameter(f"publish key {name!r} is given twice")
         keys[name] = depth
     return keys
+
+
+def _duration(text: str) -> timedelta:
+    return timedelta(milliseconds=given.milliseconds(text))
 
 
 _CLUSTER_WIDE: Final = "Exists on every node of a cluster; refused where there is none."
@@ -117,6 +122,16 @@ ATTRIBUTES: Final = (
     Attribute(
         "max_deliveries",
         _number("Deliveries after which a rolled-back event is dead; 0 is no limit."),
+        only="queue",
+    ),
+    Attribute(
+        "backoff",
+        _text(
+            "How long a rolled-back event waits, each time longer: 1s, or "
+            "first=1s,factor=2,most=5m,jitter=0.2; '' for not at all.",
+            "TIMES",
+        ),
+        given.backoff,
         only="queue",
     ),
     Attribute(
@@ -247,8 +262,22 @@ OF_DURABLES: Final = (
             ),
         ],
     ),
+    Attribute(
+        "backoff",
+        _text(
+            "How long a rolled-back event waits, each time longer: 1s, or "
+            "first=1s,factor=2,most=5m,jitter=0.2.",
+            "TIMES",
+        ),
+        given.backoff,
+    ),
+    Attribute(
+        "ack_timeout",
+        _text("How long a client may have an event in hand before it goes back: 30s.", "TIME"),
+        _duration,
+    ),
 )
-"""The attributes of a new durable that are handed on as they are."""
+"""The attributes of a new durable."""
 
 
 def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
@@ -267,7 +296,8 @@ def options(kind: Kind, *, new: bool) -> Callable[[Command], Command]:
 def durable_options(command: Command) -> Command:
     """Add an option for each attribute of a durable, with its default, to a command."""
     default = asdict(DURABLE_DEFAULTS)
-    return _with_options(command, [(each, default[each.name]) for each in OF_DURABLES])
+    taken = [(each, None if each.parse else default[each.name]) for each in OF_DURABLES]
+    return _with_options(command, taken)
 
 
 def _with_options(command: Command, taken: Sequence[tuple[Attribute, Any]]) -> Command:
@@ -307,6 +337,17 @@ def chosen(written: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "storage": storage} if storage else found
 
 
+def chosen_of_durable(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a durable as ``create`` of the client takes them. Raises
+    ``typer.BadParameter``."""
+    found: dict[str, Any] = {}
+    for name, parse in ((each.name, each.parse) for each in OF_DURABLES):
+        value = written[name]
+        if parse is None or value is not None:
+            found[name] = value if parse is None else parse(value)
+    return found
+
+
 def type_shown(name: str) -> str:
     """A channel type as lists show it."""
     return f"{name} (deprecated)" if name in DEPRECATED else name
@@ -332,6 +373,8 @@ def of_durable(info: DurableInfo) -> list[tuple[str, str]]:
     return [
         ("order", _order(info)),
         ("deliveries", limit if info.max_deliveries else "no limit"),
+        ("backoff", backoff_shown(info.backoff)),
+        ("ack timeout", duration(info.ack_timeout) if info.ack_timeout else "none"),
         cluster_wide_fact(info),
     ]
 

@@ -16,6 +16,7 @@ from penstock.cli.output import (
     ListFormat,
     count,
     duration,
+    waits,
     write,
     write_facts,
     write_json,
@@ -81,11 +82,11 @@ def create(
     \b
     Examples:
       penstock durable create orders billing --selector "price > 5"
-      penstock durable create orders mail --max-deliveries 5
+      penstock durable create orders mail --max-deliveries 5 --backoff 1s
       penstock durable create orders ledger --type serial --strict-order
       penstock durable create orders accounts --type serial --order-by account
     """
-    begin = given.start(start)
+    begin, attributes_of = given.start(start), attributes.chosen_of_durable(more)
     with session(url) as realm:
         made = realm.channels.get(channel).durables.create(
             name,
@@ -93,7 +94,7 @@ def create(
             start=begin,
             selector=selector,
             persistent=persistent,
-            **more,
+            **attributes_of,
         )
         outstanding = made.info().outstanding
     write(f"durable {name} created: {type}, {count(outstanding, 'event')} outstanding")
@@ -169,6 +170,7 @@ def _facts(info: DurableInfo) -> list[tuple[str, str]]:
         *attributes.of_durable(info),
         ("position", f"{info.position}; events below it were offered or settled"),
         ("outstanding", f"{count(info.outstanding, 'event')}, {info.in_flight:,} in flight"),
+        ("waiting", waits(info.waiting, info.waiting_until_us)),
         ("redelivered", f"{info.redelivered:,} of them"),
         ("oldest", _age(info.oldest_outstanding_ms) or "nothing is outstanding"),
         ("last read", _ago(info.last_read_ms)),

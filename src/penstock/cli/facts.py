@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.attributes import after_deliveries, cluster_wide_fact, type_shown
-from penstock.cli.output import count, duration, size, write, write_facts
+from penstock.cli.output import backoff_shown, count, duration, size, waits, write, write_facts
 from penstock.core.channel import conservation
 from penstock.core.channel.conservation import MEANINGS, Term
 from penstock.runtime.subscriptions.documents import types_of
@@ -52,6 +52,8 @@ def _attribute_facts(info: ChannelInfo) -> list[Fact]:
         ("messages", _message_types(definition)),
         cluster_wide_fact(definition),
     ]
+    if definition.kind == "queue":
+        facts.append(("backoff", backoff_shown(definition.backoff)))
     if definition.kind == "channel":
         keeps = definition.retain_consumed or definition.engine == "merge"
         kept = "kept" if keeps else "removed when all durables have it"
@@ -168,6 +170,7 @@ def _consumer_facts(info: ChannelInfo, durables: list[DurableInfo]) -> list[Fact
         return [
             ("readers", f"{len(info.readers):,}; {in_flight}" if info.readers else "none"),
             ("redelivered", f"{info.redelivered:,} of the stored events"),
+            ("waiting", waits(info.waiting, info.waiting_until_us)),
         ]
     return [
         ("subscribers", f"{info.subscribers:,}"),

@@ -19,6 +19,25 @@ _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)?")
 _UNIT_MS: Final = {None: 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+def milliseconds(text: str) -> int:
+    """Parse a duration: ``500``, ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise typer.BadParameter(
+            f"{text!r} is not a duration; examples are 500ms, 10s, 5m, 2h and 1d"
+        )
+    return int(found[1]) * _UNIT_MS[found[2]]
+
+
+_BACKOFF: Final[dict[str, Callable[[str], Any]]] = {
+    "first": milliseconds,
+    "factor": float,
+    "most": milliseconds,
+    "jitter": float,
+    "seed": int,
+}
+
+
 def start(text: str) -> StartLike:
     """Parse where a read begins: ``earliest``, ``latest``, an event id or a time (SEM E6)."""
     if text == "earliest":
@@ -42,14 +61,28 @@ def time(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def milliseconds(text: str) -> int:
-    """Parse a duration: ``500``, ``500ms``, ``10s``, ``5m``, ``2h``, ``1d``."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(
-            f"{text!r} is not a duration; examples are 500ms, 10s, 5m, 2h and 1d"
-        )
-    return int(found[1]) * _UNIT_MS[found[2]]
+def backoff(text: str) -> dict[str, Any] | None:
+    """Parse how long rolled-back events wait: ``1s``, or ``first=1s,factor=3,most=5m,jitter=0.2``;
+    empty for not at all."""
+    if not text:
+        return None
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals and not found:
+            name, value = "first", part
+        if name in found or name not in _BACKOFF:
+            raise typer.BadParameter(
+                f"{part!r} is no part of a backoff; an example is "
+                "first=1s,factor=2,most=5m,jitter=0.2,seed=7, each once"
+            )
+        try:
+            found[name] = _BACKOFF[name](value)
+        except ValueError:
+            raise typer.BadParameter(f"{value!r} is not a valid {name} of a backoff") from None
+    if "first" not in found:
+        raise typer.BadParameter(f"{text!r} does not say how long the first wait is: first=1s")
+    return found
 
 
 def delivery(text: str) -> datetime:

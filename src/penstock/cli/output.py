@@ -10,13 +10,14 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import typer
 
 from penstock.core.printable import escaped, plain
+from penstock.core.vocabulary.backoff import Backoff
 
 ListFormat = Annotated[
     Literal["table", "json"], typer.Option("--format", help="For people, or for programs.")
@@ -155,6 +156,25 @@ def write_facts(facts: Sequence[tuple[str, str]]) -> None:
 def count(number: int, noun: str) -> str:
     """``1 event``, ``2,000 events``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def waits(events: int, until_us: int | None) -> str:
+    """How many events wait after a rollback, and until when the first of them does."""
+    if not events or until_us is None:
+        return "none"
+    first = datetime.fromtimestamp(until_us / 1_000_000, UTC)
+    return f"{count(events, 'event')}, the first until {first:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def backoff_shown(backoff: Backoff | None) -> str:
+    """How long rolled-back events wait before they come again."""
+    if backoff is None:
+        return "none; a rolled-back event comes again at once"
+    shorter = f", up to {backoff.jitter:.4g} of it less" if backoff.jitter else ""
+    return (
+        f"{duration(backoff.first)}, then {backoff.factor:g} times longer each time, at most "
+        f"{duration(backoff.most)}{shorter}"
+    )
 
 
 def size(number: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import queues
+from penstock.cli import given, queues
 from penstock.cli.events import print_events, print_rows
 from penstock.cli.messages import known_to
 from penstock.cli.output import ListFormat, count, note, write, write_json
@@ -55,7 +55,7 @@ def pop(
         queue = realm.queues.get(name)
         with queue.reader(transactional=True, window=1) as reader:
             say_waiting(queue.name, timeout)
-            parts = _committed(reader, 1, 1, timeout)
+            parts = _settled(reader, _arriving(reader, 1, 1, timeout), "")
             printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
     if not printed and format == "table":
         note(f"no event came on {queue.name}")
@@ -115,6 +115,20 @@ def read(
         int | None,
         typer.Option(min=1, help="Transactional: most events not committed.", metavar="N"),
     ] = None,
+    reject: Annotated[
+        str,
+        typer.Option(
+            help="Transactional: send what is printed to the dead event store, with this reason.",
+            metavar="REASON",
+        ),
+    ] = "",
+    delay: Annotated[
+        str,
+        typer.Option(
+            help="With --rollback: how long the events wait before they come again: 5s.",
+            metavar="TIME",
+        ),
+    ] = "",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -127,10 +141,13 @@ def read(
     Examples:
       penstock queue read work --count 10 --format json
       penstock queue read work --transactional --rollback --window 3 --timeout 1
+      penstock queue read work --transactional --count 1 --reject "no such street"
     """
-    if not transactional and (commit is not None or window is not None):
-        raise typer.BadParameter("--commit, --rollback and --window need --transactional")
+    if not transactional and (commit is not None or window is not None or reject):
+        raise typer.BadParameter("--commit, --rollback, --reject and --window need --transactional")
     rolls_back = commit is False
+    _check_combination(commit, reject, delay)
+    wait_s = given.milliseconds(delay) / 1_000 if delay else None
     room = window or (rolls_back and limit) or WINDOW
     if rolls_back:
         limit = room if limit is None else limit
@@ -142,12 +159,13 @@ def read(
         queue = realm.queues.get(name)
         with queue.reader(transactional=transactional, window=room, selector=selector) as reader:
             say_waiting(queue.name, timeout)
-            coming = _committed if transactional and not rolls_back else _arriving
             most = room if transactional else FETCH_EVENTS
-            parts = coming(reader, most, limit, timeout)
+            parts = _arriving(reader, most, limit, timeout)
+            if transactional and not rolls_back:
+                parts = _settled(reader, parts, reject)
             printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
             if rolls_back:
-                reader.rollback()
+                reader.rollback(delay=wait_s)
                 note(f"{count(printed, 'event')} given back")
             elif not transactional:
                 reader.flush()
@@ -169,15 +187,25 @@ def _arriving(
         yield batches
 
 
-def _committed(
-    reader: Reader, most: int, limit: int | None, timeout: float | None
+def _check_combination(commit: bool | None, reject: str, delay: str) -> None:
+    if reject and commit is not None:
+        raise typer.BadParameter("--reject takes the place of --commit and --rollback; give one")
+    if delay and commit is not False:
+        raise typer.BadParameter("--delay needs --rollback")
+
+
+def _settled(
+    reader: Reader, parts: Iterator[Sequence[EventBatch]], reason: str
 ) -> Iterator[Sequence[EventBatch]]:
-    """Yield as :func:`_arriving` does, and commit what came before when the caller asks for more,
-    since the caller has printed it by then."""
-    for batches in _arriving(reader, most, limit, timeout):
+    """Yield ``parts``, and commit what came before when the caller asks for more, since the caller
+    has printed it by then; with a ``reason`` it is rejected instead."""
+    for batches in parts:
         yield batches
         try:
-            reader.commit()
+            if reason:
+                reader.reject(reason=reason)
+            else:
+                reader.commit()
         # a new connection exists already; what went back comes again
         except ConnectionLost as error:
             note(str(error))

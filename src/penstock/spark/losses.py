@@ -15,7 +15,7 @@ NO_LOSS: Final = frozenset(("replaced", "relayed", "dropped", "never"))
 """Causes that take nothing from a reader: a newer event of the same key is there, or no reader of
 the channel was meant to have it."""
 
-SETTLED: Final = NO_LOSS | {"consumed", "redelivery_limit", "buried"}
+SETTLED: Final = NO_LOSS | {"consumed", "redelivery_limit", "rejected", "buried"}
 """Removal causes that are no loss for a reader bound to a durable: the durable has finished with
 these events."""
 
@@ -26,6 +26,7 @@ _WORDS: Final = {
     "consumed": "were acknowledged by all durables",
     "redriven": "were redriven",
     "redelivery_limit": "were rolled back too often",
+    "rejected": "were rejected",
     "buried": "were buried",
     "quarantined": "are damaged",
     "forgotten": "left too long ago to know why",

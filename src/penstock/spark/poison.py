@@ -194,7 +194,7 @@ def _bury(options: SourceOptions, found: Mapping[EventKey, str]) -> None:
         for name, keys in groupby(found, itemgetter(0)):
             with held(options, links[name]) as hold:
                 for key in keys:
-                    hold.bury([key[1]], found[key])
+                    hold.reject([key[1]], found[key])
 
     ask_realm(options.realm, bury)
 

@@ -79,7 +79,7 @@ class Play:
         effects: list[Effect] = []
         state = self.channel.state
         while self.channel.has_offers and not state.overdue:
-            for effect in self.channel.offer():
+            for effect in self.channel.offer(now_us=self.now_us):
                 if isinstance(effect, FindLanes):
                     self._find_lanes(effect)
                 else:

@@ -377,7 +377,7 @@ def test_copies_in_a_dead_event_store_are_counted_by_durable_and_cause(
 
     died = {
         ("d", "redelivery_limit"): 2,
-        ("d", "buried"): 1,
+        ("d", "rejected"): 1,
         ("e", "redelivery_limit"): 1,
         ("", "evicted"): 2,
     }

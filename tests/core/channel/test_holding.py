@@ -153,7 +153,7 @@ def test_a_buried_event_is_dead_and_the_others_stay(kind: str) -> None:
     play.do(BuryEvents(9, (span(3), span(7))))
 
     assert play.answer == 2
-    assert left(play) == [(Cause.BURIED, [3, 7], [3, 7])]
+    assert left(play) == [(Cause.REJECTED, [3, 7], [3, 7])]
     assert in_hands(play) == [0, 1, 2, 4]
     assert outstanding(play) == [0, 1, 2, 4, 5, 6, 8, 9]
     counters = play.channel.state.counters
@@ -170,7 +170,7 @@ def test_an_event_buried_for_one_durable_stays_for_the_others() -> None:
     reader(play, "other", "shared", 2)
     play.do(BuryEvents(9, (span(3),)))
 
-    assert play.recorded[-1] == Buried("d", (span(3),), Cause.BURIED)
+    assert play.recorded[-1] == Buried("d", (span(3),), Cause.REJECTED)
     assert 3 not in outstanding(play)
     assert 3 in outstanding(play, "other")
     play.do(Ack(2, (span(3),)))
@@ -190,7 +190,7 @@ def test_a_client_that_is_not_alone_buries_what_it_holds() -> None:
         play.do(BuryEvents(1, (span(theirs[0]),)))
     play.do(BuryEvents(1, (span(mine[0]),)))
 
-    assert left(play) == [(Cause.BURIED, [mine[0]], [mine[0]])]
+    assert left(play) == [(Cause.REJECTED, [mine[0]], [mine[0]])]
     assert in_hands(play, 1) == mine[1:]
 
 
@@ -202,7 +202,7 @@ def test_without_a_dead_event_store_nothing_is_buried() -> None:
 
 def test_no_more_is_buried_in_one_step_than_may_move_in_one() -> None:
     play = held_play("serial", dead=True, events=10_001)
-    with pytest.raises(InvalidArgument, match="10001 events to bury in one step"):
+    with pytest.raises(InvalidArgument, match="10001 events to reject in one step"):
         play.do(BuryEvents(9, (Span(0, 10_001),)))
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.durable.durable import Durable
-from penstock.core.durables.serial import KIND
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import (
     IllegalState,
@@ -19,8 +17,6 @@ from penstock.core.vocabulary.messages import (
     AddDurable,
     AddSubscriber,
     Detach,
-    DurableAttributes,
-    DurableState,
     EndChoosing,
     GrantCredit,
     PurgeEvents,
@@ -417,11 +413,3 @@ def test_what_was_withheld_is_not_counted_when_its_client_goes() -> None:
 
     assert delivered(effects) == {2: [0, 1, 2]}
     assert redelivered(effects) == {0: 1}
-
-
-def test_a_snapshot_keeps_every_attribute_of_a_durable() -> None:
-    given = DurableAttributes(max_deliveries=3, cluster_wide=True, strict_order=True)
-    durable = Durable("d", KIND, 7, attributes=given)
-
-    assert {*DurableAttributes.__struct_fields__} < {*DurableState.__struct_fields__}
-    assert Durable.restored(durable.state(), KIND).attributes == given

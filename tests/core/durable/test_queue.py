@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.durable.queue import KIND, READERS, readers_of
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
 from penstock.core.vocabulary.messages import (
     Ack,
@@ -18,7 +19,6 @@ from penstock.core.vocabulary.messages import (
     Command,
     Definition,
     Detach,
-    DurableAttributes,
     Edit,
     PurgeEvents,
     RollBack,

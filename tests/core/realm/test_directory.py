@@ -18,6 +18,7 @@ from penstock.core.realm.directory import (
     Directory,
     PublishingPauseSet,
 )
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
@@ -28,7 +29,6 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import (
     Definition,
     Digest,
-    DurableAttributes,
     DurableCreated,
     Edited,
     Storage,
@@ -262,7 +262,7 @@ def test_on_a_single_realm_nothing_is_cluster_wide_and_nothing_is_stored_of_it(
 
     assert found.channels[1].state.type is rules().types["reliable"]
     stored = msgspec.msgpack.encode(found.channels[1].state.definition)
-    assert stored == msgspec.msgpack.encode({"type": "reliable"})
+    assert msgspec.msgpack.decode(stored) == {"type": "reliable"}
 
 
 @pytest.mark.spec("C5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import proton
@@ -299,3 +300,147 @@ def test_what_is_settled_is_forgotten(
     one.next(FLOW)
 
     assert len(made[0]) == 0
+
+
+# --- when it is to come again ----------------------------------------------------------------
+
+
+def in_ms(wait_ms: int) -> dict[Any, Any]:
+    """The annotation by which RabbitMQ's clients, too, have a message wait."""
+    now_ms = time.time_ns() // 1_000_000
+    return {Symbol("x-opt-delivery-time"): now_ms + wait_ms, Symbol("x-why"): "no paper"}
+
+
+@pytest.mark.spec("D18")
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_message_given_back_with_a_delivery_time_comes_again_then(
+    peers: tuple[Peer, Peer], session: penstock.Session, failed: bool
+) -> None:
+    one, _ = peers
+    jobs = session.queues.get("jobs")
+    jobs.push(b"later")
+    one.say(credit(0, 5))
+    one.next(TRANSFER)
+    one.say(modified(0, failed=failed, annotations=in_ms(500)))
+    jobs.push(b"now")
+    assert b"now" in one.next(TRANSFER).raw
+
+    found = one.next(TRANSFER)
+    assert b"later" in found.raw
+    assert annotations_of(found) == {Symbol("x-why"): "no paper"}
+    assert header_of(found)[4:] == ([UInt(1)] if failed else [])
+
+
+@pytest.mark.spec("D18")
+def test_it_waits_for_everybody_and_is_shown(
+    peers: tuple[Peer, Peer], session: penstock.Session
+) -> None:
+    one, _ = peers
+    jobs = session.queues.get("jobs")
+    jobs.push(b"later")
+    one.say(credit(0, 5))
+    one.next(TRANSFER)
+    one.say(modified(0, failed=True, annotations=in_ms(3_600_000)) + said(DETACH, UInt(0), True))
+    one.next(DETACH)
+
+    assert jobs.pop(timeout=0) is None
+    assert (jobs.info().waiting, jobs.info().events) == (1, 1)
+
+
+@pytest.mark.spec("D18")
+@pytest.mark.parametrize("value", [-5, 1, "soon", None, True])
+def test_a_time_that_has_passed_or_is_none_is_at_once(
+    peers: tuple[Peer, Peer], session: penstock.Session, value: Any
+) -> None:
+    one, _ = peers
+    session.queues.get("jobs").push(b"again")
+    one.say(credit(0, 5))
+    one.next(TRANSFER)
+    one.say(modified(0, failed=True, annotations={Symbol("x-opt-delivery-time"): value}))
+
+    assert b"again" in one.next(TRANSFER).raw
+
+
+@pytest.mark.spec("D18")
+def test_a_time_beyond_all_bounds_is_a_year(
+    peers: tuple[Peer, Peer], session: penstock.Session
+) -> None:
+    one, _ = peers
+    jobs = session.queues.get("jobs")
+    jobs.push(b"later")
+    one.say(credit(0, 5))
+    one.next(TRANSFER)
+    one.say(
+        modified(0, annotations={Symbol("x-opt-delivery-time"): (1 << 63) - 1})
+        + said(DETACH, UInt(0), True)
+    )
+    one.next(DETACH)
+
+    assert jobs.info().waiting == 1
+
+
+@pytest.mark.spec("D18")
+def test_what_amqp_clients_give_back_waits_as_the_queue_says(
+    peers: tuple[Peer, Peer], session: penstock.Session
+) -> None:
+    one, _ = peers
+    jobs = session.queues.get("jobs")
+    jobs.edit(backoff={"first": "1h", "most": "2h"})
+    jobs.push(b"a")
+    jobs.push(b"b")
+    one.say(credit(0, 5))
+    one.next(TRANSFER)
+    one.next(TRANSFER)
+    one.say(modified(0, failed=True) + modified(1) + credit(0, 5))
+
+    assert b"b" in one.next(TRANSFER).raw, "released is not failed"
+    assert jobs.info().waiting == 1
+
+
+# --- rejected, and too late ------------------------------------------------------------------
+
+
+def rejected(number: int, condition: str, description: str) -> bytes:
+    error = performative(0x1D, written(Symbol(condition)), written(description))
+    return said(DISPOSITION, True, UInt(number), UInt(number), True, Raw(performative(0x25, error)))
+
+
+@pytest.mark.spec("T11")
+def test_the_outcome_rejected_is_a_rejection_with_its_reason(
+    peers: tuple[Peer, Peer], session: penstock.Session
+) -> None:
+    one, _ = peers
+    dead = session.queues.create("dead")
+    jobs = session.queues.get("jobs")
+    jobs.edit(dead_event_store="dead")
+    jobs.push(b"poison")
+    one.say(credit(0, 5))
+    one.next(TRANSFER)
+    one.say(rejected(0, "amqp:decode-error", "no such form"))
+
+    found = dead.pop(timeout=WAIT_S)
+    assert found is not None
+    assert found.origin is not None
+    assert found.origin.cause == "rejected"
+    assert found.origin.reason == "amqp:decode-error: no such form"
+    assert jobs.info().counters.dead == 1
+
+
+@pytest.mark.spec("D19")
+def test_what_a_silent_client_holds_goes_to_another(dial: Dial, session: penstock.Session) -> None:
+    news = session.channels.create("news", engine="jms")
+    news.durables.create("me:sub", ack_timeout=0.1)
+    news.publish(b"slow")
+    source = durable_source("news", "topic", "shared")
+    one, other = dial(), dial()
+    one.say(opened("me") + receiver("sub", 0, source, credit=5))
+    assert header_of(one.next(TRANSFER))[4:] == []
+    other.say(opened("me") + receiver("sub", 0, source, credit=5))
+
+    again = other.next(TRANSFER)
+    assert b"slow" in again.raw
+    assert header_of(again)[4:] == [UInt(1)]
+    one.say(said(DISPOSITION, True, UInt(0), UInt(0), True, Raw(performative(0x24))))
+    one.say(said(DETACH, UInt(0), False))
+    one.next(DETACH)
+    assert one.conditions() == [], "an outcome that comes too late is no mistake"

@@ -64,7 +64,7 @@ def test_causes_are_there_from_zero_on(web: Web, session: penstock.Session) -> N
         ("", "expired"),
         ("", "evicted"),
         ("billing", "redelivery_limit"),
-        ("billing", "buried"),
+        ("billing", "rejected"),
     ):
         assert of(found, "penstock_dead_total", **store, durable=durable, cause=cause) == 0
     of_dead = [labels for name, labels in found if name == "penstock_dead_total"]

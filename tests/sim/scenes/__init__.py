@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.scenes.breathing import Breathing
 from tests.sim.scenes.chain import Chain
 from tests.sim.scenes.dead import Dead
 from tests.sim.scenes.durables import Durables
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 SCENES: dict[str, Callable[[World], Scene]] = {
+    "breathing": Breathing,
     "chain": Chain,
     "dead": Dead,
     "durables": Durables,

@@ -19,7 +19,7 @@ from msgspec import Struct
 from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
 from penstock.api.realm import Ping
 from penstock.api.requests import Request
-from penstock.api.subscriptions import Bury, Settle, Unsubscribe
+from penstock.api.subscriptions import Bury, Extend, Settle, Unsubscribe
 from penstock.api.transactions import CommitTransaction
 from penstock.client.connection.arguments import check_wait
 from penstock.client.connection.credentials import Token
@@ -66,7 +66,7 @@ CLOSE_TIMEOUT_S = 5.0
 
 _CHANGES = (
     *(Settle, PublishEvents, CommitStages, CommitStagedParts),
-    *(CommitTransaction, Bury),
+    *(CommitTransaction, Bury, Extend),
 )
 """Requests whose answers a close waits for."""
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import Any, Literal, Required, TypeAlias, TypedDict, TypeVar
 
 from msgspec.structs import fields
 
+from penstock.client.connection.arguments import Duration, milliseconds
+from penstock.client.handles.definitions import backoff_of
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import DurableAttributes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +49,20 @@ class StorageProperties(TypedDict, total=False):
     stamp_dictionary: bool
 
 
+class BackoffTimes(TypedDict, total=False):
+    """How long rolled-back events wait before they come again (SEM D18)."""
+
+    first: Required[int | str]
+    """The wait after the first failure: milliseconds, or a text such as ``"1s"``."""
+    factor: float
+    """How many times longer each further wait is."""
+    most: int | str
+    """The longest wait."""
+    jitter: float
+    """The share of a wait, 0 to 1, by which it may be shorter."""
+    seed: int
+
+
 class _Changeable(TypedDict, total=False):
     ttl: int
     capacity: int
@@ -66,6 +82,8 @@ class EditedAttributes(_Changeable, total=False):
     """Channels only: the table that has what left the channel."""
     max_deliveries: int
     """Queues only: number of rollbacks after which an event is dead."""
+    backoff: BackoffTimes | None
+    """Queues only: how long a rolled-back event waits; None: not at all."""
 
 
 class _Fixed(_Changeable, total=False):
@@ -82,9 +100,10 @@ class ChannelAttributes(_Fixed, total=False):
 
 
 class QueueAttributes(_Fixed, total=False):
-    """Attributes of a new queue (SEM C3, T10)."""
+    """Attributes of a new queue (SEM C3, T10, D18)."""
 
     max_deliveries: int
+    backoff: BackoffTimes | None
 
 
 class NewDurableAttributes(TypedDict, total=False):
@@ -94,6 +113,8 @@ class NewDurableAttributes(TypedDict, total=False):
     cluster_wide: bool
     strict_order: bool
     order_by: str
+    backoff: BackoffTimes | None
+    ack_timeout: Duration
 
 
 def with_durable_attributes(method: F) -> F:
@@ -101,12 +122,13 @@ def with_durable_attributes(method: F) -> F:
     ``help`` and editors do, instead of ``**attributes``."""
     signature = inspect.signature(method)
     *own, _ = signature.parameters.values()
+    given = NewDurableAttributes.__annotations__
     each = [
         inspect.Parameter(
             field.name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
-            annotation=field.type.__name__,
+            annotation=given[field.name].__forward_arg__,
         )
         for field in fields(DurableAttributes)
     ]
@@ -115,9 +137,9 @@ def with_durable_attributes(method: F) -> F:
     return method
 
 
-def check_durable_attributes(given: Mapping[str, object]) -> None:
-    """Raises ``InvalidArgument`` for an attribute that no durable has, and for a value that cannot
-    be sent."""
+def durable_attributes_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a durable as they are sent. Raises ``InvalidArgument`` for one that no
+    durable has, and for a value that cannot be sent."""
     known = DurableAttributes.__struct_fields__
     if unknown := sorted(given.keys() - {*known}):
         raise InvalidArgument(
@@ -132,3 +154,9 @@ def check_durable_attributes(given: Mapping[str, object]) -> None:
     lanes = given.get("order_by", "")
     if not isinstance(lanes, str):
         raise InvalidArgument(f"order_by is {lanes!r}; give the name of a property")
+    sent = dict(given)
+    if "backoff" in given:
+        sent["backoff"] = backoff_of(given["backoff"])
+    if "ack_timeout" in given:
+        sent["ack_timeout"] = milliseconds(given["ack_timeout"], "ack_timeout")
+    return sent

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.api.channels import ChannelOpened, CreateChannel, OpenChannel
 from penstock.api.requests import Kind
+from penstock.client.connection.arguments import milliseconds
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.if_missing import (
     differing_attributes,
@@ -16,6 +17,7 @@ from penstock.client.handles.if_missing import (
     refuse_differences,
 )
 from penstock.core.vocabulary.argument_errors import PYTHON, explain
+from penstock.core.vocabulary.backoff import Backoff, check_backoff
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Storage, attributes_of
 
@@ -70,6 +72,8 @@ def definition_of(
         raise InvalidArgument(f"storage must be a dictionary, not {type(storage).__name__}")
     _check_storage(storage or {})
     changed = {**tree.get("storage", {}), **(storage or {})}
+    if attributes.get("backoff") is not None:
+        attributes = {**attributes, "backoff": backoff_of(attributes["backoff"])}
     if attributes.get("descriptors"):
         attributes = {**attributes, "descriptors": _descriptors(attributes["descriptors"])}
     tree = {**tree, **attributes, "storage": changed, "kind": kind}
@@ -80,6 +84,32 @@ def definition_of(
             explain(error, tree, kind=Definition, whole=f"the {kind}", words=words)
         ) from error
     _check_integers(tree)
+    return found
+
+
+def backoff_of(given: object) -> Backoff | None:
+    """A backoff as users give it: times in milliseconds, or as texts such as ``"5s"``. Raises
+    ``InvalidArgument``."""
+    if given is None or isinstance(given, Backoff):
+        return given
+    if not isinstance(given, Mapping):
+        raise InvalidArgument(
+            f"backoff is {given!r}; give a dictionary such as {{'first': '1s', 'most': '5m'}}"
+        )
+    known = [field.name for field in msgspec.structs.fields(Backoff)]
+    if unknown := sorted(str(name) for name in set(given) - set(known)):
+        raise InvalidArgument(f"backoff has no {', '.join(unknown)}; there are {', '.join(known)}")
+    tree = dict(given)
+    for name in ("first", "most"):
+        if isinstance(tree.get(name), str):
+            tree[name] = milliseconds(tree[name], f"backoff.{name}")
+    try:
+        found = msgspec.convert(tree, Backoff)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(
+            explain(error, tree, kind=Backoff, whole="backoff", words=PYTHON)
+        ) from error
+    check_backoff(found)
     return found
 
 

@@ -21,7 +21,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import (
     DurableType,
     NewDurableAttributes,
-    check_durable_attributes,
+    durable_attributes_of,
     with_durable_attributes,
 )
 from penstock.client.handles.if_missing import (
@@ -70,14 +70,20 @@ class Durables:
         With ``max_deliveries`` an event that is rolled back so many times is dead for this durable,
         and goes to the channel's dead event store, which must exist (SEM T10).
 
+        With ``backoff`` an event that is rolled back waits before it comes again, each time longer:
+        ``{"first": "1s", "factor": 2, "most": "5m", "jitter": 0.2, "seed": 7}`` (SEM D18).
+
+        With ``ack_timeout`` (``"30s"``, or seconds) a client has an event in hand for so long: then
+        it goes back, counted, and a later acknowledgement is refused (SEM D19).
+
         With ``if_missing`` a durable that exists is given out, where it stands, if it has this type
         and selector and the attributes given here.
 
         Raises ``NameAlreadyBound``, ``InvalidArgument``, ``InvalidSelector``.
         """
-        check_durable_attributes(attributes)
+        sent = durable_attributes_of(attributes)
         message = CreateDurable(
-            self._channel, name, type, start_of(start), selector, persistent, **attributes
+            self._channel, name, type, start_of(start), selector, persistent, **sent
         )
 
         async def create() -> DurableInfo:
@@ -89,7 +95,7 @@ class Durables:
             there = Durable(self._connection, self._channel, name)
             made, was_there = await found_or_created(there.info, create)
             if was_there:
-                given = {"type": type, "selector": selector, **attributes}
+                given = {"type": type, "selector": selector, **sent}
                 given |= {} if persistent is None else {"persistent": persistent}
                 refuse_differences(
                     f"durable {made.name} of {self._of}", differing_fields(given, made)

@@ -11,7 +11,7 @@ from penstock.api.channels import (
     OpenChannel,
 )
 from penstock.api.requests import Kind
-from penstock.client.connection.arguments import check_timeout
+from penstock.client.connection.arguments import Duration, check_timeout
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import QueueAttributes
 from penstock.client.handles.definitions import create_store
@@ -42,7 +42,8 @@ class Queues:
         self, name: str, *, if_missing: bool = False, **attributes: Unpack[QueueAttributes]
     ) -> Queue:
         """Create a queue (SEM C3). It has the attributes of a channel, and ``max_deliveries``: an
-        event that is rolled back so many times goes to the dead event store (SEM T10).
+        event that is rolled back so many times goes to the dead event store (SEM T10); and
+        ``backoff``: how long such an event waits before it comes again (SEM D18).
 
         With ``if_missing`` a queue that exists is given out if it has the attributes given here.
 
@@ -138,12 +139,15 @@ class Queue(Destination):
         window: int = WINDOW_DEFAULT,
         selector: str = "",
         timeout: float | None = None,
+        ack_timeout: Duration | None = None,
     ) -> Reader:
         """Read events, each of which goes to one reader; ``timeout`` ends an iteration when nothing
         comes for so many seconds.
 
         A plain reader's events are gone once handed out, a transactional one's when it commits;
-        that one has at most ``window`` uncommitted events (SEM Q1, Q2).
+        that one has at most ``window`` uncommitted events (SEM Q1, Q2). With ``ack_timeout``
+        (``"30s"``, or seconds) it has each of them for so long: then the event goes back, counted,
+        and a later commit of it is refused (SEM D19).
         """
         return Reader(
             self._connection,
@@ -153,6 +157,7 @@ class Queue(Destination):
             selector=selector,
             timeout=timeout,
             relayed=self._relays,
+            ack_timeout=ack_timeout,
         )
 
     async def pop(self, timeout: float | None = None) -> Event | None:

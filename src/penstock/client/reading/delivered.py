@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.reading.settlements import Settlements
 from penstock.columns.events.batch import EventBatch, stretches
 from penstock.columns.events.event import Event
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class DeliveredEvent(Event):
-    """An event to be acknowledged or rolled back.
+    """An event to be acknowledged, rolled back or rejected.
 
-    Both are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing the
-    subscription or the session); a refusal is reported on the session and raised there. After the
-    close it has gone back: ``ack`` raises ``SessionClosed``.
+    The first two are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing
+    the subscription or the session); a refusal is reported on the session and raised there. After
+    the close it has gone back: ``ack`` raises ``SessionClosed``.
     """
 
     __slots__ = ("_attachment", "_number", "_settlements", "_subscription")
@@ -50,9 +51,30 @@ class DeliveredEvent(Event):
         else:
             self._subscription._settle_soon(number, self._attachment, roll_back=False)
 
-    async def rollback(self) -> None:
-        """Roll back: it is redelivered as the durable's type says."""
-        self._subscription._settle_soon(self._number, self._attachment, roll_back=True)
+    async def rollback(self, *, delay: Duration | None = None) -> None:
+        """Roll back: it is redelivered as the durable's type says, with a ``delay`` (``"5s"``, or
+        seconds) no sooner than that; without one the durable's backoff counts (SEM D18)."""
+        delay_ms = None if delay is None else milliseconds(delay, "delay")
+        self._subscription._settle_soon(
+            self._number, self._attachment, roll_back=True, delay_ms=delay_ms
+        )
+
+    async def reject(self, reason: str) -> None:
+        """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
+        ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
+        event store, and then it is still in hand."""
+        if self._attachment == self._subscription._attachment:
+            await self._subscription._reject(
+                IdSet((Span(self._number, self._number + 1),)), self._attachment, reason
+            )
+
+    async def extend(self, time: Duration) -> None:
+        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
+        ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
+        if self._attachment == self._subscription._attachment:
+            await self._subscription._extend(
+                IdSet((Span(self._number, self._number + 1),)), self._attachment, time
+            )
 
 
 class DeliveredBatch(EventBatch):
@@ -138,10 +160,24 @@ class DeliveredBatch(EventBatch):
         if not self.is_stale:
             await self._subscription._settle(self._ids())
 
-    async def rollback(self) -> None:
-        """Give all of them back; returns when that is on disk, at once when they are stale."""
+    async def rollback(self, *, delay: Duration | None = None) -> None:
+        """Give all of them back, to come again after ``delay`` as single events do; returns when
+        that is on disk, at once when they are stale."""
+        delay_ms = None if delay is None else milliseconds(delay, "delay")
         if not self.is_stale:
-            await self._subscription._settle(self._ids(), roll_back=True)
+            await self._subscription._settle(self._ids(), roll_back=True, delay_ms=delay_ms)
+
+    async def reject(self, reason: str) -> None:
+        """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
+        disk, at once when they are stale."""
+        if not self.is_stale:
+            await self._subscription._reject(self._ids(), self._attachment, reason)
+
+    async def extend(self, time: Duration) -> None:
+        """Have ``time`` from now on to acknowledge all of them, as :meth:`DeliveredEvent.extend`
+        does for one."""
+        if not self.is_stale:
+            await self._subscription._extend(self._ids(), self._attachment, time)
 
     def _ids(self) -> IdSet:
         """The ids of its events."""

@@ -9,7 +9,12 @@ from types import TracebackType
 import pyarrow as pa
 
 from penstock.api.subscriptions import Attach, Subscribed
-from penstock.client.connection.arguments import check_count, check_timeout
+from penstock.client.connection.arguments import (
+    Duration,
+    check_count,
+    check_timeout,
+    milliseconds,
+)
 from penstock.client.connection.connection import DeliveryRoute, RealmConnection
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
 from penstock.client.reading.inbox import Buffered, Inbox, Loops, OpenBatch
@@ -134,6 +139,7 @@ class DurableSubscription:
         answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
         self._is_strict = self._settlements.in_order = answer.strict_order
         self._settlements.cumulative = answer.cumulative
+        self._settlements.is_timed = bool(answer.ack_timeout_ms)
         self._recalled = IdSet()
 
     def _forget(self) -> None:
@@ -436,22 +442,43 @@ class DurableSubscription:
         ids = IdSet(Span(*span) for span in spans)
         self._inbox.reduce(lambda batch: self._without(batch, ids))
 
-    async def rollback(self, event_ids: Iterable[int]) -> None:
-        """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+    async def rollback(self, event_ids: Iterable[int], *, delay: Duration | None = None) -> None:
+        """Give back by id, with a ``delay`` (``"5s"``, or seconds) to come again no sooner than
+        that (SEM D18); returns when that is on disk. Raises ``IllegalState`` (SEM D15).
 
         Events that wait here to be handed out, such as those that a reconnect has brought again,
         are left as they are: they have gone back already.
         """
+        delay_ms = None if delay is None else milliseconds(delay, "delay")
         ids = IdSet.of(event_ids)
         for batch in self._to_come():
             ids.remove_all(ids.overlap(batch._ids()))
-        await self._settle(ids, roll_back=True)
+        await self._settle(ids, roll_back=True, delay_ms=delay_ms)
 
     def _to_come(self) -> list[DeliveredBatch]:
         """What waits here, be it in a batch that a loop has begun."""
-        begun = self._loops.to_come()
-        rests = [batch._part(first) for batch, first in begun if not batch.is_stale]
-        return [*rests, *self._inbox]
+        begun = [each for each in self._loops.to_come() if not each[0].is_stale]
+        return [*(batch._part(first) for batch, first in begun), *self._inbox]
+
+    async def extend(self, event_ids: Iterable[int], time: Duration) -> int:
+        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge events, by id (SEM D19).
+        Gives how many are in hand still. Raises ``IllegalState`` for one that has gone back."""
+        return await self._extend(IdSet.of(event_ids), self._attachment, time)
+
+    async def _extend(self, ids: IdSet, attachment: int, time: Duration) -> int:
+        self._check_held(ids.lowest or 0, attachment)
+        return await self._settlements.extend(ids, milliseconds(time, "time"))
+
+    async def reject(self, event_ids: Iterable[int], reason: str) -> int:
+        """Give events up by id: they go to the dead event store at once, with the ``reason`` (SEM
+        T11). Gives their number once that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        return await self._reject(IdSet.of(event_ids), self._attachment, reason)
+
+    async def _reject(self, ids: IdSet, attachment: int, reason: str) -> int:
+        self._check_held(ids.lowest or 0, attachment)
+        if self._recalled and (recalled := self._recalled.overlap(ids)):
+            raise self._recall_of(recalled.lowest)
+        return await self._settlements.reject(ids, reason)
 
     async def _settle(
         self,
@@ -459,6 +486,7 @@ class DurableSubscription:
         *,
         roll_back: bool = False,
         previous: bool = False,
+        delay_ms: int | None = None,
         on_done: Callable[[Spans], None] | None = None,
     ) -> None:
         """Acknowledge ``ids``, which it may change, or give them back; returns when that is on
@@ -474,7 +502,7 @@ class DurableSubscription:
         self._settlements.hurry()  # earlier settlements must arrive before it
         if ids or not roll_back:
             await self._settlements.send(
-                ids, roll_back=roll_back, previous=previous, on_done=on_done
+                ids, roll_back=roll_back, previous=previous, delay_ms=delay_ms, on_done=on_done
             )
 
     def _check_held(self, event_id: int, attachment: int) -> None:
@@ -489,7 +517,13 @@ class DurableSubscription:
             raise SessionClosed(f"the session is closed, and {gone}, which delivers it again")
 
     def _settle_soon(
-        self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
+        self,
+        event_id: int,
+        attachment: int,
+        *,
+        roll_back: bool,
+        previous: bool = False,
+        delay_ms: int | None = None,
     ) -> None:
         """Settle without waiting; what one turn of the loop settles travels together.
 
@@ -501,23 +535,24 @@ class DurableSubscription:
         if attachment <= self._closed_through or attachment != self._attachment:
             return
         if not self._is_strict or event_id not in self._recalled:
-            self._settlements.soon(event_id, roll_back=roll_back, previous=previous)
+            self._settlements.soon(
+                event_id, roll_back=roll_back, previous=previous, delay_ms=delay_ms
+            )
         elif not roll_back:
             self._settlements.refuse(self._recall_of(event_id))
 
-    def _settle_in_turn(
-        self, event_id: int, attachment: int, *, roll_back: bool, previous: bool = False
-    ) -> None:
+    def _in_turn(self, settle: Callable[[], None]) -> None:
         """Settle for another thread, which does not wait for the outcome: a refusal is reported."""
         try:
-            self._settle_soon(event_id, attachment, roll_back=roll_back, previous=previous)
+            settle()
         except PenstockError as error:
             self._connection.report(error)
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
+        in_time = "it was not acknowledged in time, or " if self._settlements.is_timed else ""
         return IllegalState(
-            f"event {event_id} of durable {self._durable} was recalled because an earlier event "
-            f"was rolled back and must come first; it will be delivered again"
+            f"event {event_id} of durable {self._durable} was recalled because {in_time}an earlier "
+            "event was rolled back and must come first; it will be delivered again"
         )
 
     async def flush(self) -> None:

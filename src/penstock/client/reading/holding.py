@@ -1,4 +1,4 @@
-"""A durable held as a whole: its events are taken, acknowledged and buried by id.
+"""A durable held as a whole: its events are taken, acknowledged and rejected by id.
 
 Nothing is delivered. Who holds a durable reads its events where it likes; the realm only keeps
 the books, and keeps everybody else out.
@@ -111,15 +111,19 @@ class DurableHold:
         await self._asked(Settle(self._number, spans, previous=True))
 
     async def bury(self, event_ids: Iterable[int], reason: str) -> int:
-        """Send outstanding events to the channel's dead event store, with the ``reason`` in their
-        origin (SEM T10); other durables keep them.
+        """Deprecated name of :meth:`reject`."""
+        return await self.reject(event_ids, reason)
 
-        Gives their number; events that are acknowledged or buried already are left out. Raises
+    async def reject(self, event_ids: Iterable[int], reason: str) -> int:
+        """Send outstanding events to the channel's dead event store, with the ``reason`` in their
+        origin (SEM T11); other durables keep them.
+
+        Gives their number; events that are acknowledged or rejected already are left out. Raises
         ``IllegalState`` without a dead event store.
         """
         ids = IdSet.of(event_ids)
         if not ids:
-            raise InvalidArgument("give the ids of the events to bury")
+            raise InvalidArgument("give the ids of the events to reject")
         count: int = await self._asked(Bury(self._number, ids.spans, reason))
         return count
 

@@ -16,7 +16,12 @@ from types import TracebackType
 import pyarrow as pa
 
 from penstock.api.subscriptions import Attach, Subscribed
-from penstock.client.connection.arguments import check_count, check_timeout
+from penstock.client.connection.arguments import (
+    Duration,
+    check_count,
+    check_timeout,
+    milliseconds,
+)
 from penstock.client.connection.connection import DeliveryRoute, RealmConnection
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import received_batch, redelivery_counts
@@ -31,6 +36,7 @@ from penstock.core.vocabulary.errors import (
     SessionClosed,
 )
 from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.messages import Spans
 from penstock.wire.native import messages as wire
 
 READERS = ""
@@ -60,9 +66,9 @@ class DeliveredPart:
 
     def __iter__(self) -> Iterator[tuple[int, Event]]:
         """The events that are left, with their ids; each counts as handed out."""
-        ids = self._events.event_ids.tolist()
-        for event in itertools.islice(self._events, self._next, None):
-            if self.is_stale:
+        events, ids = self._events, self._events.event_ids.tolist()
+        for event in itertools.islice(events, self._next, None):
+            if self.is_stale or events is not self._events:
                 return
             self._next += 1
             yield ids[self._next - 1], event
@@ -75,6 +81,15 @@ class DeliveredPart:
         events = self._events
         rows = events.to_arrow().slice(first, self._next - first)
         return EventBatch(rows, events.redeliveries, publishers=events.publishers)
+
+    def drop(self, ids: IdSet) -> None:
+        """Forget those of ``ids`` that were not handed out."""
+        events = self._events
+        kept = [event_id not in ids for event_id in events.event_ids[self._next :].tolist()]
+        if not all(kept):
+            rows = events.to_arrow().slice(self._next).filter(pa.array(kept, pa.bool_()))
+            self._events = EventBatch(rows, events.redeliveries, publishers=events.publishers)
+            self._next = 0
 
     def holds(self, event_id: int) -> bool:
         """Whether an event is among those not handed out."""
@@ -100,8 +115,17 @@ class Reader:
         selector: str = "",
         timeout: float | None = None,
         relayed: bool = False,
+        ack_timeout: Duration | None = None,
     ) -> None:
         check_count(window, "window")
+        self._ack_timeout_ms = 0
+        if ack_timeout is not None:
+            self._ack_timeout_ms = milliseconds(ack_timeout, "ack_timeout")
+        if self._ack_timeout_ms and not transactional:
+            raise InvalidArgument(
+                "a plain reader acknowledges events as it hands them out, so ack_timeout has no "
+                "effect; open the reader with transactional=True"
+            )
         check_timeout(timeout)
         self._connection = connection
         self._queue = queue
@@ -121,6 +145,8 @@ class Reader:
         """Handed out, not committed, and lost with a connection."""
         self._returned = IdSet()
         """Handed out, not committed, and given back by closing."""
+        self._late = IdSet()
+        """Handed out, not committed in time, and taken back by the realm (SEM D19)."""
         self._demanded = 0
         """Number of events in the open demand; 0: none is open."""
         self._recalled = False
@@ -151,7 +177,15 @@ class Reader:
         if self._relayed and not self._transactional:
             window = max(window, RELAYED_MAX)
         pull = not self._relayed
-        message = Attach(self._queue, self._number, READERS, window, pull, self._selector)
+        message = Attach(
+            self._queue,
+            self._number,
+            READERS,
+            window,
+            pull,
+            self._selector,
+            ack_timeout_ms=self._ack_timeout_ms,
+        )
         await self._connection.ask_to_open(message, Subscribed, self._parts.clear)
 
     async def close(self) -> None:
@@ -165,7 +199,7 @@ class Reader:
             self._failed(SessionClosed("the reader is closed"))
             self._parts.clear()
             self._returned = self._held if self._transactional else IdSet()
-            self._held, self._gone = IdSet(), IdSet()
+            self._held, self._gone, self._late = IdSet(), IdSet(), IdSet()
             self._demanded, self._recalled = 0, False
             await self._connection.unsubscribe(self._number)
 
@@ -188,6 +222,7 @@ class Reader:
             self._finished,
             self._failed,
             self._reopen,
+            self._take_back,
             hurry=self._settlements.hurry,
             lost=self._lost,
         )
@@ -197,6 +232,15 @@ class Reader:
         counts = redelivery_counts(message)
         events = EventBatch(batch, counts or None, publishers=message.publishers)
         self._parts.append(DeliveredPart(events, self))
+        self._changed.set()
+
+    def _take_back(self, spans: Spans) -> None:
+        """The realm has taken these back, because they were not committed in time."""
+        ids = IdSet(Span(*span) for span in spans)
+        for part in self._parts:
+            part.drop(ids)
+        self._late.add_all(self._held.remove_all(ids))
+        self._connection.tell(wire.RecallSeen(self._number))
         self._changed.set()
 
     def _finished(self) -> None:
@@ -305,6 +349,7 @@ class Reader:
     def _hold(self, ids: IdSet) -> None:
         self._held.add_all(ids)
         self._gone.remove_all(ids)
+        self._late.discard_all(ids)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         opened_here = not self._is_open
@@ -377,6 +422,7 @@ class Reader:
         ``IllegalState`` for an event that was not handed out.
         """
         self._check_returned()
+        self._check_late(event)
         ids = self._chosen("commit", event, individual=individual)
         lost = self._gone.overlap(ids)
         if event is None:
@@ -390,15 +436,58 @@ class Reader:
             )
         await self._settle(ids, roll_back=False)
 
-    async def rollback(self, event: Event | int | None = None, *, individual: bool = False) -> None:
+    async def rollback(
+        self,
+        event: Event | int | None = None,
+        *,
+        individual: bool = False,
+        delay: Duration | None = None,
+    ) -> None:
         """Give events back, as :meth:`commit` takes them off: they keep their ids and their
-        places, and come again with one more redelivery on the count (SEM Q3)."""
+        places, and come again with one more redelivery on the count (SEM Q3); with a ``delay``
+        (``"5s"``, or seconds) no sooner than that, else as the queue's backoff says (SEM D18)."""
+        delay_ms = None if delay is None else milliseconds(delay, "delay")
         ids = self._chosen("rollback", event, individual=individual)
         back = self._gone.copy() if event is None else self._gone.overlap(ids)
         self._gone.remove_all(back)
         ids.remove_all(back)
         with contextlib.suppress(ConnectionLost):  # the realm has then taken all of them back
-            await self._settle(ids, roll_back=True)
+            await self._settle(ids, roll_back=True, delay_ms=delay_ms)
+
+    async def extend(
+        self, event: Event | int | None = None, *, time: Duration, individual: bool = False
+    ) -> None:
+        """Have ``time`` (``"30s"``, or seconds) from now on to commit events, chosen as for
+        :meth:`commit`, with a reader that has an ``ack_timeout`` (SEM D19).
+
+        Raises ``IllegalState`` for an event that is not in this reader's hands any more.
+        """
+        time_ms = milliseconds(time, "time")
+        ids = self._chosen("extend", event, individual=individual)
+        ids.discard_all(self._gone)
+        if ids:
+            await self._settlements.extend(ids, time_ms)
+
+    async def reject(
+        self, event: Event | int | None = None, *, reason: str, individual: bool = False
+    ) -> None:
+        """Give events up, as :meth:`commit` takes them off: they go to the dead event store at
+        once, with the cause ``rejected`` and the ``reason`` (SEM T11). Returns when that is on
+        disk.
+
+        Raises ``IllegalState`` for an event that was not handed out, and without a dead event
+        store; then they are still in hand.
+        """
+        self._check_returned()
+        self._check_late(event)
+        ids = self._chosen("reject", event, individual=individual)
+        ids.discard_all(self._gone)  # the realm gives these to somebody again
+        held, attachment = self._held.overlap(ids), self._attachment
+        if ids:
+            await self._settlements.reject(ids, reason)
+        if attachment == self._attachment:
+            self._held.remove_all(held)
+        self._changed.set()  # there is room in the window
 
     def _check_returned(self) -> None:
         returned, self._returned = self._returned, IdSet()
@@ -407,6 +496,20 @@ class Reader:
                 f"{len(returned)} events that were handed out and not committed went back to the "
                 f"queue as the reader was closed (the first is {returned.lowest}): nothing was "
                 "committed; commit before you close"
+            )
+
+    def _check_late(self, event: Event | int | None) -> None:
+        """Raises ``IllegalState``, once, for events that were not committed in time."""
+        late = self._late.copy()
+        if event is not None:
+            event_id = event.event_id if isinstance(event, Event) else event
+            late = late.within(Span(event_id, event_id + 1)) if event_id is not None else IdSet()
+        self._late.discard_all(late)
+        if late:
+            raise IllegalState(
+                f"{len(late)} of these events (the first is {late.lowest}) went back to the queue, "
+                f"because they were not committed within {self._ack_timeout_ms / 1_000:g} s "
+                "(ack_timeout): nothing was done now"
             )
 
     def _chosen(self, verb: str, event: Event | int | None, *, individual: bool) -> IdSet:
@@ -436,13 +539,13 @@ class Reader:
             raise IllegalState(f"event {event_id} has not been handed out yet")
         return IdSet((Span(event_id, event_id + 1),))
 
-    async def _settle(self, ids: IdSet, *, roll_back: bool) -> None:
+    async def _settle(self, ids: IdSet, *, roll_back: bool, delay_ms: int | None = None) -> None:
         held, attachment = self._held.overlap(ids), self._attachment
         self._held.remove_all(held)
         if not ids:
             return
         try:
-            await self._settlements.send(ids, roll_back=roll_back)
+            await self._settlements.send(ids, roll_back=roll_back, delay_ms=delay_ms)
         except ConnectionLost:
             raise  # nothing is held any more
         except PenstockError:

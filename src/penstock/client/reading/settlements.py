@@ -6,12 +6,18 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from penstock.api.subscriptions import Settle
+from penstock.api.subscriptions import Bury, Extend, Settle
 from penstock.client.connection.connection import RealmConnection
 from penstock.core.bounds import SPANS_MAX
-from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, SessionClosed
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    IllegalState,
+    PenstockError,
+    SessionClosed,
+)
 from penstock.core.vocabulary.messages import Spans
+from penstock.wire.native.asking import check_request
 
 NOBODY = -1
 """A number that no attachment has."""
@@ -29,9 +35,11 @@ class Settlements:
         :meth:`hurry` is due, and they are acknowledged each for itself."""
         self._previous = False
         """Whether ``acks`` mean all previous ones, too."""
-        self.backs: dict[int, None] = {}
-        """Ids to roll back, in this order."""
+        self.backs: dict[int, int | None] = {}
+        """Ids to roll back, in this order, with the milliseconds that each is to wait (SEM D18)."""
         self._under_way: set[asyncio.Future[Any]] = set()
+        self._again: set[asyncio.Future[Any]] = set()
+        """Parts of what was refused together, asked for again."""
         self._rollbacks: set[asyncio.Future[Any]] = set()
         self._refusal: PenstockError | None = None
         self._unconfirmed: ConnectionLost | None = None
@@ -44,6 +52,9 @@ class Settlements:
         """Counts the seats taken (``DurableSubscription.attachment``)."""
         self.in_order = False
         """Whether what is acknowledged after a rollback has to arrive after it (SEM D11)."""
+        self.is_timed = False
+        """Whether events have to be acknowledged in time (SEM D19): one that came too late is no
+        reason to refuse those that travel with it."""
         self.cumulative = False
         """Whether an acknowledgement covers earlier events: those rolled back before, too, did it
         arrive first."""
@@ -54,6 +65,7 @@ class Settlements:
         *,
         roll_back: bool = False,
         previous: bool = False,
+        delay_ms: int | None = None,
         on_done: Callable[[Spans], None] | None = None,
     ) -> asyncio.Future[Any]:
         """Settle now; the future is done when that is on disk, or has the refusal. What does not
@@ -66,10 +78,10 @@ class Settlements:
             parts.append(rest[:SPANS_MAX])
             rest = rest[SPANS_MAX:]
         for part in parts:
-            answer = self._sent(part, roll_back=roll_back, previous=False)
+            answer = self._sent(part, roll_back=roll_back, previous=False, delay_ms=delay_ms)
             self._tell(answer, part, on_done)
             self.watch(answer)
-        answer = self._sent(rest, roll_back=roll_back, previous=previous)
+        answer = self._sent(rest, roll_back=roll_back, previous=previous, delay_ms=delay_ms)
         self._tell(answer, rest, on_done)
         return answer
 
@@ -90,8 +102,10 @@ class Settlements:
 
         answer.add_done_callback(answered)
 
-    def _sent(self, spans: Spans, *, roll_back: bool, previous: bool) -> asyncio.Future[Any]:
-        message = Settle(self.subscription, spans, roll_back, previous)
+    def _sent(
+        self, spans: Spans, *, roll_back: bool, previous: bool, delay_ms: int | None
+    ) -> asyncio.Future[Any]:
+        message = Settle(self.subscription, spans, roll_back, previous, delay_ms)
         answer = self._connection.request(message, resend=False, waits=False)
         if roll_back:
             self._rollbacks.add(answer)
@@ -109,7 +123,34 @@ class Settlements:
         """A rollback went with the connection, and the seat is not taken again yet."""
         return self._lost_seat == self._seat
 
-    def soon(self, event_id: int, *, roll_back: bool, previous: bool = False) -> None:
+    async def extend(self, ids: IdSet, time_ms: int) -> int:
+        """Have so much time from now on to acknowledge events; gives how many are in hand still."""
+        self.hurry()
+        message = Extend(self.subscription, ids.spans, time_ms)
+        check_request(message)
+        number: int = await self._connection.request(message, resend=False, waits=False)
+        return number
+
+    async def reject(self, ids: IdSet, reason: str) -> int:
+        """Send events to the dead event store, after what was settled before; gives their number
+        once that is on disk."""
+        self.hurry()
+        number, rest = 0, ids.spans
+        while rest:
+            message = Bury(self.subscription, rest[:SPANS_MAX], reason)
+            check_request(message)
+            number += await self._connection.request(message, resend=False, waits=False)
+            rest = rest[SPANS_MAX:]
+        return number
+
+    def soon(
+        self,
+        event_id: int,
+        *,
+        roll_back: bool,
+        previous: bool = False,
+        delay_ms: int | None = None,
+    ) -> None:
         """Settle without waiting; what one turn of the loop settles travels together.
 
         Acknowledgements are sent before rollbacks. Where that matters, they are not held back.
@@ -118,7 +159,7 @@ class Settlements:
         if not acks and not backs:
             asyncio.get_running_loop().call_soon(self.hurry)
         if roll_back:
-            backs[event_id] = None
+            backs[event_id] = delay_ms
         else:
             comes_after = backs and (
                 self.in_order or self.cumulative or previous or event_id in backs
@@ -144,10 +185,33 @@ class Settlements:
         backs, self.backs = self.backs, {}
         previous, self._previous = self._previous, False
         self.takes_acks_of = NOBODY
-        if acks:
+        if acks and self.is_timed and not previous:
+            self._send_apart(IdSet.of(acks), self._under_way)
+        elif acks:
             self.watch(self.send(IdSet.of(acks), previous=previous))
-        if backs:
-            self.watch(self.send(IdSet.of(backs), roll_back=True))
+        waits: dict[int | None, list[int]] = {}
+        for event_id, delay_ms in backs.items():
+            waits.setdefault(delay_ms, []).append(event_id)
+        for delay_ms, ids in waits.items():
+            self.watch(self.send(IdSet.of(ids), roll_back=True, delay_ms=delay_ms))
+
+    def _send_apart(self, ids: IdSet, under_way: set[asyncio.Future[Any]]) -> None:
+        """Acknowledge events that were acknowledged one by one: if some are refused because they
+        have gone back, the others are asked for again, in halves."""
+        answer = self.send(ids)
+        under_way.add(answer)
+
+        def answered(done: asyncio.Future[Any]) -> None:
+            under_way.discard(done)
+            error = None if done.cancelled() else done.exception()
+            if not isinstance(error, IllegalState) or len(ids) == 1:
+                self._settled(done)
+                return
+            middle = sorted(ids)[len(ids) // 2]
+            for span in (Span(0, middle), Span(middle, 1 << 62)):
+                self._send_apart(ids.within(span), self._again)
+
+        answer.add_done_callback(answered)
 
     @property
     def rolls_back(self) -> bool:
@@ -189,6 +253,8 @@ class Settlements:
         self.hurry()
         if self._under_way:
             await asyncio.wait(list(self._under_way))
+        while self._again:
+            await asyncio.wait(list(self._again))
         self.raise_refusal()
 
     def raise_refusal(self) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
+from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import delivered
 from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
+from penstock.core.ids.ids import IdSet, Span
 
 
 class DeliveredEvent(Event):
-    """An event to be acknowledged or rolled back.
+    """An event to be acknowledged, rolled back or rejected.
 
-    Both are sent at once and confirmed by the subscription's ``flush`` (or by closing it, or the
-    session). After that it has gone back: ``ack`` raises ``SessionClosed``.
+    The first two are sent at once and confirmed by the subscription's ``flush`` (or by closing it,
+    or the session). After that it has gone back: ``ack`` raises ``SessionClosed``.
     """
 
     __slots__ = ("_attachment", "_loop", "_subscription")
@@ -37,22 +40,50 @@ class DeliveredEvent(Event):
         """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
         self._settle(roll_back=False, previous=previous)
 
-    def rollback(self) -> None:
-        """Give it back: redelivered as its durable's type says."""
-        self._settle(roll_back=True)
+    def rollback(self, *, delay: Duration | None = None) -> None:
+        """Give it back: redelivered as its durable's type says, with a ``delay`` (``"5s"``, or
+        seconds) no sooner than that; without one the durable's backoff counts (SEM D18)."""
+        self._settle(
+            roll_back=True, delay_ms=None if delay is None else milliseconds(delay, "delay")
+        )
 
-    def _settle(self, *, roll_back: bool, previous: bool = False) -> None:
+    def reject(self, reason: str) -> None:
+        """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
+        ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
+        event store, and then it is still in hand."""
+        subscription, attachment, event_id = self._subscription, self._attachment, self.event_id
+        assert event_id is not None, "a delivered event has an id"
+        if attachment == subscription._attachment:
+            ids = IdSet((Span(event_id, event_id + 1),))
+            self._loop.call(subscription._reject(ids, attachment, reason))
+
+    def extend(self, time: Duration) -> None:
+        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
+        ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
+        subscription, attachment, event_id = self._subscription, self._attachment, self.event_id
+        assert event_id is not None, "a delivered event has an id"
+        if attachment == subscription._attachment:
+            ids = IdSet((Span(event_id, event_id + 1),))
+            self._loop.call(subscription._extend(ids, attachment, time))
+
+    def _settle(
+        self, *, roll_back: bool, previous: bool = False, delay_ms: int | None = None
+    ) -> None:
         event_id, subscription, attachment = self.event_id, self._subscription, self._attachment
         assert event_id is not None, "a delivered event has an id"
         if roll_back:
             subscription._has_rolled_back = True
         else:
             subscription._check_held(event_id, attachment)
-        self._loop.soon(
-            lambda: subscription._settle_in_turn(
-                event_id, attachment, roll_back=roll_back, previous=previous
-            )
+        settle = partial(
+            subscription._settle_soon,
+            event_id,
+            attachment,
+            roll_back=roll_back,
+            previous=previous,
+            delay_ms=delay_ms,
         )
+        self._loop.soon(lambda: subscription._in_turn(settle))
 
 
 class DeliveredBatch(EventBatch):
@@ -87,6 +118,17 @@ class DeliveredBatch(EventBatch):
         """Acknowledge all of them; returns when that is on disk, at once when they are stale."""
         self._loop.call(self._inner.ack())
 
-    def rollback(self) -> None:
-        """Give all of them back; returns when that is on disk, at once when they are stale."""
-        self._loop.call(self._inner.rollback())
+    def rollback(self, *, delay: Duration | None = None) -> None:
+        """Give all of them back, to come again after ``delay`` as single events do; returns when
+        that is on disk, at once when they are stale."""
+        self._loop.call(self._inner.rollback(delay=delay))
+
+    def reject(self, reason: str) -> None:
+        """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
+        disk, at once when they are stale."""
+        self._loop.call(self._inner.reject(reason))
+
+    def extend(self, time: Duration) -> None:
+        """Have ``time`` from now on to acknowledge all of them, as :meth:`DeliveredEvent.extend`
+        does for one."""
+        self._loop.call(self._inner.extend(time))

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import durable_subscription as aio_durable_subscription
 from penstock.client.sync.iteration import DurableIteration
@@ -46,13 +47,24 @@ class DurableSubscription(DurableIteration):
         """
         self._loop.call(self._inner.ack(event_ids, previous=previous))
 
-    def rollback(self, event_ids: Iterable[int]) -> None:
-        """Give back by id; returns when that is on disk. Raises ``IllegalState`` (SEM D15).
+    def rollback(self, event_ids: Iterable[int], *, delay: Duration | None = None) -> None:
+        """Give back by id, with a ``delay`` (``"5s"``, or seconds) to come again no sooner than
+        that (SEM D18); returns when that is on disk. Raises ``IllegalState`` (SEM D15).
 
         Events that wait here to be handed out, such as those that a reconnect has brought again,
         are left as they are: they have gone back already.
         """
-        self._loop.call(self._inner.rollback(event_ids))
+        self._loop.call(self._inner.rollback(event_ids, delay=delay))
+
+    def extend(self, event_ids: Iterable[int], time: Duration) -> int:
+        """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge events, by id (SEM D19).
+        Gives how many are in hand still. Raises ``IllegalState`` for one that has gone back."""
+        return self._loop.call(self._inner.extend(event_ids, time))
+
+    def reject(self, event_ids: Iterable[int], reason: str) -> int:
+        """Give events up by id: they go to the dead event store at once, with the ``reason`` (SEM
+        T11). Gives their number once that is on disk. Raises ``IllegalState`` (SEM D15)."""
+        return self._loop.call(self._inner.reject(event_ids, reason))
 
     def flush(self) -> None:
         """Wait until everything settled so far is on disk.

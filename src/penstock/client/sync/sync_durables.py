@@ -51,6 +51,12 @@ class Durables:
         With ``max_deliveries`` an event that is rolled back so many times is dead for this durable,
         and goes to the channel's dead event store, which must exist (SEM T10).
 
+        With ``backoff`` an event that is rolled back waits before it comes again, each time longer:
+        ``{"first": "1s", "factor": 2, "most": "5m", "jitter": 0.2, "seed": 7}`` (SEM D18).
+
+        With ``ack_timeout`` (``"30s"``, or seconds) a client has an event in hand for so long: then
+        it goes back, counted, and a later acknowledgement is refused (SEM D19).
+
         With ``if_missing`` a durable that exists is given out, where it stands, if it has this type
         and selector and the attributes given here.
 

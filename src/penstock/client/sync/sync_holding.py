@@ -41,13 +41,17 @@ class DurableHold:
         self._loop.call(self._inner.ack(event_id))
 
     def bury(self, event_ids: Iterable[int], reason: str) -> int:
-        """Send outstanding events to the channel's dead event store, with the ``reason`` in their
-        origin (SEM T10); other durables keep them.
+        """Deprecated name of :meth:`reject`."""
+        return self._loop.call(self._inner.bury(event_ids, reason))
 
-        Gives their number; events that are acknowledged or buried already are left out. Raises
+    def reject(self, event_ids: Iterable[int], reason: str) -> int:
+        """Send outstanding events to the channel's dead event store, with the ``reason`` in their
+        origin (SEM T11); other durables keep them.
+
+        Gives their number; events that are acknowledged or rejected already are left out. Raises
         ``IllegalState`` without a dead event store.
         """
-        return self._loop.call(self._inner.bury(event_ids, reason))
+        return self._loop.call(self._inner.reject(event_ids, reason))
 
     def close(self) -> None:
         """Leave the seat: events held and not acknowledged go back (SEM D13)."""

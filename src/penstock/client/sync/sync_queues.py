@@ -7,6 +7,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from penstock.client.connection.arguments import Duration
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import queues as aio_queues
 from penstock.client.handles.attributes import QueueAttributes
@@ -36,7 +37,8 @@ class Queues:
         self, name: str, *, if_missing: bool = False, **attributes: Unpack[QueueAttributes]
     ) -> Queue:
         """Create a queue (SEM C3). It has the attributes of a channel, and ``max_deliveries``: an
-        event that is rolled back so many times goes to the dead event store (SEM T10).
+        event that is rolled back so many times goes to the dead event store (SEM T10); and
+        ``backoff``: how long such an event waits before it comes again (SEM D18).
 
         With ``if_missing`` a queue that exists is given out if it has the attributes given here.
 
@@ -107,16 +109,23 @@ class Queue(QueueStreaming, Destination):
         window: int = WINDOW_DEFAULT,
         selector: str = "",
         timeout: float | None = None,
+        ack_timeout: Duration | None = None,
     ) -> Reader:
         """Read events, each of which goes to one reader; ``timeout`` ends an iteration when nothing
         comes for so many seconds.
 
         A plain reader's events are gone once handed out, a transactional one's when it commits;
-        that one has at most ``window`` uncommitted events (SEM Q1, Q2).
+        that one has at most ``window`` uncommitted events (SEM Q1, Q2). With ``ack_timeout``
+        (``"30s"``, or seconds) it has each of them for so long: then the event goes back, counted,
+        and a later commit of it is refused (SEM D19).
         """
         return Reader(
             self._inner.reader(
-                transactional=transactional, window=window, selector=selector, timeout=timeout
+                transactional=transactional,
+                window=window,
+                selector=selector,
+                timeout=timeout,
+                ack_timeout=ack_timeout,
             ),
             self._loop,
         )
@@ -187,10 +196,39 @@ class Reader(ReaderIteration):
         """
         self._loop.call(self._inner.commit(event, individual=individual))
 
-    def rollback(self, event: Event | int | None = None, *, individual: bool = False) -> None:
+    def rollback(
+        self,
+        event: Event | int | None = None,
+        *,
+        individual: bool = False,
+        delay: Duration | None = None,
+    ) -> None:
         """Give events back, as :meth:`commit` takes them off: they keep their ids and their
-        places, and come again with one more redelivery on the count (SEM Q3)."""
-        self._loop.call(self._inner.rollback(event, individual=individual))
+        places, and come again with one more redelivery on the count (SEM Q3); with a ``delay``
+        (``"5s"``, or seconds) no sooner than that, else as the queue's backoff says (SEM D18)."""
+        self._loop.call(self._inner.rollback(event, individual=individual, delay=delay))
+
+    def extend(
+        self, event: Event | int | None = None, *, time: Duration, individual: bool = False
+    ) -> None:
+        """Have ``time`` (``"30s"``, or seconds) from now on to commit events, chosen as for
+        :meth:`commit`, with a reader that has an ``ack_timeout`` (SEM D19).
+
+        Raises ``IllegalState`` for an event that is not in this reader's hands any more.
+        """
+        self._loop.call(self._inner.extend(event, time=time, individual=individual))
+
+    def reject(
+        self, event: Event | int | None = None, *, reason: str, individual: bool = False
+    ) -> None:
+        """Give events up, as :meth:`commit` takes them off: they go to the dead event store at
+        once, with the cause ``rejected`` and the ``reason`` (SEM T11). Returns when that is on
+        disk.
+
+        Raises ``IllegalState`` for an event that was not handed out, and without a dead event
+        store; then they are still in hand.
+        """
+        self._loop.call(self._inner.reject(event, reason=reason, individual=individual))
 
     def flush(self) -> None:
         """Plain readers: wait until events that were handed out are off the queue on disk.

@@ -40,7 +40,7 @@ class Origin(Struct, frozen=True):
     path: tuple[str, ...] = ()
     """All stores it has been on, oldest first."""
     reason: str = ""
-    """The reason that the client gave for burying it (cause ``buried``)."""
+    """The reason that the client gave for rejecting it (cause ``rejected``)."""
 
     def __repr__(self) -> str:
         shown = (

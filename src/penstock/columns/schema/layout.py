@@ -113,7 +113,7 @@ ORIGIN: Final[dict[str, pa.DataType]] = {
 }
 """Where a dead or joined event was before (SEM E3, T7, L2). Only the realm writes it.
 
-The ``cause`` of a buried event is ``buried: `` followed by the reason.
+The ``cause`` of a rejected event is ``rejected: `` followed by the reason.
 """
 
 REASON_CHARACTERS_MAX: Final = 2_000

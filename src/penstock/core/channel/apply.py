@@ -13,6 +13,7 @@ from penstock.core.channel.recall import behind, recall
 from penstock.core.channel.removal_causes import NEVER, Departures
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
+from penstock.core.durable.durable_state import durable_of
 from penstock.core.durable.queue import KIND, READERS, readers_attributes
 from penstock.core.ids.id_lists import ids_in
 from penstock.core.ids.ids import IdSet, Span
@@ -27,12 +28,14 @@ from penstock.core.vocabulary.messages import (
     IdsReserved,
     PackedIds,
     PersistedLate,
+    Postponed,
     Removed,
     Replaced,
     Restored,
     RolledBack,
     Spans,
     StoredFact,
+    TimedOut,
     durable_attributes,
 )
 from penstock.core.vocabulary.places import (
@@ -44,7 +47,7 @@ from penstock.core.vocabulary.places import (
 )
 from penstock.core.vocabulary.stored_ids import id_set, unpacked
 
-COUNTED_AS = {Cause.UNDELIVERABLE: "dead", Cause.BURIED: "dead"}
+COUNTED_AS = dict.fromkeys((Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED), "dead")
 """Counters whose name is not their cause's."""
 
 
@@ -68,9 +71,11 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             count_copies(state, state.stored_part(spans), cause, name)
             _acked(state, name, spans)
         case RolledBack(name, spans):
-            durable = state.durables.get(name)
-            if durable is not None and spans:
-                _rolled_back(state, durable, spans)
+            _rolled_back(state, name, spans)
+        case TimedOut(name, spans):
+            _rolled_back(state, name, spans, late=True)
+        case Postponed(name, spans, until_us):
+            _postponed(state, name, spans, until_us)
         case PackedIds():
             apply(state, unpacked(fact))
         case IdsReserved(through):
@@ -83,7 +88,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case DurableCreated():
             _created(state, fact)
         case DurableDeleted(name):
-            _durable_deleted(state, name)
+            _deleted(state, name)
         case Restored():
             _restored(state, fact)
         case Seated() | Left() | Interested() | InterestEnded():
@@ -185,12 +190,29 @@ def _relay(state: ChannelState, fact: Appended) -> None:
         durable.passing(wanted, Span(*fact.span).end, state.stored)
 
 
-def _rolled_back(state: ChannelState, durable: Durable, spans: Spans) -> None:
+def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
+    """Give events back; clients that were ``late`` have to be told, the others have said so."""
+    durable = state.durables.get(name)
+    if durable is None or not spans:
+        return
     ids = IdSet(Span(*span) for span in spans)
     durable.reach(spans[-1][1], state.stored)
     later = behind(durable, ids)
+    if late:
+        later.add_all(ids)
+        state.recalls += recall(durable, later)
     state.counters.redelivered += durable.roll_back(ids)
-    state.recalls += recall(durable, later)
+    if not late:
+        state.recalls += recall(durable, later)
+
+
+def _postponed(state: ChannelState, name: str, spans: Spans, until_us: int) -> None:
+    durable = state.durables.get(name)
+    if durable is None or not spans:
+        return
+    durable.reach(spans[-1][1], state.stored)
+    durable.postpone(IdSet(spans), until_us)
+    state.wake_by(until_us)
 
 
 def _acked(state: ChannelState, name: str, spans: Spans, *, counts: bool = False) -> None:
@@ -300,7 +322,7 @@ def _place_changed(state: ChannelState, fact: AnyPlaceFact) -> None:
             pass  # the durable is gone
 
 
-def _durable_deleted(state: ChannelState, name: str) -> None:
+def _deleted(state: ChannelState, name: str) -> None:
     state.died = {key: count for key, count in state.died.items() if key[0] != name}
     if (gone := state.durables.pop(name, None)) is not None:
         state.delivered += gone.delivered
@@ -317,7 +339,7 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
     for kept in fact.durables:
         kind = state.rules.kinds[kept.kind] if kept.name else KIND
-        state.durables[kept.name] = durable = Durable.restored(kept, kind)
+        state.durables[kept.name] = durable = durable_of(kept, kind)
         durable.attributes = state.rules.counting_of_durable(durable.attributes)
     state.producers.restore(fact.producers)
     state.acked = id_set(fact.consumed)
@@ -329,3 +351,4 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.departures.restore(known_from, fact.departed, fact.next_id, state.stored)
     if READERS in state.durables:
         state.durables[READERS].attributes = readers_attributes(fact.definition)
+    state.set_alarm()

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
+from penstock.core.durable.seat import Seat
 from penstock.core.vocabulary.messages import Command, Decided, TakeSeat
 from penstock.core.vocabulary.places import Left, Seated
 
@@ -34,6 +35,16 @@ def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
     if command.place in durable.places:
         return Decided()
     return Decided((Seated(durable.name, command.place, command.session, command.sole),))
+
+
+def claimed(durable: Durable, place: str) -> list[Seat]:
+    """The seats there are, and those that are kept for others than ``place``."""
+    kept = [
+        Seat(0, seat.session, 0, pull=False, sole=seat.sole, place=name)
+        for name, seat in durable.absent.items()
+        if name != place
+    ]
+    return [*durable.seats, *kept]
 
 
 def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Decided:

@@ -43,10 +43,10 @@ class ChannelMachine:
         """Follow sessions coming and going: soft state, forgotten on restart."""
         offer.attend(self.state, command, now_us)
 
-    def offer(self, below: int | None = None) -> Iterator[Effect]:
+    def offer(self, below: int | None = None, *, now_us: int = 0) -> Iterator[Effect]:
         """What the shell must do now (of events under ``below``); ask again while
-        :attr:`has_offers`."""
-        return offer.offer(self.state, below)
+        :attr:`has_offers`. ``now_us`` is when it does."""
+        return offer.offer(self.state, below, now_us=now_us)
 
     def recalls(self) -> list[Recall]:
         """Events that were sent and are recalled (SEM D11), given once. Clients are told when the

@@ -1,5 +1,5 @@
 """Decides which events are dead when they leave: unconsumed, by age, capacity or too many
-redeliveries, or because a client buried them (SEM T5, T6, T10).
+redeliveries, or because a client rejected them (SEM T5, T6, T10, T11).
 
 Without durables every event is unconsumed. With durables an event is unconsumed if at least one of
 them wanted it and has not acknowledged it, whatever the types of the durables.
@@ -17,6 +17,8 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans, StoredFact
 
 MOVED_EVENTS_MAX = 10_000
+FOR_ONE = (Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED)
+"""Causes of death that concern one durable, or the readers of a queue."""
 MOVED_BYTES_MAX = 8 << 20
 """One step moves at most this much: events that expire by the million must not hold up a
 publisher."""
@@ -73,7 +75,7 @@ def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "
     left by age or capacity is there once, for all that missed it."""
     if not ids or state.definition.kind == "schedule":
         return
-    if not durable and cause in (Cause.UNDELIVERABLE, Cause.BURIED):
+    if not durable and cause in FOR_ONE:
         for own in state.durables.values():
             if own.name:
                 count_copies(state, own.wanting(ids), cause, own.name)

@@ -7,12 +7,14 @@ from msgspec.structs import asdict, replace
 from penstock.core.channel.awaited_seats import (
     AwaitSeats,
     GiveUpSeats,
+    claimed,
     decide_left,
     decide_taken,
     given_up,
     seats_overdue,
 )
 from penstock.core.channel.dead import buried, lowest, moved_at_once, unconsumed
+from penstock.core.channel.delays import backed_off, postponed, still_waiting
 from penstock.core.channel.holding import (
     BuryEvents,
     HoldEvents,
@@ -27,9 +29,11 @@ from penstock.core.channel.recall import not_recalled, refuse_recalled
 from penstock.core.channel.release import Release, decide_release
 from penstock.core.channel.retention import REDELIVERIES_MAX, check_limits, make_room
 from penstock.core.channel.state import ChannelState
+from penstock.core.channel.timeouts import ExtendTime, check_ack_timeout, decide_extension, late
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DurableKind
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.backoff import check_backoff, check_delay
 from penstock.core.vocabulary.errors import (
     DurableInUse,
     IllegalState,
@@ -74,6 +78,7 @@ from penstock.core.vocabulary.messages import (
     StoredFact,
     Sweep,
     TakeSeat,
+    TimedOut,
     Withhold,
     durable_attributes,
 )
@@ -106,11 +111,8 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
         case Ack() | AckPrevious():
             name, ids = _acknowledged(state, command)
             return Decided((Acked(name, ids.spans),) if ids else (), follows=False)
-        case RollBack(subscription, spans):
-            durable, seat = state.seat(subscription)
-            spans = not_recalled(durable, seat, spans, state.stored)
-            mine = durable.settled_by(seat, spans, state.stored)
-            return _rolled_back(state, durable, mine)
+        case RollBack():
+            return _rolled_back(state, command, now_us)
         case Detach(subscription, comes_back):
             if subscription not in state.seats:
                 return decide_ended(state, subscription)
@@ -120,7 +122,7 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
         case Sweep(may_write):
             return _sweep(state, now_us, may_write=may_write)
         case Release():
-            return decide_release(state, command)
+            return decide_release(state, command, now_us)
         case _:
             return _rare(state, command)
 
@@ -146,8 +148,8 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case TakeSeat():
             _check_attach(state, command)
             return decide_taken(state, command)
-        case HoldEvents() | BuryEvents():
-            return decide_holding(state, command)
+        case HoldEvents() | BuryEvents() | ExtendTime():
+            return _in_hand(state, command)
         case AddSubscriber(stop_id=None) if state.definition.kind != "channel":
             raise IllegalState(
                 f"{state.name} is a {state.definition.kind}: only channels have subscribers; open "
@@ -168,11 +170,33 @@ def _rare(state: ChannelState, command: Command) -> Decided:
     return decide_interest(state, command)
 
 
-def _rolled_back(state: ChannelState, durable: Durable, ids: IdSet) -> Decided:
+def _in_hand(state: ChannelState, command: HoldEvents | BuryEvents | ExtendTime) -> Decided:
+    if isinstance(command, ExtendTime):
+        return decide_extension(state, command)
+    return decide_holding(state, command)
+
+
+def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> Decided:
+    check_delay(command.delay_ms)
+    durable, seat = state.seat(command.subscription)
+    spans = not_recalled(durable, seat, command.spans, state.stored)
+    mine = durable.settled_by(seat, spans, state.stored)
     if durable.kind.redelivers_at_once:
-        return _given_back(state, durable, ids.spans)
-    back = ids.overlap(state.stored)  # events that are never stored do not come again
-    return Decided((RolledBack(durable.name, back.spans),) if back else ())
+        decided = _given_back(state, durable, mine.spans)
+    else:
+        back = mine.overlap(state.stored)  # events that are never stored do not come again
+        decided = Decided((RolledBack(durable.name, back.spans),) if back else ())
+    if command.delay_ms is None and durable.attributes.backoff is None:
+        return decided
+    late: tuple[StoredFact, ...] = ()
+    for fact in decided.facts:
+        if isinstance(fact, RolledBack):
+            ids = IdSet(fact.spans)
+            if command.delay_ms is None:
+                late += backed_off(state, durable, ids, now_us)
+            else:
+                late += postponed(state, durable, ids, command.delay_ms, now_us)
+    return Decided((*decided.facts, *late))
 
 
 def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
@@ -194,6 +218,8 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
         facts += _dying(state, expired)
     elif expired:
         facts.append(Removed(expired.spans, Cause.EXPIRED))
+    if state.wakes_us and state.wakes_us <= now_us:
+        facts += _timed_out(state, expired, facts, now_us)
     left = state.fresh.overlap(state.stored)
     left.discard_all(expired)
     facts += _let_go(state, left)
@@ -201,7 +227,28 @@ def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
         owed.discard_all(expired)
         for span in owed.spans:
             facts.append(PersistedLate((span,), state.ages.oldest_us(span.first) or now_us))
+        facts += still_waiting(state, owed)
     return Decided(tuple(facts))
+
+
+def _timed_out(
+    state: ChannelState, expired: IdSet, removals: list[StoredFact], now_us: int
+) -> list[StoredFact]:
+    """What clients have had for too long goes back (SEM D19), but for what leaves now, or soon."""
+    leaving = expired.copy()
+    for removal in removals:
+        if isinstance(removal, Removed):
+            leaving.add_all(IdSet(removal.spans))
+    facts: list[StoredFact] = []
+    for durable, ids in late(state, now_us):
+        ids.discard_all(leaving)
+        for fact in _given_back(state, durable, ids.spans).facts:
+            if not isinstance(fact, RolledBack):
+                facts.append(fact)
+                continue
+            facts.append(TimedOut(fact.durable, fact.spans))
+            facts += backed_off(state, durable, IdSet(fact.spans), now_us)
+    return facts
 
 
 def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
@@ -269,7 +316,13 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
         raise InvalidArgument(
             f"durable {durable.name} does not take a selector for each reader; only queues do"
         )
-    others = durable.claimed(command.place)
+    if command.ack_timeout_ms and state.definition.kind != "queue":
+        raise InvalidArgument(
+            f"durable {durable.name} does not take an ack_timeout for each client; only queues do: "
+            "give it when you create the durable"
+        )
+    check_ack_timeout(command.ack_timeout_ms, kind)
+    others = claimed(durable, command.place)
     check_sole(state, durable, others, sole=command.sole)
     if not kind.may_attach(others):
         raise DurableInUse(
@@ -316,6 +369,13 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
     if command.order_by:
         _check_order_by(command, kind)
     _check_deliveries(state, command.max_deliveries, kind)
+    check_ack_timeout(command.ack_timeout, kind)
+    check_backoff(command.backoff)
+    if command.backoff is not None and not kind.redelivers_at_once:
+        raise InvalidArgument(
+            f"a durable of type {kind.name} does not count redeliveries: backoff applies only to "
+            "types that redeliver at once; give each rollback a delay instead"
+        )
     attributes = replace(durable_attributes(command), cluster_wide=_is_cluster_wide(state, command))
     persistent = command.persistent
     start_id, matched = command.start_id, command.matched

@@ -28,7 +28,7 @@ class HoldEvents(Command, frozen=True):
 
 
 class BuryEvents(Command, frozen=True):
-    """Bury events that the durable's client cannot use: they are dead for it (SEM T10)."""
+    """Bury events that the durable's client rejects: they are dead for it (SEM T11)."""
 
     subscription: int
     spans: Spans
@@ -90,7 +90,8 @@ def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> De
     durable alone, what is outstanding. Events that are settled or gone are left out."""
     if not state.moves_dead:
         raise IllegalState(
-            f"{state.name} has no dead event store to bury events in; set dead_event_store"
+            f"{state.name} has no dead event store for events that are rejected; set "
+            "dead_event_store, or acknowledge what nobody needs"
         )
     if seat.sole:
         dead = durable.wanting(state.stored_part(spans))
@@ -99,5 +100,7 @@ def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> De
         dead = durable.settled_by(seat, spans, state.stored).overlap(state.stored)
     limit = moved_at_once(state)
     if len(dead) > limit:
-        raise InvalidArgument(f"{len(dead)} events to bury in one step; the limit here is {limit}")
-    return Decided(tuple(buried(state, durable, dead, Cause.BURIED)), len(dead))
+        raise InvalidArgument(
+            f"{len(dead)} events to reject in one step; the limit here is {limit}"
+        )
+    return Decided(tuple(buried(state, durable, dead, Cause.REJECTED)), len(dead))

@@ -14,6 +14,7 @@ from penstock.core.channel.awaited_seats import AwaitSeats
 from penstock.core.channel.holding import BuryEvents, HoldEvents, hold
 from penstock.core.channel.release import Release, release
 from penstock.core.channel.state import ChannelState
+from penstock.core.channel.timeouts import ExtendTime, extend
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes, Lanes
 from penstock.core.durable.seat import Seat
@@ -54,8 +55,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _credit(state, command)
         case Disconnect() | StallSession() | AwaitSeats():
             _connection(state, command, now_us)
-        case HoldEvents():
-            hold(state, command, now_us)
+        case HoldEvents() | ExtendTime():
+            _in_hand(state, command, now_us)
         case SetDemand():
             _demand(state, command)
         case RollBack():
@@ -83,6 +84,13 @@ def attend(  # noqa: C901, PLR0912  one case a command
             state.has_left = state.has_left and not may_write
         case _:
             pass
+
+
+def _in_hand(state: ChannelState, command: HoldEvents | ExtendTime, now_us: int) -> None:
+    if isinstance(command, HoldEvents):
+        hold(state, command, now_us)
+    else:
+        extend(state, command, now_us)
 
 
 def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
@@ -144,6 +152,7 @@ def _match_readers(state: ChannelState, digest: Digest) -> None:
 def _swept(state: ChannelState, now_us: int) -> None:
     state.fresh = IdSet()
     state.swept_us = now_us
+    state.wake(now_us)
     state.overdue = 0
     if state.moves_dead:
         state.ages.gather(state.stored, now_us)
@@ -177,6 +186,7 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
 def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
     durable = state.durables[command.durable]
     window = durable.kind.window_default if command.window is None else command.window
+    timeout_ms = command.ack_timeout_ms or durable.attributes.ack_timeout
     seat = Seat(
         command.subscription,
         command.session,
@@ -187,6 +197,7 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
         auto_ack=command.auto_ack and not command.sole,
         sole=command.sole,
         place=command.place,
+        ack_timeout_ms=0 if command.sole else timeout_ms,
     )
     was_fed = durable.is_fed
     durable.attach(seat)
@@ -317,8 +328,9 @@ def leave(state: ChannelState, subscription: int) -> None:
         held[1].stalled = True
 
 
-def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
-    """Give what the shell must do now; at most one delivery for each plain subscriber.
+def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> Iterator[Effect]:
+    """Give what the shell must do now; at most one delivery for each plain subscriber. ``now_us``
+    is when clients that have to acknowledge in time get their events.
 
     With ``below`` only events under that id: those that were stored before the facts that are
     being written right now. The rest follows when it is asked without.
@@ -337,7 +349,7 @@ def offer(state: ChannelState, below: int | None = None) -> Iterator[Effect]:
     there = state.readable
     yield from _offer_subscribers(state, there, end, is_all=below is None)
     for durable in {id(d): d for d, _ in state.seats.values()}.values():
-        yield from _offer_durable(state, durable, end)
+        yield from _offer_durable(state, durable, end, now_us)
     if below is not None:
         return
     yield from _confirm_cancelled(state)
@@ -396,13 +408,17 @@ def _assign(state: ChannelState, command: AssignLanes) -> None:
     durable.lanes.assigned(command)
 
 
-def _offer_durable(state: ChannelState, durable: Durable, end: int) -> Iterator[Effect]:
-    yield from _granted(state, durable, end)
+def _offer_durable(
+    state: ChannelState, durable: Durable, end: int, now_us: int
+) -> Iterator[Effect]:
+    yield from _granted(state, durable, end, now_us)
     if durable.lanes is not None:
-        yield from _look_ahead(state, durable, durable.lanes, end)
+        yield from _look_ahead(state, durable, durable.lanes, end, now_us)
 
 
-def _look_ahead(state: ChannelState, durable: Durable, lanes: Lanes, end: int) -> Iterator[Effect]:
+def _look_ahead(
+    state: ChannelState, durable: Durable, lanes: Lanes, end: int, now_us: int
+) -> Iterator[Effect]:
     """Find the lanes of the next events while somebody has room for more. A blocked lane does not
     hide the events behind it (SEM D11)."""
     for _ in range(LOOKS_MAX):
@@ -412,14 +428,18 @@ def _look_ahead(state: ChannelState, durable: Durable, lanes: Lanes, end: int) -
         yield FindLanes(durable.name, durable.attributes.order_by, spans)
         if lanes.through < spans[-1].end:
             return  # the shell could not look, and ends the subscriptions that wait
-        yield from _granted(state, durable, end)
+        yield from _granted(state, durable, end, now_us)
     state.dirty = True
 
 
-def _granted(state: ChannelState, durable: Durable, end: int) -> Iterator[Effect]:
+def _granted(state: ChannelState, durable: Durable, end: int, now_us: int) -> Iterator[Effect]:
     served: dict[int, Seat] = {}
-    for seat, spans in durable.grants(state.stored, state.chunk, end):
+    granted = durable.grants(state.stored, state.chunk, end)
+    for seat, spans in granted:
         served[seat.subscription] = seat
+        if seat.ack_timeout_ms:
+            state.wake_by(durable.hand_until(seat, spans, now_us))
+    for seat, spans in granted:
         yield Deliver(seat.subscription, spans, durable.redeliveries(spans))
     for seat in served.values():  # a demand may be met by several deliveries
         if seat.demand == 0:

@@ -1,5 +1,5 @@
 """Order under rollback (SEM D11): what was sent of the events after a rolled-back one is taken
-back; with ``order_by`` of those in its lane.
+back; with ``order_by`` of those in its lane. So is what was not acknowledged in time (SEM D19).
 
 What a client settles before it knows of that was settled for a delivery that does not count.
 """
@@ -56,8 +56,8 @@ def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -
     """Raises ``IllegalState`` when some of ``spans`` were recalled from ``seat``."""
     if seat.recalls and (recalled := recalled_of(durable, seat, spans, stored)):
         raise IllegalState(
-            f"event {recalled.lowest} of durable {durable.name} was recalled because an earlier "
-            f"event was rolled back and must come first; it will be delivered again"
+            f"event {recalled.lowest} of durable {durable.name} was recalled{_why(seat)}; it will "
+            "be delivered again"
         )
 
 
@@ -69,3 +69,13 @@ def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> S
     named = IdSet(Span(*span) for span in spans)
     named.remove_all(recalled)
     return named.spans
+
+
+def _why(seat: Seat) -> str:
+    order = "an earlier event was rolled back and must come first"
+    if not seat.ack_timeout_ms:
+        return f" because {order}"
+    return (
+        f" because it was not acknowledged within {seat.ack_timeout_ms / 1_000:g} s (ack_timeout), "
+        f"or {order}"
+    )

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from penstock.core.channel import awaited_seats, kept_interest
 from penstock.core.channel.removal_causes import as_kept
 from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable_state import state_of
 from penstock.core.ids.id_lists import ids_in
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.counters import Counters
@@ -22,11 +23,13 @@ from penstock.core.vocabulary.messages import (
     Edited,
     IdsReserved,
     PersistedLate,
+    Postponed,
     Removed,
     Replaced,
     Restored,
     RolledBack,
     StoredFact,
+    TimedOut,
 )
 from penstock.core.vocabulary.places import Left, Seated
 from penstock.core.vocabulary.stored_ids import packed, written
@@ -62,6 +65,8 @@ def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
         case (
             Acked(name)
             | RolledBack(name)
+            | TimedOut(name)
+            | Postponed(name)
             | Buried(name)
             | DurableDeleted(name)
             | Seated(name)
@@ -173,7 +178,7 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     counters.relayed += len(state.relayed)  # they pass in this turn
     lost = state.volatile.copy()
     lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
-    durables = tuple(d.state(lost) for d in state.durables.values() if d.persistent)
+    durables = tuple(state_of(d, lost) for d in state.durables.values() if d.persistent)
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
     producers = state.producers.state()
     departures, in_memory = state.departures.copy(), state.volatile.copy()
@@ -210,7 +215,14 @@ def _reset(state: ChannelState) -> Restored:
     """Such a channel after a restart: empty, with its durables at the beginning (SEM C1d)."""
     first = state.definition.start_event_id
     durables = tuple(
-        replace(durable.state(), head=first, outstanding=(), redelivered=(), rolled_back=())
+        replace(
+            state_of(durable),
+            head=first,
+            outstanding=(),
+            redelivered=(),
+            rolled_back=(),
+            waiting=(),
+        )
         for durable in state.durables.values()
         if durable.persistent
     )

@@ -5,8 +5,10 @@ Unlike a rollback this is counted nowhere (SEM E9): the client has not looked at
 
 from __future__ import annotations
 
+from penstock.core.channel.delays import postponed
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.backoff import check_delay
 from penstock.core.vocabulary.messages import Command, Decided, Spans
 
 
@@ -17,13 +19,16 @@ class Release(Command, frozen=True):
     spans: Spans
     elsewhere: bool = False
     """Whether the client does not get them again, while others may."""
+    delay_ms: int | None = None
+    """How long they wait before they come again (SEM D18); None: not at all."""
 
 
-def decide_release(state: ChannelState, command: Release) -> Decided:
+def decide_release(state: ChannelState, command: Release, now_us: int) -> Decided:
     """Give events back without counting a delivery. Raises ``IllegalState`` (SEM D15)."""
+    check_delay(command.delay_ms)
     durable, seat = state.seat(command.subscription)
-    durable.settled_by(seat, command.spans, state.stored)
-    return Decided()
+    mine = durable.settled_by(seat, command.spans, state.stored)
+    return Decided(postponed(state, durable, mine, command.delay_ms or None, now_us))
 
 
 def release(state: ChannelState, command: Release) -> None:

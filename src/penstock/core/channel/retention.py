@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from penstock.core.bounds import NEXT_ID_MAX
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.backoff import check_backoff
 from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Spans
 
@@ -54,6 +55,7 @@ def check_limits(definition: Definition) -> None:
             f"archive is {definition.archive[:60]!r}; it is a path or URI of up to "
             f"{ARCHIVE_LENGTH_MAX} printable characters"
         )
+    check_backoff(definition.backoff)
     check_keys(definition)
 
 

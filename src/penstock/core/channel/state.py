@@ -18,13 +18,13 @@ from penstock.core.durable.seat import Kinds, Seat
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist
 from penstock.core.vocabulary.messages import (
     PRIORITY_DEFAULT,
     Definition,
     Digest,
-    DurableAttributes,
     Spans,
 )
 from penstock.core.vocabulary.places import Interested
@@ -111,6 +111,10 @@ class ChannelState:
     """Soft: there may be something in ``relayed``, ``passing`` or ``leaving``."""
     swept_us: int = 0
     """Soft: when it was last looked for events that are due."""
+    wakes_us: int = 0
+    """Soft: when the first of the events that wait after a rollback may come again (SEM D18), or a
+    client has to have acknowledged (SEM D19); it may be earlier, and is 0 where there is no such
+    time."""
     dead_work = 0
     """Soft: work of selectors on a dead event where it goes, in examinations."""
 
@@ -264,6 +268,26 @@ class ChannelState:
         """Stored events that have outlived their TTL (SEM T1)."""
         return self.ages.expired(self.definition.ttl, self.next_id, self.stored, now_us)
 
+    def wake(self, now_us: int) -> None:
+        """Let the events come again whose time has come (SEM D18), once those are taken back that
+        clients have had for too long."""
+        if not self.wakes_us or self.wakes_us > now_us:
+            return
+        self.dirty = True
+        for durable in self.durables.values():
+            durable.wake(now_us)
+        self.set_alarm()
+
+    def wake_by(self, at_us: int) -> None:
+        """Note that something is to happen then, if not before."""
+        self.wakes_us = min(at_us, self.wakes_us or at_us)
+
+    def set_alarm(self) -> None:
+        """Note when something is to happen next because of the time."""
+        times = [each.waiting.next_us for each in self.durables.values() if each.waiting]
+        times += [each.deadlines.next_us for each in self.durables.values() if each.deadlines]
+        self.wakes_us = min(times, default=0)
+
     def looked_at_from(self, event_id: int) -> None:
         """Note that somebody wants nothing from here on any more, so that events may be removed."""
         if self.engine.needs_interest:
@@ -305,6 +329,8 @@ class ChannelState:
         if self.moves_dead and self.excess:
             return True
         if self.overdue:  # no longer so after a TTL was edited, or room was made
+            return True
+        if self.wakes_us and self.wakes_us <= now_us:
             return True
         if not (self.definition.ttl or self.ages.ends_us):
             return False

@@ -8,20 +8,16 @@ nobody reads costs nothing per event.
 
 from __future__ import annotations
 
-from msgspec.structs import asdict
-
+from penstock.core.durable.deadlines import Deadlines
 from penstock.core.durable.lanes import Lanes
 from penstock.core.durable.seat import DurableKind, KeptPlace, Seat
+from penstock.core.durable.waiting import Waiting
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
 from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.messages import (
-    DURABLE_DEFAULTS,
-    DurableAttributes,
-    DurableState,
     Spans,
-    durable_attributes,
 )
-from penstock.core.vocabulary.stored_ids import id_set, written
 
 
 class Durable:
@@ -29,8 +25,10 @@ class Durable:
 
     __slots__ = (
         "__weakref__",  # others keep notes on it that end with it
+        "ack_timeout_ms",
         "acknowledged",
         "attributes",
+        "deadlines",
         "delivered",
         "head",
         "kind",
@@ -47,6 +45,7 @@ class Durable:
         "rolled_back",
         "seats",
         "selector",
+        "waiting",
     )
 
     def __init__(
@@ -71,9 +70,14 @@ class Durable:
         self.outstanding = IdSet()
         """Hard state, below ``head``: not yet settled."""
         self.ready = IdSet()
-        """Soft: outstanding and with no client."""
+        """Soft: outstanding, with no client, and not waiting for a time; with lanes those that
+        wait are here, and their lanes know of it."""
+        self.waiting: Waiting | None = None
+        """Given back, and not to come again before a time (SEM D18); None: none ever was."""
         self.parked = IdSet()
         """Soft state: rolled back, waiting for the next attach."""
+        self.deadlines: Deadlines | None = None
+        """Soft state: until when clients have to acknowledge; None: none ever had to."""
         self.levels: dict[int, IdSet] = {}
         """Redelivery counts: ``levels[n]`` holds the ids redelivered n times, if there are any."""
         self.rolled_back = IdSet()
@@ -112,17 +116,24 @@ class Durable:
                 gone = ledger.copy()
                 gone.discard_all(stored)
                 ledger.discard_all(gone)
+        if self.waiting:
+            gone = self.waiting.ids.copy()
+            gone.discard_all(stored)
+            self.waiting.discard(gone)
 
     def settle_all(self, ids: IdSet) -> None:
         """Note that these are acknowledged, or have left the channel."""
         self._take_back(ids)
         waited = len(self.ready)
+        asleep = self.waiting.discard(ids) if self.waiting else None
         sets = (self.outstanding, self.ready, self.parked, self.rolled_back)
         for ledger in (*sets, *self.levels.values()):
             if ledger:
                 ledger.discard_all(ids)
         if self.lanes is not None:
             self.lanes.settled(ids, waited - len(self.ready), self.ready)
+            if asleep:
+                self.lanes.woken(asleep)
         for seat in self.seats:
             if seat.wanted:
                 seat.wanted.discard_all(ids)
@@ -142,6 +153,32 @@ class Durable:
         self._wait_again(ids)
         self._count(back)
         return len(back)
+
+    def postpone(self, ids: IdSet, until_us: int) -> None:
+        """Have those of ``ids`` that are outstanding come again no sooner than then."""
+        late = self.outstanding.overlap(ids)
+        if not late:
+            return
+        if self.waiting is None:
+            self.waiting = Waiting()
+        self.waiting.add(late, until_us)
+        if self.lanes is None:
+            self.ready.discard_all(late)
+        else:
+            self.lanes.asleep.add_all(late)
+
+    def wake(self, now_us: int) -> None:
+        """Let those come again whose time has come."""
+        if not self.waiting:
+            return
+        back = self.waiting.take_due(now_us)
+        if self.lanes is not None:
+            self.lanes.woken(back)
+            return
+        back.discard_all(self.parked)  # they come with the next attach
+        for seat in self.seats:  # a client that holds the durable as a whole may have taken them
+            back.discard_all(seat.in_flight)
+        self.ready.add_all(back)
 
     def park(self, ids: IdSet) -> None:
         """Take ``ids`` out of all hands; they return, uncounted, with the next attach."""
@@ -166,9 +203,15 @@ class Durable:
         self.recalled(ids)
 
     def _wait_again(self, ids: IdSet) -> None:
-        self.ready.add_all(self.outstanding.overlap(ids))
+        self._offer_again(self.outstanding.overlap(ids))
         if self.lanes is not None:
             self.lanes.returned(ids)
+
+    def _offer_again(self, back: IdSet) -> None:
+        """No client has these any more; ``back`` is changed."""
+        if self.waiting and self.lanes is None:
+            back.discard_all(self.waiting.ids)
+        self.ready.add_all(back)
 
     def recalled(self, ids: IdSet) -> None:
         """Take ``ids`` out of all hands, uncounted (SEM D11)."""
@@ -176,6 +219,8 @@ class Durable:
         self._wait_again(ids)
 
     def _take_back(self, ids: IdSet) -> None:
+        if self.deadlines:
+            self.deadlines.discard(ids)
         for seat in self.seats:
             if seat.in_flight:
                 seat.in_flight.discard_all(ids)
@@ -244,11 +289,15 @@ class Durable:
         self.reach(span.end, stored)
         taken = self.ready.within(span)
         self.ready.remove_all(taken)
+        if self.waiting:  # it takes events as it likes, and acknowledges all up to an id
+            taken.add_all(self.waiting.ids.within(span))
+            for held in (seat.in_flight, self.parked):
+                taken.discard_all(held)
         seat.in_flight.add_all(taken)
         self.delivered += len(taken)
 
     def _unpark(self) -> None:
-        self.ready.add_all(self.parked)
+        self._offer_again(self.parked)
         self.parked = IdSet()
 
     def passing(self, ids: IdSet, end: int, stored: IdSet) -> None:
@@ -267,11 +316,21 @@ class Durable:
             if seat.wanted is not None:
                 seat.wanted.remove_all(ids)
 
+    def hand_until(self, seat: Seat, spans: Spans, now_us: int) -> int:
+        """``seat`` has got these, and has to acknowledge them in time; gives by when. What is never
+        stored does not come again, in time or not."""
+        if self.deadlines is None:
+            self.deadlines = Deadlines()
+        handed = self.outstanding.overlap(IdSet(spans))
+        return self.deadlines.hand(handed, now_us, seat.ack_timeout_ms * 1_000)
+
     def detach(self, subscription: int) -> None:
         """Remove a seat; nobody has what it held. A fact has counted the deliveries."""
         seat = self.seat_of(subscription)
         if seat is None:
             return
+        if self.deadlines:
+            self.deadlines.discard(seat.in_flight)
         self._wait_again(seat.in_flight)
         self.seats.remove(seat)
         if self.lanes is not None:
@@ -287,6 +346,8 @@ class Durable:
             return granted
         if self.lanes is not None:
             return self._by_lane(self.lanes, chunk, below)
+        if self.waiting and self.kind.waits_in_order:
+            below = self._held_up(below)
         if any(seat.wanted is not None or seat.refused for seat in self.seats):
             return self._selective(stored, chunk, below)
         while seats := self.kind.servable(self.seats):
@@ -303,6 +364,16 @@ class Durable:
                 self._hand(seat, spans)
                 granted.append((seat, spans))
         return granted
+
+    def _held_up(self, below: int) -> int:
+        """The id below which nothing has to wait for the time of an earlier event. What comes
+        only with the next attach holds up nobody before."""
+        assert self.waiting is not None, "some wait"
+        late = self.waiting.ids
+        if self.parked:
+            late = late.copy()
+            late.discard_all(self.parked)
+        return below if late.lowest is None else min(below, late.lowest)
 
     def _by_lane(self, lanes: Lanes, chunk: int, below: int) -> list[tuple[Seat, Spans]]:
         """Grant the events whose lanes are known, each lane to one seat at a time (SEM D11)."""
@@ -422,15 +493,6 @@ class Durable:
         absent = [kept.rank for kept in self.absent.values()]
         return bool(absent) and self.kind.waits_for(self.seats, absent)
 
-    def claimed(self, place: str) -> list[Seat]:
-        """The seats there are, and those that are kept for others than ``place``."""
-        kept = [
-            Seat(0, seat.session, 0, pull=False, sole=seat.sole, place=name)
-            for name, seat in self.absent.items()
-            if name != place
-        ]
-        return [*self.seats, *kept]
-
     @property
     def is_fed(self) -> bool:
         """Whether its clients are there and take and acknowledge events by themselves, in order:
@@ -452,8 +514,8 @@ class Durable:
             if due:
                 raise IllegalState(
                     f"event {due.lowest} of durable {self.name} was not delivered to this "
-                    "subscription, or has been given back; only the subscription that holds it "
-                    f"may settle it"
+                    f"subscription, or has been given back{seat.in_time}; only the subscription "
+                    "that holds it may settle it"
                 )
         return mine
 
@@ -527,41 +589,3 @@ class Durable:
     @property
     def redelivered_count(self) -> int:
         return sum(map(len, self.levels.values()))
-
-    def state(self, lost: IdSet | None = None) -> DurableState:
-        """The form in which a snapshot keeps it, without ``lost``, which no restart finds."""
-        outstanding, rolled_back = self.outstanding, self.rolled_back
-        levels = sorted(self.levels.items())
-        if lost:
-            outstanding, rolled_back = outstanding.copy(), rolled_back.copy()
-            levels = [(n, level.copy()) for n, level in levels]
-            for ids in (outstanding, rolled_back, *(level for _, level in levels)):
-                ids.discard_all(lost)
-        return DurableState(
-            self.name,
-            self.kind.name,
-            self.selector,
-            self.persistent,
-            self.head,
-            written(outstanding),
-            tuple((n, written(level)) for n, level in levels if level),
-            rolled_back=written(rolled_back),
-            **asdict(self.attributes),
-        )
-
-    @classmethod
-    def restored(cls, state: DurableState, kind: DurableKind) -> Durable:
-        durable = cls(
-            state.name,
-            kind,
-            state.head,
-            selector=state.selector,
-            persistent=state.persistent,
-            attributes=durable_attributes(state),
-        )
-        durable.outstanding = id_set(state.outstanding)
-        durable.ready = durable.outstanding.copy()
-        durable.rolled_back = id_set(state.rolled_back)
-        for count, spans in state.redelivered:
-            durable.levels[count] = id_set(spans)
-        return durable

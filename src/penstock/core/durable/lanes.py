@@ -84,7 +84,10 @@ class _Lane:
 class Lanes:
     """The lane of each examined event, and the owner of each lane."""
 
-    __slots__ = ("_free", "_heads", "_in_flight", "_lanes", "_own", "_stale", "through", "waiting")
+    __slots__ = (
+        *("_free", "_heads", "_in_flight", "_lanes", "_own", "_stale"),
+        *("asleep", "through", "waiting"),
+    )
 
     def __init__(self) -> None:
         self.through = 0
@@ -99,6 +102,9 @@ class Lanes:
         """For each seat, a heap of the first events of the lanes it owns."""
         self.waiting = 0
         """Events that wait, and some that have left."""
+        self.asleep = IdSet()
+        """Events that wait for their time after a rollback: a lane waits behind its own (SEM
+        D18)."""
         self._stale = 0
         """Number of entries in the queues whose events have left."""
 
@@ -127,6 +133,16 @@ class Lanes:
         self._stale += waited
         if self._stale > max(_STALE_MIN, self.waiting // 2):
             self._forget(ready)
+
+    def woken(self, ids: IdSet) -> None:
+        """The time of these has come, or they have left: their lanes go on."""
+        if not ids:
+            return
+        self.asleep.discard_all(ids)
+        few = len(ids) <= len(self._heads)
+        for event_id in list(ids) if few else [each for each in self._heads if each in ids]:
+            if (lane := self._heads.get(event_id)) is not None:
+                self._show(lane)
 
     def returned(self, ids: IdSet) -> None:
         """Put events back at the heads of their lanes: no client has them any more."""
@@ -205,6 +221,9 @@ class Lanes:
             lane = self._heads.get(event_id)
             if lane is None or lane.owner is not owner or lane.head != event_id:
                 heapq.heappop(heap)
+                continue
+            if event_id in self.asleep:
+                heapq.heappop(heap)  # it is shown again when it is woken
                 continue
             if event_id in ready:
                 return event_id

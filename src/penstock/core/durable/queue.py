@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DurableKind, Seat
-from penstock.core.vocabulary.messages import Definition, DurableAttributes
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
+from penstock.core.vocabulary.messages import (
+    Definition,
+)
 
 READERS = ""
 """The name of a queue's own durable. No user's durable is called so."""
@@ -20,6 +23,7 @@ class Readers:
     name = "queue"
     cumulative = False
     redelivers_at_once = True
+    waits_in_order = False
     stores_selector = False
     takes_window = True
     takes_transient = True
@@ -55,4 +59,4 @@ def readers_of(definition: Definition, *, persistent: bool) -> Durable:
 
 def readers_attributes(definition: Definition) -> DurableAttributes:
     """What the reader group of a queue has of the queue's attributes."""
-    return DurableAttributes(max_deliveries=definition.max_deliveries)
+    return DurableAttributes(max_deliveries=definition.max_deliveries, backoff=definition.backoff)

@@ -17,6 +17,7 @@ class Seat:
     """An attached subscription, its window, and the unsettled events it holds."""
 
     __slots__ = (
+        "ack_timeout_ms",
         "auto_ack",
         "demand",
         "in_flight",
@@ -47,12 +48,15 @@ class Seat:
         matched: Spans = (),
         auto_ack: bool = False,
         sole: bool = False,
+        ack_timeout_ms: int = 0,
         place: str = "",
     ) -> None:
         self.place = place
         """What it is known by to the next connection of its session (SEM N6)."""
         self.rank = 0
         """Lower than those of all seats that were taken later."""
+        self.ack_timeout_ms = ack_timeout_ms
+        """How long its client may have an event in hand; 0: as long as it likes (SEM D19)."""
         self.sole = sole
         """Whether it holds the durable alone, and takes events by id."""
         self.auto_ack = auto_ack
@@ -80,6 +84,16 @@ class Seat:
         """The reader's own selector; the durable's is applied before it (SEM Q1)."""
         self.wanted = IdSet(Span(*span) for span in matched) if selector else None
         """With a selector, the stored ids that it matches; otherwise None."""
+
+    @property
+    def in_time(self) -> str:
+        """Why an event may have gone back by itself, in words (SEM D19)."""
+        if not self.ack_timeout_ms:
+            return ""
+        return (
+            f", for it goes back when it is not acknowledged within {self.ack_timeout_ms / 1_000:g}"
+            " s (ack_timeout)"
+        )
 
     @property
     def credit(self) -> int:
@@ -114,6 +128,11 @@ class DurableKind(Protocol):
     @property
     def redelivers_at_once(self) -> bool:
         """Whether a rolled back event returns now, counted, or after the next attach, uncounted."""
+        ...
+
+    @property
+    def waits_in_order(self) -> bool:
+        """Whether an event that waits after a rollback holds up those behind it (SEM D18)."""
         ...
 
     @property

@@ -11,6 +11,7 @@ class Exclusive:
     name = "exclusive"
     cumulative = True
     redelivers_at_once = False
+    waits_in_order = True
     stores_selector = False
     window_default = 1_000
     takes_window = False

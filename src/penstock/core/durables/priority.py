@@ -15,6 +15,7 @@ class Priority:
     name = "priority"
     cumulative = True
     redelivers_at_once = False
+    waits_in_order = True
     stores_selector = False
     window_default = 1_000
     takes_window = False

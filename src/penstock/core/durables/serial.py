@@ -12,6 +12,7 @@ class Serial:
     name = "serial"
     cumulative = False
     redelivers_at_once = True
+    waits_in_order = True
     stores_selector = True
     window_default = 10
     takes_window = True

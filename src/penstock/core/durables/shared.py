@@ -11,6 +11,7 @@ class Shared:
     name = "shared"
     cumulative = False
     redelivers_at_once = True
+    waits_in_order = False
     stores_selector = True
     window_default = 10
     takes_window = True

@@ -12,6 +12,7 @@ class SharedQueued:
     name = "shared_queued"
     cumulative = False
     redelivers_at_once = True
+    waits_in_order = False
     stores_selector = True
     window_default = 10
     takes_window = True

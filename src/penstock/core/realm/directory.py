@@ -243,6 +243,10 @@ class Directory:
             raise InvalidArgument(
                 "max_deliveries is an attribute of queues and durables, not of a channel"
             )
+        if definition.backoff is not None and definition.kind != "queue":
+            raise InvalidArgument(
+                "backoff is an attribute of queues and durables, not of a channel"
+            )
         if definition.max_deliveries and not definition.dead_event_store:
             raise InvalidArgument(
                 "max_deliveries needs a dead_event_store for the events that are rolled back too "

@@ -19,10 +19,18 @@ from penstock.core.bounds import (
 from penstock.core.channel.apply import apply
 from penstock.core.channel.retention import REDELIVERIES_MAX
 from penstock.core.channel.state import ChannelState, RealmRules
+from penstock.core.channel.timeouts import ACK_TIMEOUT_MS_MAX
+from penstock.core.durable.durable_state import state_of
 from penstock.core.durable.queue import KIND, READERS
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.backoff import check_backoff
 from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.errors import DamagedExport, InvalidName, LimitReached
+from penstock.core.vocabulary.errors import (
+    DamagedExport,
+    InvalidArgument,
+    InvalidName,
+    LimitReached,
+)
 from penstock.core.vocabulary.messages import Cause, Definition, DurableState, Ids, Restored, Spans
 from penstock.core.vocabulary.names import durable_name
 from penstock.core.vocabulary.stored_ids import id_set, ranges
@@ -53,7 +61,7 @@ def exported(state: ChannelState) -> ExportedState:
         stored=state.stored.spans,
         ages=ages,
         own_expiry=tuple((ends_us, ids.spans) for ends_us, ids in own_expiry),
-        durables=tuple(_in_ranges(durable.state()) for durable in state.durables.values()),
+        durables=tuple(_in_ranges(state_of(durable)) for durable in state.durables.values()),
         producers=state.producers.state(),
         consumed=state.acked.spans,
         counters=counters,
@@ -70,6 +78,7 @@ def _in_ranges(durable: DurableState) -> DurableState:
         outstanding=ranges(durable.outstanding),
         redelivered=redelivered,
         rolled_back=ranges(durable.rolled_back),
+        waiting=tuple((until_us, ranges(ids)) for until_us, ids in durable.waiting),
     )
 
 
@@ -145,8 +154,11 @@ def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
         whose = f"durable {durable.name[:40]!r}"
         yield f"{whose}: its position", durable.head, 0, NEXT_ID_MAX
         yield f"{whose}: max_deliveries", durable.max_deliveries, 0, REDELIVERIES_MAX
+        yield f"{whose}: ack_timeout", durable.ack_timeout, 0, ACK_TIMEOUT_MS_MAX
         for count, _ in durable.redelivered:
             yield f"{whose}: a count of redeliveries", count, 1, _COUNT_MAX
+        for until_us, _ in durable.waiting:
+            yield f"{whose}: the time an event waits for", until_us, 0, TIME_US_MAX
     for producer in restored.producers:
         whose = f"producer {producer.name[:40]!r}"
         yield f"{whose}: what it has forgotten", producer.forgotten, -1, NUMBER_MAX
@@ -182,6 +194,8 @@ def _parts_of_stored(taken: ExportedState) -> Iterator[tuple[str, Ids]]:
         for _, spans in durable.redelivered:
             yield f"{whose}, redelivered", spans
         yield f"{whose}, rolled back", durable.rolled_back
+        for _, spans in durable.waiting:
+            yield f"{whose}, waiting for a time", spans
 
 
 def _check_spans(what: str, ids: Ids) -> None:
@@ -223,11 +237,19 @@ def _check_durables(
                 durable_name(durable.name)
             except InvalidName as error:
                 raise DamagedExport(str(error)) from error
+        _check_backoff(durable)
         if not known:
             raise DamagedExport(
                 f"durable {durable.name} is of kind {durable.kind!r}; "
                 f"there are {', '.join(sorted(rules.kinds))}"
             )
+
+
+def _check_backoff(durable: DurableState) -> None:
+    try:
+        check_backoff(durable.backoff)
+    except InvalidArgument as error:
+        raise DamagedExport(f"durable {durable.name}: {error}") from error
 
 
 def _check_producers(restored: Restored) -> None:

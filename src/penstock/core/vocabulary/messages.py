@@ -8,13 +8,14 @@ beside a command, never through it: the core sees a :class:`Digest`. Times are i
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 
-from penstock.core.bounds import Count, Name
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.places import AnyPlaceFact
 
 Spans = tuple[Span, ...]
@@ -63,9 +64,10 @@ class Cause(StrEnum):
     """Dropped because nobody waits for it any more (SEM J2)."""
     UNDELIVERABLE = "redelivery_limit"
     """Rolled back too often (SEM T10); counted as dead."""
+    REJECTED = "rejected"
+    """A client has said that it can do nothing with it (SEM T11); counted as dead."""
     BURIED = "buried"
-    """A client that could not do anything with it has sent it to the dead (SEM T10); counted as
-    dead."""
+    """What REJECTED was called before; stored facts and origins have it still."""
     QUARANTINED = "quarantined"
 
 
@@ -127,6 +129,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Publish keys: of each value of the property only so many of the newest stay (SEM K1)."""
     max_deliveries: int = 0
     """Queues: deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
+    backoff: Backoff | None = None
+    """Queues: how long a rolled-back event waits before it comes again; None: not at all (SEM
+    D18)."""
     retain_consumed: bool = False
     """Keep events that all durables have acknowledged (SEM D6), as the merge engine always does."""
     event_ttl: bool = False
@@ -146,38 +151,8 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 def attributes_of(kind: Literal["channel", "queue"]) -> frozenset[str]:
     """Names of the attributes of ``Definition`` that users give to a store of this kind."""
-    foreign = "max_deliveries" if kind == "channel" else "archive"
-    return frozenset(Definition.__struct_fields__) - {"kind", foreign}
-
-
-class DurableAttributes(Struct, frozen=True, kw_only=True):
-    """The attributes of a durable that are handed on together, from a request to the answer.
-
-    A new one goes to the end, with a default, and to the end of :class:`DurableState`; its bounds,
-    if it needs any, go into :class:`GivenDurableAttributes`.
-    """
-
-    max_deliveries: int = 0
-    """Deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
-    cluster_wide: bool = False
-    """Exists on every node of a cluster (SEM C5, N1); refused on a realm without one."""
-    strict_order: bool = False
-    """A rolled-back event comes before every later one, also before those already sent (SEM D11).
-    Only types whose ``orders_strictly`` is true have it."""
-    order_by: str = ""
-    """The property whose values are lanes: each is kept in order for itself (SEM D11). Empty: none.
-    Only types whose ``orders_strictly`` is true have it."""
-
-
-DURABLE_DEFAULTS: Final = DurableAttributes()
-
-
-class GivenDurableAttributes(DurableAttributes, frozen=True, kw_only=True):
-    """The attributes of a durable as a request has them, in the bounds of what comes from outside.
-    Stored ones are not checked again."""
-
-    max_deliveries: Count = 0
-    order_by: Name = ""
+    foreign = {"max_deliveries", "backoff"} if kind == "channel" else {"archive"}
+    return frozenset(Definition.__struct_fields__) - {"kind", *foreign}
 
 
 def durable_attributes(source: DurableAttributes | DurableState) -> DurableAttributes:
@@ -250,6 +225,8 @@ class TakeSeat(Command, frozen=True):
     """The client acknowledges events as it hands them out, without being told to (SEM D5, J7)."""
     sole: bool = False
     """The client holds the durable as a whole (``core.channel.holding``)."""
+    ack_timeout_ms: int = 0
+    """A queue reader's own: how long it may have an event in hand (SEM D19); 0: no limit."""
     place: str = ""
     """What the seat is known by to the next connection of its session (SEM N6)."""
 
@@ -332,6 +309,8 @@ class RollBack(Command, frozen=True):
     spans: Spans
     elsewhere: bool = False
     """This client does not get them again; others may."""
+    delay_ms: int | None = None
+    """How long they wait before they come again; None: as the durable's backoff says (SEM D18)."""
 
 
 class ConfirmRecall(Command, frozen=True):
@@ -501,6 +480,21 @@ class RolledBack(Fact, frozen=True):
     spans: Spans
 
 
+class TimedOut(Fact, frozen=True):
+    """Back among the undelivered, counted, because clients had them for too long (SEM D19)."""
+
+    durable: str
+    spans: Spans
+
+
+class Postponed(Fact, frozen=True):
+    """These outstanding events do not come again before ``until_us`` (SEM D18)."""
+
+    durable: str
+    spans: Spans
+    until_us: int
+
+
 class Buried(Fact, frozen=True):
     """Rolled back too often, or named by a client: dead for this durable (SEM T10), of no concern
     to the others."""
@@ -514,7 +508,7 @@ class PackedIds(Fact, frozen=True):
     """A fact about scattered ids as it is stored, and nowhere else
     (``core.vocabulary.stored_ids``)."""
 
-    fact: Acked | RolledBack | Buried | Removed
+    fact: Acked | RolledBack | TimedOut | Postponed | Buried | Removed
     ids: bytes
 
 
@@ -539,6 +533,10 @@ class DurableState(Struct, frozen=True, array_like=True):
     order_by: str = ""
     rolled_back: Ids = ()
     """Given back and not settled since, where that does not come again at once."""
+    backoff: Backoff | None = None
+    waiting: tuple[tuple[int, Ids], ...] = ()
+    """Given back and not to come again before a time, in microseconds, by that time."""
+    ack_timeout: int = 0
 
 
 class ProducerState(Struct, frozen=True, array_like=True):
@@ -579,6 +577,8 @@ StoredFact = (
     | DurableDeleted
     | Acked
     | RolledBack
+    | TimedOut
+    | Postponed
     | Buried
     | PackedIds
     | Edited

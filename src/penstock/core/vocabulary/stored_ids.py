@@ -9,10 +9,12 @@ from penstock.core.vocabulary.messages import (
     Buried,
     Ids,
     PackedIds,
+    Postponed,
     Removed,
     RolledBack,
     Spans,
     StoredFact,
+    TimedOut,
 )
 
 RANGES_MAX = 64
@@ -41,6 +43,10 @@ def packed(fact: StoredFact) -> StoredFact:
             return PackedIds(Acked(name, ()), IdSet(spans).packed())
         case RolledBack(name, spans) if len(spans) > RANGES_MAX:
             return PackedIds(RolledBack(name, ()), IdSet(spans).packed())
+        case TimedOut(name, spans) if len(spans) > RANGES_MAX:
+            return PackedIds(TimedOut(name, ()), IdSet(spans).packed())
+        case Postponed(name, spans, until_us) if len(spans) > RANGES_MAX:
+            return PackedIds(Postponed(name, (), until_us), IdSet(spans).packed())
         case Buried(name, spans, cause) if len(spans) > RANGES_MAX:
             return PackedIds(Buried(name, (), cause), IdSet(spans).packed())
         case Removed(spans, cause, ()) if len(spans) > RANGES_MAX:
@@ -57,6 +63,10 @@ def unpacked(fact: PackedIds) -> StoredFact:
             return Acked(name, spans)
         case RolledBack(name):
             return RolledBack(name, spans)
+        case TimedOut(name):
+            return TimedOut(name, spans)
+        case Postponed(name, _, until_us):
+            return Postponed(name, spans, until_us)
         case Buried(name, _, cause):
             return Buried(name, spans, cause)
         case Removed(_, cause):

@@ -12,6 +12,7 @@ from msgspec import Struct
 from penstock.api.requests import Request
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.backoff import DELAY_MS_MAX
 from penstock.core.vocabulary.errors import IllegalState, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
@@ -400,8 +401,17 @@ class Consumer:
             [outcome.event_id],
             counted=outcome.state == MODIFIED and outcome.failed,
             elsewhere=outcome.undeliverable,
+            delay_ms=self._delay_of(outcome),
             reply=reply,
         )
+
+    def _delay_of(self, outcome: Outcome) -> int | None:
+        """How long an event is to wait that is given back (SEM D18); a time that has passed is at
+        once, one beyond all bounds as long as can be."""
+        if outcome.delivery_time_ms is None:
+            return None
+        wait_ms = outcome.delivery_time_ms - self._realm.clock.now_us() // 1_000
+        return min(max(0, wait_ms), DELAY_MS_MAX)
 
     def give_back(
         self,
@@ -409,15 +419,17 @@ class Consumer:
         *,
         counted: bool,
         elsewhere: bool = False,
+        delay_ms: int | None = None,
         reply: Reply | None = None,
     ) -> None:
         """Give events back for another delivery.
 
         ``counted``: the client has tried them. ``elsewhere``: another client gets them.
+        ``delay_ms``: how long they wait before; a link that delivers them again by itself does not.
         """
         reply = reply or _ignored
         if self.manner.keeps and elsewhere:
-            self._leave(ids, reply)
+            self._leave(ids, reply, delay_ms)
         elif self.manner.keeps:
             reply(None, None)  # before the event is sent again under the same tag
             self._again(ids, counted=counted)
@@ -426,10 +438,16 @@ class Consumer:
         else:
             spans = IdSet.of(sorted(ids)).spans
             self._realm.subscriptions.give_back(
-                self.number, self.subscription, spans, reply, counted=counted, elsewhere=elsewhere
+                self.number,
+                self.subscription,
+                spans,
+                reply,
+                counted=counted,
+                elsewhere=elsewhere,
+                delay_ms=delay_ms,
             )
 
-    def _leave(self, ids: Sequence[int], reply: Reply) -> None:
+    def _leave(self, ids: Sequence[int], reply: Reply, delay_ms: int | None) -> None:
         """Skip events that this client refuses. The next client of a durable gets them; a topic's
         event, which every subscriber has, stays as it is."""
         if not self.manner.seat:
@@ -440,7 +458,7 @@ class Consumer:
             self._kept.pop(event_id, None)
         spans = IdSet.of(sorted(ids)).spans
         self._realm.subscriptions.give_back(
-            self.number, self.subscription, spans, reply, counted=True
+            self.number, self.subscription, spans, reply, counted=True, delay_ms=delay_ms
         )
 
     def _again(self, ids: Sequence[int], *, counted: bool) -> None:
@@ -460,7 +478,7 @@ class Consumer:
             self._connection.flush_soon()
 
     def _refused(self, outcome: Outcome, reply: Reply) -> None:
-        """Move an event that the client rejects to the dead event store (SEM T10)."""
+        """Move an event that the client rejects to the dead event store (SEM T11)."""
         event_id = outcome.event_id
         self._kept.pop(event_id, None)
         self._connection.hub.modifications.forget(self.reader, [event_id])

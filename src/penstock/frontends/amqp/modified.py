@@ -13,6 +13,7 @@ from uuid import UUID
 
 import proton
 
+from penstock.frontends.amqp.message_header import DELIVERY_TIME
 from penstock.wire.amqp.sections import HEADER, MESSAGE_ANNOTATIONS, places_of, section
 from penstock.wire.amqp.types import (
     Byte,
@@ -102,6 +103,17 @@ def _entries(message: bytes, at: int, end: int) -> dict[Any, bytes]:
         at = skip(message, value_at)
         found[key] = message[value_at:at]
     return found
+
+
+def take_delivery_time(added: dict[Any, bytes]) -> int | None:
+    """Take out when the receiver wants the message again, in milliseconds since 1970; None: it does
+    not say. Other servers know the annotation, too."""
+    value = added.pop(Symbol(DELIVERY_TIME), None)
+    if value is None:
+        return None
+    time_ms, _ = read(value, 0)
+    is_time = isinstance(time_ms, int) and not isinstance(time_ms, bool)
+    return int(time_ms) if is_time else None
 
 
 # --- Proton's values --------------------------------------------------------------------------

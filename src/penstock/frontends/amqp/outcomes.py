@@ -9,7 +9,7 @@ from typing import Any, Final
 from cproton_ffi import lib as pn
 from proton import Delivery, Described, ProtonException
 
-from penstock.frontends.amqp.modified import added_by
+from penstock.frontends.amqp.modified import added_by, take_delivery_time
 
 ACCEPTED: Final[int] = pn.PN_ACCEPTED
 REJECTED: Final[int] = pn.PN_REJECTED
@@ -31,6 +31,7 @@ class Outcome:
     __slots__ = (
         "added",
         "delivery",
+        "delivery_time_ms",
         "event_id",
         "failed",
         "reason",
@@ -49,6 +50,8 @@ class Outcome:
         self.reason = ""
         self.added: dict[Any, bytes] = {}
         """Annotations that the message gets from now on."""
+        self.delivery_time_ms: int | None = None
+        """When the client wants it again, in milliseconds since 1970."""
         self.transaction: bytes | None = None
 
 
@@ -86,9 +89,11 @@ def describe(outcome: Outcome, delivery: Delivery) -> None:
                 failed, undeliverable, annotations, *_ = [*values, None, None, None]
                 outcome.failed, outcome.undeliverable = bool(failed), bool(undeliverable)
                 outcome.added = added_by(annotations)
+                outcome.delivery_time_ms = take_delivery_time(outcome.added)
     elif outcome.state == MODIFIED:
         outcome.failed, outcome.undeliverable = bool(found.failed), bool(found.undeliverable)
         outcome.added = _annotations(found)
+        outcome.delivery_time_ms = take_delivery_time(outcome.added)
     elif outcome.state == REJECTED:
         outcome.reason = _reason(found)
 

@@ -33,7 +33,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _STORE: Final = ("name", "kind")
 _DURABLE: Final = ("channel", "durable")
 _CONNECTION: Final = ("connection", "user")
-_FOR_ONE: Final = ("redelivery_limit", "buried")
+_FOR_ONE: Final = ("redelivery_limit", "rejected")
 """Causes of death that concern one durable."""
 _COUNTED: Final = tuple(name for name in MEANINGS if name not in ("live", "overdue"))
 
@@ -200,6 +200,11 @@ class RealmCollector(Collector):
             "Deprecated: use penstock_durable_in_flight_events.",
             labels=labels,
         )
+        waiting = GaugeMetricFamily(
+            "penstock_durable_waiting_events",
+            "Events that were rolled back and wait for their time.",
+            labels=labels,
+        )
         redelivered = GaugeMetricFamily(
             "penstock_durable_redelivered_events",
             "Outstanding events that were delivered before.",
@@ -225,6 +230,7 @@ class RealmCollector(Collector):
             outstanding.add_metric(named, info.outstanding)
             in_flight.add_metric(named, info.in_flight)
             pending.add_metric(named, info.pending)
+            waiting.add_metric(named, info.waiting)
             redelivered.add_metric(named, info.redelivered)
             oldest.add_metric(named, (info.oldest_outstanding_ms or 0) / 1_000)
             clients.add_metric(named, len(info.clients))
@@ -234,6 +240,7 @@ class RealmCollector(Collector):
             outstanding,
             in_flight,
             pending,
+            waiting,
             redelivered,
             oldest,
             clients,

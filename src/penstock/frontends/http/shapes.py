@@ -17,7 +17,12 @@ from penstock.api.channels import StorageInfo
 from penstock.api.durables import CreateDurable, DurableInfo
 from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, GivenName
 from penstock.core.vocabulary.counters import Counters
-from penstock.core.vocabulary.messages import Definition, DurableAttributes, Storage, attributes_of
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
+from penstock.core.vocabulary.messages import (
+    Definition,
+    Storage,
+    attributes_of,
+)
 
 T = TypeVar("T")
 
@@ -294,6 +299,10 @@ class ChannelAnswer(Answer, frozen=True):
     redelivered: int
     scheduled: int
     overdue: int
+    waiting: int
+    """On a queue: rolled back, and waiting for their time."""
+    waiting_until_us: int | None
+    """When the first of these may come again, in microseconds since 1970."""
     oldest_event_ms: int | None = None
     """Age of the oldest stored event in milliseconds."""
 

@@ -11,7 +11,7 @@ import structlog
 
 from penstock.api.realm import Ping
 from penstock.api.requests import Request
-from penstock.api.subscriptions import Bury, Hold, Settle
+from penstock.api.subscriptions import Bury, Extend, Hold, Settle
 from penstock.core.access.rights import Principal
 from penstock.core.bounds import HEADER_BYTES_MAX
 from penstock.core.vocabulary.errors import (
@@ -220,7 +220,7 @@ class Connection(asyncio.BufferedProtocol):
             case wire.Unreadable() | wire.Schema() | wire.Follow() | wire.Bye():
                 self._receive_aside(message, body)
             case (
-                wire.Asked(_, Settle(number) | Hold(number) | Bury(number))
+                wire.Asked(_, Settle(number) | Hold(number) | Bury(number) | Extend(number))
                 | wire.Credit(number)
                 | wire.Demand(number)
                 | wire.RecallSeen(number)

@@ -177,6 +177,7 @@ class Requests:
             opened.recalls,
             opened.confirms,
             opened.cumulative,
+            opened.ack_timeout_ms,
         )
 
     async def _given_back(self, subscription: int) -> None:

@@ -271,7 +271,7 @@ class Dispatch:
         """
         round_ = _Round(channel_id, channel, store, quarantiner)
         try:
-            for effect in channel.offer(below):
+            for effect in channel.offer(below, now_us=self._clock.now_us()):
                 round_.has_moved |= await self._done(round_, effect)
         except (StorageFailed, Deposed):
             raise

@@ -124,6 +124,7 @@ def _settle(by: Caller, asked: subscriptions.Settle, reply: Reply, _: Batches) -
         lambda _, error: reply(None, error),
         roll_back=asked.roll_back,
         previous=asked.previous,
+        delay_ms=asked.delay_ms,
     )
 
 

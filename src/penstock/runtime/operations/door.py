@@ -155,6 +155,7 @@ def open_subscription(
                 pull=request.pull,
                 auto_ack=request.auto_ack,
                 sole=request.sole,
+                ack_timeout_ms=request.ack_timeout_ms,
                 place=place,
                 room=_room(request.bytes_max),
             )

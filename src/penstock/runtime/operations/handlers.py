@@ -29,7 +29,7 @@ from penstock.runtime.operations import (
     tar_handlers,
 )
 from penstock.runtime.operations.callers import Caller
-from penstock.runtime.subscriptions.locations import missing
+from penstock.runtime.subscriptions.locations import columns, locate, missing
 
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
@@ -111,12 +111,16 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             ),
             _on(
                 channels.DescribeColumns,
-                lambda by, it: by.realm.subscriptions.columns(it.channel),
+                lambda by, it: columns(by.realm.shard, it.channel),
             ),
             _on(
                 channels.Locate,
-                lambda by, it: by.realm.subscriptions.locate(
-                    it.channel, Span(it.first_id, it.end_id), publishers=it.publishers
+                lambda by, it: locate(
+                    by.realm.shard,
+                    by.realm.dispatch,
+                    it.channel,
+                    Span(it.first_id, it.end_id),
+                    publishers=it.publishers,
                 ),
             ),
             _on(
@@ -171,6 +175,12 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 subscriptions.Hold,
                 lambda by, it: by.realm.subscriptions.holding.hold(
                     by.seat(it.subscription), Span(it.first_id, it.end_id)
+                ),
+            ),
+            _on(
+                subscriptions.Extend,
+                lambda by, it: by.realm.subscriptions.holding.extend(
+                    by.seat(it.subscription), checked(it.spans), it.time_ms
                 ),
             ),
             _on(

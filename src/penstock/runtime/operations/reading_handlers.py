@@ -28,7 +28,7 @@ from penstock.runtime.reading.dead import DeadEvents
 from penstock.runtime.reading.newest import newest
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.key_state import state_of
-from penstock.runtime.subscriptions.locations import missing
+from penstock.runtime.subscriptions.locations import columns, missing
 from penstock.runtime.subscriptions.subscriptions import Opened
 
 GRACE_S: Final = 0.25
@@ -222,7 +222,7 @@ async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> readin
         )
     stored = None
     if opened is not None:
-        stored = schema_from(await by.realm.subscriptions.columns(opened.channel))
+        stored = schema_from(await columns(by.realm.shard, opened.channel))
         messages = _messages_of(opened.name, opened.definition.descriptors)
         stored = stored if messages is None else messages.seen_in(stored)
     chooses, said = await by.realm.dispatch.choosing.for_text(

@@ -5,6 +5,7 @@ It is used live, after each decision, and at recovery, from the snapshot and the
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -80,6 +81,46 @@ class Copied(Struct):
     """Events not copied because of a loop or too many hops (SEM L2)."""
 
 
+class WakeTimes:
+    """When events come again that wait after a rollback (SEM D18), and where, the next ones first.
+
+    A channel has one entry that counts, however many of its events wait; channels on which none do
+    have none.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int]] = []
+        """Time and number of channel; some of these times are not a channel's next any more."""
+        self._noted: dict[int, int] = {}
+        """The time that counts, by channel."""
+
+    def note(self, number: int, wakes_us: int) -> bool:
+        """Note when a channel is to be woken next; gives whether that is earlier than all so far
+        (0: not at all)."""
+        if self._noted.get(number, 0) == wakes_us:
+            return False
+        if not wakes_us:
+            del self._noted[number]
+            return False
+        self._noted[number] = wakes_us
+        heapq.heappush(self._heap, (wakes_us, number))
+        return self._heap[0] == (wakes_us, number)
+
+    def next(self, channels: Mapping[int, ChannelMachine]) -> tuple[int, int] | None:
+        """The next time, and the number of the channel; None: nothing waits."""
+        while self._heap:
+            wakes_us, number = self._heap[0]
+            channel = channels.get(number)
+            if channel is None:
+                self._noted.pop(number, None)
+            elif channel.state.wakes_us == wakes_us == self._noted.get(number):
+                return wakes_us, number
+            heapq.heappop(self._heap)
+            if channel is not None:
+                self.note(number, channel.state.wakes_us)
+        return None
+
+
 class RealmState:
     def __init__(self, rules: RealmRules) -> None:
         self.directory = Directory(rules)
@@ -92,8 +133,10 @@ class RealmState:
         """Producers that have published to several stores in one step (SEM X3)."""
         self.schedules: set[int] = set()
         """The stores where events wait for their time (SEM X4)."""
+        self.wakes = WakeTimes()
+        """Soft: when channels have to be looked at because the time of an event has come."""
         self.has_new_times = False
-        """Soft: whether something was scheduled since this was last read."""
+        """Soft: whether something waits for an earlier time since this was last read."""
         self.to_open: set[int] = set()
         """Soft: channels whose dead events move, with files that are not open yet."""
         self.dropped: list[int] = []
@@ -251,14 +294,17 @@ class RealmState:
             store.secured(IdSet(Span(*span) for span in fact.spans))
         elif isinstance(fact, Removed):
             store.removed(fact.spans, channel.state.readable)
-            if store.freed:
-                self.freed.add(number)
         elif isinstance(fact, Replaced):
             store.thinned(ids_in(fact.ids), channel.state.stored)
-            if store.freed:
-                self.freed.add(number)
         elif isinstance(fact, Edited | Restored):
             self._files_changed(number)
+        if store.freed:
+            self.freed.add(number)
+        self.note_time(number, channel)
+
+    def note_time(self, number: int, channel: ChannelMachine) -> None:
+        """Something may be to happen on a channel at another time than so far."""
+        self.has_new_times |= self.wakes.note(number, channel.state.wakes_us)
 
     def _kept(
         self,

@@ -18,6 +18,8 @@ def channel_document(info: ChannelInfo) -> dict[str, Any]:
     """Everything there is to know, with names; attributes that have their defaults, too."""
     definition = asdict(info.definition)
     definition["cluster_wide"] = bool(info.definition.cluster_wide)
+    if info.definition.backoff is not None:
+        definition["backoff"] = asdict(info.definition.backoff)
     definition["message_types"] = types_of(definition.pop("descriptors"))
     return {
         **asdict(info),

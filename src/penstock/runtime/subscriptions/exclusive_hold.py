@@ -8,6 +8,7 @@ from penstock.api.durables import Outstanding
 from penstock.columns.schema.layout import REASON_CHARACTERS_MAX
 from penstock.core.channel.holding import BuryEvents, HoldEvents
 from penstock.core.channel.state import ChannelState
+from penstock.core.channel.timeouts import ExtendTime
 from penstock.core.durable.durable import Durable
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState
@@ -55,8 +56,22 @@ class Holding:
         found: Outstanding = await self._shard.act(look, sweeps=(channel_id,))
         return found
 
+    async def extend(self, subscription: int, spans: Spans, time_ms: int) -> int:
+        """Give a client more time for what it has in hand (SEM D19); gives how many events that
+        are. Raises ``IllegalState``."""
+        channel_id = self._number(subscription)
+
+        def extend(group: Group) -> int:
+            group.sweep(channel_id)
+            answer = group.do(channel_id, ExtendTime(subscription, spans, time_ms)).answer
+            assert isinstance(answer, int), "it is answered with a count"
+            return answer
+
+        count: int = await self._shard.act(extend, sweeps=(channel_id,))
+        return count
+
     async def bury(self, subscription: int, spans: Spans, reason: str) -> int:
-        """Send events to the dead event store at a client's word; gives how many.
+        """Send events that a client rejects to the dead event store; gives how many.
 
         Raises ``IllegalState``.
         """
@@ -89,4 +104,6 @@ def _picture(state: ChannelState, durable: Durable, ids: IdSet, now_us: int) -> 
     counts = []
     for count, spans in durable.redeliveries(ids.spans):
         counts.append((count, written(id_set(spans))))
-    return Outstanding(written(ids), tuple(counts))
+    waits = durable.waiting.by_time(ids) if durable.waiting else []
+    late = tuple((until_us, written(own)) for until_us, own in waits)
+    return Outstanding(written(ids), tuple(counts), late)

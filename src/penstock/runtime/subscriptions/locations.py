@@ -22,7 +22,12 @@ MISSING_SPANS_MAX: Final = 100
 
 
 async def locate(
-    shard: Shard, dispatch: Dispatch, channel_id: ChannelId, span: Span, *, publishers: bool
+    shard: Shard,
+    dispatch: Dispatch,
+    channel_id: ChannelId,
+    span: Span,
+    *,
+    publishers: bool = False,
 ) -> Location:
     """Which files hold the stored events of ``span`` on channel ``channel_id``, and which are
     not in a file yet; with ``publishers`` also who published those in files."""
@@ -49,6 +54,17 @@ async def locate(
 
     location: Location = await shard.act(look, sweeps=(channel_id,))
     return location
+
+
+async def columns(shard: Shard, channel_id: ChannelId) -> bytes:
+    """The schema of the channel's events so far, as an Arrow IPC message (SEM E2)."""
+
+    def look(group: Group) -> bytes:
+        group.channel(channel_id)
+        return group.state.stores[channel_id].columns.to_bytes()
+
+    schema: bytes = await shard.act(look, sweeps=(channel_id,))
+    return schema
 
 
 def _told(publishers: Publishers) -> Publishers | None:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import structlog
 from msgspec.structs import asdict, replace
 
-from penstock.api.channels import Location
 from penstock.api.durables import DurableInfo
 from penstock.columns.selectors import Selector
 from penstock.core.channel.awaited_seats import GiveUpSeats
@@ -18,6 +17,7 @@ from penstock.core.channel.release import Release
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
 from penstock.core.vocabulary.errors import (
     DurableUnbound,
     IllegalState,
@@ -26,7 +26,6 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId, SubscriptionId
 from penstock.core.vocabulary.messages import (
-    DURABLE_DEFAULTS,
     Ack,
     AckPrevious,
     AddDurable,
@@ -34,7 +33,6 @@ from penstock.core.vocabulary.messages import (
     ConfirmRecall,
     Detach,
     Disconnect,
-    DurableAttributes,
     EndChoosing,
     GrantCredit,
     PurgeEvents,
@@ -53,7 +51,6 @@ from penstock.runtime.delivery.byte_credit import Room
 from penstock.runtime.delivery.delivery import Dispatch, Outlet
 from penstock.runtime.subscriptions import views
 from penstock.runtime.subscriptions.exclusive_hold import Holding
-from penstock.runtime.subscriptions.locations import locate
 from penstock.runtime.subscriptions.resume_places import ResumePlaces, await_seats
 from penstock.runtime.subscriptions.start_positions import first_id
 from penstock.runtime.writer.asked import refuse_costly
@@ -78,6 +75,7 @@ class Opened(NamedTuple):
     confirms: bool = False
     """Whether it confirms which events have arrived (SEM J5)."""
     cumulative: bool = False
+    ack_timeout_ms: int = 0
 
 
 class Subscriptions:
@@ -364,6 +362,7 @@ class Subscriptions:
         pull: bool,
         auto_ack: bool = False,
         sole: bool = False,
+        ack_timeout_ms: int = 0,
         place: str = "",
         room: Room | None = None,
     ) -> Opened:
@@ -403,6 +402,7 @@ class Subscriptions:
                 pull,
                 auto_ack=auto_ack,
                 sole=sole,
+                ack_timeout_ms=ack_timeout_ms,
                 place=place,
             )
             if matching is not None and wanted is not None:
@@ -410,7 +410,13 @@ class Subscriptions:
                 matched = matching.now(group, channel_id, among).spans
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(channel_id, command)
-            return Opened(subscription, recalls=own.recalls, cumulative=own.kind.cumulative)
+            timeout_ms = state.seats[subscription][1].ack_timeout_ms
+            return Opened(
+                subscription,
+                recalls=own.recalls or timeout_ms > 0,
+                cumulative=own.kind.cumulative,
+                ack_timeout_ms=timeout_ms,
+            )
 
         chosen = None if matching is None else (matching, among)
         return await self._opened(subscription, channel_id, attach, chosen=chosen)
@@ -425,7 +431,14 @@ class Subscriptions:
             self._shard.submit(RunCommand(channel_id, SetDemand(subscription, count)))
 
     def settle(
-        self, subscription: int, spans: Spans, reply: Reply, *, roll_back: bool, previous: bool
+        self,
+        subscription: int,
+        spans: Spans,
+        reply: Reply,
+        *,
+        roll_back: bool,
+        previous: bool,
+        delay_ms: int | None = None,
     ) -> None:
         """Acknowledge or roll back; answered once it is on disk."""
         channel_id = self._numbers.get(subscription)
@@ -436,7 +449,9 @@ class Subscriptions:
         if previous and not roll_back:
             command = AckPrevious(subscription, max((span.end for span in spans), default=0) - 1)
         else:
-            command = (RollBack if roll_back else Ack)(subscription, spans)
+            command = Ack(subscription, spans)
+            if roll_back:
+                command = RollBack(subscription, spans, delay_ms=delay_ms)
         self._shard.submit(RunCommand(channel_id, command, reply))
 
     def _chosen(self, subscription: int) -> None:
@@ -453,10 +468,11 @@ class Subscriptions:
         *,
         counted: bool,
         elsewhere: bool = False,
+        delay_ms: int | None = None,
     ) -> None:
         """Give events back for another delivery: ``counted`` as one where the client has tried
-        them, and to another client where they are wanted ``elsewhere``."""
-        command = (RollBack if counted else Release)(subscription, spans, elsewhere)
+        them, to another client where they are wanted ``elsewhere``, and later with a delay."""
+        command = (RollBack if counted else Release)(subscription, spans, elsewhere, delay_ms)
         self._shard.submit(RunCommand(channel_id, command, reply))
 
     def grant(self, channel_id: ChannelId, holder: SeatHolder) -> None:
@@ -556,22 +572,6 @@ class Subscriptions:
         chosen = None if matching is None else (matching, among)
         count: int = await self._act(channel_id, purge, chosen=chosen)
         return count
-
-    async def columns(self, channel_id: ChannelId) -> bytes:
-        """The schema of the channel's events so far, as an Arrow IPC message (SEM E2)."""
-
-        def look(group: Group) -> bytes:
-            group.channel(channel_id)
-            return group.state.stores[channel_id].columns.to_bytes()
-
-        schema: bytes = await self._shard.act(look, sweeps=(channel_id,))
-        return schema
-
-    async def locate(
-        self, channel_id: ChannelId, span: Span, *, publishers: bool = False
-    ) -> Location:
-        """Which files hold the stored events of ``span``, and which are not in a file yet."""
-        return await locate(self._shard, self._dispatch, channel_id, span, publishers=publishers)
 
     async def _matching_text(self, selector: str) -> Matching:
         return self._matching(await self._dispatch.choosing.parse(selector))

@@ -17,6 +17,7 @@ def channel_info(
 ) -> ChannelInfo:
     readers = state.durables.get(READERS)
     in_flight = readers.in_flight_count if readers else 0
+    waiting = readers.waiting if readers else None
     return ChannelInfo(
         name=state.name,
         definition=state.definition,
@@ -41,6 +42,8 @@ def channel_info(
         scheduled=scheduled,
         overdue=state.overdue,
         in_flight=in_flight,
+        waiting=len(waiting) if waiting else 0,
+        waiting_until_us=(waiting.next_us or None) if waiting else None,
     )
 
 
@@ -61,5 +64,7 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         oldest_outstanding_ms=None if oldest is None else max(0, (now_us - oldest) // 1_000),
         last_read_ms=(now_us - durable.read_us) // 1_000 if durable.read_us else None,
         in_flight=durable.in_flight_count,
+        waiting=len(durable.waiting) if durable.waiting else 0,
+        waiting_until_us=(durable.waiting.next_us or None) if durable.waiting else None,
         **asdict(durable.attributes),
     )

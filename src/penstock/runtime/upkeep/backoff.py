@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Backoff:
+class RetryPauses:
     """Pauses that double while every try fails, up to a bound.
 
     A try costs as much as the work itself, for what is to be written is made anew: on a disk that

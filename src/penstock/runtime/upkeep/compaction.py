@@ -53,7 +53,7 @@ from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.open_files import OpenFiles
 from penstock.runtime.store.records import Rewritten
 from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
-from penstock.runtime.upkeep.backoff import Backoff
+from penstock.runtime.upkeep.backoff import RetryPauses
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 
@@ -105,7 +105,7 @@ class Maintainer:
         self._limits = limits
         self._has_gaps = has_gaps
         """Whether files may hold events that nobody knows of: none is replaced (SEM S1)."""
-        self._backoff = Backoff(limits.retry_s, limits.retry_max_s)
+        self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self._busy: set[int] = set()
         self._given_up: set[int] = set()
         """Channels with a damaged file: for ``penstock store repair``."""

@@ -55,7 +55,7 @@ from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.records import Extended, Sealed, SegmentDropped, encode_block
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
 from penstock.runtime.store.tail_batch import TailBatch, stored_together
-from penstock.runtime.upkeep.backoff import Backoff
+from penstock.runtime.upkeep.backoff import RetryPauses
 from penstock.runtime.upkeep.compaction import (
     RETRY_MAX_S,
     SPINDLE_ROWS,
@@ -139,7 +139,7 @@ class Sealer:
         """Bytes of the newest snapshot of this run: the cost of freeing some of the journal."""
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
-        self._backoff = Backoff(limits.retry_s, limits.retry_max_s)
+        self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self._busy: set[int] = set()
         """Channels that are being sealed; a channel is sealed by one task at a time."""
         self.maintainer = Maintainer(

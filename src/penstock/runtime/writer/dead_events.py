@@ -37,7 +37,7 @@ def move(
     reason: str | None = None,
 ) -> None:
     """Publish dead events to their dead event store, then apply ``fact``. ``reason`` is given by a
-    client that has buried them. Events that cannot be read do not move: they are quarantined (SEM
+    client that has rejected them. Events that cannot be read do not move: they are quarantined (SEM
     S1)."""
     dead = fact.dead if isinstance(fact, Removed) else fact.spans
     target = group.state.directory.dead_event_store_of(number)
@@ -91,7 +91,7 @@ def _bodies(
     if isinstance(fact, Buried):
         dead = fact.spans
         durables = Missed((((fact.durable,), dead),), missed(state, dead).redeliveries)
-        cause = Cause.UNDELIVERABLE if reason is None else Cause.BURIED
+        cause = fact.cause
     else:
         durables, cause = missed(state, fact.dead), fact.cause
     dressed = partial(

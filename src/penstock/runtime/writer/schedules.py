@@ -69,7 +69,8 @@ def scheduled(
 
 
 class Alarm:
-    """Wakes the schedules exactly when something is due, not at the next look for expired ones."""
+    """Wakes schedules, and channels where rolled-back events wait (SEM D18), exactly when something
+    is due, not at the next look for expired events."""
 
     def __init__(self, shard: Shard, clock: Clock) -> None:
         self._shard = shard
@@ -77,7 +78,7 @@ class Alarm:
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Publish what is due until cancelled."""
+        """Publish what is due, and let come again what has waited, until cancelled."""
         woken_us: int | None = None
         pause_s = SOONEST_S
         while True:
@@ -102,8 +103,11 @@ class Alarm:
         """When something is due next, and where."""
         earliest: int | None = None
         numbers: list[int] = []
-        for number in self._shard.state.schedules:
-            due_us = self._shard.state.channels[number].state.ages.due_us(0)
+        state = self._shard.state
+        if (woken := state.wakes.next(state.channels)) is not None:
+            earliest, numbers = woken[0], [woken[1]]
+        for number in state.schedules:
+            due_us = state.channels[number].state.ages.due_us(0)
             if due_us is None:
                 continue
             if earliest is None or due_us < earliest:

@@ -561,11 +561,12 @@ class Shard:
 
     async def _perform(self, number: int, below: int | None = None) -> bool:
         """Carry out what a channel offers; gives whether any subscriber made progress."""
-        channel = self.state.channels.get(number)
-        if channel is None:
+        channel, store = self.state.channels.get(number), self.state.stores.get(number)
+        if channel is None or store is None:
             return False
-        store = self.state.stores[number]
-        return await self._dispatch.perform(number, channel, store, self, below)
+        moved = await self._dispatch.perform(number, channel, store, self, below)
+        self.state.note_time(number, channel)
+        return moved
 
 
 def _outcome(work: ShardRequest, group: Group) -> tuple[Any, BaseException | None]:

@@ -57,6 +57,7 @@ TAGS: Final[Mapping[int, type[Request[Any]]]] = MappingProxyType(
         49: subscriptions.Bury,
         50: channels.Locate,
         51: channels.DescribeMissing,
+        52: subscriptions.Extend,
         60: realm.Ping,
         70: joins.CreateJoin,
         71: joins.DeleteJoin,

@@ -48,6 +48,9 @@ export const known = (value) => value !== null && value !== undefined;
 
 export const ago = (ms) => (ms === null || ms === undefined ? "–" : `${duration(ms)} ago`);
 
+/** How long rolled-back events wait before they come again. */
+export const backoff = (times) => (times ? `${duration(times.first)}, then ${times.factor} times longer each time, at most ${duration(times.most)}${times.jitter ? `, up to ${Math.round(times.jitter * 100)} % less` : ""}` : "none");
+
 const pad = (number, width = 2) => String(number).padStart(width, "0");
 
 function parsed(value) {

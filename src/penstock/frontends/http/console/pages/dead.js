@@ -9,7 +9,7 @@ import { may } from "../session.js";
 import { storeNames } from "../stores.js";
 
 const CAUSES = {
-  expired: "past their time to live", evicted: "pushed out by newer ones", redelivery_limit: "delivered too often", buried: "given up by a client",
+  expired: "past their time to live", evicted: "pushed out by newer ones", redelivery_limit: "delivered too often", rejected: "given up by a client", buried: "given up by a client",
 };
 const SETTLED_MS = 300;
 

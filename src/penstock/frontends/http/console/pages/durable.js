@@ -1,7 +1,7 @@
 // One durable: how far it is behind, who reads it, what it is owed.
 import { html, useEffect, useState } from "../view.js";
 import { get, path, post, remove } from "../api.js";
-import { ago, brief, count, duration, known, many, quoted, span } from "../format.js";
+import { ago, backoff, brief, count, duration, known, many, moment, quoted, span } from "../format.js";
 import { durableHistory, hasFigures, useLive, useWatched } from "../live.js";
 import { Lacks } from "../session.js";
 import { Button, Empty, Facts, Head, Loading, Note, Panel, Refusal, Stat, Tag, TypeName, tell, useDoing, useLoaded, useRefreshed } from "../parts.js";
@@ -54,7 +54,8 @@ export function DurablePage({ channel, name }) {
     ${info && html`${info.clients.length === 0 && info.outstanding > 0 && html`<${Note} kind="warn" title="Nobody reads this durable.">${many(info.outstanding, "event")} wait, the oldest for ${duration(info.oldest_outstanding_ms)}.</${Note}>`}
       <dl class="stats"><${Stat} label="Outstanding" swatch="s1" value=${count(rate?.outstanding ?? info.outstanding)} under="not acknowledged" />
         <${Stat} label="In flight" swatch="s2" value=${count(rate?.in_flight ?? info.in_flight)} under="of these: with a client" />
-        <${Stat} label="Ready" value=${count(Math.max(0, (rate?.outstanding ?? info.outstanding) - (rate?.in_flight ?? info.in_flight)))} under="of these: with no client" />
+        <${Stat} label="Ready" value=${count(Math.max(0, (rate?.outstanding ?? info.outstanding) - (rate?.in_flight ?? info.in_flight) - info.waiting))} under="of these: with no client" />
+        ${info.waiting > 0 && html`<${Stat} label="Waiting" value=${count(info.waiting)} under=${`the first until ${moment(info.waiting_until_us / 1000)}`} />`}
         <${Stat} label="Oldest waits" value=${span(rate ? rate.oldest_outstanding_ms : info.oldest_outstanding_ms)} />
         ${hasFigures() ? html`<${Stat} label="Acknowledged" value=${brief(last.acknowledged)} unit="/s" under=${`last read ${ago(info.last_read_ms)}`} />`
           : html`<${Stat} label="Last read" value=${span(info.last_read_ms)} under=${known(info.last_read_ms) ? "ago" : "never"} />`}
@@ -63,6 +64,7 @@ export function DurablePage({ channel, name }) {
           series=${[{ name: "Outstanding", values: history.values("outstanding") }, { name: "In flight", values: history.values("in_flight") }]} />` : html`<${Lacks} what="Figures" right="monitor">How the lag goes is told by the second.</${Lacks}>`}</${Panel}>
         <${Panel} title="Attributes"><${Facts} rows=${[["Type", info.type], ["Selector", info.selector ? html`<code>${info.selector}</code>` : "all events"], ["Position", count(info.position)],
           ["Kept over a restart", info.persistent ? "yes" : "no"], ["Most deliveries", info.max_deliveries ? count(info.max_deliveries) : "no limit"],
+          info.backoff ? ["Backoff", backoff(info.backoff)] : null, info.ack_timeout ? ["To be acknowledged within", duration(info.ack_timeout)] : null,
           info.order_by ? ["Order by", html`<code>${info.order_by}</code>`] : null, info.strict_order ? ["Strict order", "yes"] : null, ["Cluster-wide", info.cluster_wide ? "yes" : "no"]]} /></${Panel}></div>
       <${Panel} title="Clients" bare>${info.clients.length ? html`<ul class="acts-list">${info.clients.map((client, index) => html`<li key=${`${client} ${index}`}><span class="mono">${client}</span></li>`)}</ul>`
         : html`<${Empty} title="No client is bound" python=${`for event in session.channels.get(${JSON.stringify(channel)}).durables.get(${JSON.stringify(name)}).subscribe():\n    event.ack()`} shell="penstock durable browse ${quoted(channel)} ${quoted(name)}">Clients come and go; the durable keeps their place.</${Empty}>`}</${Panel}>

@@ -6,6 +6,7 @@ import { Button, Check, Dialog, Empty, Field, Loading, Panel, Refusal, Table, Ta
 import { Spark } from "../plot.js";
 import { durableHistory, useLive } from "../live.js";
 import { to } from "../router.js";
+import { BackoffFields, backoffOf } from "./settings.js";
 
 const TYPES = [
   ["shared", "shared: work for several clients"], ["exclusive", "exclusive: one client, in order"], ["serial", "serial: in order, others ready to take over"],
@@ -15,7 +16,7 @@ const TYPES = [
 const FILTERED = new Set(["shared", "serial", "shared_queued"]);
 
 export function NewDurable({ channel, onClose, onDone }) {
-  const [given, setGiven] = useState({ name: "", type: "shared", from: "earliest", at: "", selector: "", max_deliveries: "0", strict_order: false, order_by: "" });
+  const [given, setGiven] = useState({ name: "", type: "shared", from: "earliest", at: "", selector: "", max_deliveries: "0", strict_order: false, order_by: "", backoff: null, ack_timeout: "0" });
   const doing = useDoing();
   const set = (part) => setGiven({ ...given, ...part });
   const create = async () => {
@@ -25,6 +26,10 @@ export function NewDurable({ channel, onClose, onDone }) {
         body.selector = given.selector.trim();
         if (!/^\d+$/.test(given.max_deliveries.trim() || "0")) throw new Error(`Most deliveries: "${given.max_deliveries}" is no whole number`);
         if (Number(given.max_deliveries)) body.max_deliveries = Number(given.max_deliveries);
+        const backoff = backoffOf(given.backoff);
+        if (backoff) body.backoff = backoff;
+        if (!/^\d+$/.test(given.ack_timeout.trim() || "0")) throw new Error(`To be acknowledged within: "${given.ack_timeout}" is no whole number`);
+        if (Number(given.ack_timeout)) body.ack_timeout = Number(given.ack_timeout);
       }
       if (given.type === "serial" && given.strict_order) body.strict_order = true;
       if (given.type === "serial" && given.order_by.trim()) body.order_by = given.order_by.trim();
@@ -40,7 +45,9 @@ export function NewDurable({ channel, onClose, onDone }) {
         <${Field} label="Begins at" value=${given.from} onInput=${(from) => set({ from })} options=${[["earliest", "the oldest event"], ["latest", "what comes from now on"], ["at", "an id or a time…"]]} /></div>
       ${given.from === "at" && html`<${Field} label="Id or time" mono value=${given.at} onInput=${(at) => set({ at })} placeholder="4711 or 2026-05-04T12:00:00Z" />`}
       ${FILTERED.has(given.type) && html`<${Field} label="Selector" mono value=${given.selector} onInput=${(selector) => set({ selector })} placeholder="all events" wrong=${atSelector ? `${doing.error.code}: ${doing.error.message}` : undefined} />
-        <${Field} label="Most deliveries of an event" help="then it is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(max_deliveries) => set({ max_deliveries })} />`}
+        <${Field} label="Most deliveries of an event" help="then it is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(max_deliveries) => set({ max_deliveries })} />
+        <div class="pair"><${BackoffFields} given=${given.backoff} set=${(backoff) => set({ backoff })} /></div>
+        <${Field} label="To be acknowledged within, ms" help="else it goes back; 0 is no limit" inputmode="numeric" value=${given.ack_timeout} onInput=${(ack_timeout) => set({ ack_timeout })} />`}
       ${given.type === "serial" && html`<div class="pair"><${Field} label="Order by property" mono help="a lane per value" value=${given.order_by} onInput=${(order_by) => set({ order_by })} />
         <div class="field"><span class="label">Strict order</span><${Check} label="Rolled back comes first" checked=${given.strict_order} onInput=${(strict_order) => set({ strict_order })} /></div></div>`}</div>
     ${!atSelector && html`<${Refusal} error=${doing.error} />`}</${Dialog}>`;

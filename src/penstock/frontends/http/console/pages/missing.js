@@ -10,10 +10,10 @@ const MEANING = {
   consumed: "acknowledged by all who wanted them", expired: "past their time to live",
   evicted: "pushed out by newer ones when it was full", purged: "removed on request", replaced: "by a newer event of the same key",
   redriven: "published again, where they came from or elsewhere", relayed: "given to those who were there, never stored",
-  dropped: "wanted by no subscriber", redelivery_limit: "rolled back too often", buried: "sent to the dead by a client that could do nothing with it",
+  dropped: "wanted by no subscriber", redelivery_limit: "rolled back too often", rejected: "sent to the dead by a client that could do nothing with it", buried: "sent to the dead by a client that could do nothing with it",
   quarantined: "unreadable, set aside", never: "never stored, or not known any more",
 };
-const BAD = new Set(["quarantined", "redelivery_limit", "buried"]);
+const BAD = new Set(["quarantined", "redelivery_limit", "rejected", "buried"]);
 const SHOWN = 12;
 
 const isId = (text) => /^\d{1,18}$/.test(text);

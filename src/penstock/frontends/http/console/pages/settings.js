@@ -31,6 +31,22 @@ function numberOf(text, label) {
   return Number(text);
 }
 
+/** What is typed about waits after a rollback, as the realm takes it; null: there are none. */
+export function backoffOf(given) {
+  if (!given || !numberOf(given.first, "First wait")) return null;
+  const factor = Number(given.factor);
+  if (!(factor >= 1)) throw new Error(`Factor: "${given.factor}" is no number from 1 on`);
+  return { ...given, first: numberOf(given.first, "First wait"), factor, most: numberOf(given.most, "Longest wait") };
+}
+
+export function BackoffFields({ given, set }) {
+  const shown = given ?? { first: 0, factor: 2, most: 300_000 };
+  const part = (key) => (value) => set({ ...shown, [key]: value });
+  return html`<${Field} label="First wait after a rollback, ms" help="0 is none" inputmode="numeric" value=${shown.first} onInput=${part("first")} />
+    <${Field} label="Each further wait is longer" help="so many times" inputmode="decimal" value=${shown.factor} onInput=${part("factor")} />
+    <${Field} label="Longest wait, ms" inputmode="numeric" value=${shown.most} onInput=${part("most")} />`;
+}
+
 /** Only what differs from before: the realm refuses what has no effect on a store of this type. */
 export function changes(before, given) {
   const body = {}, storage = {};
@@ -38,6 +54,8 @@ export function changes(before, given) {
   for (const key of ["dead_event_store", "archive", "event_ttl", "retain_consumed"]) if (given[key] !== before[key]) body[key] = given[key];
   for (const [key, label] of STORED) if (String(given.storage[key]) !== String(before.storage[key])) storage[key] = numberOf(given.storage[key], label);
   for (const key of ["sync", ...SWITCHES.map(([name]) => name)]) if (given.storage[key] !== before.storage[key]) storage[key] = given.storage[key];
+  const backoff = backoffOf(given.backoff);
+  if (JSON.stringify(backoff) !== JSON.stringify(before.backoff ?? null)) body.backoff = backoff;
   if (Object.keys(storage).length) body.storage = storage;
   return body;
 }
@@ -46,7 +64,7 @@ export function AttributeFields({ kind, given, set }) {
   const inStorage = (part) => set({ storage: { ...given.storage, ...part } });
   return html`<div class="pair">${NUMBERS.map(([key, label, help]) => html`<${Field} key=${key} label=${label} help=${help} inputmode="numeric" value=${given[key]} onInput=${(value) => set({ [key]: value })} />`)}
       <${Field} label="Dead event store" help="a channel or queue; empty: only counted" mono value=${given.dead_event_store} onInput=${(value) => set({ dead_event_store: value })} />
-      ${kind === "queue" ? html`<${Field} label="Most deliveries" help="then an event is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(value) => set({ max_deliveries: value })} />`
+      ${kind === "queue" ? html`<${Field} label="Most deliveries" help="then an event is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(value) => set({ max_deliveries: value })} /><${BackoffFields} given=${given.backoff} set=${(backoff) => set({ backoff })} />`
         : html`<${Field} label="Archive" help="table with what left the channel" mono value=${given.archive} onInput=${(value) => set({ archive: value })} />`}</div>
     <div class="row" style=${{ gap: "0 24px" }}><${Check} label="An event's own time to live counts on every type" checked=${given.event_ttl} onInput=${(event_ttl) => set({ event_ttl })} />
       ${kind === "channel" && html`<${Check} label="Keep events that all durables have acknowledged" checked=${given.retain_consumed} onInput=${(retain_consumed) => set({ retain_consumed })} />`}</div>

@@ -1,7 +1,7 @@
 // A channel or a queue: its tabs, and the first of them, what it is and how it goes.
 import { html } from "../view.js";
 import { all, get, path } from "../api.js";
-import { ago, brief, bytes, count, duration, many } from "../format.js";
+import { ago, backoff, brief, bytes, count, duration, many, moment } from "../format.js";
 import { channelHistory, hasFigures, useLive, useWatched } from "../live.js";
 import { Empty, Facts, Head, Loading, Note, Panel, Refusal, Stat, Table, Tabs, Tag, useLoaded, useRefreshed } from "../parts.js";
 import { Plot } from "../plot.js";
@@ -32,6 +32,8 @@ export function attributesOf(info) {
     ["Capacity", definition.capacity ? `${many(definition.capacity, "event")}; ${full}` : "no limit"],
     ["Dead events", definition.dead_event_store ? html`go to <a href=${to("dead", definition.dead_event_store)}>${definition.dead_event_store}</a>` : "are counted, not kept"],
     definition.max_deliveries ? ["Deliveries", `at most ${count(definition.max_deliveries)}, then dead`] : null,
+    definition.backoff ? ["Backoff", backoff(definition.backoff)] : null,
+    info.waiting ? ["Waiting", `${many(info.waiting, "event")}, the first until ${moment(info.waiting_until_us / 1000)}`] : null,
     ["Keys", keys || "none"],
     definition.kind === "channel" ? ["Consumed events", definition.retain_consumed || definition.engine === "merge" ? "are kept" : "go when all durables have them"] : null,
     ["Sync", definition.storage.sync === "none" ? "left to the operating system" : definition.storage.sync_each_write ? "each publish by itself" : "with its group"],

@@ -1,0 +1,71 @@
+"""The events that wait for a time, as a set and a heap."""
+
+from __future__ import annotations
+
+from penstock.core.durable.waiting import Waiting
+from penstock.core.ids.ids import IdSet, Span
+from penstock.testing.play import span
+
+
+def ids(*wanted: int) -> IdSet:
+    return IdSet.of(wanted)
+
+
+def test_what_is_due_is_taken_out_by_time() -> None:
+    waiting = Waiting()
+    waiting.add(ids(1, 2), 50)
+    waiting.add(ids(7), 30)
+
+    assert (waiting.next_us, waiting.lowest, len(waiting)) == (30, 1, 3)
+    assert not waiting.take_due(29)
+    assert waiting.take_due(30) == ids(7)
+    assert waiting.next_us == 50
+    assert waiting.take_due(99) == ids(1, 2)
+    assert (bool(waiting), waiting.next_us) == (False, 0)
+
+
+def test_what_is_settled_waits_no_more_and_sets_no_alarm() -> None:
+    waiting = Waiting()
+    waiting.add(ids(1, 2), 50)
+    waiting.add(ids(7), 30)
+
+    assert waiting.discard(ids(7, 8)) == ids(7)
+    assert waiting.next_us == 50
+    assert not waiting.take_due(30)
+    assert waiting.discard(IdSet((span(0, 9),))) == ids(1, 2)
+    assert waiting.next_us == 0
+
+
+def test_a_new_time_takes_the_place_of_the_old_one() -> None:
+    waiting = Waiting()
+    waiting.add(ids(1, 2), 50)
+    waiting.add(ids(2), 80)
+
+    assert waiting.by_time() == [(50, ids(1)), (80, ids(2))]
+    assert waiting.take_due(50) == ids(1)
+    assert waiting.take_due(80) == ids(2)
+
+
+def test_it_is_kept_and_restored_without_what_is_lost() -> None:
+    waiting = Waiting()
+    waiting.add(ids(1, 2), 50)
+    waiting.add(ids(7), 30)
+    scattered = IdSet(Span(i, i + 1) for i in range(100, 900, 2))
+    waiting.add(scattered, 90)
+    state = waiting.state(ids(7, 1))
+
+    assert [until_us for until_us, _ in state] == [50, 90]
+    assert isinstance(state[1][1], bytes), "scattered ids are kept packed"
+    again = Waiting.restored(state)
+    assert again.by_time() == [(50, ids(2)), (90, scattered)]
+    assert again.by_time(ids(2, 100)) == [(50, ids(2)), (90, ids(100))]
+
+
+def test_entries_whose_events_were_settled_are_dropped() -> None:
+    """A poison event may fail a million times: its old times take no room."""
+    waiting = Waiting()
+    for at_us in range(5_000):
+        waiting.add(ids(at_us), 1_000_000 + at_us)
+        waiting.discard(ids(at_us))
+
+    assert len(waiting._heap) < 2_500
