@@ -13,7 +13,7 @@ import pytest
 from tests.sim.scenes import SCENES
 from tests.sim.world import World, life_of
 
-SOON = [(5, 10, 24, 35), (4, 11, 18, 22, 23)]
+SOON = [(5, 10, 24, 35), (4, 11, 18, 22, 23, 25)]
 """A few that together play every scene."""
 LATER = [
     pytest.param(range(n, n + 20), marks=pytest.mark.slow, id=f"{n}-{n + 19}")
