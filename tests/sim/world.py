@@ -23,7 +23,12 @@ from penstock.bootstrap import rules
 from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
-from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError, StorageFailed
+from penstock.core.vocabulary.errors import (
+    NameAlreadyBound,
+    PenstockError,
+    RealmStopping,
+    StorageFailed,
+)
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import (
     Definition,
@@ -226,7 +231,7 @@ class World:
                 task.cancel()
             await asyncio.wait(tasks)
             for task in tasks:
-                self._note_end(task)
+                self._note_end(task, is_cut_off=serving.cancelled())
             self.note(f"life {self.lives} ended")
             self.disk.fail_writes(0)
             if not is_closed:
@@ -324,12 +329,14 @@ class World:
     def _left(self) -> str:
         return ", ".join(sorted({str(task) for task in self._loop.tasks}))
 
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A realm may stop because of its disk; nothing else may go wrong."""
+    def _note_end(self, task: asyncio.Task[None], *, is_cut_off: bool) -> None:
+        """A realm may stop because of its disk; nothing else may go wrong. One that is cut off
+        refuses who still asks, a moment before those are cut off themselves."""
+        expected = (StorageFailed, RealmStopping) if is_cut_off else StorageFailed
         error = None if task.cancelled() else task.exception()
         if isinstance(error, BaseExceptionGroup):
-            _, error = error.split(StorageFailed)
-        if error is not None and not isinstance(error, StorageFailed):
+            _, error = error.split(expected)
+        if error is not None and not isinstance(error, expected):
             raise error
 
     def open_store(self) -> Embedded:

@@ -198,7 +198,8 @@ class Patient(Worker):
         await self._ask(ids, roll_back=True, delay_ms=delay_ms)
         self.receipts.went_back(atleast)
         if clock is self.world.clock:
-            self._waits.told(ids, delay_ms, since_us)
+            mine = [event_id for event_id in ids if event_id not in self._back]
+            self._waits.told(mine, delay_ms, since_us)
         self.world.note(f"rolled back {self.receipts.name} {ids} for {delay_ms} ms")
 
 
