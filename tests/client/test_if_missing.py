@@ -85,6 +85,20 @@ def test_a_durable_that_is_there_stays_where_it_is(session: Session) -> None:
             orders.durables.create("billing", if_missing=True, **given)
 
 
+@pytest.mark.spec("D18", "D19")
+def test_times_are_compared_however_they_are_written(session: Session) -> None:
+    orders = session.channels.create("orders")
+    orders.durables.create("calm", backoff={"first": "1s"}, ack_timeout="30s")
+    session.queues.create("work", backoff={"first": "1s"})
+
+    orders.durables.create("calm", if_missing=True, backoff={"first": 1_000}, ack_timeout=30)
+    session.queues.create("work", if_missing=True, backoff={"first": 1_000})
+    with pytest.raises(penstock.NameAlreadyBound, match="ack_timeout is 30000 there, not 31000"):
+        orders.durables.create("calm", if_missing=True, ack_timeout="31s")
+    with pytest.raises(penstock.NameAlreadyBound, match="backoff is Backoff"):
+        session.queues.create("work", if_missing=True, backoff=None)
+
+
 @pytest.mark.spec("L1")
 def test_a_join_that_is_there_is_given_out(session: Session) -> None:
     session.channels.create("orders")
