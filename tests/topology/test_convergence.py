@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.client.handles.definitions import definition_of
+from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.messages import DurableAttributes
 from penstock.topology import Plan, Topology, apply, look, parse, plan, to_toml, topology_of
 from penstock.topology.document import WantedDurable, WantedJoin, WantedStore
 from tests.thorough import examples
@@ -51,6 +52,8 @@ durables = st.builds(
         DurableAttributes,
         max_deliveries=st.sampled_from([0, 3]),
         order_by=st.sampled_from(["", "", "sku"]),
+        backoff=st.sampled_from([None, Backoff(1_500), Backoff(0, factor=1.5, most=9, seed=7)]),
+        ack_timeout=st.sampled_from([0, 30_000]),
     ),
 )
 

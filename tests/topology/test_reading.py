@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Storage
-from penstock.topology import load, parse
+from penstock.topology import load, parse, to_toml
 
 SHOP = """
 # The shop
@@ -54,6 +55,28 @@ rights = ["publish", "subscribe"]
 subject = "alice@*"
 rights = ["access"]
 """
+
+
+def test_times_of_a_durable_and_a_queue_are_texts() -> None:
+    shop = parse(
+        """
+        [[channel]]
+        name = "orders"
+          [[channel.durable]]
+          name = "calm"
+          ack_timeout = "30s"
+          backoff = { first = "1s", factor = 3, most = "1m", jitter = 0.5 }
+        [[queue]]
+        name = "work"
+        backoff = { first = 250 }
+        """
+    )
+
+    calm = shop.stores[0].durables[0].attributes
+    assert (calm.ack_timeout, calm.backoff) == (30_000, Backoff(1_000, 3.0, 60_000, 0.5))
+    assert shop.stores[1].definition.backoff == Backoff(250)
+    assert parse(to_toml(shop)).stores[0].durables[0].attributes == calm
+    assert 'backoff = { first = "250ms" }' in to_toml(shop)
 
 
 def test_a_file_says_what_a_realm_consists_of() -> None:
@@ -130,6 +153,14 @@ def test_an_empty_file_is_a_realm_with_nothing_in_it() -> None:
         (
             "[[channel]]\nname = 'a'\n[[channel.durable]]\nname = 'b'\nstart = 'soon'\n",
             "shop.toml:5: durable b: start is 'soon'; give \"earliest\"",
+        ),
+        (
+            "[[channel]]\nname = 'a'\n[[channel.durable]]\nname = 'b'\nbackoff = 5\n",
+            'shop.toml:5: durable b: backoff must be a table such as { first = "1s"',
+        ),
+        (
+            "[[queue]]\nname = 'a'\nbackoff = { first = 'soon' }\n",
+            "shop.toml:3: queue a: backoff.first",
         ),
         (
             "[[channel]]\nname = 'a'\n[[channel.durable]]\nname = 'b'\nmax_deliveries = -1\n",

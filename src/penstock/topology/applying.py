@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
 from msgspec.structs import asdict
@@ -118,13 +119,15 @@ def _do_to_access(session: Session, act: ActOfAccess) -> None:
 
 
 def _create_durable(session: Session, channel: str, durable: WantedDurable) -> None:
+    attributes = asdict(durable.attributes)
+    attributes["ack_timeout"] = timedelta(milliseconds=durable.attributes.ack_timeout)
     session.channels.get(channel).durables.create(
         durable.name,
         type=durable.type,  # type: ignore[arg-type]  # the realm says which there are
         start=durable.start,
         selector=durable.selector,
         persistent=durable.persistent,
-        **asdict(durable.attributes),
+        **attributes,
     )
 
 

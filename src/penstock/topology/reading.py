@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from penstock.api.requests import Kind
-from penstock.client.handles.definitions import definition_of
+from penstock.client.handles.definitions import backoff_of, definition_of
 from penstock.client.reading.start_positions import StartLike
 from penstock.columns.selectors import parse as parse_selector
 from penstock.core.access.rights import (
@@ -26,14 +26,10 @@ from penstock.core.access.rights import (
     parse_subject,
 )
 from penstock.core.vocabulary.argument_errors import TOML, explain
+from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
 from penstock.core.vocabulary.errors import InvalidArgument, Refused
-from penstock.core.vocabulary.messages import (
-    Definition,
-    DurableAttributes,
-    GivenDurableAttributes,
-    attributes_of,
-    durable_attributes,
-)
+from penstock.core.vocabulary.messages import Definition, attributes_of, durable_attributes
 from penstock.core.vocabulary.names import destination_name, durable_name
 from penstock.settings import Settings
 from penstock.topology.document import (
@@ -55,7 +51,7 @@ SECTIONS: Final = ("channel", "queue", "join", "user", "group", "grant", "pipeli
 EMBEDDED: Final = "base64:"
 """Begins descriptors that stand in the file itself."""
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-DURATIONS: Final = frozenset(("ttl", "sync_batch_time"))
+DURATIONS: Final = frozenset(("ttl", "sync_batch_time", "ack_timeout"))
 """Attributes that are a number of milliseconds, or a text such as ``5m``."""
 
 _DURATION: Final = re.compile(rf"(\d+)({'|'.join(UNITS_MS)})")
@@ -262,6 +258,8 @@ class _TopologyReading:
             found["storage"] = {
                 key: _duration(key, value, "storage.") for key, value in storage.items()
             }
+        if "backoff" in found:
+            found["backoff"] = _backoff(found["backoff"])
         if "descriptors" in found:
             found["descriptors"] = self._descriptors(found["descriptors"])
         if isinstance(dead := found.get("dead_event_store"), str) and dead:
@@ -287,6 +285,9 @@ class _TopologyReading:
     def _durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
         known = ("name", "type", "selector", "start", "persistent", *_OF_DURABLES)
         _refuse_unknown(table, known)
+        table = {key: _duration(key, value) for key, value in table.items()}
+        if "backoff" in table:
+            table["backoff"] = _backoff(table["backoff"])
         shape = _converted(table, _DurableTable)
         _check_selector(shape.selector)
         return WantedDurable(
@@ -414,6 +415,14 @@ def _duration(key: str, value: Any, prefix: str = "") -> Any:
             f"or 1d"
         )
     return int(found[1]) * UNITS_MS[found[2]]
+
+
+def _backoff(given: Any) -> Backoff | None:
+    if not isinstance(given, dict):
+        raise InvalidArgument(
+            f'backoff must be a table such as {{ first = "1s", most = "5m" }}, not {given!r}'
+        )
+    return backoff_of(given, words=TOML)
 
 
 def _start(given: Any) -> StartLike:

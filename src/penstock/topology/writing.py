@@ -13,7 +13,9 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import fields
 
-from penstock.core.vocabulary.messages import DURABLE_DEFAULTS, Definition
+from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS
+from penstock.core.vocabulary.messages import Definition
 from penstock.topology.document import Topology, WantedDurable, WantedGrant, WantedJoin, WantedStore
 from penstock.topology.reading import DURATIONS, EMBEDDED, UNITS_MS
 
@@ -93,7 +95,8 @@ def unusual(given: Struct, usual: Struct) -> dict[str, Any]:
     for each in fields(given):
         value, other = getattr(given, each.name), getattr(usual, each.name)
         if value != other:
-            found[each.name] = unusual(value, other) if isinstance(value, Struct) else value
+            nested = isinstance(value, Struct) and isinstance(other, Struct)
+            found[each.name] = unusual(value, other) if nested else value
     return found
 
 
@@ -107,14 +110,24 @@ def _shown(pair: tuple[str, Any]) -> str:
 
 
 def duration(name: str, value: Any) -> Any:
-    """A number of milliseconds in its largest unit, if the attribute ``name`` is one."""
+    """A number of milliseconds in its largest unit, if the attribute ``name`` is one; of a backoff
+    what is unusual, with its times."""
+    if isinstance(value, Backoff):
+        times = {"first": _in_units(value.first), "most": _in_units(value.most)}
+        return {"first": times["first"]} | {
+            key: times.get(key, each) for key, each in unusual(value, Backoff(value.first)).items()
+        }
     if name not in DURATIONS or not value or isinstance(value, str):
         return value
+    return _in_units(value)
+
+
+def _in_units(time_ms: int) -> str:
     unit, length = max(
-        ((unit, length) for unit, length in UNITS_MS.items() if value % length == 0),
+        ((unit, length) for unit, length in UNITS_MS.items() if time_ms % length == 0),
         key=lambda each: each[1],
     )
-    return f"{value // length}{unit}"
+    return f"{time_ms // length}{unit}"
 
 
 def _pair(key: str, value: Any) -> str:

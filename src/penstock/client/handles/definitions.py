@@ -73,7 +73,7 @@ def definition_of(
     _check_storage(storage or {})
     changed = {**tree.get("storage", {}), **(storage or {})}
     if attributes.get("backoff") is not None:
-        attributes = {**attributes, "backoff": backoff_of(attributes["backoff"])}
+        attributes = {**attributes, "backoff": backoff_of(attributes["backoff"], words=words)}
     if attributes.get("descriptors"):
         attributes = {**attributes, "descriptors": _descriptors(attributes["descriptors"])}
     tree = {**tree, **attributes, "storage": changed, "kind": kind}
@@ -87,7 +87,7 @@ def definition_of(
     return found
 
 
-def backoff_of(given: object) -> Backoff | None:
+def backoff_of(given: object, *, words: Mapping[str, str] = PYTHON) -> Backoff | None:
     """A backoff as users give it: times in milliseconds, or as texts such as ``"5s"``. Raises
     ``InvalidArgument``."""
     if given is None or isinstance(given, Backoff):
@@ -107,7 +107,7 @@ def backoff_of(given: object) -> Backoff | None:
         found = msgspec.convert(tree, Backoff)
     except msgspec.ValidationError as error:
         raise InvalidArgument(
-            explain(error, tree, kind=Backoff, whole="backoff", words=PYTHON)
+            explain(error, tree, kind=Backoff, whole="backoff", words=words)
         ) from error
     check_backoff(found)
     return found
