@@ -33,11 +33,13 @@ def node(
     *arguments: str,
     name: str = "penstock",
     monitors: Sequence[str] = (),
+    program: Sequence[str] = ("-m", "penstock"),
 ) -> ServerProcess:
     """A node that is not started yet."""
     return ServerProcess(
         directory,
         *("--cluster", engine, "--node", directory.name, *arguments),
+        program=program,
         environment={
             "PENSTOCK_CLUSTER_NAME": name,
             "PENSTOCK_CLUSTER_LEASE_S": LEASE_S,

@@ -15,6 +15,7 @@ from penstock.columns.events.body import body_of_columns
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
+from penstock.core.owning.claims import FORMAT
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans, Storage
@@ -52,6 +53,7 @@ class Owning:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
+        self.format = FORMAT
 
     def holds(self) -> bool:
         return True

@@ -13,6 +13,7 @@ import pytest
 from penstock import aio
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
+from penstock.core.owning.claims import FORMAT
 from penstock.core.vocabulary.errors import Deposed, NameDoesNotExist, Unknown
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
@@ -34,6 +35,7 @@ class HandLease:
     """Holds when told."""
 
     epoch = 1
+    format = FORMAT
 
     def __init__(self) -> None:
         self._held = asyncio.Event()

@@ -93,6 +93,9 @@ class ClusterWorld:
         told = "\n".join(f"{at_s:.6f} {what}" for at_s, what in self.trace)
         return sha256(told.encode()).hexdigest()
 
+    def serves(self, machine: ClusterMachine) -> None:
+        """A machine has taken the shard over."""
+
     async def thawed(self, machine: str) -> None:
         await self.machines[machine].thaw.wait()
 

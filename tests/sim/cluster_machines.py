@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode
-from penstock.core.owning.claims import MemberRecord
+from penstock.core.owning.claims import FORMAT, MemberRecord
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal
 from penstock.frontends.native.listener import NativeLimits, NativeListener
@@ -212,6 +212,8 @@ class ClusterMachine:
         self._disk = MemoryBlobs()
         """What it has cached, from one start to the next."""
         self._starts = 0
+        self.format = FORMAT
+        """The newest format that its version knows."""
         self._listener: NativeListener | None = None
         """What lets clients come, as long as a shard is served."""
         self._shut: tuple[Door, NativeListener | None] | None = None
@@ -229,7 +231,7 @@ class ClusterMachine:
             self.world.promises.broken.append(f"{self.name} ended: {self.task.exception()!r}")
         self._starts += 1
         address = f"127.0.0.1:{self.port + MEMBER}"
-        me = MemberRecord(self.name, f"start {self._starts}", address=address)
+        me = MemberRecord(self.name, f"start {self._starts}", address=address, format=self.format)
         self.node = ClusterNode(SlowToFence(self), me, self, self.clock, lease_s=LEASE_S)
         self.task = self.on_machine(self.node.run())
         self.world.note(f"{self.name} starts")
@@ -330,6 +332,7 @@ class ClusterMachine:
         found = realm.recovered
         assert not found.damage, f"{self.name} has recovered damage: {found.damage[:3]}"
         hear(self, realm, lease.epoch)
+        world.serves(self)
         self.epoch = lease.epoch
         world.note(f"{self.name} serves epoch {lease.epoch}, {found.events} events")
         world.takeovers += 1

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli.configuring import Cluster, SettingsFile, chosen
+from penstock.cli.configuring import Cluster, SettingsFile
+from penstock.cli.engine_access import cluster_settings, on_engine
 from penstock.cli.output import ListFormat, count, note, size, write, write_json
 from penstock.cli.progress import progress
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from penstock.bootstrap.relocating import RealmMoved
     from penstock.core.vocabulary.ports import Clock, StorageEngine
     from penstock.settings import ClusterSettings
-
-T = TypeVar("T")
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be moved.")]
 
@@ -67,9 +66,9 @@ def import_(
 
     if (directory is None) != abandon or (abandon and (ahead or dry_run)):
         raise InvalidArgument("give the DIR of a realm, or --abandon alone")
-    wanted = _settings(cluster, settings)
+    wanted = cluster_settings(cluster, settings)
     if directory is None:
-        found = _on_engine(
+        found = on_engine(
             wanted, lambda engine, clock: relocating.abandon_import(engine, clock, wanted.name)
         )
         write("what the import had left is gone" if found else "no import was left unfinished")
@@ -87,7 +86,7 @@ def import_(
                             source, engine, clock, wanted.name, ahead=ahead, told=bar.reached
                         )
 
-            moved = _on_engine(wanted, done)
+            moved = on_engine(wanted, done)
     _show(moved, format, _ending(wanted.name, moved, dry_run=dry_run, ahead=ahead))
 
 
@@ -114,7 +113,7 @@ def export(
     from penstock.bootstrap import relocating
     from penstock.runtime.writer.clock import SystemClock
 
-    wanted = _settings(cluster, settings)
+    wanted = cluster_settings(cluster, settings)
     target = directory.expanduser().absolute()
 
     async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
@@ -125,7 +124,7 @@ def export(
             await inspector.close()
         return await relocating.export_realm(engine, records, target, clock, wanted.name)
 
-    moved = _on_engine(wanted, done)
+    moved = on_engine(wanted, done)
     _show(moved, format, f"`penstock serve --data {directory}` serves it on one machine")
 
 
@@ -142,32 +141,6 @@ async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
     async with relocating.source_realm(directory) as source:
         relocating.check_is_free(records, source.identity, settings.name)
         return relocating.planned(source)
-
-
-def _settings(url: str | None, file: Path | None) -> ClusterSettings:
-    from penstock.bootstrap import cluster as adapters
-
-    wanted = chosen(file, {"cluster.engine": url}).cluster
-    adapters.check_names(wanted)
-    return wanted
-
-
-def _on_engine(settings: ClusterSettings, do: Callable[[StorageEngine, Clock], Awaitable[T]]) -> T:
-    """What is done on the engine of a cluster, which has to be trusted first."""
-    from penstock.bootstrap import cluster as adapters
-    from penstock.runtime.writer.clock import SystemClock
-
-    clock = SystemClock()
-
-    async def done() -> T:
-        engine = await adapters.open_engine(settings, clock)
-        try:
-            await adapters.check_engine(engine, 0)
-            return await do(engine, clock)
-        finally:
-            await engine.close()
-
-    return asyncio.run(done())
 
 
 @contextmanager

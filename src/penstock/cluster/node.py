@@ -101,6 +101,11 @@ class ShardLease:
         """Whether nobody else can be the owner at this moment."""
         return self._node.holds(self._shard)
 
+    @property
+    def format(self) -> int:
+        """The format in which the shard is written."""
+        return self._node.claims.writes(self._shard)
+
     async def held(self) -> None:
         """Come back once it holds. Raises ``Deposed`` when it never will again."""
         while not self.holds():
@@ -228,7 +233,11 @@ class ClusterNode:
         if not await _format_in(registry):
             with suppress(Conflict):  # another node was the first
                 await registry.cas(FORMAT_KEY, 0, str(known).encode())
-        if (wanted := await _format_in(registry)) > known:
+        self._refuse_newer(await _format_in(registry))
+
+    def _refuse_newer(self, wanted: int) -> None:
+        known = self.claims.me.format
+        if wanted > known:
             raise NewerFormat(
                 f"the cluster writes format {wanted}, and this version of Penstock knows {known}; "
                 f"start node {self.claims.me.node} with the version that the others have, or a "
@@ -238,6 +247,8 @@ class ClusterNode:
     async def _look_forever(self, registry: Registry) -> None:
         while True:
             await self._look(registry)
+            if not self.claims.owned:  # what it still writes, all can read
+                self._refuse_newer(self.claims.format)
             self._compare_clocks()
             self._follow()
             await self._probe()

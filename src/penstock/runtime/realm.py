@@ -119,7 +119,7 @@ class RunningRealm:
             self.shard,
             journal,
             blobs,
-            self.dispatch.files,
+            self.dispatch,
             offload,
             sealing,
             snapshot=recovered.snapshot,

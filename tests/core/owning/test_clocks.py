@@ -137,3 +137,37 @@ def test_what_a_process_does_not_tell_is_not_compared() -> None:
     assert clocks.of([("ann", "1"), ("bob", "1"), ("cem", "1"), ("dan", "1")]) == [-15]
     assert farthest([]) == 0
     assert farthest([3, -15]) == -15
+
+
+def test_an_owner_writes_a_newer_format_once_its_claim_says_so() -> None:
+    """So nobody who does not know the format claims the shard on top of that claim."""
+    cluster = Cluster()
+    cluster.format = 1
+    owner = cluster.start("ann", format=2)
+    cluster.join("ann")
+    cluster.live(20, "ann")
+    assert (cluster.register.claim().format, owner.writes(0)) == (1, 1)
+
+    cluster.format = 2
+    (raised,) = [write for write in cluster.ask("ann") if write.key == "shard/0"]
+    assert owner.writes(0) == 1, "the answer has not come"
+    cluster.answer("ann", raised)
+
+    assert (cluster.register.claim().format, owner.writes(0)) == (2, 2)
+    assert cluster.register.claim().epoch == 1
+    cluster.live(1, "ann")
+    assert cluster.holders() == ["ann"]
+
+
+def test_an_owner_that_does_not_know_the_newer_format_goes_on_with_its_own() -> None:
+    cluster = Cluster()
+    cluster.format = 1
+    owner = cluster.start("ann", format=1)
+    cluster.join("ann")
+    cluster.live(20, "ann")
+
+    cluster.format = 2
+    cluster.live(5, "ann")
+
+    assert cluster.holders() == ["ann"]
+    assert (cluster.register.claim().format, owner.writes(0)) == (1, 1)

@@ -126,3 +126,20 @@ def test_what_is_no_record_of_a_cluster_is_named() -> None:
 
     with pytest.raises(Damaged, match="node/n1 in the register is no record of a cluster"):
         observer.looked(wrong)
+
+
+def test_the_format_all_know_counts_who_is_there_or_may_be_again() -> None:
+    observer = Observer(LEASE_S)
+    for at_s in range(10, 17):
+        members = (
+            member("n1", at_s, format=3),
+            member("n2", 8, format=2),
+            member("n3", 8, format=1),
+        )
+        observer.looked(look(at_s, *members, owner="n1"))
+    observer.refused(msgspec.structs.replace(member("n3", 8), format=1))
+    seen = observer.seen(17 * SECOND_US)
+
+    assert conditions(observer, 17) == {"n1": "owner", "n2": "silent", "n3": "gone"}
+    assert seen.format_all_know() == 2
+    assert Observer(LEASE_S).seen(0).format_all_know() == 0

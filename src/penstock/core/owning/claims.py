@@ -231,6 +231,12 @@ class Claims:
                 found.append(member)
         return sorted(found, key=lambda member: member.node)
 
+    def writes(self, shard: int) -> int:
+        """The format in which a shard that is owned here is written: the one its claim names, so
+        that nobody who does not know it can claim the shard on top of that."""
+        claim = self.claims.get(shard)
+        return self.me.format if claim is None else min(claim.format, self.me.format)
+
     def give_up(self, shard: int) -> None:
         """Release a shard that is not served here any more; somebody else takes it at once."""
         if shard in self.owned:
@@ -444,12 +450,20 @@ class Claims:
         if claim is not None and owned is not None:
             if shard in self._giving_up:
                 yield self._write(key, msgspec.structs.replace(claim, owner="", confirmed=counter))
-            elif owned.term != self.lease.term:
-                yield self._write(key, msgspec.structs.replace(claim, confirmed=counter))
+            elif owned.term != self.lease.term or claim.format < self._format_to_write:
+                format = max(claim.format, self._format_to_write)
+                confirmed = msgspec.structs.replace(claim, confirmed=counter, format=format)
+                yield self._write(key, confirmed)
         elif self._may_claim(shard, claim, now_us):
             epoch = 1 if claim is None else claim.epoch + 1
-            me, format = self.me, self.format or self.me.format
-            yield self._write(key, ClaimRecord(me.node, me.nonce, epoch, format, counter))
+            me = self.me
+            wanted = ClaimRecord(me.node, me.nonce, epoch, self._format_to_write, counter)
+            yield self._write(key, wanted)
+
+    @property
+    def _format_to_write(self) -> int:
+        """The newest format that all nodes know, as far as this one knows it."""
+        return min(self.format or self.me.format, self.me.format)
 
     def _may_claim(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
         me, length_us = self.me, self.lease.length_us

@@ -56,6 +56,11 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it owns the realm, or would take it."""
         return self.condition in ("owner", "stands by")
 
+    @property
+    def counts(self) -> bool:
+        """Whether it may serve the realm, now or when it wakes up."""
+        return self.is_alive or self.condition == "silent"
+
 
 class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True):
     """A cluster, as far as it could be seen."""
@@ -68,6 +73,11 @@ class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True):
     lease_left_s: float | None
     """How long the owner's lease holds without a further renewal; None: it has not renewed."""
     members: tuple[MemberSeen, ...]
+
+    def format_all_know(self) -> int:
+        """The newest format that every node knows which is there, or may be there again: one that
+        is silent may be frozen. 0: there is none."""
+        return min((each.format for each in self.members if each.counts), default=0)
 
 
 class Observer:

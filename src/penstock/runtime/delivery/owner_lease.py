@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
+from penstock.core.owning.claims import FORMAT
+
 
 class OwnerLease(Protocol):
     @property
     def epoch(self) -> int:
         """How often the shard has been claimed, this time included; 0: nobody claims it, for the
         realm has its stores for itself. Names of its files end in it."""
+        ...
+
+    @property
+    def format(self) -> int:
+        """The format in which the shard is written: in a cluster the newest that all nodes know. It
+        may be raised meanwhile, and never goes back."""
         ...
 
     def holds(self) -> bool:
@@ -29,6 +37,7 @@ class EndlessLease:
     """The lease of a realm that has its stores for itself."""
 
     epoch: Final = 0
+    format: Final = FORMAT
 
     def holds(self) -> bool:
         return True

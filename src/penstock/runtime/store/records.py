@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from penstock.core.channel.producers import StoreSpans
+from penstock.core.owning.claims import FORMAT
 from penstock.core.realm.directory import AnyRealmFact, RealmFact
 from penstock.core.realm.transactions import Ended
 from penstock.core.vocabulary.errors import Damaged, NewerFormat
@@ -181,14 +182,23 @@ class GroupHeader(Struct, frozen=True, array_like=True):
     records: tuple[FactRecord, ...]
 
 
+SINCE: dict[type[Struct], int] = {}
+"""The format of a cluster (``penstock.core.owning.claims.FORMAT``) with which a fact was new; the
+others have been there from the first one on. Who decides such a fact asks the owner's lease first
+whether all nodes know it."""
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[GroupHeader] = msgspec.msgpack.Decoder(GroupHeader)
 
 
 def encode_block(
-    at_us: int, records: Sequence[FactRecord], bodies: Sequence[Buffer]
+    at_us: int, records: Sequence[FactRecord], bodies: Sequence[Buffer], format: int = FORMAT
 ) -> list[Buffer]:
-    """The buffers of a block; ``bodies`` are those of all records, in order."""
+    """The buffers of a block; ``bodies`` are those of all records, in order. The block is read by
+    everybody who knows this ``format``."""
+    if format < FORMAT:
+        newer = [record.fact for record in records if SINCE.get(type(record.fact), 1) > format]
+        assert not newer, f"nodes that know format {format} do not know {newer[0]}"
     header = _encoder.encode(GroupHeader(at_us, tuple(records)))
     start = _LENGTH.pack(len(header)) + header
     return [start + _PADDING[-len(start) % _ALIGNMENT], *padded(bodies)]

@@ -47,10 +47,11 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
+from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import SNAPSHOTS, snapshot_stem
 from penstock.runtime.store.merge_store import MergeStore
-from penstock.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
+from penstock.runtime.store.open_files import CACHE_BYTES_MAX
 from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.records import Extended, Sealed, SegmentDropped, encode_block
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
@@ -109,7 +110,7 @@ class Sealer:
         shard: Shard,
         journal: Journal,
         blobs: Blobs,
-        files: OpenFiles,
+        dispatch: Dispatch,
         offload: Offload,
         limits: SealingLimits,
         *,
@@ -119,7 +120,8 @@ class Sealer:
         self._shard = shard
         self._journal = journal
         self._blobs = blobs
-        self._files = files
+        self._files = dispatch.files
+        self._lease = dispatch.lease
         self._offload = offload
         self._limits = limits
         self._snapshot = snapshot
@@ -143,7 +145,7 @@ class Sealer:
         self._busy: set[int] = set()
         """Channels that are being sealed; a channel is sealed by one task at a time."""
         self.maintainer = Maintainer(
-            shard, blobs, files, offload, limits.maintenance, has_gaps=keeps_journal
+            shard, blobs, dispatch.files, offload, limits.maintenance, has_gaps=keeps_journal
         )
 
     async def run(self) -> None:
@@ -439,7 +441,8 @@ class Sealer:
         """
         assert not group.records, "a snapshot is the first thing in its group"
         records, bodies = self._shard.state.snapshot()
-        return self._shard.tail, lambda: encode_block(group.now_us, records(), bodies)
+        format = self._lease.format
+        return self._shard.tail, lambda: encode_block(group.now_us, records(), bodies, format)
 
     async def _forget_before(self, sequence: int) -> None:
         for info in await self._blobs.list(SNAPSHOTS):

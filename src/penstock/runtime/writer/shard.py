@@ -519,7 +519,7 @@ class Shard:
         records, bodies = group.records, group.bodies
         if self.large_blocks is not None:
             records, bodies = await self.large_blocks.taken_out(self.tail + 1, records, bodies)
-        chunks = encode_block(group.now_us, records, bodies)
+        chunks = encode_block(group.now_us, records, bodies, self._dispatch.lease.format)
         self.tail = await self._journal.append(self.tail, chunks, sync=group.must_sync)
         self.groups += 1
 

@@ -1,0 +1,26 @@
+"""``python -m tests.cluster.newer``: penstock as it would be with one more format that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from penstock.cli.program import main
+from penstock.core.owning.claims import FORMAT, MemberRecord
+from penstock.serving import cluster
+
+NEWER = FORMAT + 1
+
+
+def newer(made: Callable[..., MemberRecord]) -> Callable[..., MemberRecord]:
+    def member(*given: Any) -> MemberRecord:
+        return replace(made(*given), format=NEWER)
+
+    return member
+
+
+if __name__ == "__main__":
+    vars(cluster)["member"] = newer(vars(cluster)["member"])
+    main()

@@ -1,0 +1,108 @@
+"""A rolling upgrade in the middle of everything else: nodes of two formats, one after the other,
+then the end of the upgrade, and a node of the older version that tries once more."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from typing import Final
+
+import msgspec
+
+from penstock.cluster.upgrading import finish_upgrade, upgrade_state
+from penstock.core.owning.claims import FORMAT, ClaimRecord
+from penstock.core.vocabulary.errors import IllegalState, NewerFormat
+from penstock.testing.engine import MemoryInspector, at_once
+from penstock.testing.loop import pass_time, simulate
+from penstock.testing.network import MACHINE
+from tests.sim.cluster import ALONE, ClusterWorld
+from tests.sim.cluster_machines import LEASE_S, PORTS, ClusterMachine
+
+NEWER: Final = FORMAT + 1
+PAUSE_S_MAX: Final = 4.0
+
+
+class UpgradedWorld(ClusterWorld):
+    """All nodes begin with the older version; the newer one comes to each of them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, scene=ALONE)
+        self.newest = 0
+        """The newest format in which the shard was claimed."""
+        self.refusals = 0
+        """How often a node of the older version was refused."""
+
+    def serves(self, machine: ClusterMachine) -> None:
+        """An owner knows everything that was written before."""
+        self.newest = max(self.newest, self._claimed())
+        if machine.format < self.newest:
+            self.promises.broken.append(
+                f"{machine.name} knows format {machine.format}, and serves what was written in "
+                f"format {self.newest}"
+            )
+
+    def _claimed(self) -> int:
+        record = at_once(self.servers.records.get("shard/0"))
+        return 0 if record is None else msgspec.json.decode(record.value, type=ClaimRecord).format
+
+    async def _trouble(self) -> None:
+        context = copy_context()
+        context.run(MACHINE.set, "")
+        upgrading = self.loop.create_task(self._upgrade(), context=context)
+        await super()._trouble()
+        await upgrading
+
+    async def _upgrade(self) -> None:
+        for name in self.random.sample(sorted(PORTS), len(PORTS)):
+            await self._replace(self.machines[name], NEWER)
+            if self.random.random() < 0.3:  # second thoughts: until the end there is a way back
+                await self._replace(self.machines[name], FORMAT)
+                await self._replace(self.machines[name], NEWER)
+        await self._finish()
+        while self._claimed() < NEWER:
+            await pass_time(0.2)
+        self.newest = NEWER
+        machine = self.machines[self.random.choice(sorted(PORTS))]
+        await self._replace(machine, FORMAT)
+        await pass_time(self.random.uniform(0, 2 * LEASE_S))
+        await self._replace(machine, NEWER)
+
+    async def _replace(self, machine: ClusterMachine, format: int) -> None:
+        """Stop a node, in order or not, and start it with another version."""
+        await machine.thaw.wait()
+        if machine.is_running:
+            machine.kill()
+        task, machine.task = machine.task, None
+        if task is not None and task.done() and not task.cancelled():
+            error = task.exception()
+            self.refusals += isinstance(error, NewerFormat)
+            if not isinstance(error, NewerFormat | None):
+                self.promises.broken.append(f"{machine.name} ended: {error!r}")
+        machine.format = format
+        await pass_time(self.random.uniform(0.1, PAUSE_S_MAX))
+        machine.start()
+        self.note(f"{machine.name} knows format {format}")
+        await pass_time(self.random.uniform(0.1, PAUSE_S_MAX))
+
+    async def _finish(self) -> None:
+        """As an operator does: again until all nodes are there."""
+        while True:
+            state = await upgrade_state(
+                MemoryInspector(self.servers), self.loop, LEASE_S, "simulated"
+            )
+            try:
+                written = await finish_upgrade(self.servers.records, state)
+            except IllegalState as refusal:
+                self.note(f"not finished: {refusal}")
+                await pass_time(1.0)
+                continue
+            if written == NEWER:
+                self.note("finished")
+                return
+            await pass_time(1.0)
+
+
+def upgraded_life_of(seed: int) -> UpgradedWorld:
+    """What has happened. Raises what went wrong."""
+    world = UpgradedWorld(seed)
+    simulate(world.live(), world.random)
+    return world
