@@ -65,13 +65,16 @@ def upgrade(
         written = on_engine(wanted, done)
     if format == "json":
         known = state.format_all_know
-        write_json({"format": written, "format_all_know": known, "members": state.members})
+        found = {"format": written, "format_all_know": known, "members": state.members}
+        write_json({**found, "older": [each.node for each in state.older]})
         return
     rows = [(each.node, each.condition, each.version, each.format) for each in state.members]
     write_table(("NODE", "STATE", "VERSION", "FORMAT"), rows, "no node")
     write("")
     write(f"the cluster writes format {written}")
-    if state.is_finished:
+    if older := state.older:
+        note(f"still to be upgraded: {', '.join(each.node for each in older)}")
+    elif state.is_finished:
         note("nothing to finish: no newer format is known to every node")
     elif not finish:
         note(f"every node knows format {state.format_all_know}: --finish has them write it")

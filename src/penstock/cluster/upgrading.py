@@ -30,6 +30,12 @@ class UpgradeState(Struct, frozen=True, kw_only=True):
         """Whether there is nothing to raise."""
         return self.format_all_know <= self.format
 
+    @property
+    def older(self) -> tuple[MemberSeen, ...]:
+        """The nodes that know less than the newest does: they are still to be upgraded."""
+        newest = max((each.format for each in self.members), default=0)
+        return tuple(each for each in self.members if each.format < newest)
+
 
 async def upgrade_state(
     inspector: EngineInspector, clock: Clock, lease_s: float, cluster: str
@@ -59,8 +65,7 @@ async def finish_upgrade(registry: Registry, state: UpgradeState) -> int:
     if not state.members:
         raise IllegalState("no node is there: start all of them, each with the newer version")
     newest = max(each.format for each in state.members)
-    older = [each for each in state.members if each.format < newest]
-    if older:
+    if older := state.older:
         named = ", ".join(f"{each.node} ({each.version}, {each.condition})" for each in older)
         raise IllegalState(
             f"not every node has the newer version: {named} knows format {older[0].format}, and "
