@@ -56,6 +56,31 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         },
         f'{REALM},home="heap"',
     ),
+    "DiskAlmostFull": (
+        {
+            f"penstock_disk_free_bytes{{{REALM}}}": "11 9x30",
+            f"penstock_disk_bytes{{{REALM}}}": "100x30",
+        },
+        REALM,
+    ),
+    "CertificateEnds": (
+        {f"penstock_tls_certificate_end_seconds{{{REALM}}}": f"{14 * 86_400 + 600}x30"},
+        REALM,
+    ),
+    "FilesRunOut": (
+        {
+            f"process_open_fds{{{REALM}}}": "70 81x30",
+            f"process_max_fds{{{REALM}}}": "100x30",
+        },
+        REALM,
+    ),
+    "ConnectionsComeAndGo": (
+        {
+            f"penstock_connections_opened_total{{{REALM}}}": "0+60x30",
+            f"penstock_connections{{{REALM}}}": "3x30",
+        },
+        REALM,
+    ),
     "ClientSlow": (
         {f'penstock_connection_unsent_bytes{{{REALM},connection="3",user="me"}}': "0 2000000x30"},
         f'{REALM},connection="3",user="me"',

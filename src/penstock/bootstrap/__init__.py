@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import weakref
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -85,6 +87,7 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
         )
         if directory is not None and isinstance(stores, Embedded):
             realm.backups.capture = Capture(absolute(directory), RealDisk(), stores.journal)
+            realm.disk_space = partial(_disk_space, directory)
         realm.access = access(stores.registry, directory, settings, clock)
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()
@@ -93,6 +96,13 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
         await stores.journal.close()
         raise
     return realm
+
+
+def _disk_space(directory: Path) -> tuple[int, int]:
+    """Bytes that are free on the disk of a data directory for this process, and all bytes of
+    it."""
+    found = shutil.disk_usage(directory)
+    return found.free, found.total
 
 
 def _apart(wanted: AccessSettings) -> frozenset[str]:

@@ -145,6 +145,8 @@ class RunningRealm:
         self.access = AccessControl.off(clock)
         """Users and rights; replaced before the first client connects."""
         self.connections = OpenConnections()
+        self.disk_space: Callable[[], tuple[int, int]] | None = None
+        """Tells the free bytes and all bytes of its disk; None: it has none of its own."""
         self.pipeline_folders: tuple[str, ...] = ()
         """Folders with the checkpoints of pipelines, from the settings."""
         self._serving: asyncio.Task[None] | None = None

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import re
+import shutil
+import ssl
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
+from tests.access.realms import authority_in, realm_with_tls
 from tests.docs.pages import ROOT
-from tests.frontends.http.asking import Web
+from tests.frontends.http.asking import Reply, Web
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def scraped(web: Web) -> Samples:
-    reply = web.ask("GET", "/metrics")
+    return read(web.ask("GET", "/metrics"))
+
+
+def read(reply: Reply) -> Samples:
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -69,6 +77,49 @@ def test_causes_are_there_from_zero_on(web: Web, session: penstock.Session) -> N
         assert of(found, "penstock_dead_total", **store, durable=durable, cause=cause) == 0
     of_dead = [labels for name, labels in found if name == "penstock_dead_total"]
     assert len(of_dead) == 4, "nothing dies where there is no dead event store"
+
+
+def test_connections_are_counted_as_they_come_and_go(realm: penstock.Realm, web: Web) -> None:
+    before = scraped(web)
+    with realm.connect(), realm.connect():
+        during = scraped(web)
+    after = scraped(web)
+
+    def counted(found: Samples, what: str) -> float:
+        return of(found, f"penstock_connections_{what}_total")
+
+    assert counted(during, "opened") == counted(before, "opened") + 2
+    assert counted(during, "closed") == counted(before, "closed")
+    assert counted(after, "opened") == counted(during, "opened")
+    assert counted(after, "closed") == counted(before, "closed") + 2
+
+
+def test_the_process_and_its_disk_are_told(web: Web, tmp_path: Path) -> None:
+    in_memory = scraped(web)
+    assert of(in_memory, "process_resident_memory_bytes") > 0
+    assert of(in_memory, "process_max_fds") >= of(in_memory, "process_open_fds") > 0
+    assert ("penstock_disk_bytes", frozenset()) not in in_memory
+
+    with penstock.Realm(tmp_path / "data") as realm:
+        on_disk = scraped(Web(realm.listen_http()))
+    usage = shutil.disk_usage(tmp_path)
+    assert of(on_disk, "penstock_disk_bytes") == usage.total
+    assert 0 < of(on_disk, "penstock_disk_free_bytes") <= usage.total
+
+
+@pytest.mark.slow
+def test_the_end_of_the_certificate_is_told(tmp_path: Path) -> None:
+    authority = authority_in(tmp_path)
+    with realm_with_tls(tmp_path, authority) as realm:
+        with realm.connect() as session:
+            session.access.grant("bob@*", "monitor")
+        web = Web(realm.listen_http(), tls=ssl.create_default_context(cafile=str(authority.file)))
+        signed_in = {"authorization": "Basic " + b64encode(b"bob:secret").decode()}
+        found = read(web.ask("GET", "/metrics", headers=signed_in))
+    own = x509.load_pem_x509_certificate((tmp_path / "realm.pem").read_bytes())
+
+    ends_s = of(found, "penstock_tls_certificate_end_seconds")
+    assert ends_s == own.not_valid_after_utc.timestamp()
 
 
 @pytest.mark.spec("T6", "T10")
@@ -156,7 +207,7 @@ def test_a_scrape_changes_nothing(web: Web, session: penstock.Session) -> None:
 
     first, second = scraped(web), scraped(web)
 
-    changing = re.compile("seconds|_created")
+    changing = re.compile("seconds|_created|^process_")
     assert {key: value for key, value in first.items() if not changing.search(key[0])} == {
         key: value for key, value in second.items() if not changing.search(key[0])
     }
@@ -167,7 +218,7 @@ def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
         text = Web(realm.listen_http()).ask("GET", "/metrics").data.decode()
     given = {family.name for family in text_string_to_metric_families(text)}
     page = (ROOT / "docs" / "guide" / "monitoring.md").read_text(encoding="utf-8")
-    listed = set(re.findall(r"^\| `(penstock_\w+)` \|", page, re.MULTILINE))
+    listed = set(re.findall(r"^\| `((?:penstock|process)_\w+)` \|", page, re.MULTILINE))
 
     told = {name.removesuffix("_total") for name in listed}
-    assert told == given
+    assert told == given | {"penstock_tls_certificate_end_seconds"}  # this realm has no TLS

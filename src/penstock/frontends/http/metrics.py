@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sized
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -44,6 +44,7 @@ def registry(
     """A registry with the metrics of this realm only."""
     made = CollectorRegistry(auto_describe=False)
     made.register(RealmCollector(realm, native, views, named_max))
+    ProcessCollector(registry=made)
     return made
 
 
@@ -75,6 +76,7 @@ class RealmCollector(Collector):
         yield from self._of_durables()
         yield from self._of_connections()
         yield from self._of_journal()
+        yield from self._of_machine()
 
     def _of_realm(self) -> Iterator[Metric]:
         realm = self._realm
@@ -85,6 +87,9 @@ class RealmCollector(Collector):
         yield _gauge("realm_up", "1 while the realm stores what it is given.", 0 if failed else 1)
         yield _gauge("realm_publishing_paused", "1 while clients may not publish.", view.is_paused)
         yield _gauge("connections", "Native connections.", len(realm.connections))
+        yield _counter("connections_opened", "Connections opened.", realm.connections.opened)
+        gone = realm.connections.opened - len(realm.connections)
+        yield _counter("connections_closed", "Connections that have ended.", gone)
         yield _gauge("http_views", "Live views that are open.", len(self._views))
         logins = len(realm.access.logins)
         yield _gauge("console_sessions", "Console sessions that are kept.", logins)
@@ -286,6 +291,20 @@ class RealmCollector(Collector):
                 buckets=list(zip(names, info.syncs.cumulative(), strict=True)),
                 sum_value=info.syncs.total_us / 1_000_000,
             )
+
+    def _of_machine(self) -> Iterator[Metric]:
+        """What runs out: the disk, and the time of the certificate."""
+        if self._realm.disk_space is not None:
+            free, size = self._realm.disk_space()
+            yield _gauge("disk_free_bytes", "Free bytes on the disk of the data directory.", free)
+            yield _gauge("disk_bytes", "All bytes of that disk.", size)
+        if self._native.tls is not None:
+            ends_s = self._native.tls.ends_us / 1_000_000
+            yield _gauge("tls_certificate_end_seconds", "When the certificate ends.", ends_s)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"penstock_{name}", text, value=float(value))
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -30,6 +30,8 @@ class Tls:
         self.revoked: frozenset[tuple[str, ...]] = frozenset()
         """Revoked certificates, as ``penstock.runtime.access.access.issued_as`` gives them."""
         self._client_required = client_required
+        self.ends_us = 0
+        """When the realm's certificate ends, in microseconds since 1970."""
         self._current = self._made()
         self.context = self._made()
         """The context for listeners: always the same object, which uses the newest files."""
@@ -56,6 +58,7 @@ class Tls:
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
         _read("the certificate", certificate, lambda: context.load_cert_chain(certificate, key))
+        self.ends_us = _ends_us(Path(certificate).read_bytes())
         if client_ca:
             _read(
                 "the client authorities",
@@ -88,6 +91,14 @@ class Tls:
         found: list[tuple[str, ...]] = []
         _read(what, file, lambda: found.extend(_listed(Path(file).read_bytes())))
         self.revoked = frozenset(found)
+
+
+def _ends_us(certificate: bytes) -> int:
+    """When the first certificate of a PEM file ends: those that follow are of its authorities."""
+    from cryptography import x509
+
+    own = x509.load_pem_x509_certificates(certificate)[0]
+    return int(own.not_valid_after_utc.timestamp()) * 1_000_000
 
 
 def _listed(lists: bytes) -> Iterator[tuple[str, ...]]:

@@ -47,12 +47,15 @@ class OpenConnections:
 
     def __init__(self) -> None:
         self._open: dict[int, OpenConnection] = {}
+        self.opened = 0
+        """How many there have been since the realm started."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, number: int, connection: OpenConnection) -> None:
         self._open[number] = connection
+        self.opened += 1
 
     def remove(self, number: int) -> None:
         """Forget a connection; harmless if there is none."""
