@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
+from tests.access.realms import authority_in
 from tests.docs.pages import ROOT
 from tests.frontends.http.asking import Web
 
@@ -196,11 +198,18 @@ def test_each_alert_is_tested_and_on_the_pages() -> None:
         assert FOUND[alert] == expression
 
 
+@pytest.mark.slow
 def test_what_alerts_look_at_is_told_by_a_realm(tmp_path: Path) -> None:
-    with penstock.Realm(tmp_path / "data") as realm:
-        text = Web(realm.listen_http()).ask("GET", "/metrics").data.decode()
+    authority = authority_in(tmp_path)
+    with penstock.Realm(
+        tmp_path / "data",
+        listen__tls_certificate=str(tmp_path / "realm.pem"),
+        listen__tls_key=str(tmp_path / "realm.key"),
+    ) as realm:
+        trusting = ssl.create_default_context(cafile=str(authority.file))
+        text = Web(realm.listen_http(), tls=trusting).ask("GET", "/metrics").data.decode()
     told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
 
     for expression in FOUND.values():
-        for name in re.findall(r"penstock_\w+", expression):
+        for name in re.findall(r"(?:penstock|process)_\w+", expression):
             assert name.removesuffix("_bucket") in told or name in told, name
