@@ -18,6 +18,10 @@ def test_actions_come_in_the_order_of_their_times() -> None:
     assert script_of("1:kill engine leader") == [
         TimedAction(1.0, Action("kill", ProcessTarget("engine"))),
     ]
+    assert script_of("1:cut owner,2:heal last") == [
+        TimedAction(1.0, Action("cut", ProcessTarget("node"))),
+        TimedAction(2.0, Action("heal", None)),
+    ]
     assert script_of("") == []
 
 

@@ -15,6 +15,7 @@ PICTURE = Picture(
     at_s=12.04,
     url="penstock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3",
     console="http://127.0.0.1:4",
+    settings="/var/demo/penstock.toml",
     owner="n2",
     epoch=3,
     nodes=[
@@ -53,7 +54,8 @@ def test_the_screen_has_all_there_is_to_see() -> None:
         *("published 15,000", "delivered 14,998", "lost 0", "twice 0"),
         *("penstock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "http://127.0.0.1:4"),
         "5.0 s  kill node 1 (owner): 1.8 s without acknowledgements at most",
-        "k kills, f freezes, t thaws, s starts the owner; 1-3 choose a node",
+        "k kills, f freezes, c cuts off the owner; t thaws, h heals, s starts again; 1-3 choose",
+        "penstock cluster status --settings /var/demo/penstock.toml",
     ):
         assert text in shown
     rows = [row.split() for row in shown.splitlines()]
@@ -99,7 +101,9 @@ def test_what_controls_a_terminal_is_escaped() -> None:
         ("k", Action("kill", ProcessTarget("node"))),
         ("2f", Action("freeze", ProcessTarget("node", 2))),
         ("6t", Action("thaw", ProcessTarget("engine", 3))),
-        ("ls", Action("start", ProcessTarget("engine"))),
+        ("ls", Action("start", None)),
+        ("5c", Action("cut", ProcessTarget("engine", 2))),
+        ("oh", Action("heal", None)),
         ("3ok", Action("kill", ProcessTarget("node"))),
         ("0789xk", Action("kill", ProcessTarget("node"))),
     ],
@@ -117,7 +121,7 @@ def test_keys_choose_a_process_and_what_is_done_to_it(keys: str, action: Action)
 def test_q_ends_and_the_screen_names_what_is_chosen() -> None:
     chooser = Chooser()
     chooser.press("4")
-    assert "s starts engine 1;" in screen(PICTURE, chooser)
+    assert "c cuts off engine 1;" in screen(PICTURE, chooser)
 
     assert chooser.press("q") is None
     assert chooser.is_ended

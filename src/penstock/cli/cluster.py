@@ -53,22 +53,24 @@ def demo(
     ] = None,
     script: Annotated[
         str,
-        typer.Option(help="What to do when, such as '5:kill owner,12:freeze engine 1'."),
+        typer.Option(help="What to do when, such as '5:kill owner,12:cut engine 1'."),
     ] = "",
 ) -> None:
     """Try a cluster on this machine: three NATS servers, three nodes, and traffic over them.
 
     All of them are processes of this machine on free loopback ports, with a temporary directory,
-    and gone when the demonstration ends. On a terminal there is a screen: k kills, f freezes, t
-    thaws and s starts the owner again, or the process that was chosen by 1 to 6, and q ends.
-    Elsewhere a line is printed each second. A script has kill, freeze, thaw or start, each with
-    `owner`, `node 1`, `engine 1`, `engine leader`, or `last` for the one before. Exit status: 1
-    when an acknowledged event was lost, came twice or was not delivered by the end.
+    and gone when the demonstration ends. On a terminal there is a screen: k kills, f freezes and c
+    cuts off the owner, or the process that was chosen by 1 to 6; t thaws, h heals and s starts it
+    again, and q ends. What is cut off runs, and nothing gets to it or from it: to a node from the
+    engine, to a server of the engine from anybody. Elsewhere a line is printed each second. A
+    script has kill, freeze, cut, thaw, heal or start, each with `owner`, `node 1`, `engine 1`,
+    `engine leader`, or `last` for the one before. Exit status: 1 when an acknowledged event was
+    lost, came twice or was not delivered by the end.
 
     \b
     Examples:
       penstock cluster demo
-      penstock cluster demo --seconds 20 --script "5:kill owner,12:start last"
+      penstock cluster demo --seconds 20 --script "5:cut owner,12:heal last"
     """
     from penstock.demo.actions import script_of
     from penstock.demo.run import run_demo

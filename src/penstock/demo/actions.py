@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple, get_args
 
 from penstock.core.vocabulary.errors import InvalidArgument
 
-Verb = Literal["kill", "freeze", "thaw", "start"]
+Verb = Literal["kill", "freeze", "thaw", "cut", "heal", "start"]
 Kind = Literal["node", "engine"]
 
 VERBS: Final[tuple[Verb, ...]] = get_args(Verb)
@@ -16,7 +16,7 @@ MEMBERS: Final = 3
 _TARGETS: Final = (
     f"owner, engine leader, last (the one before), or node or engine with a number up to {MEMBERS}"
 )
-_LOOKS_LIKE: Final = "a script looks like '5:kill owner,12:freeze engine 1,20:thaw last'"
+_LOOKS_LIKE: Final = "a script looks like '5:kill owner,12:cut engine 1,20:heal last'"
 
 
 class ProcessTarget(NamedTuple):

@@ -8,18 +8,30 @@ import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.demo.actions import MEMBERS, ProcessTarget, Verb
+from penstock.demo.links import HOST, DemoLinks
 from penstock.testing.nats_servers import PROGRAM, NatsServers, ServerCondition, free_ports
 from penstock.testing.process import ServerProcess
 
-NodeCondition = Literal["starts", "owner", "stands by", "deposed", "frozen", "killed", "ended"]
+NodeCondition = Literal[
+    "starts", "owner", "stands by", "deposed", "frozen", "cut off", "killed", "ended"
+]
+ServerState = ServerCondition | Literal["cut off"]
+SETTINGS: Final = "penstock.toml"
+"""What commands need that look at the cluster."""
 
 CLUSTER: Final = "demo"
 STREAM: Final = f"{CLUSTER}-shard-0"
 """Where the engine keeps what the owner has decided."""
 _ENGINE_ROOM: Final = "1GB"
+_TOML: Final = """[cluster]
+name = "{}"
+engine = "{}"
+monitors = "{}"
+"""
 
 
 class DemoNode:
@@ -106,26 +118,45 @@ class DemoProcesses:
             )
         for part in ("engine", "nodes"):
             (folder / part).mkdir()
-        self.engine = NatsServers(folder / "engine", max_file=_ENGINE_ROOM, name="engine-")
-        hosts = ",".join(url.removeprefix("nats://") for url in self.engine.urls)
-        self.engine_url = f"nats://{hosts}"
-        settings = {
-            "PENSTOCK_CLUSTER_ENGINE": self.engine_url,
-            "PENSTOCK_CLUSTER_NAME": CLUSTER,
-            "PENSTOCK_CLUSTER_MONITORS": ",".join(self.engine.monitors),
-        }
-        self.settings: Final = settings
-        """What a node of this cluster has in its environment."""
+        self.links = DemoLinks()
+        self.engine = NatsServers(
+            folder / "engine",
+            max_file=_ENGINE_ROOM,
+            name="engine-",
+            between=lambda one, other, port: self.links.open(_server(one), _server(other), port),
+        )
+        self.engine_url = self.engine.engine
+        self.settings: Final = folder / SETTINGS
+        """A file with what commands need that look at the cluster."""
+        self.settings.write_text(_TOML.format(CLUSTER, self.engine_url, self._monitors))
         ports = free_ports(2 * MEMBERS)
         self.nodes = [
             DemoNode(
-                number, folder / "nodes", (ports[number - 1], ports[MEMBERS + number - 1]), settings
+                number,
+                folder / "nodes",
+                (ports[number - 1], ports[MEMBERS + number - 1]),
+                self._environment(number),
             )
             for number in range(1, MEMBERS + 1)
         ]
         self.url = "penstock://" + ",".join(node.address for node in self.nodes)
         self._last: ProcessTarget | None = None
         self._newest = 0
+
+    @property
+    def _monitors(self) -> str:
+        return ",".join(self.engine.monitors)
+
+    def _environment(self, number: int) -> Mapping[str, str]:
+        """What a node has in its environment: it finds the engine over links of its own."""
+        name = _name(ProcessTarget("node", number))
+        ports = [urlsplit(url).port or 0 for url in self.engine.urls]
+        mine = [self.links.open(name, _server(at), port) for at, port in enumerate(ports)]
+        return {
+            "PENSTOCK_CLUSTER_ENGINE": "nats://" + ",".join(f"{HOST}:{port}" for port in mine),
+            "PENSTOCK_CLUSTER_NAME": CLUSTER,
+            "PENSTOCK_CLUSTER_MONITORS": self._monitors,
+        }
 
     def start(self) -> None:
         """Begin all of them at once; nodes wait for a majority of the engine's servers."""
@@ -145,9 +176,18 @@ class DemoProcesses:
         epoch = self.epoch
         return next((node for node in self.nodes if epoch and node.epoch == epoch), None)
 
-    def engine_condition(self, number: int) -> ServerCondition:
+    def engine_condition(self, number: int) -> ServerState:
         """How a server of the engine is; numbers begin with 1."""
-        return self.engine.condition(number - 1)
+        found = self.engine.condition(number - 1)
+        is_cut = self.links.is_cut(_server(number - 1))
+        return "cut off" if is_cut and found == "up" else found
+
+    def node_condition(self, number: int) -> NodeCondition:
+        """How a node is; numbers begin with 1."""
+        found = self.nodes[number - 1].condition(self.epoch)
+        is_cut = self.links.is_cut(_name(ProcessTarget("node", number)))
+        is_there = found not in ("frozen", "killed", "ended")
+        return "cut off" if is_cut and is_there else found
 
     def leader(self) -> int:
         """The number of the engine's server that leads, from 1 on; 0: none answers. It may take
@@ -169,7 +209,11 @@ class DemoProcesses:
         condition = self._condition(found)
         if condition not in _POSSIBLE[verb]:
             return f"{verb} {name}: not done, it is {condition}"
-        if found.kind == "node":
+        if verb == "cut":
+            self.links.cut(name)
+        elif verb == "heal":
+            self.links.heal(name)
+        elif found.kind == "node":
             self._act_on_node(self.nodes[found.number - 1], verb)
         else:
             self._act_on_engine(found.number - 1, verb)
@@ -186,7 +230,7 @@ class DemoProcesses:
     def _condition(self, target: ProcessTarget) -> str:
         if target.kind == "engine":
             return self.engine_condition(target.number)
-        return self.nodes[target.number - 1].condition(self.epoch)
+        return self.node_condition(target.number)
 
     def _act_on_node(self, node: DemoNode, verb: Verb) -> None:
         if verb == "start":
@@ -218,21 +262,28 @@ class DemoProcesses:
     def close(self) -> None:
         """End all of them, however they are."""
         with contextlib.ExitStack() as stack:
+            stack.callback(self.links.close)
             stack.callback(self.engine.__exit__, None, None, None)
             for node in self.nodes:
                 stack.callback(node.kill)
 
 
 _POSSIBLE: Final[Mapping[Verb, frozenset[str]]] = {
-    "kill": frozenset({"up", "starts", "owner", "stands by", "deposed", "frozen"}),
+    "kill": frozenset({"up", "starts", "owner", "stands by", "deposed", "frozen", "cut off"}),
     "freeze": frozenset({"up", "starts", "owner", "stands by", "deposed"}),
     "thaw": frozenset({"frozen"}),
+    "cut": frozenset({"up", "starts", "owner", "stands by", "deposed"}),
+    "heal": frozenset({"cut off"}),
     "start": frozenset({"killed", "ended"}),
 }
 
 
 def _name(target: ProcessTarget) -> str:
     return f"{target.kind} {target.number}"
+
+
+def _server(index: int) -> str:
+    return _name(ProcessTarget("engine", index + 1))
 
 
 def _part(wanted: ProcessTarget) -> str:

@@ -137,11 +137,12 @@ class _Demo:
             at_s=self._at_s,
             url=processes.url,
             console="" if owner is None else owner.http_url,
+            settings=f"{processes.settings}",
             owner="" if owner is None else owner.name,
             epoch=epoch,
             nodes=[
-                ProcessLine(node.name, node.condition(epoch), node.address)
-                for node in processes.nodes
+                ProcessLine(node.name, processes.node_condition(number), node.address)
+                for number, node in enumerate(processes.nodes, 1)
             ],
             servers=[self._server(number) for number in range(1, MEMBERS + 1)],
             a_second=acknowledgements.a_second(now_us),
@@ -179,12 +180,18 @@ class _Demo:
 
     async def _come_up(self) -> None:
         self._display.tell("starting three engine servers and three nodes")
+        started_us = self._clock.steady_us()
         with suppress(TimeoutError):
             async with asyncio.timeout(UP_S):
                 while not self.traffic.ledger.published:
                     self._check_nodes()
                     await asyncio.sleep(_LOOK_S)
                 self._began_us = self._clock.steady_us()
+                up_s = (self._began_us - started_us) / 1e6
+                self._display.tell(
+                    f"the first event was acknowledged after {up_s:.1f} s; look at the cluster "
+                    f"with: penstock cluster status --settings {self._processes.settings}"
+                )
                 return
         raise Unavailable(
             f"after {UP_S:.0f} s nothing is acknowledged: {self.traffic.trouble or 'no answer'}"

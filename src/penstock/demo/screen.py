@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-_KEYS: Final[dict[str, Verb]] = {"k": "kill", "f": "freeze", "t": "thaw", "s": "start"}
+_KEYS: Final[dict[str, Verb]] = {
+    "k": "kill",
+    "f": "freeze",
+    "t": "thaw",
+    "c": "cut",
+    "h": "heal",
+    "s": "start",
+}
+_MENDS: Final = ("thaw", "heal", "start")
+"""What is done to whatever was acted on before, unless a number has chosen something else: who was
+the owner, or has led, is no longer."""
 _DEEDS_SHOWN: Final = 6
 _COLOURS: Final = {
     "owner": "green",
@@ -26,6 +36,7 @@ _COLOURS: Final = {
     "stands by": "",
     "starts": "yellow",
     "frozen": "cyan",
+    "cut off": "magenta",
     "deposed": "yellow",
 }
 
@@ -55,6 +66,8 @@ class Picture(Struct, frozen=True, kw_only=True):
     """For programs."""
     console: str
     """For browsers; empty while there is no owner."""
+    settings: str
+    """A file for commands that look at the cluster."""
     owner: str
     """Empty while there is none."""
     epoch: int
@@ -76,7 +89,8 @@ class Picture(Struct, frozen=True, kw_only=True):
 
 
 class Chooser:
-    """Which process the keys act on."""
+    """Which process the keys act on; what was done to the owner, or to the server that leads, is
+    mended where it was done."""
 
     def __init__(self) -> None:
         self.target = ProcessTarget("node")
@@ -96,7 +110,8 @@ class Chooser:
         elif key.isdecimal() and MEMBERS < int(key) <= 2 * MEMBERS:
             self.target = ProcessTarget("engine", int(key) - MEMBERS)
         elif key in _KEYS:
-            return Action(_KEYS[key], self.target)
+            verb = _KEYS[key]
+            return Action(verb, None if verb in _MENDS and not self.target.number else self.target)
         return None
 
     @property
@@ -141,7 +156,7 @@ def drawn(picture: Picture, chosen: str) -> Group:
     if picture.trouble:
         parts.append(Text(plain(picture.trouble), style="yellow"))
     keys = (
-        f"\nk kills, f freezes, t thaws, s starts {chosen}; "
+        f"\nk kills, f freezes, c cuts off {chosen}; t thaws, h heals, s starts again; "
         "1-3 choose a node, 4-6 an engine, o the owner, l the engine that leads; q ends"
     )
     return Group(*parts, Text(keys, style="dim"))
@@ -168,6 +183,7 @@ def _head(picture: Picture) -> Table:
     addresses = Table.grid(padding=(0, 3))
     addresses.add_row("for programs", picture.url)
     addresses.add_row("console", picture.console or "when there is an owner")
+    addresses.add_row("look at it", f"penstock cluster status --settings {picture.settings}")
     whole = Table.grid()
     whole.add_row(head)
     whole.add_row(addresses)

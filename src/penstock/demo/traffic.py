@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from penstock import aio
-from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError
+from penstock.core.vocabulary.errors import ConnectionLost, NameAlreadyBound, PenstockError
 from penstock.core.vocabulary.ports import Clock
 from penstock.demo.ledger import Acknowledgements, Ledger
 
@@ -106,7 +106,10 @@ class Traffic:
                 numbers = [int(data) for data in batch.to_arrow()["data"].to_pylist()]
                 for number, id in zip(numbers, batch.event_ids.tolist(), strict=True):
                     self.ledger.came(number, id)
-                await batch.ack()
+                try:
+                    await batch.ack()
+                except ConnectionLost:
+                    continue  # what was not kept of it comes again, on the next connection
                 if not batch.is_stale:
                     self.ledger.confirmed(numbers)
 

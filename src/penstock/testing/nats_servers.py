@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
@@ -35,8 +35,13 @@ max_payload: 8MB
 jetstream {{ store_dir: "{store}", max_mem: 64MB, max_file: {max_file}, sync_interval: {sync} }}
 """
 CLUSTER: Final = """
-cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}] }}
+cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}]{more} }}
 """
+ONLY_LINKS: Final = ', advertise: "127.0.0.1:{nobody}", no_advertise: true'
+"""Whoever hears of a server from another one, and not from its own configuration, finds nobody."""
+
+Between = Callable[[int, int, int], int]
+"""Gives the port at which one server finds another one, whose own port comes last."""
 
 
 class NatsServers:
@@ -50,15 +55,26 @@ class NatsServers:
         sync: Mapping[int, str] | None = None,
         max_file: str = "4GB",
         name: str = "n",
+        between: Between | None = None,
     ) -> None:
         """``sync`` is when a server puts what it has stored on its disk, unless always; ``name``
-        and its number are what a server is called."""
+        and its number are what a server is called; ``between`` tells where they find each other,
+        unless at their own ports."""
         self.directory = directory
         self._numbers = range(servers)
-        ports = free_ports(3 * servers)
+        ports = free_ports(3 * servers + 1)
+        self._nobody = ports.pop()
         self._clients, self._monitors = ports[:servers], ports[servers : 2 * servers]
         self._routes = ports[2 * servers :]
         self._max_file = max_file
+        self._routes_of = [
+            [
+                port if between is None or number == at else between(number, at, port)
+                for at, port in enumerate(self._routes)
+            ]
+            for number in self._numbers
+        ]
+        self._has_links = between is not None
         self._name = name
         self._frozen: set[int] = set()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -89,8 +105,9 @@ class NatsServers:
             sync=sync,
         )
         if len(self._numbers) > 1:
-            others = ", ".join(f"nats://127.0.0.1:{port}" for port in self._routes)
-            text += CLUSTER.format(route=self._routes[number], routes=others)
+            others = ", ".join(f"nats://127.0.0.1:{port}" for port in self._routes_of[number])
+            more = ONLY_LINKS.format(nobody=self._nobody) if self._has_links else ""
+            text += CLUSTER.format(route=self._routes[number], routes=others, more=more)
         self._configuration(number).write_text(text)
 
     def start(self, number: int) -> None:
