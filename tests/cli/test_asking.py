@@ -36,6 +36,7 @@ ASKED_ELSEWHERE = {
 """Commands that ask, too, and whose tests need more than a realm; and where these are."""
 
 GIVES_BACK = {
+    "cluster restore": "it refuses a cluster that has a realm",
     "cluster drain": "`cluster drain --end` takes it back",
     "cluster move": "it moves a duty, and can be moved back",
     "cluster remove": "it forgets a node that is gone, which comes back when it is started",
@@ -63,7 +64,7 @@ MAKE_OR_SHOW = {
     *(f"user {verb}" for verb in ("create", "password", "list", "me")),
     *("group create", "group add", "group list", "acl grant", "acl list"),
     *("store verify", "store backup", "cluster demo", "cluster status", "cluster doctor"),
-    *("cluster import", "cluster export", "cluster upgrade"),
+    *("cluster import", "cluster export", "cluster upgrade", "cluster backup"),
 }
 
 

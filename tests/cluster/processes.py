@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.client.copies.backup import restore
 from penstock.testing.process import ServerDidNotStart, ServerProcess
 from tests.patience import until
 
@@ -109,8 +110,9 @@ def check_there_and_back(node: Node, tell: Callable[..., Any], folder: Path) -> 
     with node(folder / "n1") as serving:
         session = penstock.connect(addresses(serving))
         assert session.channels.get("orders").publish(b"in the cluster") == PUBLISHED
-        done(tell("export", three, "--format", "json"))
+        assert done(tell("backup", str(folder / "backup"), "--format", "json"))["files"] > 3
         session.close()
+    restore(folder / "backup", three)
     assert "orders > next_id: 100 and 101" in compared(folder / "one", folder / "three")
     with ServerProcess(folder / "three") as alone, penstock.connect(alone.url) as there:
         durable = there.channels.get("orders").durables.get("billing").info()

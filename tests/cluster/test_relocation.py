@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from penstock.bootstrap import relocating, rules
+from penstock.bootstrap.cluster_backup import ClusterBackup, back_up_cluster
 from penstock.bootstrap.relocating import RealmMoved, source_realm
 from penstock.client.copies.backup import restore
 from penstock.client.sync.sync import Session
@@ -409,3 +410,53 @@ def test_an_export_looks_again_when_its_files_are_removed_meanwhile(
         assert "single" not in after
 
     asyncio.run(exported())
+
+
+async def backed_up(servers: EngineServers, folder: Path) -> ClusterBackup:
+    records = await MemoryInspector(servers).records()
+    return await back_up_cluster(MemoryEngine(servers), records, folder, SystemClock(), CLUSTER)
+
+
+def test_a_backup_of_a_cluster_is_restored_on_one_machine_and_in_a_cluster(
+    filled: Path, tmp_path: Path
+) -> None:
+    async def kept_and_restored() -> None:
+        servers = EngineServers()
+        await moved_in(filled, servers)
+        first = await backed_up(servers, tmp_path / "backup")
+        async with owned(servers, 2) as realm:
+            opened = await realm.open_channel("eu/orders")
+            await publish(realm, opened.channel, body([b"after the first backup"]))
+        second = await backed_up(servers, tmp_path / "backup")
+        assert second.files_written < first.files_written, "segments are not written again"
+
+        restore(tmp_path / "backup", tmp_path / "alone")
+        again = EngineServers()
+        await moved_in(tmp_path / "alone", again)
+        await moved_out(again, tmp_path / "two")
+        await moved_out(servers, tmp_path / "three")
+        now = await contents(tmp_path / "three")
+        assert now["eu/orders"]["next_id"] == 162
+        assert differences(now, await contents(tmp_path / "alone")) == []
+        assert differences(now, await contents(tmp_path / "two")) == []
+
+    asyncio.run(kept_and_restored())
+
+
+def test_a_folder_keeps_backups_of_one_realm_and_a_cluster_is_no_single_file(
+    filled: Path, tmp_path: Path
+) -> None:
+    with penstock.Realm(tmp_path / "other") as realm, realm.connect() as here:
+        here.back_up(tmp_path / "backup")
+
+    async def refused() -> None:
+        servers = EngineServers()
+        with pytest.raises(IllegalState, match="has no realm"):
+            await backed_up(servers, tmp_path / "none")
+        await moved_in(filled, servers)
+        with pytest.raises(InvalidArgument, match="a backup of another realm"):
+            await backed_up(servers, tmp_path / "backup")
+        with pytest.raises(InvalidArgument, match="a cluster is backed up into a folder"):
+            await backed_up(servers, tmp_path / "backup.tar")
+
+    asyncio.run(refused())

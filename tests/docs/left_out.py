@@ -16,6 +16,8 @@ NOT_RUN = {
     "penstock cluster doctor": "needs a running engine; tests/cluster/test_serve.py looks at one",
     "penstock cluster import": "needs a running engine; tests/cluster/test_serve.py imports there",
     "penstock cluster export": "needs a running engine; tests/cluster/test_serve.py exports there",
+    "penstock cluster backup": "needs a running engine; tests/cluster/test_serve.py backs up there",
+    "penstock cluster restore": "needs a running engine; tests/cluster/test_serve.py has one",
     "penstock cluster upgrade": "needs a running engine; tests/cluster/test_upgrading.py has one",
     "penstock cluster demo": "starts seven processes; tests/demo does",
     "penstock store copy --to s3://": "needs an object store; tests/integration has one",

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +35,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,
+    Journal,
     Registry,
     StorageEngine,
     VersionedRecord,
@@ -66,6 +67,14 @@ class RealmMoved(Struct, frozen=True, kw_only=True):
     """Whether users, groups or rights move with it."""
     copied: int = 0
     """Files that were copied ahead."""
+
+
+class TargetStores(NamedTuple):
+    """Where a realm is written that comes out of a cluster."""
+
+    journal: Journal
+    blobs: Blobs
+    registry: Registry
 
 
 class SourceRealm(Struct):
@@ -291,7 +300,8 @@ async def export_realm(
     partial.mkdir(mode=PRIVATE_DIRECTORY, parents=True)
     stores = opened(absolute(partial), RealDisk(), offload=asyncio.to_thread)
     try:
-        moved = await write_realm(engine, records, stores, clock, told=told)
+        target = TargetStores(stores.journal, stores.blobs, stores.registry)
+        moved = await write_realm(engine, records, target, clock, told=told)
     finally:
         await stores.pages.close()
         await stores.journal.close()
@@ -318,7 +328,7 @@ def check_has_realm(records: Mapping[str, VersionedRecord], cluster: str) -> Non
 async def write_realm(
     engine: StorageEngine,
     records: Mapping[str, VersionedRecord],
-    stores: Embedded,
+    stores: TargetStores,
     clock: Clock,
     *,
     told: Told = lambda _: None,
@@ -334,7 +344,7 @@ async def write_realm(
 
 
 async def _copied(
-    engine: StorageEngine, stores: Embedded, clock: Clock, told: Told
+    engine: StorageEngine, stores: TargetStores, clock: Clock, told: Told
 ) -> RelocationPlan:
     blobs = await engine.blobs(SHARD)
     for attempt in count(1):

@@ -1,10 +1,11 @@
-"""``penstock cluster import`` and ``export``: a realm moved into a cluster, and out of it."""
+"""``penstock cluster import``, ``export``, ``backup`` and ``restore``: a realm into a cluster, and
+out of it."""
 
 from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,16 +19,18 @@ from penstock.cli.progress import progress
 
 if TYPE_CHECKING:
     from penstock.bootstrap.relocating import RealmMoved
-    from penstock.core.vocabulary.ports import Clock, StorageEngine
+    from penstock.core.vocabulary.ports import Clock, StorageEngine, VersionedRecord
     from penstock.settings import ClusterSettings
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be moved.")]
 
 
 def register(commands: typer.Typer) -> None:
-    """Add both to the group ``cluster``."""
+    """Add them to the group ``cluster``."""
     commands.command("import")(import_)
     commands.command("export")(export)
+    commands.command("backup")(backup)
+    commands.command("restore")(restore)
 
 
 def import_(
@@ -109,35 +112,97 @@ def export(
     Example:
       penstock cluster export ./data --cluster nats://a,b,c
     """
-    from penstock.bootstrap import cluster as adapters
     from penstock.bootstrap import relocating
-    from penstock.runtime.writer.clock import SystemClock
 
     wanted = cluster_settings(cluster, settings)
     target = directory.expanduser().absolute()
 
     async def done(engine: StorageEngine, clock: Clock) -> RealmMoved:
-        inspector = adapters.open_inspector(wanted, SystemClock())
-        try:
-            records = await inspector.records()
-        finally:
-            await inspector.close()
+        records = await _records(wanted)
         return await relocating.export_realm(engine, records, target, clock, wanted.name)
 
     moved = on_engine(wanted, done)
     _show(moved, format, f"`penstock serve --data {directory}` serves it on one machine")
 
 
-async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
+def backup(
+    folder: Annotated[
+        Path, typer.Argument(help="The backup; made, or brought up to date.", metavar="BACKUP")
+    ],
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    format: ListFormat = "table",
+) -> None:
+    """Back up the realm of a cluster: everything acknowledged until now, in a folder.
+
+    It is read from the engine, so nodes may run or not, and traffic goes on. A folder with an
+    earlier backup of the same cluster is brought up to date, and only what is new is read; it stays
+    whole if that fails. `penstock cluster restore` puts it into a cluster that has no realm, and
+    `penstock store restore` makes a data directory of it. Keep it safe: it holds all events, and
+    who may sign in.
+
+    \b
+    Example:
+      penstock cluster backup ./backup --cluster nats://a,b,c
+    """
+    from penstock.bootstrap.cluster_backup import ClusterBackup, back_up_cluster
+
+    wanted = cluster_settings(cluster, settings)
+    target = folder.expanduser().absolute()
+
+    async def done(engine: StorageEngine, clock: Clock) -> ClusterBackup:
+        return await back_up_cluster(engine, await _records(wanted), target, clock, wanted.name)
+
+    made = on_engine(wanted, done)
+    if format == "json":
+        write_json(made)
+        return
+    write(f"{folder}: everything acknowledged before {made.at}")
+    written = f"{count(made.files_written, 'file')} written, the others were there"
+    write(f"{count(made.files, 'file')}, {size(made.bytes)}; {written}")
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(help="The backup.", metavar="BACKUP")],
+    cluster: Cluster = None,
+    settings: SettingsFile = None,
+    dry_run: DryRun = False,
+    format: ListFormat = "table",
+) -> None:
+    """Put a backup, of a cluster or of a realm on one machine, into a cluster that has no realm.
+
+    Every checksum is compared. A restore that was broken off goes on when the command is given
+    again, and no node serves the cluster before it is finished; then start the nodes. The realm in
+    it is the one that was backed up: do not let clients use both.
+
+    \b
+    Example:
+      penstock cluster restore ./backup --cluster nats://a,b,c
+    """
+    from penstock.api.backup_files import MANIFEST
+    from penstock.core.vocabulary.errors import InvalidArgument
+
+    if not (folder.is_file() or (folder / MANIFEST).is_file()):
+        raise InvalidArgument(f"{folder} is not a backup: it has no {MANIFEST}")
+    import_(folder, cluster, settings, dry_run, format=format)
+
+
+async def _records(settings: ClusterSettings) -> Mapping[str, VersionedRecord]:
+    """The register of a cluster; nothing is made by looking."""
     from penstock.bootstrap import cluster as adapters
-    from penstock.bootstrap import relocating
     from penstock.runtime.writer.clock import SystemClock
 
     inspector = adapters.open_inspector(settings, SystemClock())
     try:
-        records = await inspector.records()
+        return await inspector.records()
     finally:
         await inspector.close()
+
+
+async def _plan(directory: Path, settings: ClusterSettings) -> RealmMoved:
+    from penstock.bootstrap import relocating
+
+    records = await _records(settings)
     async with relocating.source_realm(directory) as source:
         relocating.check_is_free(records, source.identity, settings.name)
         return relocating.planned(source)

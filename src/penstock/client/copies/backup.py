@@ -67,8 +67,8 @@ async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResu
     target = Path(folder)
     if target.suffix == TAR:
         return await _to_file(connection, target)
-    with _own(target):
-        before = await asyncio.to_thread(_earlier, target)
+    with owned_folder(target):
+        before = await asyncio.to_thread(earlier_backup, target)
         begun = await _begun(connection)
         if before is not None and before.realm != begun.realm:
             raise InvalidArgument(
@@ -81,12 +81,12 @@ async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResu
         for number, file in enumerate(begun.files):
             path = _path(begun, file)
             held = known.get(path)
-            if held is None or not _is_there(target / path, held.size):
+            if held is None or not is_there(target / path, held.size):
                 held = await _receive(connection, begun, number, target / path, path)
                 read.append(held)
             kept.append(held)
         manifest = _manifest(begun, kept)
-        await asyncio.to_thread(_finish, target, manifest)
+        await asyncio.to_thread(finish_backup, target, manifest)
         with suppress(PenstockError):  # it would end by itself
             await connection.request(EndBackup(begun.backup), resend=False, waits=False)
     return _result(target, manifest, read)
@@ -145,9 +145,14 @@ def _manifest(begun: BackupBegun, kept: Sequence[KeptFile]) -> BackupManifest:
         realm=begun.realm,
         name=begun.name,
         version=begun.version,
-        at=(_EPOCH + timedelta(microseconds=begun.at_us)).isoformat(),
+        at=shown_time(begun.at_us),
         files=tuple(kept),
     )
+
+
+def shown_time(at_us: int) -> str:
+    """A time in microseconds since 1970, as a manifest has it."""
+    return (_EPOCH + timedelta(microseconds=at_us)).isoformat()
 
 
 def _encoded(manifest: BackupManifest) -> bytes:
@@ -174,7 +179,7 @@ def restore(backup: FolderLike, directory: FolderLike) -> BackupManifest:
     """
     source, target = Path(backup), Path(directory)
     if not source.is_file():
-        manifest = _earlier(source)
+        manifest = earlier_backup(source)
         if manifest is None:
             raise InvalidArgument(f"{source} is not a backup: it has no {MANIFEST}")
         return _restored(manifest, lambda path: (source / path).open("rb"), target)
@@ -260,7 +265,8 @@ def _check_known(file: KeptFile) -> None:
         )
 
 
-def _is_there(path: Path, size: int) -> bool:
+def is_there(path: Path, size: int) -> bool:
+    """Whether there is a file of this size."""
     try:
         return path.stat().st_size == size
     except OSError:
@@ -324,7 +330,7 @@ def _sync(file: int) -> None:
         os.fsync(file)
 
 
-def _finish(folder: Path, manifest: BackupManifest) -> None:
+def finish_backup(folder: Path, manifest: BackupManifest) -> None:
     """Exchange the manifest once all else is on disk, then remove what it does not name."""
     wanted = {folder / file.path for file in manifest.files}
     with _explained(folder):
@@ -348,7 +354,7 @@ def _finish(folder: Path, manifest: BackupManifest) -> None:
                     (Path(root) / name).rmdir()
 
 
-def _earlier(folder: Path) -> BackupManifest | None:
+def earlier_backup(folder: Path) -> BackupManifest | None:
     """The manifest of the backup in a folder; None: it is empty or not there."""
     try:
         content = (folder / MANIFEST).read_bytes()
@@ -435,7 +441,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _own(folder: Path) -> Iterator[None]:
+def owned_folder(folder: Path) -> Iterator[None]:
     """The folder for one backup at a time; made when it is missing, for its owner only."""
     with _explained(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
