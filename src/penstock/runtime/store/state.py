@@ -6,7 +6,7 @@ It is used live, after each decision, and at recovery, from the snapshot and the
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +34,8 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import (
     Appended,
     Cause,
+    DurableCreated,
+    DurableDeleted,
     Edited,
     PackedIds,
     PersistedLate,
@@ -149,6 +151,8 @@ class RealmState:
         """Facts that could not be applied because an earlier block is damaged."""
         self.unreadable: list[tuple[int, PageSlot]] = []
         """Bodies in pages that are not there."""
+        self._with_durable: dict[str, dict[int, None]] = {}
+        """The stores that have a durable, by its name; the readers of queues are not here."""
         self._joined: dict[tuple[int, int], Copied] = {}
         self._file_sums: dict[str, BlobSum] = {}
         self.file_names = FileNames()
@@ -285,6 +289,7 @@ class RealmState:
         if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
             self._freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
+        self._note_durables(number, channel, fact)
         for piece in pieces:
             if isinstance(fact, PersistedLate):
                 store.came_back(piece)
@@ -305,6 +310,31 @@ class RealmState:
     def note_time(self, number: int, channel: ChannelMachine) -> None:
         """Something may be to happen on a channel at another time than so far."""
         self.has_new_times |= self.wakes.note(number, channel.state.wakes_us)
+
+    def with_durable(self, name: str) -> list[int]:
+        """The numbers of the stores that have a durable of this name."""
+        return sorted(self._with_durable.get(name, ()))
+
+    def _note_durables(self, number: int, channel: ChannelMachine, fact: StoredFact) -> None:
+        match fact:
+            case DurableCreated(name) | DurableDeleted(name):
+                names: Iterable[str] = (name,)
+            case Restored(durables=durables):
+                names = [durable.name for durable in durables]
+            case _:
+                return
+        there = channel.state.durables
+        for name in names:
+            if name and name in there:
+                self._with_durable.setdefault(name, {})[number] = None
+            else:
+                self._forget_durable(name, number)
+
+    def _forget_durable(self, name: str, number: int) -> None:
+        numbers = self._with_durable.get(name, {})
+        numbers.pop(number, None)
+        if not numbers:
+            self._with_durable.pop(name, None)
 
     def _kept(
         self,
@@ -335,6 +365,8 @@ class RealmState:
     def _deleted(self, fact: ChannelDeleted) -> None:
         if (gone := self.channels.get(fact.number)) is not None:
             self._freed(gone, gone.state.counters.published)
+            for name in gone.state.durables:
+                self._forget_durable(name, fact.number)
         self.directory.apply(fact)
         self.schedules.discard(fact.number)
         self.to_open.discard(fact.number)

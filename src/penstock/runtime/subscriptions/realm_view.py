@@ -234,14 +234,12 @@ class RealmView:
 
     def with_durable(self, name: str) -> list[tuple[StoreView, DurableView]]:
         """The stores that have a durable of this name."""
-        return [
-            (
-                StoreView(ChannelId(channel_id), channel, self._state, self._pages),
-                DurableView(channel, durable),
-            )
-            for channel_id, channel in self._state.directory.channels.items()
-            if (durable := channel.state.durables.get(name)) is not None
-        ]
+        found = []
+        for channel_id in self._state.with_durable(name):
+            channel = self._state.directory.channels[channel_id]
+            store = StoreView(ChannelId(channel_id), channel, self._state, self._pages)
+            found.append((store, DurableView(channel, channel.state.durables[name])))
+        return found
 
     def count(self, kind: str) -> int:
         """Channels, or queues."""

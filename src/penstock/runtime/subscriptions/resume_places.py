@@ -9,21 +9,29 @@ from penstock.core.channel.channel import ChannelMachine
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.runtime.writer.group import Group
 
+Place = tuple[ChannelId, str]
+"""A channel, and a name that the client gives."""
+
 
 class ResumePlaces:
-    """The newest subscription of each place; a place is a channel and a name the client gives."""
+    """The newest subscription of each place."""
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[ChannelId, str], int] = {}
+        self._taken: dict[Place, int] = {}
+        self._places: dict[int, Place] = {}
+        """The place of each of these subscriptions."""
 
     def take(self, channel_id: ChannelId, place: str, subscription: int) -> int | None:
         """The subscription whose place on channel ``channel_id`` ``subscription`` takes."""
         former = self._taken.get((channel_id, place))
+        if former is not None:
+            del self._places[former]
         self._taken[channel_id, place] = subscription
+        self._places[subscription] = channel_id, place
         return former
 
     def __contains__(self, subscription: int) -> bool:
-        return subscription in self._taken.values()
+        return subscription in self._places
 
     def forget(self, channels: Mapping[int, ChannelMachine], are_open: Container[int]) -> None:
         """Drop those that nobody waits for any more on their channels, and that are not open."""
@@ -34,7 +42,7 @@ class ResumePlaces:
             if not is_there and subscription not in are_open:
                 over.append(key)
         for key in over:
-            del self._taken[key]
+            del self._places[self._taken.pop(key)]
 
 
 def await_seats(group: Group) -> None:
