@@ -22,6 +22,7 @@ CLASSES = (
 
 
 @pytest.mark.usefixtures("java")
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.process
 def test_joram_jms_tests(realm: ServerProcess, amqp: str, tell: Tell) -> None:

@@ -29,6 +29,7 @@ CLASSES = ("MessageTest", "QueueTest", "TopicTest")
 
 
 @pytest.mark.usefixtures("java")
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.process
 def test_qpid_jms(amqp: str, tell: Tell) -> None:
@@ -42,6 +43,7 @@ def test_qpid_jms(amqp: str, tell: Tell) -> None:
 
 
 @pytest.mark.usefixtures("java")
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.process
 def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:

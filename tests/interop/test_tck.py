@@ -24,6 +24,7 @@ FAIL = {
 
 
 @pytest.mark.usefixtures("java")
+@pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.process
 def test_jakarta_messaging_tck(tell: Tell) -> None:
