@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.core.channel.awaited_seats import GiveUpSeats
+from penstock.core.channel.awaited_seats import AwaitSeats, GiveUpSeats
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.vocabulary.errors import DurableInUse
 from penstock.core.vocabulary.messages import (
@@ -38,6 +38,7 @@ class SeatsModel:
         self.there: dict[str, int] = {}
         """Those who are there, with their subscriptions."""
         self.waits_until_ms: int | None = None
+        self.takes_nobody = False
 
     @property
     def away(self) -> list[str]:
@@ -74,7 +75,7 @@ class SeatsLife:
     def do(self, command: Command) -> None:
         """Do it, with the time that has passed; look at what is delivered, and to whom."""
         model = self.model
-        if model.away and model.waits_until_ms is None:
+        if model.away and model.waits_until_ms is None and not model.takes_nobody:
             model.waits_until_ms = self.now_ms + REATTACH_MS
         if model.waits_until_ms is not None and self.now_ms >= model.waits_until_ms:
             model.seats = [session for session in model.seats if session in model.there]
@@ -122,11 +123,17 @@ class SeatsLife:
         self.do(Detach(subscription, comes_back))
 
     def send_away(self) -> None:
-        """The realm ends all connections."""
+        """The realm ends all connections, and takes none for a while."""
         self.do(Sweep())
+        if not self.model.there:
+            return
+        self.model.waits_until_ms, self.model.takes_nobody = None, True
         for session in sorted(self.model.there):
-            self.model.waits_until_ms = None
             self.end(session, comes_back=True)
+        self.wait()
+        self.model.takes_nobody = False
+        self.do(AwaitSeats())
+        self.do(Sweep())
 
     def take_over(self) -> None:
         by_snapshot = self.random.random() < 0.5

@@ -195,7 +195,8 @@ def test_seats_wait_as_well_when_it_is_the_realm_that_ends_the_connections() -> 
     with pytest.raises(DurableInUse, match="another node has taken over"):
         sit(play, 2, "b")
     play.sweep()
-    play.wait(WAIT_MS - 1)
+    play.wait(3 * WAIT_MS)
+    play.sweep()
     play.do(AwaitSeats())  # nobody could come back until now
     play.sweep()
     play.wait(WAIT_MS - 1)

@@ -71,13 +71,15 @@ def look(state: ChannelState, now_us: int) -> None:
     """Begin to wait where somebody is away, and note when nobody is any more."""
     if not any(durable.absent for durable in state.durables.values()):
         state.awaits_seats, state.awaited_from_us = False, None
-    elif state.awaited_from_us is None:
+    elif state.awaited_from_us is None and not state.takes_nobody:
         state.awaited_from_us = now_us
 
 
-def interrupted(state: ChannelState) -> None:
-    """Note that somebody is away who may come back."""
+def interrupted(state: ChannelState, *, now: bool) -> None:
+    """Note that somebody is away who may come back: ``now``, or only from
+    :class:`AwaitSeats` on."""
     state.awaits_seats, state.awaited_from_us = True, None
+    state.takes_nobody = not now
 
 
 def recovered(state: ChannelState) -> None:
@@ -86,7 +88,7 @@ def recovered(state: ChannelState) -> None:
         if not state.rules.is_cluster:
             durable.places.clear()
         elif durable.places:
-            interrupted(state)
+            interrupted(state, now=True)
 
 
 def kept(state: ChannelState) -> tuple[Seated, ...]:

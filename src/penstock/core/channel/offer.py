@@ -212,7 +212,7 @@ def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None
     held = state.seats.pop(subscription, None)
     if held is not None:
         if comes_back and held[0].places:
-            awaited_seats.interrupted(state)
+            awaited_seats.interrupted(state, now=False)
         held[0].detach(subscription)
         state.has_left = True
     if (subscriber := state.subscribers.pop(subscription, None)) is not None:
@@ -307,7 +307,7 @@ def _connection(
         disconnected_subscribers.lose(state, command, now_us)
         return
     if isinstance(command, AwaitSeats):
-        state.awaited_from_us = None
+        state.takes_nobody, state.awaited_from_us = False, None
         return
     for subscriber in state.subscribers.values():
         if subscriber.session == command.session:

@@ -90,6 +90,8 @@ class ChannelState:
     """Soft: there may be seats whose sessions may come back to them (SEM N6)."""
     awaited_from_us: int | None = None
     """Soft: when the waiting for them began; None: with the next sweep."""
+    takes_nobody: bool = False
+    """Soft: the realm has ended the connections itself, and nobody can come back yet (SEM N6)."""
     lost: int = 0
     """Soft: events whose block was damaged when the realm started; part of what counts as
     quarantined (SEM S1)."""
@@ -322,7 +324,7 @@ class ChannelState:
         otherwise like :meth:`needs_sweep`."""
         if self.absent or self.places_over or (self.has_left and self.passing):
             return True
-        if self.awaits_seats:
+        if self.awaits_seats and not self.takes_nobody:
             began_us = self.awaited_from_us
             if began_us is None or now_us >= began_us + self.rules.reattach_us:
                 return True
