@@ -50,6 +50,24 @@ async def pair() -> tuple[Peer, Peer]:
     return here, there
 
 
+class Hasty(Peer):
+    """Ends each connection at once."""
+
+    def connection_made(self, transport: Any) -> None:
+        transport.abort()
+
+
+@simulated
+async def test_who_connects_is_told_of_an_end_that_came_meanwhile() -> None:
+    loop = asyncio.get_running_loop()
+    await loop.create_server(Hasty, "127.0.0.1", 9_000)
+    _, here = await loop.create_connection(Peer, "127.0.0.1", 9_000)
+    await pass_time(1)
+
+    assert here.is_lost
+    assert isinstance(here.reason, ConnectionResetError)
+
+
 @pytest.mark.parametrize("seed", range(5))
 @simulated
 async def test_bytes_come_whole_and_in_order_however_they_are_cut(seed: int) -> None:

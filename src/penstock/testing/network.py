@@ -335,6 +335,9 @@ class SimNetwork:
         protocol = make()
         near.protocol = protocol
         protocol.connection_made(near)
+        if near._is_lost:  # the other side has closed it meanwhile, and nobody was there to be told
+            reason = ConnectionResetError("Connection reset by peer")
+            self.loop.call_soon(near._tell, reason, context=near._context)
         self.loop.call_soon(near._take)
         return near, protocol
 
