@@ -333,8 +333,15 @@ class ChannelLife(Publishing, Holding):
         ids = set(random.sample(sorted(seat.held), random.randint(1, min(4, len(seat.held)))))
         self.settle_time()
         left = ids & seat.held
+        late = ids & self.recalled_from(seat)
         spans = tuple(Span(i, i + 1) for i in ids for _ in range(2))
         match how:
+            case "ack" if late:
+                with pytest.raises(IllegalState, match="was recalled"):
+                    self.do(Ack(subscription, spans))
+            case "previous" if max(ids) in late:
+                with pytest.raises(IllegalState, match="was recalled"):
+                    self.do(AckPrevious(subscription, max(ids)))
             case "steal":
                 self.steal(subscription, ids & seat.held)
             case "back":
@@ -407,6 +414,10 @@ class ChannelLife(Publishing, Holding):
         """The named event counts for a cumulative kind, though it is gone by now."""
         return {max(ids)} if self.is_cumulative(seat) else set()
 
+    def recalled_from(self, seat: Seat) -> set[int]:
+        """What was taken from a seat whose client does not know it yet, and is still due."""
+        return set().union(*seat.recalls) & self.model.durables[seat.durable].due - seat.held
+
     def settle_recalled(self, random: Random) -> None:
         """A client that does not know yet: refused to acknowledge, free to give back again."""
         waiting = [n for n, seat in self.model.seats.items() if seat.recalls]
@@ -415,8 +426,7 @@ class ChannelLife(Publishing, Holding):
         subscription = random.choice(waiting)
         seat = self.model.seats[subscription]
         self.settle_time()
-        due = self.model.durables[seat.durable].due
-        recalled = sorted(set().union(*seat.recalls) & due - seat.held)
+        recalled = sorted(self.recalled_from(seat))
         how = random.choice(("ack", "back", "confirm", "confirm", "confirm"))
         if how == "confirm" or not recalled:
             seat.recalls.pop(0)
