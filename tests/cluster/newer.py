@@ -8,7 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.cli.program import main
-from penstock.core.owning.claims import FORMAT, MemberRecord
+from penstock.core.owning.claims import MemberRecord
+from penstock.core.vocabulary.formats import FORMAT
 from penstock.serving import cluster
 
 NEWER = FORMAT + 1

@@ -15,8 +15,8 @@ from penstock.columns.events.body import body_of_columns
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
-from penstock.core.owning.claims import FORMAT
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans, Storage
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, inline

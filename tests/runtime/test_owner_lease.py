@@ -13,8 +13,8 @@ import pytest
 from penstock import aio
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
-from penstock.core.owning.claims import FORMAT
 from penstock.core.vocabulary.errors import Deposed, NameDoesNotExist, Unknown
+from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.ports import Blobs, Journal, inline

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode
-from penstock.core.owning.claims import FORMAT, MemberRecord
+from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.delivery.owner_lease import OwnerLease

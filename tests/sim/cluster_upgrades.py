@@ -19,6 +19,8 @@ from tests.sim.cluster_machines import LEASE_S, PORTS, ClusterMachine
 
 NEWER: Final = FORMAT + 1
 PAUSE_S_MAX: Final = 4.0
+REFUSED_S_MAX: Final = 60.0
+"""Before, a node of the older version may be frozen, or killed and started again."""
 
 
 class UpgradedWorld(ClusterWorld):
@@ -63,7 +65,9 @@ class UpgradedWorld(ClusterWorld):
         self.newest = NEWER
         machine = self.machines[self.random.choice(sorted(PORTS))]
         await self._replace(machine, FORMAT)
-        await pass_time(self.random.uniform(0, 2 * LEASE_S))
+        until_s = self.loop.time() + REFUSED_S_MAX
+        while not _is_refused(machine) and self.loop.time() < until_s:
+            await pass_time(0.2)
         await self._replace(machine, NEWER)
 
     async def _replace(self, machine: ClusterMachine, format: int) -> None:
@@ -99,6 +103,13 @@ class UpgradedWorld(ClusterWorld):
                 self.note("finished")
                 return
             await pass_time(1.0)
+
+
+def _is_refused(machine: ClusterMachine) -> bool:
+    """Whether its version does not know what the cluster writes."""
+    task = machine.task
+    ended = task is not None and task.done() and not task.cancelled()
+    return ended and task is not None and isinstance(task.exception(), NewerFormat)
 
 
 def upgraded_life_of(seed: int) -> UpgradedWorld:

@@ -19,7 +19,7 @@ from penstock.bootstrap import IDENTITY_KEY
 from penstock.bootstrap.directories import absolute, opened
 from penstock.bootstrap.registries import rules
 from penstock.core.owning.arriving import ARRIVING_KEY, ArrivingRealm, arriving_in
-from penstock.core.owning.claims import FORMAT, FORMAT_KEY, SHARD, SHARDS, ClaimRecord
+from penstock.core.owning.claims import FORMAT_KEY, SHARD, SHARDS, ClaimRecord
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -32,6 +32,7 @@ from penstock.core.vocabulary.errors import (
     Trimmed,
     Unavailable,
 )
+from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,

@@ -32,6 +32,7 @@ from penstock.core.owning.clocks import (
 )
 from penstock.core.owning.orders import MoveOrder, Orders
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.ports import VersionedRecord
 
 MEMBERS: Final = "node/"
@@ -40,8 +41,6 @@ SHARD: Final = 0
 """A cluster has one shard so far, which is the whole realm."""
 FORMAT_KEY: Final = "cluster/format"
 """Where the register tells the format that all nodes write; the newest they all know."""
-FORMAT: Final = 1
-"""The newest format that this version of Penstock knows."""
 
 MARGIN_US: Final = SECOND_US
 """A lease ends so much earlier for the node that has it than for those who wait for its end: clocks

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from penstock.core.owning.claims import FORMAT
+from penstock.core.vocabulary.formats import FORMAT
 
 
 class OwnerLease(Protocol):

@@ -17,10 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from penstock.core.channel.producers import StoreSpans
-from penstock.core.owning.claims import FORMAT
 from penstock.core.realm.directory import AnyRealmFact, RealmFact
 from penstock.core.realm.transactions import Ended
 from penstock.core.vocabulary.errors import Damaged, NewerFormat
+from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.messages import Spans, StoredFact
 from penstock.core.vocabulary.ports import Buffer, PageSlot
 
@@ -183,9 +183,9 @@ class GroupHeader(Struct, frozen=True, array_like=True):
 
 
 SINCE: dict[type[Struct], int] = {}
-"""The format of a cluster (``penstock.core.owning.claims.FORMAT``) with which a fact was new; the
-others have been there from the first one on. Who decides such a fact asks the owner's lease first
-whether all nodes know it."""
+"""The format (``penstock.core.vocabulary.formats.FORMAT``) with which a fact was new; the others
+have been there from the first one on. Who decides such a fact asks the owner's lease first whether
+all nodes of the cluster know it."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[GroupHeader] = msgspec.msgpack.Decoder(GroupHeader)

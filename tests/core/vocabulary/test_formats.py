@@ -1,0 +1,12 @@
+"""The newest format: what a node says that it knows, and what a realm on its own writes."""
+
+from __future__ import annotations
+
+from penstock.core.owning.claims import MemberRecord
+from penstock.core.vocabulary.formats import FORMAT
+from penstock.runtime.delivery.owner_lease import ENDLESS
+
+
+def test_a_node_knows_the_newest_format_and_a_realm_on_its_own_writes_it() -> None:
+    assert MemberRecord("n1", "start").format == FORMAT
+    assert ENDLESS.format == FORMAT
