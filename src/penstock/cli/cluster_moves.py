@@ -3,7 +3,6 @@ out of it."""
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -64,6 +63,8 @@ def import_(
       penstock cluster import ./data --cluster nats://a,b,c
       penstock cluster import ./backup --cluster nats://a,b,c --ahead
     """
+    import asyncio
+
     from penstock.bootstrap import relocating
     from penstock.core.vocabulary.errors import InvalidArgument
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,6 +40,8 @@ def upgrade(
       penstock cluster upgrade --cluster nats://a,b,c
       penstock cluster upgrade --cluster nats://a,b,c --finish
     """
+    import asyncio
+
     from penstock.bootstrap import cluster as adapters
     from penstock.cluster.upgrading import finish_upgrade, upgrade_state
     from penstock.runtime.writer.clock import SystemClock

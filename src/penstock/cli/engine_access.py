@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -27,6 +26,8 @@ def cluster_settings(url: str | None, file: Path | None) -> ClusterSettings:
 
 def on_engine(settings: ClusterSettings, do: Callable[[StorageEngine, Clock], Awaitable[T]]) -> T:
     """What is done on the engine of a cluster, which has to be trusted first."""
+    import asyncio
+
     from penstock.bootstrap import cluster as adapters
     from penstock.runtime.writer.clock import SystemClock
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.columns.events.batch import Int64s
 from penstock.columns.events.digest import grouped
@@ -32,9 +31,9 @@ def split_by_waiting(table: pa.Table) -> list[pa.Table]:
     waiting = waiting_rows(table)
     if DELIVERY_TIME not in table.column_names or waiting == table.num_rows:
         return [table]
-    at_once = table.column(DELIVERY_TIME).is_null()
-    rest = table.filter(at_once).drop_columns([DELIVERY_TIME])
-    return [table.filter(pc.invert(at_once)), rest] if waiting else [rest]
+    times = table.column(DELIVERY_TIME)
+    rest = table.filter(times.is_null()).drop_columns([DELIVERY_TIME])
+    return [table.filter(times.is_valid()), rest] if waiting else [rest]
 
 
 def due_times_us(batch: pa.RecordBatch) -> Int64s:
