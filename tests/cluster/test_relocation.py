@@ -34,6 +34,7 @@ from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.memory import MemoryPages
 from penstock.testing.comparing import Contents, contents_of, differences
 from penstock.testing.engine import EngineBlobs, EngineServers, MemoryEngine, MemoryInspector
+from tests.patience import until
 from tests.runtime.living import Owning, body, publish
 from tests.transfers.moving import events, halfway
 
@@ -62,6 +63,7 @@ def fill(here: Session) -> None:
     )
     for more in ({}, {"late": 1.5}, {"late": "text"}):
         orders.publish_many(events(50, **more))
+    until(lambda: orders.info().storage.sealed_files == 3)  # and so it stays
     halfway(orders)
     orders.publish(b"for later", deliver_at=4_000_000_000.0)
     single = here.channels.create("single", type="persistent", storage={"events_per_spindle": 0})

@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|[\r\x0f]")
 END_S = 180.0
+READS = 3_000
+"""Pieces of output within which what is waited for is shown: four screens come each second."""
 
 
 class Terminal:
@@ -35,7 +37,7 @@ class Terminal:
             env={
                 **os.environ,
                 "TERM": "xterm",
-                "COLUMNS": "140",
+                "COLUMNS": "300",
                 "LINES": "40",
                 "TMPDIR": str(folder),
                 "PENSTOCK_CLUSTER_LEASE_S": "2",
@@ -51,11 +53,12 @@ class Terminal:
     def until(self, pattern: str) -> re.Match[str]:
         """Wait until something new is shown that matches."""
         shown = ""
-        while True:
+        for _ in range(READS):
             shown += self._read()
             found = re.search(pattern, shown)
             if found is not None:
                 return found
+        raise AssertionError(f"{pattern} is not shown: {self.told[-2_000:]}")
 
     def _read(self) -> str:
         ready, _, _ = select.select([self._own], [], [], END_S)
