@@ -34,7 +34,7 @@ ifeq ($(strip $(ARGS)),)
 	@$(bin)/python -m pytest -q -n 2 -m "not spark and not process"; inside=$$?; \
 	$(bin)/python -m pytest -q -n 2 --dist loadfile -m "process and not spark and not alone"; waiting=$$?; \
 	$(bin)/python -m pytest -q -n 2 --dist loadfile -m "spark and not alone"; spark=$$?; \
-	$(bin)/python -m pytest -q -m "alone and (process or spark)"; alone=$$?; \
+	$(bin)/python -m pytest -q -n 1 -m "alone and (process or spark)"; alone=$$?; \
 	exit $$((inside ? inside : waiting ? waiting : spark ? spark : alone))
 else
 	@$(bin)/python -m pytest $(ARGS)
