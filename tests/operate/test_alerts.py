@@ -69,6 +69,22 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         {f"penstock_tls_certificate_end_seconds{{{REALM}}}": f"{14 * 86_400 + 600}x30"},
         REALM,
     ),
+    "BackupOld": (
+        {f"penstock_backup_age_seconds{{{REALM}}}": "172000+60x30"},
+        REALM,
+    ),
+    "ClientsRefused": (
+        {f'penstock_refused_total{{{REALM},code="access-denied"}}': "0 0 0+60x30"},
+        'instance="berlin:9080",code="access-denied"',
+    ),
+    "DeliverySlow": (
+        {
+            f'penstock_durable_delivery_seconds_bucket{{{DURABLE},le="60"}}': "0x30",
+            f'penstock_durable_delivery_seconds_bucket{{{DURABLE},le="300"}}': "0+60x30",
+            f'penstock_durable_delivery_seconds_bucket{{{DURABLE},le="+Inf"}}': "0+60x30",
+        },
+        'instance="berlin:9080",channel="orders",durable="billing"',
+    ),
     "FilesRunOut": (
         {
             f"process_open_fds{{{REALM}}}": "70 81x30",

@@ -152,3 +152,5 @@ class ReadBackup(Request[bytes], frozen=True):
 
 class EndBackup(Request[None], frozen=True):
     backup: Name
+    is_complete: bool = False
+    """Whether all of it was read and is safe with the client, so that it counts as a backup."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.vocabulary.timings import BOUNDS_US, Timings
+from penstock.core.vocabulary.timings import BOUNDS_US, DELIVERY_BOUNDS_US, Timings
 
 
 def test_a_time_counts_to_every_bound_it_does_not_exceed() -> None:
@@ -27,3 +27,18 @@ def test_what_is_recent_forgets_what_was() -> None:
 
 def test_the_bounds_ascend() -> None:
     assert list(BOUNDS_US) == sorted(set(BOUNDS_US))
+    assert list(DELIVERY_BOUNDS_US) == sorted(set(DELIVERY_BOUNDS_US))
+
+
+def test_many_are_counted_as_one_by_one() -> None:
+    one_by_one, at_once = Timings(DELIVERY_BOUNDS_US), Timings(DELIVERY_BOUNDS_US)
+    for us in (700, 700, 700, 4_000_000_000_000):
+        one_by_one.note(us)
+
+    at_once.note_many(700, 3)
+    counts = [0] * (len(DELIVERY_BOUNDS_US) + 1)
+    counts[-1] = 1
+    at_once.add(counts, 4_000_000_000_000)
+
+    assert at_once.counts == one_by_one.counts
+    assert at_once.total_us == one_by_one.total_us

@@ -13,7 +13,8 @@ from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
-from tests.access.realms import authority_in, realm_with_tls
+from penstock.api.transfers import BeginBackup, EndBackup
+from tests.access.realms import ask, authority_in, realm_with_tls
 from tests.docs.pages import ROOT
 from tests.frontends.http.asking import Reply, Web
 
@@ -105,6 +106,73 @@ def test_the_process_and_its_disk_are_told(web: Web, tmp_path: Path) -> None:
     usage = shutil.disk_usage(tmp_path)
     assert of(on_disk, "penstock_disk_bytes") == usage.total
     assert 0 < of(on_disk, "penstock_disk_free_bytes") <= usage.total
+
+
+def test_bytes_and_what_clients_are_refused_are_counted(
+    realm: penstock.Realm, web: Web, session: penstock.Session
+) -> None:
+    def refused(found: Samples, code: str) -> float:
+        return found.get(("penstock_refused_total", frozenset({("code", code)})), 0.0)
+
+    orders = session.channels.create("orders")
+    before = scraped(web)
+
+    orders.publish(b"x" * 10_000)
+    assert [event.data for event in orders.browse()] == [b"x" * 10_000]
+    with pytest.raises(penstock.NameDoesNotExist):
+        session.channels.get("nowhere")
+    assert web.ask("GET", "channels/nowhere").status == 404
+    after = scraped(web)
+
+    for metric in ("penstock_received_bytes_total", "penstock_sent_bytes_total"):
+        grown = of(after, metric, protocol="native") - of(before, metric, protocol="native")
+        assert 10_000 < grown < 20_000, metric
+        assert of(after, metric, protocol="amqp") == 0
+    code = "name-does-not-exist"
+    assert refused(after, code) == refused(before, code) + 2
+
+
+def test_the_age_of_the_newest_complete_backup_is_told(tmp_path: Path) -> None:
+    with penstock.Realm(tmp_path / "data") as realm, realm.connect() as session:
+        assert realm._running is not None
+        backups = realm._running.backups
+        start_us = backups.newest_us
+        begun = ask(session, BeginBackup())
+        ask(session, EndBackup(begun["backup"]))  # as a copy of sealed files ends
+        assert backups.newest_us == start_us
+
+        begun = ask(session, BeginBackup())
+        ask(session, EndBackup(begun["backup"], is_complete=True))
+        assert backups.newest_us == begun["at_us"] > start_us
+
+        session.back_up(tmp_path / "backup")
+        assert backups.newest_us > begun["at_us"]
+        told = of(scraped(Web(realm.listen_http())), "penstock_backup_age_seconds")
+        assert 0 <= told <= (backups._clock.now_us() - backups.newest_us) / 1_000_000
+
+
+def test_how_long_deliveries_took_is_told_for_each_durable(
+    web: Web, session: penstock.Session
+) -> None:
+    orders = session.channels.create("orders")
+    billing, idle = orders.durables.create("billing"), orders.durables.create("idle")
+    orders.publish_many([penstock.Event(b"x")] * 3)
+    orders.publish(b"y")
+    for event in billing.fetch(4, timeout=5.0):
+        event.rollback()
+    assert all(event.redelivered for event in billing.fetch(4, timeout=5.0))
+
+    found = scraped(web)
+
+    metric, durable = (
+        "penstock_durable_delivery_seconds",
+        {"channel": "orders", "durable": "billing"},
+    )
+    assert of(found, f"{metric}_count", **durable) == 4, "what comes again does not count"
+    assert of(found, f"{metric}_bucket", **durable, le="+Inf") == 4
+    assert 0 <= of(found, f"{metric}_sum", **durable) < 600
+    named = {dict(labels)["durable"] for name, labels in found if name == f"{metric}_count"}
+    assert named == {"billing"} != {idle.name}
 
 
 @pytest.mark.slow
@@ -221,4 +289,6 @@ def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
     listed = set(re.findall(r"^\| `((?:penstock|process)_\w+)` \|", page, re.MULTILINE))
 
     told = {name.removesuffix("_total") for name in listed}
-    assert told == given | {"penstock_tls_certificate_end_seconds"}  # this realm has no TLS
+    # This realm has no TLS, and nothing was delivered yet
+    later = {"penstock_tls_certificate_end_seconds", "penstock_durable_delivery_seconds"}
+    assert told == given | later

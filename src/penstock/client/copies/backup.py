@@ -88,7 +88,9 @@ async def back_up(connection: RealmConnection, folder: FolderLike) -> BackupResu
         manifest = _manifest(begun, kept)
         await asyncio.to_thread(finish_backup, target, manifest)
         with suppress(PenstockError):  # it would end by itself
-            await connection.request(EndBackup(begun.backup), resend=False, waits=False)
+            await connection.request(
+                EndBackup(begun.backup, is_complete=True), resend=False, waits=False
+            )
     return _result(target, manifest, read)
 
 
@@ -116,7 +118,9 @@ async def _to_file(connection: RealmConnection, target: Path) -> BackupResult:
         partial.replace(target)
         _sync_directory(target.parent)
     with suppress(PenstockError):  # it would end by itself
-        await connection.request(EndBackup(begun.backup), resend=False, waits=False)
+        await connection.request(
+            EndBackup(begun.backup, is_complete=True), resend=False, waits=False
+        )
     return _result(target, manifest, kept)
 
 

@@ -134,6 +134,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()
+        self.hub.traffic.received_bytes += len(data)
         self._gathering.add(data)
 
     def _take_turn(self) -> bool:
@@ -356,6 +357,7 @@ class AmqpConnection(asyncio.Protocol):
                 self.sole.is_there = True
         except PenstockError as error:
             _log.warning("amqp.refused", connection=self.number, host=self.host, reason=str(error))
+            self.realm.connections.refused(error)
             not_opened(connection, self.listener.version, error)
             return
         opened(connection, self.listener.version, sole_properties(self.sole.policy))
@@ -442,6 +444,7 @@ class AmqpConnection(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
+            self.hub.traffic.sent_bytes += len(data)
             self._transport.write(data)
 
     def _check_writable(self) -> None:
@@ -498,6 +501,8 @@ class AmqpConnection(asyncio.Protocol):
     def end(self, reason: PenstockError | None) -> None:
         """Close the connection with a reason. A peer that does not answer in time is dropped."""
         condition = "" if reason is None else condition_of(reason)
+        if reason is not None:
+            self.realm.connections.refused(reason)
         if isinstance(reason, InvalidEvent):
             condition = DECODE
         self._end_with(condition, "" if reason is None else description_of(reason))

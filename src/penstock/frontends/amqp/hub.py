@@ -52,6 +52,7 @@ class AmqpHub:
     def __init__(self, listener: NativeListener, limits: AmqpLimits | None = None) -> None:
         self.listener = listener
         self.realm = listener.realm
+        self.traffic = listener.realm.connections.traffic["amqp"]
         self.limits = limits or AmqpLimits()
         self._containers: dict[str, AmqpConnection] = {}
         self._wishes: WeakKeyDictionary[object, tuple[str, bool]] = WeakKeyDictionary()

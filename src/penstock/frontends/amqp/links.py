@@ -80,6 +80,7 @@ class Links:
             except PenstockError as error:
                 link = attached.incoming or attached.outgoing
                 if link is not None:
+                    self._connection.realm.connections.refused(error)
                     self.end(link, condition_of_attached(error), description_of(error))
 
     # --- coming and going ----------------------------------------------------------------
@@ -101,6 +102,7 @@ class Links:
             await self._remove_temporary(attached)
             is_uninit = attached.link.state & Endpoint.LOCAL_UNINIT
             if self._connection.is_open and is_uninit and not attached.is_closed:
+                self._connection.realm.connections.refused(error)
                 refuse(attached.link, condition_of(error), description_of(error))
             self._pop(attached)
             attached.over.set()
@@ -146,6 +148,7 @@ class Links:
         if not self._pop(attached) and self._over.pop(_key(link), None) is None:
             return  # its session or connection is over, too
         if error is not None:
+            self._connection.realm.connections.refused(error)
             link.condition = Condition(condition_of(error), description_of(error))
         if self._connection.is_open and not link.state & Endpoint.LOCAL_CLOSED:
             if link.state & Endpoint.LOCAL_UNINIT:

@@ -125,6 +125,7 @@ class TransactionCoordinator:
             except Unfit as error:
                 self._answer(link, delivery, error.condition, str(error))
             except PenstockError as error:
+                self._connection.realm.connections.refused(error)
                 self._answer(link, delivery, condition_of(error), description_of(error))
         self._connection.engine.refill(link)
 
@@ -171,6 +172,7 @@ class TransactionCoordinator:
             self._done(link, delivery)
         elif transaction.broken is not None:
             self._roll_back(transaction)
+            self._connection.realm.connections.refused(transaction.broken)
             self._answer(link, delivery, ROLLED_BACK, description_of(transaction.broken))
         else:
             self._connection.spawn(self._commit(link, delivery, transaction))
@@ -189,6 +191,7 @@ class TransactionCoordinator:
             )
         except PenstockError as error:
             self._roll_back(transaction)
+            realm.connections.refused(error)
             self._answer(link, delivery, ROLLED_BACK, description_of(error))
         else:
             for consumer, ids, done in accepted:

@@ -430,6 +430,7 @@ class HttpRequest:
         if error.retryable:
             wait_s = error.wait_s if isinstance(error, SignInLocked) else 1.0
             own.append(("retry-after", str(math.ceil(wait_s))))
+        self._server.realm.connections.refused(error)
         detail = ErrorDetail(code=error.code, message=str(error), retryable=error.retryable)
         own.append(("cache-control", "no-store"))
         await self.reply(status, msgspec.json.encode(ErrorAnswer(error=detail)), JSON, own)

@@ -21,7 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from penstock.core.channel.conservation import MEANINGS
-from penstock.core.vocabulary.timings import BOUNDS_US
+from penstock.core.vocabulary.timings import Timings
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.realm_view import DurableView
 
@@ -77,6 +77,7 @@ class RealmCollector(Collector):
         yield from self._of_connections()
         yield from self._of_journal()
         yield from self._of_machine()
+        yield from self._of_clients()
 
     def _of_realm(self) -> Iterator[Metric]:
         realm = self._realm
@@ -229,8 +230,16 @@ class RealmCollector(Collector):
             "Acknowledgements since the realm started.",
             labels=labels,
         )
+        latency = HistogramMetricFamily(
+            "penstock_durable_delivery_seconds",
+            "From the publish of an event to its first delivery.",
+            labels=labels,
+        )
         for name, durable in self._durables():
             info, (sent, settled) = durable.info(now_us), durable.flow
+            if (timings := self._realm.dispatch.latencies.of(durable.identity)) is not None:
+                buckets, total_s = _histogram(timings)
+                latency.add_metric([info.channel, name], buckets, total_s)
             named = [info.channel, name]
             outstanding.add_metric(named, info.outstanding)
             in_flight.add_metric(named, info.in_flight)
@@ -251,6 +260,7 @@ class RealmCollector(Collector):
             clients,
             delivered,
             acknowledged,
+            latency,
         )
 
     def _durables(self) -> Iterator[tuple[str, DurableView]]:
@@ -284,23 +294,52 @@ class RealmCollector(Collector):
         yield _gauge("journal_bytes", "Bytes of the journal.", info.size)
         yield _gauge("journal_blocks", "Blocks of the journal.", info.tail - info.floor)
         if info.syncs is not None:
-            names = [*(f"{bound / 1_000_000:g}" for bound in BOUNDS_US), "+Inf"]
+            buckets, total_s = _histogram(info.syncs)
             yield HistogramMetricFamily(
                 "penstock_journal_sync_seconds",
                 "How long it took to put a block on disk.",
-                buckets=list(zip(names, info.syncs.cumulative(), strict=True)),
-                sum_value=info.syncs.total_us / 1_000_000,
+                buckets=buckets,
+                sum_value=total_s,
             )
 
     def _of_machine(self) -> Iterator[Metric]:
-        """What runs out: the disk, and the time of the certificate."""
+        """What runs out: the disk, and the time of the certificate and of the backup."""
         if self._realm.disk_space is not None:
             free, size = self._realm.disk_space()
             yield _gauge("disk_free_bytes", "Free bytes on the disk of the data directory.", free)
             yield _gauge("disk_bytes", "All bytes of that disk.", size)
+        if self._realm.backups.capture is not None:
+            age_us = self._realm.clock.now_us() - self._realm.backups.newest_us
+            told = "Since the newest backup was captured, or the realm started."
+            yield _gauge("backup_age_seconds", told, max(0, age_us) / 1_000_000)
         if self._native.tls is not None:
             ends_s = self._native.tls.ends_us / 1_000_000
             yield _gauge("tls_certificate_end_seconds", "When the certificate ends.", ends_s)
+
+    def _of_clients(self) -> Iterator[Metric]:
+        """What went over connections, and what clients were refused."""
+        connections = self._realm.connections
+        received = CounterMetricFamily(
+            "penstock_received_bytes", "Bytes received from clients.", labels=["protocol"]
+        )
+        sent = CounterMetricFamily(
+            "penstock_sent_bytes", "Bytes sent to clients.", labels=["protocol"]
+        )
+        for protocol, traffic in connections.traffic.items():
+            received.add_metric([protocol], traffic.received_bytes)
+            sent.add_metric([protocol], traffic.sent_bytes)
+        refused = CounterMetricFamily(
+            "penstock_refused", "Errors that clients were told, by code.", labels=["code"]
+        )
+        for code, count in sorted(connections.refusals.items()):
+            refused.add_metric([code], count)
+        yield from (received, sent, refused)
+
+
+def _histogram(timings: Timings) -> tuple[list[tuple[str, int]], float]:
+    """The buckets of a histogram in seconds, and the sum of what is in them."""
+    names = [*(f"{bound / 1_000_000:g}" for bound in timings.bounds_us), "+Inf"]
+    return list(zip(names, timings.cumulative(), strict=True)), timings.total_us / 1_000_000
 
 
 def _counter(name: str, text: str, value: float) -> Metric:

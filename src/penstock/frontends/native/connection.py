@@ -124,6 +124,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, count: int) -> None:
         self.heard_s = self._loop.time()
+        self.listener.traffic.received_bytes += count
         self._reader.buffer_updated(count)
         self._reading.came()
 
@@ -404,6 +405,7 @@ class Connection(asyncio.BufferedProtocol):
             refusal = permits.refusal(number)
             # subscriptions being opened are checked at their end
             if refusal is not None and realms:
+                self.listener.realm.connections.refused(refusal)
                 self.realm.subscriptions.detach(realms)
                 self.forget(number)
                 self.send(wire.Closed(number, refusal.code, str(refusal)))
@@ -425,6 +427,7 @@ class Connection(asyncio.BufferedProtocol):
         out, self._out = self._out, []
         if self._transport is None or self._transport.is_closing() or not out:
             return
+        self.listener.traffic.sent_bytes += sum(map(len, out))
         for part in coalesced(out) if len(out) > 1 else out:
             self._transport.write(part)
 
@@ -440,12 +443,14 @@ class Connection(asyncio.BufferedProtocol):
             number = new_incident_id()
             _log.error("request.failed", incident=number, peer=self._peer(), exc_info=error)
             error = as_internal_error(number)
+        self.listener.realm.connections.refused(error)
         self.send(wire.Failed(request, error.code, str(error)))
 
     def end(self, reason: PenstockError | None) -> None:
         """Close the connection with a reason. A peer that does not answer in time is dropped."""
         transport = self._transport
         if reason is not None and transport is not None and not transport.is_closing():
+            self.listener.realm.connections.refused(reason)
             self.send(wire.Goodbye(reason.code, str(reason)))
         self._is_open = False
         self.flush()

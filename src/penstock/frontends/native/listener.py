@@ -64,6 +64,7 @@ class NativeListener:
         """With ``tls``, clients on the network must use it."""
         self.realm = realm
         self.tls = tls
+        self.traffic = realm.connections.traffic["native"]
         self.version = version
         self.limits = limits
         self.connections: dict[PeerConnection, None] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Protocol
 
 from msgspec import Struct
@@ -42,6 +43,16 @@ class OpenConnection(Protocol):
         ...
 
 
+class ByteCounts:
+    """Bytes that connections of one protocol have received and sent since the realm started."""
+
+    __slots__ = ("received_bytes", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+
 class OpenConnections:
     """The connections of one realm, by number, the oldest first."""
 
@@ -49,6 +60,13 @@ class OpenConnections:
         self._open: dict[int, OpenConnection] = {}
         self.opened = 0
         """How many there have been since the realm started."""
+        self.traffic = {protocol: ByteCounts() for protocol in ("native", "amqp")}
+        self.refusals: Counter[str] = Counter()
+        """Errors that clients were told since the realm started, by code."""
+
+    def refused(self, error: PenstockError, count: int = 1) -> None:
+        """Count an error that a client is told, over whatever protocol."""
+        self.refusals[error.code] += count
 
     def __len__(self) -> int:
         return len(self._open)

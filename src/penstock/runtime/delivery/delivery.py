@@ -27,6 +27,7 @@ from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.delivery.byte_credit import Room, parted
 from penstock.runtime.delivery.choosers import Choosers, SelectorUse
+from penstock.runtime.delivery.latencies import DeliveryLatencies
 from penstock.runtime.delivery.merged_delivery import (
     KnownKeys,
     Made,
@@ -143,6 +144,7 @@ class Dispatch:
         """Subscriptions whose own selectors take long wait there."""
         self.files = OpenFiles(blobs, cache_bytes_max)
         self.ahead = ReadAhead()
+        self.latencies = DeliveryLatencies()
         self._clock = clock
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._gone: list[Callable[[int], None]] = []
@@ -405,7 +407,7 @@ class Dispatch:
                 unsent += others(part.spans, chosen.spans if chosen is not None else ())
             if chosen is not None:
                 await self.rely()
-                was_sent, held_from = self._send(chosen, effect, outlet)
+                was_sent, held_from = self._send(round_.channel, chosen, effect, outlet)
                 sent |= was_sent
                 if held_from is not None:
                     return sent, held_from
@@ -417,16 +419,20 @@ class Dispatch:
         return SelectorUse(outlet.selector, self._clock.now_us(), messages_of(channel))
 
     def _send(
-        self, rows: OutgoingBatch, effect: Deliver, outlet: Outlet
+        self, channel: ChannelMachine, rows: OutgoingBatch, effect: Deliver, outlet: Outlet
     ) -> tuple[bool, int | None]:
         """Send rows; gives whether any were sent, and the first id for which there was no room."""
         room = self._rooms.get(effect.subscription)
+        taken = channel.state.seats.get(effect.subscription)
         sent = False
         for frame in rows.frames:
             fits = frame if room is None else room.fitting(frame)
             if fits is not None:
                 outlet.deliver(fits, effect.redeliveries)
                 sent = True
+                if taken is not None:
+                    again, now_us = effect.redeliveries, self._clock.now_us()
+                    self.latencies.note(taken[0], fits, again, now_us)
                 if room is not None:
                     room.sent(len(fits.body))
             if fits is not frame:

@@ -233,7 +233,12 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 transfers.ReadBackup,
                 lambda by, it: by.realm.backups.read(by.session, it.backup, it.file, it.offset),
             ),
-            _on(transfers.EndBackup, lambda by, it: by.realm.backups.end(by.session, it.backup)),
+            _on(
+                transfers.EndBackup,
+                lambda by, it: by.realm.backups.end(
+                    by.session, it.backup, is_complete=it.is_complete
+                ),
+            ),
             # The realm
             _on(realms.DescribeRealm, lambda by, it: by.realm.describe(by.version)),
             _on(realms.PausePublishing, lambda by, it: by.realm.pause(it.paused)),

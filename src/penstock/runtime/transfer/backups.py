@@ -43,9 +43,10 @@ class BackupCapture(Protocol):
 
 
 class _Backup(Transfer):
-    def __init__(self, session: str, files: Sequence[Held], now_us: int) -> None:
+    def __init__(self, session: str, files: Sequence[Held], at_us: int, now_us: int) -> None:
         super().__init__(session, now_us)
         self.files = files
+        self.at_us = at_us
         self.is_over = False
 
 
@@ -65,6 +66,9 @@ class Backups:
             "backup", 1, clock, ends="ended with its connection, or was not read"
         )
         self._is_beginning = False
+        self.newest_us = clock.now_us()
+        """When the newest complete backup was captured; the realm's start, if there is none since.
+        """
         self.capture: BackupCapture | None = None
         """Captures the data directory; None: there is none."""
 
@@ -81,7 +85,7 @@ class Backups:
             files, at_us = await self._captured(capture)
         finally:
             self._is_beginning = False
-        name = self._begun.add(_Backup(session, files, self._clock.now_us()))
+        name = self._begun.add(_Backup(session, files, at_us, self._clock.now_us()))
         _log.info("backup.begun", files=len(files), bytes=sum(file.size for file in files))
         return BackupBegun(
             backup=name,
@@ -122,9 +126,13 @@ class Backups:
         finally:
             self._let_go(backup)
 
-    async def end(self, session: str, name: str) -> None:
-        """End a backup and release what was captured."""
-        self._forget(name, self._begun.known(session, name))
+    async def end(self, session: str, name: str, *, is_complete: bool) -> None:
+        """End a backup and release what was captured. ``is_complete``: it is on the client's disk,
+        and has everything. Copies of sealed files end here, too, and are no backups."""
+        ended = self._begun.known(session, name)
+        if is_complete:
+            self.newest_us = max(self.newest_us, ended.at_us)
+        self._forget(name, ended)
         _log.info("backup.ended")
 
     def leave(self, session: str) -> None:
