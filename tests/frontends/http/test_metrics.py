@@ -128,6 +128,12 @@ def test_bytes_and_what_clients_are_refused_are_counted(
         grown = of(after, metric, protocol="native") - of(before, metric, protocol="native")
         assert 10_000 < grown < 20_000, metric
         assert of(after, metric, protocol="amqp") == 0
+    over_http = of(after, "penstock_sent_bytes_total", protocol="http")
+    assert over_http - of(before, "penstock_sent_bytes_total", protocol="http") > 5_000, (
+        "the metrics"
+    )
+    asked = of(after, "penstock_received_bytes_total", protocol="http")
+    assert 100 < asked - of(before, "penstock_received_bytes_total", protocol="http") < 10_000
     code = "name-does-not-exist"
     assert refused(after, code) == refused(before, code) + 2
 
@@ -275,7 +281,8 @@ def test_a_scrape_changes_nothing(web: Web, session: penstock.Session) -> None:
 
     first, second = scraped(web), scraped(web)
 
-    changing = re.compile("seconds|_created|^process_")
+    # Its own request and answer have bytes, too
+    changing = re.compile("seconds|_created|^process_|_bytes_total")
     assert {key: value for key, value in first.items() if not changing.search(key[0])} == {
         key: value for key, value in second.items() if not changing.search(key[0])
     }

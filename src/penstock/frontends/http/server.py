@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
+import h11
 import structlog
 import uvicorn
 from msgspec import Struct
@@ -42,6 +43,7 @@ from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import SocketServers, open_server
 from penstock.runtime.access.askers import Asker
+from penstock.runtime.access.open_connections import ByteCounts
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """Most bytes of a request's first line and headers."""
@@ -83,6 +85,23 @@ class HttpLimits(Struct, frozen=True):
     """Names of the realm besides those of this machine."""
 
 
+class _CountedBytes(h11.Connection):
+    """What came over a connection, and what goes out over it, head and body, is counted."""
+
+    def __init__(self, traffic: ByteCounts) -> None:
+        super().__init__(h11.SERVER, HEAD_BYTES_MAX)
+        self._traffic = traffic
+
+    def receive_data(self, data: bytes) -> None:
+        self._traffic.received_bytes += len(data)
+        super().receive_data(data)
+
+    def send_with_data_passthrough(self, event: h11.Event) -> list[bytes] | None:
+        out = super().send_with_data_passthrough(event)  # ``send`` joins these
+        self._traffic.sent_bytes += sum(map(len, out or ()))
+        return out
+
+
 class HttpConnection(H11Protocol):
     """One HTTP connection."""
 
@@ -90,6 +109,7 @@ class HttpConnection(H11Protocol):
 
     def __init__(self, listener: HttpServer) -> None:
         super().__init__(listener.config, listener.uvicorn, {})
+        self.conn = _CountedBytes(listener.realm.connections.traffic["http"])
         self.listener = listener
         self.logger = _SILENT
         self.heard_s = self._quiet_from_s = self.loop.time()

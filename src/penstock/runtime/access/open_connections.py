@@ -60,7 +60,7 @@ class OpenConnections:
         self._open: dict[int, OpenConnection] = {}
         self.opened = 0
         """How many there have been since the realm started."""
-        self.traffic = {protocol: ByteCounts() for protocol in ("native", "amqp")}
+        self.traffic = {protocol: ByteCounts() for protocol in ("native", "amqp", "http")}
         self.refusals: Counter[str] = Counter()
         """Errors that clients were told since the realm started, by code."""
 
