@@ -45,10 +45,10 @@ def full() -> Durable:
 
 @pytest.mark.spec("D4")
 def test_a_durable_comes_back_as_it_was() -> None:
-    state = state_of(full())
+    state = state_of(full(), 0)
     again = durable_of(state, KIND)
 
-    assert state_of(again) == state
+    assert state_of(again, 0) == state
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=DurableState) == state
     assert again.waiting is not None
     assert again.waiting.by_time() == [(500, IdSet((span(7),))), (1_000, IdSet((span(2, 3),)))]
@@ -58,7 +58,7 @@ def test_a_durable_comes_back_as_it_was() -> None:
 
 @pytest.mark.spec("D4")
 def test_what_no_restart_finds_is_left_out() -> None:
-    state = state_of(full(), IdSet((span(2, 5),)))
+    state = state_of(full(), 0, IdSet((span(2, 5),)))
 
     assert state.outstanding == (span(6, 9),)
     assert state.redelivered == ((4, (span(6),)),)
@@ -67,7 +67,7 @@ def test_what_no_restart_finds_is_left_out() -> None:
 
 
 def test_what_was_kept_before_there_were_waits_and_timeouts_is_read() -> None:
-    before = msgspec.msgpack.encode(list(msgspec.structs.astuple(state_of(full())))[:12])
+    before = msgspec.msgpack.encode(list(msgspec.structs.astuple(state_of(full(), 0)))[:12])
     again = durable_of(msgspec.msgpack.decode(before, type=DurableState), KIND)
 
     assert (again.attributes.backoff, again.waiting, again.attributes.ack_timeout) == (
@@ -75,3 +75,13 @@ def test_what_was_kept_before_there_were_waits_and_timeouts_is_read() -> None:
         None,
         0,
     )
+
+
+@pytest.mark.spec("D3", "D4")
+def test_a_durable_with_a_selector_is_kept_as_one_that_was_offered_everything() -> None:
+    chooses, begins_later = Durable("d", KIND, 5, selector="n = 1"), Durable("d", KIND, 20)
+    begins_later.selector = "n = 1"
+
+    assert state_of(chooses, 9).head == 9
+    assert state_of(begins_later, 9).head == 20
+    assert state_of(Durable("d", KIND, 5), 9).head == 5, "the rest is outstanding"

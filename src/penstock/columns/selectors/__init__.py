@@ -9,6 +9,7 @@ from __future__ import annotations
 from penstock.columns.selectors.expressions import Expression
 from penstock.columns.selectors.faults import MalformedSelector
 from penstock.columns.selectors.frames import EventFrame
+from penstock.columns.selectors.index import SelectorIndex
 from penstock.columns.selectors.parser import parse
 from penstock.columns.selectors.selector import (
     Selector,
@@ -28,6 +29,7 @@ __all__ = [
     "InvalidSelector",
     "MalformedSelector",
     "Selector",
+    "SelectorIndex",
     "parse",
     "row_bytes_of",
     "selector_of",

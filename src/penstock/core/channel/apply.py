@@ -5,6 +5,8 @@ It is used both live and at recovery: state comes about in no other way.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from penstock.core.channel import capacity_overflow
@@ -55,7 +57,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
     state: ChannelState, fact: StoredFact
 ) -> None:
     """Make ``fact`` true. Never fails, never decides: it has already happened."""
-    state.dirty = True
+    _touch(state, fact)
     match fact:
         case Appended():
             _appended(state, fact)
@@ -93,6 +95,23 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             _restored(state, fact)
         case Seated() | Left() | Interested() | InterestEnded():
             _place_changed(state, fact)
+
+
+def _touch(state: ChannelState, fact: StoredFact) -> None:
+    """Note whom a fact may lead to a delivery for: by far most are for one durable, or for few."""
+    match fact:
+        case Appended(matched=matched):
+            state.dirty = True
+            names: Iterable[str] = matched
+        case Acked(name) | RolledBack(name) | TimedOut(name) | Postponed(name) | Buried(name):
+            state.dirty = True
+            names = (name,)
+        case _:
+            state.touch_all()
+            return
+    for name in names:
+        if (durable := state.durables.get(name)) is not None:
+            state.touch(durable)
 
 
 def _appended(state: ChannelState, fact: Appended) -> None:
@@ -187,6 +206,7 @@ def _relay(state: ChannelState, fact: Appended) -> None:
         else:
             wanted = passing
         wanted = wanted.within(Span(durable.head, 1 << 62))
+        state.touch(durable)
         durable.passing(wanted, Span(*fact.span).end, state.stored)
 
 
@@ -304,7 +324,7 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
         for part in state.stored.within(Span(first, end)).spans:
             durable.outstanding.add(part)
             durable.ready.add(part)
-    state.durables[fact.name] = durable
+    state.add_durable(durable)
     state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
 
 
@@ -324,10 +344,9 @@ def _place_changed(state: ChannelState, fact: AnyPlaceFact) -> None:
 
 def _deleted(state: ChannelState, name: str) -> None:
     state.died = {key: count for key, count in state.died.items() if key[0] != name}
-    if (gone := state.durables.pop(name, None)) is not None:
+    if (gone := state.remove_durable(name)) is not None:
         state.delivered += gone.delivered
         state.acknowledged += gone.acknowledged
-    state.seats = {s: held for s, held in state.seats.items() if held[0].name != name}
     state.looked_at_from(0)
 
 
@@ -339,8 +358,9 @@ def _restored(state: ChannelState, fact: Restored) -> None:
     state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
     for kept in fact.durables:
         kind = state.rules.kinds[kept.kind] if kept.name else KIND
-        state.durables[kept.name] = durable = durable_of(kept, kind)
+        durable = durable_of(kept, kind)
         durable.attributes = state.rules.counting_of_durable(durable.attributes)
+        state.add_durable(durable)
     state.producers.restore(fact.producers)
     state.acked = id_set(fact.consumed)
     state.looked_at_from(0)

@@ -40,7 +40,7 @@ def lose(state: ChannelState, command: Disconnect, now_us: int) -> None:
 def resume(state: ChannelState, command: AddSubscriber) -> Subscriber | None:
     """The former subscriber at whose cursor this one continues; None if its place was not kept."""
     number = kept_interest.former_of(state, command)
-    subscriber = None if number is None else state.subscribers.pop(number, None)
+    subscriber = None if number is None else state.remove_subscriber(number)
     if subscriber is None:
         return None
     if subscriber.lost_us is None:  # it came back before its loss was noticed
@@ -72,7 +72,7 @@ def look(state: ChannelState, now_us: int) -> None:
         _give_up(state, subscriber, missed_us)
         longer = [ids for ttl_ms, ids in state.waits.items() if ttl_ms * 1_000 > missed_us]
         if subscriber.is_given_up and not any(subscriber.waits_for(ids) for ids in longer):
-            del state.subscribers[subscriber.subscription]
+            state.remove_subscriber(subscriber.subscription)
             left(state, subscriber)
 
 

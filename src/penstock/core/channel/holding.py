@@ -82,7 +82,7 @@ def hold(state: ChannelState, command: HoldEvents, now_us: int) -> None:
     first, end = command.span
     durable.hold(seat, Span(first, min(end, state.next_id)), state.stored)
     durable.read_us = now_us
-    state.dirty = True
+    state.touch(durable)
 
 
 def _bury(state: ChannelState, durable: Durable, seat: Seat, spans: Spans) -> Decided:

@@ -73,7 +73,7 @@ def recovered(state: ChannelState) -> None:
         subscriber.place, subscriber.pulls = kept.place, kept.pulls
         subscriber.taken_over_at = state.next_id
         subscriber.lost_us = UNKNOWN_US
-        state.subscribers[-number] = subscriber
+        state.add_subscriber(subscriber)
         state.absent += 1
 
 

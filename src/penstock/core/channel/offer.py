@@ -115,7 +115,7 @@ def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
         subscriber.place = command.place
     if former is not None:
         subscriber.takes_place_of(former, state.next_id)
-    state.subscribers[command.subscription] = subscriber
+    state.add_subscriber(subscriber)
     state.dirty = True
 
 
@@ -124,7 +124,7 @@ def _credit(state: ChannelState, command: GrantCredit) -> None:
     if subscriber is None:
         if command.has_room and (held := state.seats.get(command.subscription)) is not None:
             held[1].is_full = False
-            state.dirty = True
+            state.touch(held[0])
         return
     if command.next_id:
         state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
@@ -139,14 +139,15 @@ def _match_readers(state: ChannelState, digest: Digest) -> None:
     """Readers and subscribers with a selector of their own: which of the events just published
     they want."""
     first = state.next_id - digest.count
-    for subscriber in state.subscribers.values():
-        if subscriber.selector and subscriber.only is not None and subscriber.has_interest:
-            for offsets in digest.matched.get(subscriber.selector, ()):
-                subscriber.only.add(Span(*offsets).shifted(first))
-    for _, seat in state.seats.values():
-        if seat.wanted is not None:
-            for offsets in digest.matched.get(seat.selector, ()):
-                seat.wanted.add(Span(*offsets).shifted(first))
+    for selector, matched in digest.matched.items():
+        ids = [Span(*offsets).shifted(first) for offsets in matched]
+        askers = state.asked.of(selector)
+        for subscriber in askers.subscribers.values():
+            if subscriber.only is not None and subscriber.has_interest:
+                subscriber.only.add_all(IdSet(ids))
+        for seat in askers.seats.values():
+            if seat.wanted is not None:
+                seat.wanted.add_all(IdSet(ids))
 
 
 def _swept(state: ChannelState, now_us: int) -> None:
@@ -180,7 +181,7 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
         seat.demand = count
     elif seat.demand:  # cancelled: events that are here already are sent first
         state.cancelled.append(seat.subscription)
-    state.dirty = True
+    state.touch(held[0])
 
 
 def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
@@ -204,18 +205,18 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
     if was_fed and not durable.is_fed:
         state.has_left = True  # what it is owed is kept from now on (SEM J4)
     durable.read_us = now_us
-    state.seats[command.subscription] = (durable, seat)
-    state.dirty = True
+    state.add_seat(durable, seat)
 
 
 def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None:
-    held = state.seats.pop(subscription, None)
+    held = state.remove_seat(subscription)
     if held is not None:
         if comes_back and held[0].places:
             awaited_seats.interrupted(state, now=False)
         held[0].detach(subscription)
+        state.touched.left(held[0])
         state.has_left = True
-    if (subscriber := state.subscribers.pop(subscription, None)) is not None:
+    if (subscriber := state.remove_subscriber(subscription)) is not None:
         disconnected_subscribers.left(state, subscriber)
     state.dirty = True
 
@@ -234,7 +235,7 @@ def _confirm_recall(state: ChannelState, subscription: int) -> None:
     held = state.seats.get(subscription)
     if held is not None and held[1].recalls:
         held[1].recalls.pop(0)
-        state.dirty = True
+        state.touch(held[0])
 
 
 def recalls(state: ChannelState) -> list[Recall]:
@@ -264,6 +265,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
         held[0].unsent(IdSet(Span(*span) for span in spans))
         if held[1].demand is not None:
             held[1].demand += size
+        state.touch(held[0])
     state.dirty = True
 
 
@@ -283,6 +285,7 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
         if seat.demand is not None:
             seat.demand += len(ids)
         seat.is_full, seat.is_choosing = command.is_full, command.is_choosing
+        state.touch(durable)
     state.dirty = True
 
 
@@ -291,13 +294,14 @@ def _chosen(state: ChannelState, subscription: int) -> None:
         subscriber.is_choosing = False
     elif (held := state.seats.get(subscription)) is not None:
         held[1].is_choosing = False
+        state.touch(held[0])
     state.dirty = True
 
 
 def _touch(state: ChannelState, subscription: int, now_us: int) -> None:
     if held := state.seats.get(subscription):
         held[0].read_us = now_us
-        state.dirty = True
+        state.touch(held[0])
 
 
 def _connection(
@@ -315,7 +319,7 @@ def _connection(
     for _, seat in state.seats.values():
         if seat.session == command.session:
             seat.stalled = command.stalled
-    state.dirty = True
+    state.touch_all()
 
 
 def leave(state: ChannelState, subscription: int) -> None:
@@ -347,8 +351,11 @@ def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> 
     )
     end = state.next_id if below is None else below
     there = state.readable
+    touched = state.touched.get()
+    if below is None:
+        state.touched.clear()
     yield from _offer_subscribers(state, there, end, is_all=below is None)
-    for durable in {id(d): d for d, _ in state.seats.values()}.values():
+    for durable in touched:
         yield from _offer_durable(state, durable, end, now_us)
     if below is not None:
         return
@@ -377,7 +384,7 @@ def _offer_subscribers(
             yield Deliver(subscriber.subscription, spans, counts)
             state.dirty = True
         if subscriber.is_finished:
-            del state.subscribers[subscriber.subscription]
+            state.remove_subscriber(subscriber.subscription)
             yield ReportEnd(subscriber.subscription)
         elif is_all and subscriber.answers(end):
             yield ReportEnd(subscriber.subscription)
@@ -429,7 +436,7 @@ def _look_ahead(
         if lanes.through < spans[-1].end:
             return  # the shell could not look, and ends the subscriptions that wait
         yield from _granted(state, durable, end, now_us)
-    state.dirty = True
+    state.touch(durable)
 
 
 def _granted(state: ChannelState, durable: Durable, end: int, now_us: int) -> Iterator[Effect]:

@@ -83,7 +83,7 @@ def decide_publish(command: Publish, state: ChannelState, now_us: int) -> Decide
     span = Span(state.next_id, state.next_id + digest.count)
     is_special = digest.volatile or digest.transient or digest.ttls or digest.superseded
     is_refused = digest.largest > state.rules.event_bytes_max
-    is_chosen = state.absent or (state.durables and state.selectors)
+    is_chosen = state.absent or digest.matched
     if state.adds_only and not (is_special or is_refused or is_chosen):
         producer, sequence = command.producer, command.sequence
         added = Appended(span, now_us, digest.size, producer, sequence)
@@ -199,9 +199,8 @@ def _appended(command: Publish, state: ChannelState, span: Span, now_us: int) ->
         volatile=_placed(volatile, first),
         ttls=_placed_ttls(digest.ttls, first) if by_event else (),
         matched={
-            durable.name: _placed(digest.matched.get(durable.selector, ()), first)
-            for durable in state.durables.values()
-            if durable.selector
+            durable.name: _placed(digest.matched[selector], first)
+            for selector, durable in state.asked.durables(digest.matched)
         },
         relayed=_placed(relayed, first),
     )

@@ -178,7 +178,9 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     counters.relayed += len(state.relayed)  # they pass in this turn
     lost = state.volatile.copy()
     lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
-    durables = tuple(state_of(d, lost) for d in state.durables.values() if d.persistent)
+    durables = tuple(
+        state_of(d, state.next_id, lost) for d in state.durables.values() if d.persistent
+    )
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
     producers = state.producers.state()
     departures, in_memory = state.departures.copy(), state.volatile.copy()
@@ -216,7 +218,7 @@ def _reset(state: ChannelState) -> Restored:
     first = state.definition.start_event_id
     durables = tuple(
         replace(
-            state_of(durable),
+            state_of(durable, first),
             head=first,
             outstanding=(),
             redelivered=(),

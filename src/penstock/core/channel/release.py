@@ -38,4 +38,4 @@ def release(state: ChannelState, command: Release) -> None:
     if command.elsewhere:
         seat.refused.add_all(ids)
     durable.unsent(ids)
-    state.dirty = True
+    state.touch(durable)

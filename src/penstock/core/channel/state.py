@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import KeysView
 from unicodedata import normalize
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.channel.channel_type import ChannelType, ChannelTypes, ClusterWide
+from penstock.core.channel.concerned import SelectorsInUse, TouchedDurables
 from penstock.core.channel.engine import Engine, Engines
 from penstock.core.channel.producers import Producers
 from penstock.core.channel.removal_causes import Departures
@@ -117,14 +119,15 @@ class ChannelState:
     """Soft: when the first of the events that wait after a rollback may come again (SEM D18), or a
     client has to have acknowledged (SEM D19); it may be earlier, and is 0 where there is no such
     time."""
+    event_bytes: float = 0.0
+    """Soft: about how large the larger of the recent events are."""
     dead_work = 0
     """Soft: work of selectors on a dead event where it goes, in examinations."""
 
     def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
-        self.name = name
+        self.name, self.rules = name, rules
         self.type: ChannelType = rules.type_of(definition)
         self.engine: Engine = rules.engines[definition.engine]
-        self.rules = rules
         self.define(definition)
         self.next_id = definition.start_event_id
         self.stored = IdSet()
@@ -142,10 +145,11 @@ class ChannelState:
         self.leaving = IdSet()
         """Soft: events that made room in this turn, and pass by connected clients as they leave."""
         self.durables = _own_durables(definition, self.type)
+        self.asked = SelectorsInUse()
+        """Soft: what is asked of every event published here, and by whom."""
         self.counters = Counters()
         self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
-        self.ages = Ages()
-        self.producers = Producers()
+        self.ages, self.producers = Ages(), Producers()
         self.died: dict[tuple[str, str], int] = {}
         """Copies made in the dead event store, by durable and cause; the durable is empty where
         they are not for a single one."""
@@ -156,8 +160,8 @@ class ChannelState:
         """Hard state, in a cluster: those on the JMS engine who wait for events, though they may
         have lost their connection."""
         self.seats: dict[int, tuple[Durable, Seat]] = {}
-        self.event_bytes = 0.0
-        """Soft: about how large the larger of the recent events are."""
+        self.touched = TouchedDurables()
+        """Soft: the durables that may have something for their clients."""
         self.cancelled: list[int] = []
         """Soft: demands cancelled, to be confirmed."""
         self.recalls: list[Recall] = []
@@ -206,17 +210,60 @@ class ChannelState:
         return int(max(1, min(CHUNK_EVENTS_MAX, bytes_max / max(1.0, self.event_bytes))))
 
     @property
-    def selectors(self) -> set[str]:
+    def selectors(self) -> KeysView[str]:
         """The selectors that are asked of every event published here."""
-        texts = set()
-        for durable in self.durables.values():
-            texts.add(durable.selector)
-        for _, seat in self.seats.values():
-            texts.add(seat.selector)
-        if self.engine.needs_interest:
-            texts |= self.chosen_by
-        texts.discard("")
-        return texts
+        return self.asked.texts
+
+    def add_durable(self, durable: Durable) -> None:
+        """A durable is there from now on; in the place of one of its name, if there is any."""
+        if (former := self.durables.get(durable.name)) is not None:
+            self.asked.remove(former)
+        self.durables[durable.name] = durable
+        self.asked.add(durable)
+
+    def remove_durable(self, name: str) -> Durable | None:
+        """Forget a durable, with its seats; gives it, if there was one."""
+        gone = self.durables.pop(name, None)
+        if gone is not None:
+            self.asked.remove(gone)
+            for seat in gone.seats:
+                self.remove_seat(seat.subscription)
+            self.touched.forget(name)
+        return gone
+
+    def add_seat(self, durable: Durable, seat: Seat) -> None:
+        self.seats[seat.subscription] = durable, seat
+        self.asked.add(seat)
+        self.touched.seated(durable)
+        self.dirty = True
+
+    def remove_seat(self, subscription: int) -> tuple[Durable, Seat] | None:
+        """Forget that a subscription has a seat; gives it, if it had one."""
+        held = self.seats.pop(subscription, None)
+        if held is not None:
+            self.asked.remove(held[1])
+        return held
+
+    def touch(self, durable: Durable) -> None:
+        """Something changed that may lead to a delivery by this durable."""
+        self.dirty = True
+        self.touched.add(durable)
+
+    def touch_all(self) -> None:
+        """Something changed that may lead to a delivery by any durable."""
+        self.dirty = True
+        self.touched.add_all()
+
+    def add_subscriber(self, subscriber: Subscriber) -> None:
+        self.subscribers[subscriber.subscription] = subscriber
+        self.asked.add(subscriber)
+
+    def remove_subscriber(self, subscription: int) -> Subscriber | None:
+        """Forget a plain subscriber; gives it, if there was one."""
+        subscriber = self.subscribers.pop(subscription, None)
+        if subscriber is not None:
+            self.asked.remove(subscriber)
+        return subscriber
 
     @property
     def chosen_by(self) -> set[str]:
@@ -275,7 +322,7 @@ class ChannelState:
         clients have had for too long."""
         if not self.wakes_us or self.wakes_us > now_us:
             return
-        self.dirty = True
+        self.touch_all()
         for durable in self.durables.values():
             durable.wake(now_us)
         self.set_alarm()

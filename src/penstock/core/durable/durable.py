@@ -66,7 +66,8 @@ class Durable:
         self.lanes = Lanes() if attributes.order_by else None
         """Soft state."""
         self.head = head
-        """Ids from here on are outstanding where stored. With a selector: the channel's next id."""
+        """Ids from here on are outstanding where stored. With a selector none is that was not
+        offered, and ids below it are not offered (SEM D3)."""
         self.outstanding = IdSet()
         """Hard state, below ``head``: not yet settled."""
         self.ready = IdSet()
@@ -589,3 +590,7 @@ class Durable:
     @property
     def redelivered_count(self) -> int:
         return sum(map(len, self.levels.values()))
+
+    def position(self, next_id: int) -> int:
+        """The id from which on it has not been offered anything; ``next_id`` is the channel's."""
+        return max(self.head, next_id) if self.selector else self.head

@@ -11,8 +11,9 @@ from penstock.core.vocabulary.messages import DurableState, durable_attributes
 from penstock.core.vocabulary.stored_ids import id_set, written
 
 
-def state_of(durable: Durable, lost: IdSet | None = None) -> DurableState:
-    """What a snapshot keeps of ``durable``, without ``lost``, which no restart finds."""
+def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> DurableState:
+    """What a snapshot keeps of ``durable``, without ``lost``, which no restart finds; with the next
+    id of its channel."""
     outstanding, rolled_back = durable.outstanding, durable.rolled_back
     levels = sorted(durable.levels.items())
     if lost:
@@ -25,7 +26,7 @@ def state_of(durable: Durable, lost: IdSet | None = None) -> DurableState:
         durable.kind.name,
         durable.selector,
         durable.persistent,
-        durable.head,
+        durable.position(next_id),
         written(outstanding),
         tuple((n, written(level)) for n, level in levels if level),
         rolled_back=written(rolled_back),

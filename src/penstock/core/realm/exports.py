@@ -61,7 +61,9 @@ def exported(state: ChannelState) -> ExportedState:
         stored=state.stored.spans,
         ages=ages,
         own_expiry=tuple((ends_us, ids.spans) for ends_us, ids in own_expiry),
-        durables=tuple(_in_ranges(state_of(durable)) for durable in state.durables.values()),
+        durables=tuple(
+            _in_ranges(state_of(durable, state.next_id)) for durable in state.durables.values()
+        ),
         producers=state.producers.state(),
         consumed=state.acked.spans,
         counters=counters,

@@ -41,7 +41,7 @@ class Digest(Struct, frozen=True):
     ttls: tuple[tuple[int, Spans], ...] = ()
     """Events with a TTL of their own, by TTL in ms (SEM T2)."""
     matched: dict[str, Spans] = field(default_factory=dict)
-    """Per selector text in use on the channel: the events it matches."""
+    """By selector in use on the channel: the events it matches. Others match none."""
     superseded: bytes = b""
     """The ids (``core.ids.id_lists``), of stored events and of this batch, that newer values of a
     publish key replace (SEM K1). Ids, not offsets: the shell knows where the batch begins."""
@@ -412,8 +412,7 @@ class Appended(Fact, frozen=True):
     """Ids of ``span`` that were volatile and did not survive the restart."""
     ttls: tuple[tuple[int, Spans], ...] = ()
     matched: dict[str, Spans] = {}
-    """The ids that a durable's selector wants, by the durable's name. Durables not named want
-    all."""
+    """What durables with a selector want, by their names; those not named want none of it."""
     relayed: Spans = ()
     """Ids of events that are never stored (SEM E8)."""
     passing: Spans = ()

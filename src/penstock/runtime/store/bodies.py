@@ -11,6 +11,9 @@ from penstock.columns.events.digest import digest
 from penstock.columns.events.storage_defaults import with_dictionary, with_priority
 from penstock.columns.schema.ipc import batch_bytes, batch_from, names_in, schema_bytes, schema_from
 from penstock.columns.schema.layout import EVENT_BYTES_MIN
+from penstock.columns.selectors import EventFrame, SelectorIndex
+from penstock.columns.selectors.frames import MessageAccess
+from penstock.columns.selectors.index import FoundSelectors
 from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -28,6 +31,7 @@ class Body:
     """A validated batch."""
 
     __slots__ = (
+        "_found",
         "buffer",
         "known_digest",
         "looked",
@@ -70,6 +74,7 @@ class Body:
         """Cached outcomes of the selectors' predicates for its events."""
         self.looked: frozenset[Asked] = frozenset()
         """The selectors that a thread has put to it already."""
+        self._found: dict[tuple[SelectorIndex, object], tuple[int, FoundSelectors]] = {}
 
     @property
     def batch(self) -> pa.RecordBatch:
@@ -80,6 +85,14 @@ class Body:
     @property
     def schema(self) -> pa.Schema:
         return schema_from(self.schema_bytes)
+
+    def found_in(self, index: SelectorIndex, messages: MessageAccess | None) -> FoundSelectors:
+        """The selectors of an index that may match its events, looked up once."""
+        known = self._found.get((index, messages))
+        if known is None or known[0] != index.version:
+            found = index.found_in(EventFrame(self.batch, 0, messages))
+            known = self._found[index, messages] = index.version, found
+        return known[1]
 
     def digest(self, event_bytes_max: int) -> Digest:
         """What the core's rules need to know of it. Raises ``EventTooLarge``."""

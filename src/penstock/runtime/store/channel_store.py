@@ -17,7 +17,7 @@ from penstock.columns.files.segments import segment_folder
 from penstock.columns.keys.keys import KeyIndex
 from penstock.columns.schema.property_names import PropertyNames
 from penstock.columns.schema.schema import ChannelSchema
-from penstock.columns.selectors import Selector
+from penstock.columns.selectors import Selector, SelectorIndex
 from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged
@@ -67,6 +67,8 @@ class ChannelStore:
         self.quarantined: list[str] = []
         self.keys = KeyIndex(keys) if keys else None
         """The newest event of each publish key; derived from what is stored (SEM K1)."""
+        self.selectors: SelectorIndex | None = None
+        """The selectors in use on the channel, once there are any."""
         self._thinned = UNTOUCHED
         """Around the scattered ids that have left since pieces were last looked at."""
         self._thinned_ids = 0

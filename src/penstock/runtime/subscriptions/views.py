@@ -57,7 +57,7 @@ def durable_info(state: ChannelState, durable: Durable, now_us: int) -> DurableI
         persistent=durable.persistent,
         selector=durable.selector,
         clients=tuple(seat.session for seat in durable.seats),
-        position=durable.head,
+        position=durable.position(state.next_id),
         outstanding=durable.outstanding_count(state.stored),
         pending=durable.in_flight_count,
         redelivered=durable.redelivered_count,

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterator, Sequence
 
-from penstock.columns.selectors import Selector, selector_of, stamped_of, work_of
+from msgspec.structs import replace
+
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.digest import spans_of
+from penstock.columns.selectors import (
+    EventFrame,
+    Selector,
+    SelectorIndex,
+    selector_of,
+    stamped_of,
+    work_of,
+)
 from penstock.core.bounds import (
     MERGED_SELECTORS_WORK_MAX,
     SELECTORS_WORK_MAX,
     STAMPED_PREDICATES_MAX,
 )
+from penstock.core.channel.channel import ChannelMachine
+from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import InvalidSelector, LimitReached
+from penstock.core.vocabulary.messages import Digest
 from penstock.core.vocabulary.ports import Offload
 from penstock.runtime.delivery.selection import PARSED_BESIDE_ABOVE
-from penstock.runtime.store.bodies import Asked
+from penstock.runtime.store.bodies import Asked, Body
+from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.state import RealmState
 
@@ -22,6 +37,32 @@ def asked_of(state: RealmState, number: int) -> dict[Asked, int]:
     """The selectors that events published on a store are put to, there and wherever joins copy
     them, each with its work."""
     found: dict[Asked, int] = {}
+    for each, channel in _reached(state, number):
+        texts = _texts(state, each)
+        if texts:
+            messages = messages_of(channel)
+            found.update(((messages, text), work_of(text)) for text in texts)
+    return found
+
+
+def asked_of_body(state: RealmState, number: int, body: Body) -> dict[Asked, int]:
+    """Like :func:`asked_of`, but without the selectors that are known not to match what is
+    published: those for which it lacks a value that they require."""
+    found: dict[Asked, int] = {}
+    for each, channel in _reached(state, number):
+        texts = _of_joins(state, each)
+        if not (texts or channel.state.selectors):
+            continue
+        messages = messages_of(channel)
+        if channel.state.selectors:
+            index = index_of(channel, state.stores[each])
+            texts.update(body.found_in(index, messages).asked)
+        found.update(((messages, text), work_of(text)) for text in texts)
+    return found
+
+
+def _reached(state: RealmState, number: int) -> Iterator[tuple[int, ChannelMachine]]:
+    """A store, and wherever joins copy what is published there."""
     seen = {number}
     left = [number]
     while left:
@@ -29,15 +70,61 @@ def asked_of(state: RealmState, number: int) -> dict[Asked, int]:
         channel = state.channels.get(each)
         if channel is None:
             continue
-        texts = _texts(state, each)
-        if texts:
-            messages = messages_of(channel)
-            found.update(((messages, text), work_of(text)) for text in texts)
+        yield each, channel
         for join in state.directory.joins.of(each):
             if join.destination not in seen:
                 seen.add(join.destination)
                 left.append(join.destination)
-    return found
+
+
+def completed(
+    channel: ChannelMachine,
+    store: ChannelStore,
+    digest: Digest,
+    bodies: Sequence[Body],
+    now_us: int,
+) -> Digest:
+    """The digest of what is about to be published, with what the selectors in use on the channel
+    match (SEM F5)."""
+    if not channel.state.selectors:
+        return digest
+    matched: dict[str, IdSet] = {}
+    index, messages = index_of(channel, store), messages_of(channel)
+    first = next_id = channel.state.next_id
+    for body in bodies:
+        found, span = body.found_in(index, messages), Span(first, first + body.rows)
+        first = span.end
+        if not (found.exact or found.asked):
+            continue
+        stamped = stamp(body.batch, span, now_us)
+        frame = EventFrame(stamped, now_us, messages, outcomes=body.outcomes)
+        for text, mask in found.masks(frame, selector_of):
+            ids = matched.setdefault(text, IdSet())
+            for part in spans_of(mask):
+                ids.add(part.shifted(span.first - next_id))
+    return replace(digest, matched={text: ids.spans for text, ids in matched.items()})
+
+
+def index_of(channel: ChannelMachine, store: ChannelStore) -> SelectorIndex:
+    """The selectors in use on a channel, as they are now."""
+    index = store.selectors
+    if index is None:
+        index = store.selectors = SelectorIndex()
+    if channel.state.asked.has_changed:
+        for text, is_there in channel.state.asked.changes():
+            if is_there:
+                index.add(text, _parsed(text))
+            else:
+                index.remove(text, _parsed(text))
+    return index
+
+
+def _parsed(text: str) -> Selector | None:
+    """None where a stored text is no selector, which whoever puts it to events is told."""
+    try:
+        return selector_of(text)
+    except InvalidSelector:
+        return None
 
 
 async def parse_stored(state: RealmState, offload: Offload) -> None:
@@ -47,10 +134,8 @@ async def parse_stored(state: RealmState, offload: Offload) -> None:
     def parse() -> None:
         for number in state.channels:
             for text in _texts(state, number):
-                if len(text) <= PARSED_BESIDE_ABOVE:
-                    continue
-                with contextlib.suppress(InvalidSelector):  # whoever is asked it says so
-                    selector_of(text)
+                if len(text) > PARSED_BESIDE_ABOVE:
+                    _parsed(text)
 
     await offload(parse)
 
@@ -67,17 +152,18 @@ def refuse_costly(state: RealmState, number: int, text: str, selector: Selector 
     channel = state.channels.get(number)
     if channel is None or selector is None:
         return
-    texts = _texts(state, number)
-    if text in texts:
+    index, joined = index_of(channel, state.stores[number]), _of_joins(state, number)
+    if text in index or text in joined:
         return
-    stamped = frozenset[str]().union(selector.stamped, *map(stamped_of, texts))
+    joined -= channel.state.selectors
+    stamped = frozenset(index.stamped).union(selector.stamped, *map(stamped_of, joined))
     if len(stamped) > STAMPED_PREDICATES_MAX:
         raise LimitReached(
             f"with this selector those of {channel.state.name} would make {len(stamped)} different "
             "comparisons of ids, times, priorities and delivery modes, which the realm sets; "
             f"{STAMPED_PREDICATES_MAX} may be: compare properties instead"
         )
-    total = sum(map(work_of, texts)) + selector.work
+    total = index.work + sum(map(work_of, joined)) + selector.work
     merges = channel.state.engine.merges
     most = MERGED_SELECTORS_WORK_MAX if merges else SELECTORS_WORK_MAX
     if total > most:
@@ -91,6 +177,9 @@ def refuse_costly(state: RealmState, number: int, text: str, selector: Selector 
 
 def _texts(state: RealmState, number: int) -> set[str]:
     """The selectors on one store alone."""
-    texts = state.channels[number].state.selectors
-    texts.update(join.selector for join in state.directory.joins.of(number) if join.selector)
-    return texts
+    return {*state.channels[number].state.selectors, *_of_joins(state, number)}
+
+
+def _of_joins(state: RealmState, number: int) -> set[str]:
+    """Those of the joins from one store."""
+    return {join.selector for join in state.directory.joins.of(number) if join.selector}

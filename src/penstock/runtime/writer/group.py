@@ -13,9 +13,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 import pyarrow as pa
 from msgspec.structs import replace
 
-from penstock.columns.events.batch import stamp
-from penstock.columns.events.digest import spans_of
-from penstock.columns.selectors import EventFrame, selector_of
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.channel_type import Home
 from penstock.core.channel.state import ChannelState
@@ -42,12 +39,11 @@ from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body, as_keyed, prepared
 from penstock.runtime.store.channel_store import ChannelStore
-from penstock.runtime.store.message_fields import messages_of
 from penstock.runtime.store.records import AnyFact, BodyRef, FactRecord, SchemaSeen
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.store.tail_batch import TailBatch
 from penstock.runtime.writer import dead_events, join_copies, looking_ahead, persisting
-from penstock.runtime.writer.asked import work_where_dead
+from penstock.runtime.writer.asked import completed, work_where_dead
 from penstock.runtime.writer.looking_ahead import LookedAhead, NeedsLook
 from penstock.runtime.writer.placement import MemoryLimits, Placing, PublishHome, on_disk, room_for
 
@@ -382,7 +378,7 @@ class Group:
         seen = merging.whole(store, bodies, channel.state.next_id, self.now_us)
         if seen is not bodies:
             seen = looking_ahead.seen_states(self, channel_id, seen)
-        return seen, self._completed(channel, digest, seen)
+        return seen, completed(channel, store, digest, seen, self.now_us)
 
     def _prepared(
         self, state: ChannelState, came: Sequence[Body], publisher: str
@@ -408,9 +404,9 @@ class Group:
             self.sweep(number)
             channel = self.channel(number)
             kind = channel.state.type
-            if channel.state.engine.needs_interest:  # events that nobody wants take no room
-                digest = self._completed(channel, digest, bodies)
             store = self.state.stores[number]
+            if channel.state.engine.needs_interest:  # events that nobody wants take no room
+                digest = completed(channel, store, digest, bodies, self.now_us)
             store.names.check(channel.state.name, bodies, self.limits.property_names_max)
             merging.refuse(channel.state, store, bodies, digest)
             digest, _ = self._replacing(number, digest, bodies)
@@ -452,23 +448,6 @@ class Group:
     def _note_keys(self, store: ChannelStore, keyed: Sequence[pa.RecordBatch], first: int) -> None:
         if store.keys is not None and keyed:
             store.keys.append(keyed, first)
-
-    def _completed(self, channel: ChannelMachine, digest: Digest, bodies: Sequence[Body]) -> Digest:
-        """The digest with what the selectors in use on the channel match (SEM F5)."""
-        texts = channel.state.selectors
-        if not texts:
-            return digest
-        masks: dict[str, list[pa.BooleanArray]] = {text: [] for text in texts}
-        messages = messages_of(channel)
-        first = channel.state.next_id
-        for body in bodies:
-            stamped = stamp(body.batch, Span(first, first + body.batch.num_rows), self.now_us)
-            frame = EventFrame(stamped, self.now_us, messages, outcomes=body.outcomes)
-            for text, found in masks.items():
-                found.append(selector_of(text).mask_in(frame))
-            first += body.batch.num_rows
-        matched = {text: spans_of(pa.concat_arrays(found)) for text, found in masks.items()}
-        return replace(digest, matched=matched)
 
     # --- storing -------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from penstock.core.vocabulary.ports import Offload
 from penstock.runtime.delivery.selection import BESIDE_ABOVE
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.state import RealmState
-from penstock.runtime.writer.asked import asked_of
+from penstock.runtime.writer.asked import asked_of_body
 from penstock.runtime.writer.looking_ahead import LookedAhead, NeedsLook, look_cost
 from penstock.runtime.writer.requests import (
     GrantRoom,
@@ -229,12 +229,12 @@ class Looking:
         them."""
         found, cost = [], 0
         for number, bodies in offered:
-            asked = asked_of(self._state, number)
-            if not asked:
+            if not self._may_ask(number):
                 continue
             for body in bodies:
                 if DELIVERY_TIME in body.names:  # a scheduled event is on a store without selectors
                     continue
+                asked = asked_of_body(self._state, number, body)
                 left = {key: work for key, work in asked.items() if key not in body.looked}
                 if left:
                     found.append((body, left))

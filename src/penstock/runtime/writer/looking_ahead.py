@@ -24,7 +24,7 @@ from penstock.core.vocabulary.messages import Buried, Removed, StoredFact, Sweep
 from penstock.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.sealed_file import Damage
-from penstock.runtime.writer.asked import asked_of
+from penstock.runtime.writer.asked import asked_of, asked_of_body
 
 if TYPE_CHECKING:
     from penstock.runtime.writer.group import Group
@@ -231,9 +231,8 @@ def seen_states(group: Group, number: int, found: Sequence[Body]) -> Sequence[Bo
     known = group.looked_ahead.states(number, found)
     if known is not None:
         return known
-    asked = asked_of(group.state, number)
-    cost = sum(look_cost(asked, body.rows, body.weight) for body in found)
+    looks = [(body, asked_of_body(group.state, number, body)) for body in found]
+    cost = sum(look_cost(asked, body.rows, body.weight) for body, asked in looks)
     if group.is_half_done or group.may_look(cost):
         return found
-    looks = [(body, dict(asked)) for body in found]
     raise NeedsLook(number, looks, lambda: group.looked_ahead.keep_states(number, found))
