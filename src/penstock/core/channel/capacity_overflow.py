@@ -30,7 +30,7 @@ def offered(state: ChannelState) -> None:
     """Everybody has been offered what there is, or could not take it."""
     state.granted_through = state.sent_through = state.next_id
     if state.definition.capacity:
-        behind = [each.cursor for each in state.subscribers.values() if each.hungry]
+        behind = [each.cursor for each in state.followers.each_place if each.hungry]
         state.sent_through = min([state.next_id, *behind])
 
 
@@ -44,7 +44,7 @@ def leaving(state: ChannelState, ids: IdSet) -> UnofferedIds | None:
         return None
     found = UnofferedIds(IdSet(), {}, [])
     new = ids.within(Span(state.sent_through, _BEYOND)).overlap(state.stored)
-    for subscriber in state.subscribers.values():
+    for subscriber in state.followers.each_place:
         if subscriber.hungry and subscriber.stop_id is None:
             found.for_subscribers.add_all(new.within(Span(subscriber.cursor, subscriber.until)))
     new = new.within(Span(state.granted_through, _BEYOND))

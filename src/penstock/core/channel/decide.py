@@ -278,7 +278,7 @@ def _let_go(state: ChannelState, ids: IdSet) -> list[StoredFact]:
     engine keeps its states."""
     if not ids or not (state.durables or state.engine.needs_interest):
         return []
-    gone = unwanted(ids, state.durables.values(), state.subscribers.values())
+    gone = unwanted(ids, state.durables.values(), state.followers.each_place)
     consumed = gone
     facts: list[StoredFact] = []
     if state.engine.needs_interest:

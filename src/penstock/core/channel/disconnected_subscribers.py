@@ -34,6 +34,7 @@ def lose(state: ChannelState, command: Disconnect, now_us: int) -> None:
         state.fresh.add_all(subscriber.confirmed(arrived))
     if subscriber.lost_us is None:
         state.absent += 1
+        state.followers.single_out((subscriber.subscription,))
         subscriber.lost(now_us)
 
 

@@ -11,6 +11,7 @@ from penstock.core.channel import (
     kept_interest,
 )
 from penstock.core.channel.awaited_seats import AwaitSeats
+from penstock.core.channel.followers import SingleOut, may_follow
 from penstock.core.channel.holding import BuryEvents, HoldEvents, hold
 from penstock.core.channel.release import Release, release
 from penstock.core.channel.state import ChannelState
@@ -20,7 +21,14 @@ from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes,
 from penstock.core.durable.seat import Seat
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, Recall, ReportEnd
+from penstock.core.vocabulary.effects import (
+    Deliver,
+    Effect,
+    FindInterested,
+    FindLanes,
+    Recall,
+    ReportEnd,
+)
 from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
@@ -66,7 +74,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _confirm_recall(state, subscription)
         case AssignLanes():
             _assign(state, command)
-        case Skip() | Withhold() | EndChoosing():
+        case Skip() | Withhold() | EndChoosing() | SingleOut():
             _not_sent(state, command)
         case Release():
             release(state, command)
@@ -110,6 +118,7 @@ def _subscribe(state: ChannelState, command: AddSubscriber) -> None:
         command.durable,
         confirms=command.confirms and state.engine.needs_interest,
         selector=command.selector,
+        is_selective=command.is_selective,
     )
     if isinstance(command, kept_interest.AddKnownSubscriber):
         subscriber.place = command.place
@@ -171,6 +180,7 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
     subscription, count = command.subscription, command.count
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None and not count:
+        state.followers.single_out((subscription,))
         subscriber.asks = state.dirty = True
         subscriber.pulls = subscriber.stop_id is None
     held = state.seats.get(subscription)
@@ -244,8 +254,10 @@ def recalls(state: ChannelState) -> list[Recall]:
     return found
 
 
-def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing) -> None:
+def _not_sent(state: ChannelState, command: Skip | Withhold | EndChoosing | SingleOut) -> None:
     match command:
+        case SingleOut(subscriptions):
+            state.followers.single_out(subscriptions)
         case Skip(subscription, spans):
             _skip(state, subscription, spans)
         case Withhold():
@@ -271,6 +283,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
 
 def _withhold(state: ChannelState, command: Withhold) -> None:
     if (subscriber := state.subscribers.get(command.subscription)) is not None:
+        state.followers.single_out((command.subscription,))
         state.delivered -= subscriber.counted(command.spans)
         subscriber.withheld(command.spans)
         subscriber.is_full = command.is_full
@@ -313,9 +326,10 @@ def _connection(
     if isinstance(command, AwaitSeats):
         state.takes_nobody, state.awaited_from_us = False, None
         return
-    for subscriber in state.subscribers.values():
-        if subscriber.session == command.session:
-            subscriber.stalled = command.stalled
+    own = [s for s in state.subscribers.values() if s.session == command.session]
+    state.followers.single_out([subscriber.subscription for subscriber in own])
+    for subscriber in own:
+        subscriber.stalled = command.stalled
     for _, seat in state.seats.values():
         if seat.session == command.session:
             seat.stalled = command.stalled
@@ -326,6 +340,7 @@ def leave(state: ChannelState, subscription: int) -> None:
     """Offer nothing more to this subscription: its end is on the way here."""
     subscriber = state.subscribers.get(subscription)
     if subscriber is not None:
+        state.followers.single_out((subscription,))
         subscriber.stalled = True
     held = state.seats.get(subscription)
     if held is not None:
@@ -347,13 +362,15 @@ def offer(state: ChannelState, below: int | None = None, *, now_us: int = 0) -> 
     state.dirty = below is not None and (
         below < state.next_id
         or bool(state.relayed or state.leaving or state.cancelled)
-        or any(each.asks for each in state.subscribers.values())
+        or any(each.asks for each in state.followers.apart.values())
     )
     end = state.next_id if below is None else below
     there = state.readable
     touched = state.touched.get()
     if below is None:
         state.touched.clear()
+    if below is None and state.followers.members:
+        yield from _offer_followers(state, there, end)
     yield from _offer_subscribers(state, there, end, is_all=below is None)
     for durable in touched:
         yield from _offer_durable(state, durable, end, now_us)
@@ -367,7 +384,7 @@ def _offer_subscribers(
     state: ChannelState, there: IdSet, end: int, *, is_all: bool
 ) -> Iterator[Effect]:
     """``is_all``: nothing is there from ``end`` on."""
-    for subscriber in list(state.subscribers.values()):
+    for subscriber in list(state.followers.apart.values()):
         if not subscriber.hungry and not subscriber.is_finished:
             if is_all and subscriber.answers(end):
                 yield ReportEnd(subscriber.subscription)
@@ -388,6 +405,24 @@ def _offer_subscribers(
             yield ReportEnd(subscriber.subscription)
         elif is_all and subscriber.answers(end):
             yield ReportEnd(subscriber.subscription)
+        if is_all and not spans and may_follow(subscriber, state.engine, end):
+            state.followers.join(subscriber, end)
+
+
+def _offer_followers(state: ChannelState, there: IdSet, end: int) -> Iterator[Effect]:
+    """Single out those whom the next events may be for; the others have seen these."""
+    followers, before = state.followers, state.followers.through
+    if before >= end:
+        return
+    spans = followers.next_spans(there, end, state.chunk)
+    if spans:
+        yield FindInterested(spans)
+        if spans[-1].end < end:
+            state.dirty = True  # there may be more
+            end = spans[-1].end
+    followers.move_on(end)
+    if state.acked:
+        state.fresh.add_all(state.acked.within(Span(before, end)))  # SEM D6
 
 
 def _counts(state: ChannelState, name: str | None, spans: Spans) -> tuple[tuple[int, Spans], ...]:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from penstock.core.channel.channel_type import ChannelType, ChannelTypes, ClusterWide
 from penstock.core.channel.concerned import SelectorsInUse, TouchedDurables
 from penstock.core.channel.engine import Engine, Engines
+from penstock.core.channel.followers import Followers
 from penstock.core.channel.producers import Producers
 from penstock.core.channel.removal_causes import Departures
 from penstock.core.channel.retention import Ages
@@ -153,9 +154,12 @@ class ChannelState:
         self.died: dict[tuple[str, str], int] = {}
         """Copies made in the dead event store, by durable and cause; the durable is empty where
         they are not for a single one."""
-        self.acked = IdSet()
-        """Stored events that at least one durable has acknowledged (SEM D6)."""
+        self.acked, self.fresh = IdSet(), IdSet()
+        """Stored events that at least one durable has acknowledged (SEM D6); soft: of these, those
+        that may be removed."""
         self.subscribers: dict[int, Subscriber] = {}
+        self.followers = Followers()
+        """Soft: the same subscribers, by whether they are served one by one."""
         self.places: dict[str, Interested] = {}
         """Hard state, in a cluster: those on the JMS engine who wait for events, though they may
         have lost their connection."""
@@ -166,8 +170,6 @@ class ChannelState:
         """Soft: demands cancelled, to be confirmed."""
         self.recalls: list[Recall] = []
         """Soft: recalls that clients have to be told of."""
-        self.fresh = IdSet()
-        """Soft: acknowledged events that may be removed."""
 
     def define(self, definition: Definition) -> None:
         """Take on attributes, and what they mean for every publish until they are edited."""
@@ -256,12 +258,14 @@ class ChannelState:
 
     def add_subscriber(self, subscriber: Subscriber) -> None:
         self.subscribers[subscriber.subscription] = subscriber
+        self.followers.add(subscriber)
         self.asked.add(subscriber)
 
     def remove_subscriber(self, subscription: int) -> Subscriber | None:
         """Forget a plain subscriber; gives it, if there was one."""
         subscriber = self.subscribers.pop(subscription, None)
         if subscriber is not None:
+            self.followers.remove(subscriber)
             self.asked.remove(subscriber)
         return subscriber
 

@@ -6,15 +6,27 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Spans
 
 
+class Followed:
+    """The place that several subscribers have in common."""
+
+    __slots__ = ("through",)
+
+    def __init__(self) -> None:
+        self.through = 0
+        """They have everything below."""
+
+
 class Subscriber:
     __slots__ = (
+        "_cursor",
+        "_followed",
         "asks",
         "confirms",
         "credit",
-        "cursor",
         "durable",
         "is_choosing",
         "is_full",
+        "is_selective",
         "lost_us",
         "missed",
         "only",
@@ -42,11 +54,14 @@ class Subscriber:
         *,
         confirms: bool = False,
         selector: str = "",
+        is_selective: bool = False,
     ) -> None:
         self.subscription = subscription
         self.session = session
-        self.cursor = cursor
-        """The next id it wants: everything below has been sent or was never for it."""
+        self._cursor = cursor
+        self._followed: Followed | None = None
+        self.is_selective = is_selective
+        """Whether the shell finds out which events may be for it, by a selector of its own."""
         self.stop_id = stop_id
         self.credit = credit
         self.only = IdSet(only or ()) if selector or only is not None else None
@@ -82,6 +97,21 @@ class Subscriber:
         self.missed = IdSet()
         """Events that are no longer kept for it, and events that arrived out of order before its
         connection was lost."""
+
+    @property
+    def cursor(self) -> int:
+        """The next id it wants: everything below has been sent or was never for it."""
+        return self._cursor if self._followed is None else self._followed.through
+
+    @cursor.setter
+    def cursor(self, event_id: int) -> None:
+        assert self._followed is None, "it was singled out before"
+        self._cursor = event_id
+
+    def follow(self, followed: Followed | None) -> None:
+        """Have a place in common with others; None: one of its own again, where that was."""
+        self._cursor = self.cursor
+        self._followed = followed
 
     @property
     def has_interest(self) -> bool:

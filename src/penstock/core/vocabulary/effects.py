@@ -18,6 +18,12 @@ class Deliver(Effect, frozen=True):
     """Redelivery counts, each with the part of ``spans`` that has it."""
 
 
+class FindInterested(Effect, frozen=True):
+    """Say which followers ``spans`` may be for, before the next effect: with a ``SingleOut``."""
+
+    spans: Spans
+
+
 class FindLanes(Effect, frozen=True):
     """Say which lanes ``spans`` are in (SEM D11), before the next effect: with
     an ``AssignLanes``."""

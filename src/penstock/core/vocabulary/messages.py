@@ -260,6 +260,8 @@ class AddSubscriber(Command, frozen=True):
     """The subscription whose place it takes: it had lost its connection (SEM J5)."""
     selector: str = ""
     """Its own, where the engine asks who waits for an event as it is published (SEM J2)."""
+    is_selective: bool = False
+    """The shell finds out which events may be for it, by a selector of its own."""
 
 
 class GrantCredit(Command, frozen=True):

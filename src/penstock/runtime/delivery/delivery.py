@@ -12,9 +12,10 @@ from penstock.columns.events.batch import within
 from penstock.columns.keys.lane_values import lanes_of
 from penstock.columns.selectors import Selector
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.channel.followers import SingleOut
 from penstock.core.durable.lanes import AssignLanes
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.effects import Deliver, Effect, FindLanes, ReportEnd
+from penstock.core.vocabulary.effects import Deliver, Effect, FindInterested, FindLanes, ReportEnd
 from penstock.core.vocabulary.errors import (
     Deposed,
     NameDoesNotExist,
@@ -37,7 +38,7 @@ from penstock.runtime.delivery.merged_delivery import (
 )
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
 from penstock.runtime.delivery.prefetch import ReadAhead
-from penstock.runtime.delivery.selection import Choosing
+from penstock.runtime.delivery.selection import Choosing, Following
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.message_fields import messages_of
@@ -154,6 +155,8 @@ class Dispatch:
         self._next = 1
         self._rooms: dict[int, Room] = {}
         """The room of each subscription that has a bound in bytes."""
+        self.following = Following()
+        """Subscriptions with selectors that wait for what is published."""
         self._known: dict[int, KnownKeys] = {}
         """The keys that each subscription with deltas knows (SEM K3)."""
 
@@ -185,7 +188,16 @@ class Dispatch:
         self._outlets.pop(subscription, None)
         self._known.pop(subscription, None)
         self._rooms.pop(subscription, None)
+        self.following.remove(subscription)
         self.choosers.forget(subscription)
+
+    def follow(self, subscription: int) -> bool:
+        """Have a subscription's selector found by the values of new events, if that can be; gives
+        whether."""
+        channel_id, outlet = self._outlets.get(subscription, (0, None))
+        if outlet is None or outlet.selector is None:
+            return False
+        return self.following.add(channel_id, subscription, outlet.selector)
 
     def lose(self, subscription: int) -> None:
         """Send nothing more to a subscription whose connection is lost; :meth:`close` it when its
@@ -294,6 +306,9 @@ class Dispatch:
             if isinstance(effect, FindLanes):
                 await self._find_lanes(round_, effect)
                 return False
+            if isinstance(effect, FindInterested):
+                await self._find_interested(round_, effect)
+                return False
             assert isinstance(effect, Deliver | ReportEnd), "channels know no other effects"
             return await self._carried_out(round_, effect)
         except (StorageFailed, Deposed):
@@ -346,6 +361,13 @@ class Dispatch:
         keys, ends, ids = lanes_of([part.batch for part in rows], wanted.property)
         command = AssignLanes(wanted.durable, wanted.spans[-1].end, keys, ends, ids)
         round_.channel.attend(command, self._clock.now_us())
+
+    async def _find_interested(self, round_: _Round, wanted: FindInterested) -> None:
+        """Look which followers' selectors may match events; those that cannot be read are for
+        none."""
+        rows, _ = await self._rows(round_, wanted.spans)
+        found = self.following.interested(round_.number, rows, messages_of(round_.channel))
+        round_.channel.attend(SingleOut(found), self._clock.now_us())
 
     def _is_open(self, subscription: int) -> bool:
         return subscription in self._outlets
@@ -546,5 +568,7 @@ def _concerned(channel: ChannelMachine, effect: Effect) -> list[int]:
     """The subscriptions that an effect is for."""
     if isinstance(effect, FindLanes):
         return [seat.subscription for seat in channel.state.durables[effect.durable].seats]
+    if isinstance(effect, FindInterested):
+        return list(channel.state.followers.members)
     assert isinstance(effect, Deliver | ReportEnd), "channels know no other effects"
     return [effect.subscription]

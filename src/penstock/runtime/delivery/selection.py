@@ -4,19 +4,20 @@ at for a limited time, and only while somebody is there who wants to know."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
 from penstock.columns.events.batch import ids_of, runs_of
-from penstock.columns.selectors import EventFrame, Selector
+from penstock.columns.selectors import EventFrame, Selector, SelectorIndex
 from penstock.columns.selectors.frames import MessageAccess
 from penstock.columns.selectors.patterns import Check
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import LimitReached
 from penstock.core.vocabulary.ports import Clock, Offload
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.tasks import leave_to_owner, start_task
 
 BESIDE_ABOVE: Final = 16 << 20
@@ -150,3 +151,67 @@ def matching_ids(batch: pa.RecordBatch, mask: pa.BooleanArray) -> IdSet:
     if len(firsts) - 1 > _MANY:
         return IdSet.of(ids.tolist())
     return IdSet.of_runs(firsts.tolist(), ends.tolist())
+
+
+class _FollowersSelectors:
+    """The selectors of the subscriptions that follow one channel."""
+
+    __slots__ = ("index", "subscriptions")
+
+    def __init__(self) -> None:
+        self.index = SelectorIndex()
+        self.subscriptions: dict[str, dict[int, None]] = {}
+        """By the text of the selector."""
+
+
+class Following:
+    """Whose selectors are found by values, of all channels; others are put to every event."""
+
+    def __init__(self) -> None:
+        self._channels: dict[int, _FollowersSelectors] = {}
+        self._selectors: dict[int, tuple[int, Selector]] = {}
+        """The channel and selector of each subscription."""
+
+    def add(self, channel_id: int, subscription: int, selector: Selector) -> bool:
+        """Remember a subscription's selector; gives whether it is found by values."""
+        known = self._channels.get(channel_id)
+        if known is None:
+            known = self._channels[channel_id] = _FollowersSelectors()
+        text = selector.text
+        if text not in known.index:
+            known.index.add(text, selector)
+        known.subscriptions.setdefault(text, {})[subscription] = None
+        self._selectors[subscription] = channel_id, selector
+        if not known.index.finds(text):
+            self.remove(subscription)
+            return False
+        return True
+
+    def remove(self, subscription: int) -> None:
+        """Forget a subscription, if it is known."""
+        held = self._selectors.pop(subscription, None)
+        if held is None:
+            return
+        channel_id, selector = held
+        known = self._channels[channel_id]
+        own = known.subscriptions[selector.text]
+        del own[subscription]
+        if not own:
+            del known.subscriptions[selector.text]
+            known.index.remove(selector.text, selector)
+        if not known.subscriptions:
+            del self._channels[channel_id]
+
+    def interested(
+        self, channel_id: int, rows: Iterable[OutgoingBatch], messages: MessageAccess | None
+    ) -> tuple[int, ...]:
+        """The subscriptions whose selectors may match some of these events; none of the others
+        does."""
+        known = self._channels.get(channel_id)
+        if known is None:
+            return ()
+        texts: dict[str, None] = {}
+        for part in rows:
+            found = known.index.found_in(EventFrame(part.batch, 0, messages))
+            texts |= dict.fromkeys((*found.exact, *found.asked))
+        return tuple(dict.fromkeys(each for text in texts for each in known.subscriptions[text]))

@@ -122,16 +122,17 @@ class Subscriptions:
         def subscribe(group: Group) -> Opened:
             channel = group.channel(channel_id)
             group.sweep(channel_id)
-            store = group.state.stores[channel_id]
             stop = None
             if browse:
                 stop = _ENDLESS if endless else channel.state.next_id
                 stop = stop if last_id is None else min(stop, last_id + 1)
-            first = first_id(channel, store, start)
+            first = first_id(channel, group.state.stores[channel_id], start)
             command = AddSubscriber(
                 subscription, outlet.session, first, stop, credit, confirms=confirms
             )
-            if channel.state.engine.needs_interest and not browse:
+            if not (browse or channel.state.engine.needs_interest):
+                command = replace(command, is_selective=self._dispatch.follow(subscription))
+            elif not browse:
                 if (wanted := outlet.selector) is not None:
                     refuse_costly(group.state, channel_id, wanted.text, wanted)
                 command = self._waiting(command, channel_id, place, outlet, start)
