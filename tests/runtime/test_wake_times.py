@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.vocabulary.messages import AddDurable, RollBack, TakeSeat
-from penstock.runtime.store.state import WakeTimes
+from penstock.runtime.store.due_times import WakeTimes
 from penstock.testing.play import Play, span
 from tests.core.plays import play_of
 

@@ -262,9 +262,8 @@ class RunningRealm:
         while True:
             await asyncio.sleep(self.limits.sweep_interval_s)
             now_us = self.clock.now_us()
-            for channel_id, channel in self._state.channels.items():
-                if channel.needs_sweep(now_us):
-                    self.shard.wake(channel_id)
+            for channel_id in self._state.sweep_times.due(now_us):
+                self.shard.wake(channel_id)
             self.subscriptions.forget_places()
             self.stages.expire()
             self.exports.expire()

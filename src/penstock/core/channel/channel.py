@@ -100,3 +100,8 @@ class ChannelMachine:
     def needs_sweep(self, now_us: int) -> bool:
         """Whether a sweep may find something to remove."""
         return self.state.needs_sweep(now_us)
+
+    @property
+    def due_us(self) -> int | None:
+        """When a sweep finds something to remove, if nothing happens until then; None: never."""
+        return self.state.due_us

@@ -390,6 +390,20 @@ class ChannelState:
         due = self.ages.due_us(self.definition.ttl)
         return due is not None and due <= now_us
 
+    @property
+    def due_us(self) -> int | None:
+        """When :meth:`is_due` becomes true because of the time alone; None: never."""
+        times = []
+        if self.awaited_from_us is not None and self.awaits_seats:
+            times.append(self.awaited_from_us + self.rules.reattach_us)
+        if self.wakes_us:
+            times.append(self.wakes_us)
+        if self.definition.ttl or self.ages.ends_us:
+            outlived_us = self.ages.due_us(self.definition.ttl)
+            if outlived_us is not None:
+                times.append(outlived_us)
+        return min(times, default=None)
+
 
 def _own_durables(definition: Definition, type: ChannelType) -> dict[str, Durable]:
     """The durables that exist from the beginning: the readers of a queue."""

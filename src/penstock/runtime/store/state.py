@@ -5,7 +5,6 @@ It is used live, after each decision, and at recovery, from the snapshot and the
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -47,6 +46,7 @@ from penstock.core.vocabulary.messages import (
 from penstock.core.vocabulary.ports import BlobSum, Buffer, Pages, PageSlot
 from penstock.core.vocabulary.stored_ids import unpacked
 from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.due_times import SweepTimes, WakeTimes
 from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import kept_states, take_in_kept
@@ -83,51 +83,13 @@ class Copied(Struct):
     """Events not copied because of a loop or too many hops (SEM L2)."""
 
 
-class WakeTimes:
-    """When events come again that wait after a rollback (SEM D18), and where, the next ones first.
-
-    A channel has one entry that counts, however many of its events wait; channels on which none do
-    have none.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, int]] = []
-        """Time and number of channel; some of these times are not a channel's next any more."""
-        self._noted: dict[int, int] = {}
-        """The time that counts, by channel."""
-
-    def note(self, number: int, wakes_us: int) -> bool:
-        """Note when a channel is to be woken next; gives whether that is earlier than all so far
-        (0: not at all)."""
-        if self._noted.get(number, 0) == wakes_us:
-            return False
-        if not wakes_us:
-            del self._noted[number]
-            return False
-        self._noted[number] = wakes_us
-        heapq.heappush(self._heap, (wakes_us, number))
-        return self._heap[0] == (wakes_us, number)
-
-    def next(self, channels: Mapping[int, ChannelMachine]) -> tuple[int, int] | None:
-        """The next time, and the number of the channel; None: nothing waits."""
-        while self._heap:
-            wakes_us, number = self._heap[0]
-            channel = channels.get(number)
-            if channel is None:
-                self._noted.pop(number, None)
-            elif channel.state.wakes_us == wakes_us == self._noted.get(number):
-                return wakes_us, number
-            heapq.heappop(self._heap)
-            if channel is not None:
-                self.note(number, channel.state.wakes_us)
-        return None
-
-
 class RealmState:
     def __init__(self, rules: RealmRules) -> None:
         self.directory = Directory(rules)
         self.channels: Mapping[int, ChannelMachine] = self.directory.channels
         self.stores: dict[int, ChannelStore] = {}
+        self.sweep_times = SweepTimes(self.channels)
+        """Soft: when there may be something to remove, and where."""
         self.schemas = Schemas()
         self.meter = Meter()
         self.transactions = TransactionTable()
@@ -350,6 +312,7 @@ class RealmState:
 
     def _created(self, fact: ChannelCreated) -> None:
         self.directory.apply(fact)
+        self.sweep_times.touch((fact.number,))
         keys = fact.definition.keys
         if (own := self.channels[fact.number].state).engine.merges:
             self.stores[fact.number] = MergeStore(self.meter, keys, own.type.home)

@@ -280,8 +280,7 @@ class Shard:
         group.may_move = self._resting is None
         group.looked_ahead = self.looking.ahead
         group.touched |= self._woken
-        self._woken = {}
-        self._dispatch.choosers.spent = 0
+        self._woken, self._dispatch.choosers.spent = {}, 0
         answers = self._decide(waiting, group)
         if self.state.to_open:
             await self._open_files()
@@ -302,6 +301,7 @@ class Shard:
         self._serving = []
         self._answer(group, answers)
         self.changed.update(group.touched)
+        self.state.sweep_times.touch(group.touched)
         await self._offer(list(group.touched))
         if group.must_sync and (self.state.freed or self.state.dropped):
             await self._give_back()
