@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from penstock.columns.events.batch import stamp
 from penstock.columns.events.body import body_of_columns
+from penstock.columns.events.single_event import codec_in_message
 from penstock.columns.keys.keys import PRUNE_MIN, KeyIndex
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import IdSet, Span
 from tests.thorough import examples
@@ -43,6 +46,33 @@ class Channel:
         self.end += count
         self.live.remove_all(replaced)
         return list(replaced)
+
+    def publish_one(self, batch: pa.RecordBatch) -> list[int]:
+        """Publish one event, whose value is read from its message where that is possible."""
+        found = self.index.superseded_by_one(reader_of(batch), self.live)
+        if found is None:
+            return self.publish(batch)
+        replaced, event = found
+        self.index.append_one(event, self.end)
+        self.live.add(Span(self.end, self.end + 1))
+        self.end += 1
+        self.live.remove_all(replaced)
+        return list(replaced)
+
+
+def reader_of(batch: pa.RecordBatch) -> Callable[[str], Any]:
+    """Reads the properties of a single event."""
+    form, message = codec_in_message(schema_bytes(batch.schema)), bytes(batch_bytes(batch))
+
+    def value_of(name: str) -> Any:
+        if form is None or form.digest_of(message) is None:
+            return NotImplemented
+        place = form.place_of(name)
+        if place is None:
+            return NotImplemented
+        return None if place < 0 else form.value_in(message, place)
+
+    return value_of
 
 
 @pytest.mark.spec("K1")
@@ -76,6 +106,33 @@ def test_a_large_batch_replaces_what_its_rows_one_by_one_would(values: int) -> N
             single.publish(body(value))
 
     assert whole.live == single.live
+
+
+@pytest.mark.spec("K1")
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(
+    ("values", "is_read"),
+    [
+        (["a", "b", "a", "é", "b", "a", ""], True),
+        ([1, 1.0, 2, 1, 2.0, 0.0, -0.0, 2**53 + 1], True),
+        ([True, 1, False, True, "1", b"1", "1", b"1"], True),
+        ([MISSING, "a", MISSING, "a"], True),
+        ([None, float("nan"), [1], None, [1], float("nan")], False),
+    ],
+)
+def test_events_one_by_one_replace_what_they_would_by_columns(
+    depth: int, values: list[Any], is_read: bool
+) -> None:
+    one_by_one, by_columns = Channel(k=depth, j=1), Channel(k=depth, j=1)
+    for value in values:
+        event = body(value)
+        read = reader_of(event)("k")
+
+        assert one_by_one.publish_one(event) == by_columns.publish(event)
+        if is_read:
+            assert read == (None if value is MISSING else value)
+            assert type(read) is type(None if value is MISSING else value)
+    assert list(one_by_one.live) == list(by_columns.live)
 
 
 @pytest.mark.spec("K1")
@@ -285,10 +342,17 @@ def test_the_index_replaces_what_the_rule_says(
             ids = dict(enumerate((row for rows in what for row in rows), start=channel.end))
             wanted = model.replaced(ids)
 
-            assert channel.publish(*bodies_of(what)) == wanted
+            bodies = bodies_of(what)
+            if len(ids) == 1:
+                assert channel.publish_one(bodies[0]) == wanted
+            else:
+                assert channel.publish(*bodies) == wanted
             model.rows = {i: row for i, row in (model.rows | ids).items() if i not in wanted}
         elif kind == "refused":
-            channel.index.superseded(bodies_of(what), channel.end, channel.live)
+            bodies = bodies_of(what)
+            one = bodies[0].num_rows == 1
+            if not one or not channel.index.superseded_by_one(reader_of(bodies[0]), channel.live):
+                channel.index.superseded(bodies, channel.end, channel.live)
         elif kind == "purge":
             gone = Span(what[0], sum(what))
             channel.live.remove(gone)

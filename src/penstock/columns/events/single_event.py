@@ -26,6 +26,7 @@ from penstock.columns.schema.ipc import (
     schema_from,
 )
 from penstock.columns.schema.layout import EVENT_BYTES_MIN
+from penstock.columns.schema.shapes import struct_shape
 from penstock.columns.schema.values import NATIVE
 from penstock.core.vocabulary.errors import InvalidEvent
 from penstock.core.vocabulary.messages import Digest
@@ -77,7 +78,10 @@ class _MessageTemplate(NamedTuple):
 class SingleEventCodec:
     """The messages of one event that a schema makes, when none of its values is null."""
 
-    __slots__ = ("_forms", "_head", "_kinds", "_lengths", "_places", "_structs", "names", "schema")
+    __slots__ = (
+        *("_by_name", "_forms", "_head", "_kinds", "_lengths", "_places", "_structs"),
+        *("names", "schema"),
+    )
 
     def __init__(self, schema: pa.Schema, kinds: Sequence[str], structs: Container[int]) -> None:
         """``kinds`` of its columns, each field of a struct being one; ``structs``: at which of
@@ -87,6 +91,7 @@ class SingleEventCodec:
         self._kinds = tuple(kinds)
         self._structs = structs
         self._forms: dict[tuple[int, ...], _MessageTemplate] = {}
+        self._by_name: dict[str, int | None] = {}
         sample = bytes(batch_bytes(_sample(schema)))
         self._places: BatchPlaces = batch_places(sample)
         self._head = sample[: self._places.body]
@@ -150,6 +155,39 @@ class SingleEventCodec:
             found += 1
             at += 3
         return form.digest
+
+    def place_of(self, name: str) -> int | None:
+        """Which of the columns has a property, for :meth:`value_in`; -1: no event of this schema
+        has it. None where several columns have it, or it is no single value."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            found = self._by_name[name] = self._find(name)
+            return found
+
+    def _find(self, name: str) -> int | None:
+        if "properties" not in self.names:
+            return -1
+        slots = struct_shape(self.schema.field("properties").type).slots
+        own = [place for place, slot in enumerate(slots) if slot.logical == name]
+        return None if len(own) > 1 else len(self._kinds) - len(slots) + own[0] if own else -1
+
+    def value_in(self, message: bytes, place: int) -> Any:
+        """The value of a column in a message that :meth:`digest_of` has checked."""
+        form = self._forms.get(self._lengths.unpack_from(message))
+        if form is None:  # others were more
+            form = self._new_form(self._lengths.unpack_from(message))
+        parts = form.layout.unpack(message)
+        at = 1 + sum([3 if kind in _TEXTS else 1 for kind in self._kinds[:place]])
+        match self._kinds[place]:
+            case "string":
+                return parts[at + 2][: parts[at + 1]].decode()
+            case "binary":
+                return parts[at + 2][: parts[at + 1]]
+            case "bool":
+                return bool(parts[at] & 1)
+            case _:
+                return parts[at]
 
     def _form(self, lengths: tuple[int, ...]) -> _MessageTemplate | None:
         if any(length < 0 for length in lengths) or sum(lengths) > ROW_BYTES_MAX:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from penstock.columns.events.batch import Int64s
 from penstock.core.ids.id_lists import WIDE, gap_bytes, head, remember, short
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Span
 
 Bools = npt.NDArray[np.bool_]
 
@@ -70,6 +70,18 @@ class NewestByKey:
         if unsure < sure:
             found.add_all(stored.overlap(IdSet.of(older[unsure:sure].tolist())))
         return found
+
+    def superseded_by_one(self, slot: int, stored: IdSet) -> IdSet:
+        """The id to remove when one event with this slot is appended."""
+        older = int(self._newest[slot])
+        if older < 0 or (older < self._sure and older not in stored):
+            return IdSet()
+        return IdSet((Span(older, older + 1),))
+
+    def append_one(self, slot: int, event_id: int) -> None:
+        """Record that an event with this slot is stored."""
+        self._newest[slot] = event_id
+        self._end = event_id + 1
 
     def lives(self, slots: Int64s, stored: IdSet) -> Bools:
         """A mask of the slots whose newest event is stored on the channel."""
@@ -221,6 +233,27 @@ class NewestFew:
             if cut.own:
                 found += ids[groups.order[start : start + cut.own]].tolist()
         return IdSet.of(found)
+
+    def superseded_by_one(self, slot: int, stored: IdSet) -> IdSet:
+        """Ids to remove when one event with this slot is appended."""
+        if len(self._ids[slot]) < self._depth:
+            return IdSet()
+        cut = self._cut(slot, 1, stored)
+        return IdSet.of(cut.live[: cut.older])
+
+    def append_one(self, slot: int, event_id: int) -> None:
+        """Record that an event with this slot is stored, and drop the ids that
+        :meth:`superseded_by_one` returned for it."""
+        known = self._ids[slot]
+        cut = self._cuts.get(slot)
+        if cut is not None:
+            if cut.live is not known:
+                known = self._ids[slot] = cut.live
+                self._checked[slot] = self._epoch
+            del known[: cut.older]
+        known.append(event_id)
+        self._sizes[slot] = len(known)
+        self._cuts = {}
 
     def _cut(self, slot: int, count: int, stored: IdSet) -> _Cut:
         live = self._ids[slot]

@@ -52,7 +52,8 @@ class Values:
     """The slots of the values of one key, numbered from 0."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
+        """The name of the property."""
         numbers = count().__next__
         self._families = {family: _Slots(numbers) for family in _FAMILIES.values()}
         self._fields = SchemaMemo(self._fields_of)
@@ -71,9 +72,7 @@ class Values:
         return tuple(
             (place, _FAMILIES[slot.shape])
             for place, slot in enumerate(shape.slots)
-            if slot.logical == self._name
-            and isinstance(slot.shape, str)
-            and slot.shape in _FAMILIES
+            if slot.logical == self.name and isinstance(slot.shape, str) and slot.shape in _FAMILIES
         )
 
     def slots_of(self, batch: pa.RecordBatch) -> Int64s:
@@ -86,6 +85,11 @@ class Values:
         slots = self._slots_of(batch)
         self._last = batch, slots
         return slots
+
+    def take_slot(self, value: Any) -> int:
+        """The slot of a value, a new one if it has not occurred; :data:`NO_SLOT` if it does not
+        count."""
+        return self._of_value(value)
 
     def _slots_of(self, batch: pa.RecordBatch) -> Int64s:
         found: Int64s | None = None
@@ -133,11 +137,11 @@ class Values:
 
     def _read_more(self, cells: pa.BinaryArray, found: Int64s) -> None:
         """Add slots of values in ``more``. A Python loop, because few events have values there."""
-        maybe = pc.fill_null(pc.match_substring(cells, self._name), False)
+        maybe = pc.fill_null(pc.match_substring(cells, self.name), False)
         for row in np.flatnonzero(maybe.to_numpy(zero_copy_only=False)).tolist():
             properties = overflow.decoded(cells[row].as_py())
-            if self._name in properties:
-                found[row] = self._of_value(properties[self._name])
+            if self.name in properties:
+                found[row] = self._of_value(properties[self.name])
 
     def _of_value(self, value: Any) -> int:
         if not _counts(value):

@@ -6,8 +6,8 @@ events, and looks up in the set of stored ids whether an event still exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,12 @@ class _Publish(NamedTuple):
 
     bodies: tuple[pa.RecordBatch, ...]
     rows: tuple[tuple[Int64s, Int64s], ...]
+
+
+class SingleEvent(NamedTuple):
+    """A publish of one event, with the slot of its value for each key, if it has one."""
+
+    slots: tuple[int, ...]
 
 
 class KeyMasks(NamedTuple):
@@ -100,6 +106,40 @@ class KeyIndex:
         certain = len(self._keys) == 1 or not removed
         self._promised = len(stored) + total - len(removed) if certain else -1
         return removed
+
+    def superseded_by_one(
+        self, value_of: Callable[[str], Any], stored: IdSet
+    ) -> tuple[IdSet, SingleEvent] | None:
+        """Like :meth:`superseded`, with what :meth:`append_one` takes: by columns one event takes
+        longer than all the rest of its publish. ``value_of`` gives the value of a property, None
+        if the event has none, and ``NotImplemented`` where it takes a batch to tell: then this is
+        None, and nothing has changed."""
+        values = [value_of(key.values.name) for key in self._keys]
+        if any(value is NotImplemented for value in values):
+            return None
+        if len(self) > 2 * self._pruned and not self._shares:
+            self.prune(stored)
+        self._doubt(stored)
+        self._last = None
+        slots: list[int] = []
+        removed = IdSet()
+        for key, value in zip(self._keys, values, strict=True):
+            slot = key.values.take_slot(value)
+            slots.append(slot)
+            key.newest.reset()
+            if slot != NO_SLOT:
+                key.newest.grow(len(key.values))
+                removed.add_all(key.newest.superseded_by_one(slot, stored))
+        certain = len(self._keys) == 1 or not removed
+        self._promised = len(stored) + 1 - len(removed) if certain else -1
+        return removed, SingleEvent(tuple(slots))
+
+    def append_one(self, event: SingleEvent, event_id: int) -> None:
+        """Add the stored event that :meth:`superseded_by_one` was asked about just now."""
+        for key, slot in zip(self._keys, event.slots, strict=True):
+            if slot != NO_SLOT:
+                key.newest.append_one(slot, event_id)
+        self._expected, self._promised = self._promised, -1
 
     def _doubt(self, stored: IdSet) -> None:
         if len(stored) != self._expected:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns.events.digest import digest
+from penstock.columns.events.single_event import codec_in_message
 from penstock.columns.events.storage_defaults import with_dictionary, with_priority
 from penstock.columns.schema.ipc import batch_bytes, batch_from, names_in, schema_bytes, schema_from
 from penstock.columns.schema.layout import EVENT_BYTES_MIN
@@ -93,6 +95,15 @@ class Body:
             found = index.found_in(EventFrame(self.batch, 0, messages))
             known = self._found[index, messages] = index.version, found
         return known[1]
+
+    def value_of(self, name: str) -> Any:
+        """The value of a property of a single event whose batch was not needed yet: None if it has
+        none; ``NotImplemented`` if its batch has to be parsed to tell."""
+        form = None if self.parsed is not None else codec_in_message(self.schema_bytes)
+        place = None if form is None else form.place_of(name)
+        if form is None or place is None:
+            return NotImplemented
+        return None if place < 0 else form.value_in(bytes(self.buffer), place)
 
     def digest(self, event_bytes_max: int) -> Digest:
         """What the core's rules need to know of it. Raises ``EventTooLarge``."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 import pyarrow as pa
 from msgspec.structs import replace
 
+from penstock.columns.keys.keys import SingleEvent
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.channel_type import Home
 from penstock.core.channel.state import ChannelState
@@ -49,7 +50,9 @@ from penstock.runtime.writer.placement import MemoryLimits, Placing, PublishHome
 
 DECIDED_MIN = 64
 """Requests a group takes in, if they wait, before its time may end it."""
-_NO_KEYS: list[pa.RecordBatch] = []
+Keyed = list[pa.RecordBatch] | SingleEvent
+"""What is published, as publish keys see it."""
+_NO_KEYS: Keyed = []
 _NO_LIMIT = 1 << 62
 """Bytes of memory left for events that are kept on disk: they take none."""
 SWEEP_EVERY_US = 50_000
@@ -435,18 +438,26 @@ class Group:
 
     def _replacing(
         self, number: int, digest: Digest, bodies: Sequence[Body]
-    ) -> tuple[Digest, list[pa.RecordBatch]]:
+    ) -> tuple[Digest, Keyed]:
         """The digest with what newer values of publish keys replace (SEM K1), and the updates of
         the key index for when the events are stored."""
         state, store = self.channel(number).state, self.state.stores[number]
         if store.keys is None or state.type.relays:
             return digest, []
+        if len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient:
+            found = store.keys.superseded_by_one(bodies[0].value_of, state.stored)
+            if found is not None:
+                return replace(digest, superseded=listed(found[0])), found[1]
         keyed = as_keyed(bodies, digest)
         gone = store.keys.superseded(keyed, state.next_id, state.stored)
         return replace(digest, superseded=listed(gone)), keyed
 
-    def _note_keys(self, store: ChannelStore, keyed: Sequence[pa.RecordBatch], first: int) -> None:
-        if store.keys is not None and keyed:
+    def _note_keys(self, store: ChannelStore, keyed: Keyed, first: int) -> None:
+        if store.keys is None or not keyed:
+            return
+        if isinstance(keyed, SingleEvent):
+            store.keys.append_one(keyed, first)
+        else:
             store.keys.append(keyed, first)
 
     # --- storing -------------------------------------------------------------------------
