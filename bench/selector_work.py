@@ -30,6 +30,10 @@ class SelectorJob(msgspec.Struct, frozen=True):
     selector: str = ""
     subscriptions: int = 0
     distinct: bool = False
+    durables: int = 0
+    """Shared durables, each with a selector of its own."""
+    rows: int = PUBLISHED_ROWS
+    """Events of a batch."""
 
 
 def scan(job: SelectorJob) -> Figures:
@@ -57,18 +61,22 @@ def scan(job: SelectorJob) -> Figures:
 
 
 def publish(job: SelectorJob) -> Figures:
-    """Publish batches to a channel with subscriptions none of whose selectors matches."""
+    """Publish batches to a channel with subscriptions and durables none of whose selectors
+    matches."""
     with penstock.Realm(job.directory) as realm, realm.connect() as session:
-        channel = session.channels.create("orders", type="transient")
+        kind = "reliable" if job.durables else "transient"
+        channel = session.channels.create("orders", type=kind)
+        for number in range(job.durables):
+            channel.durables.create(f"d{number}", type="shared", selector=f"lot = {-1 - number}")
         with realm.connect() as readers:
             opened = [
                 _subscribed(readers, number if job.distinct else 0)
                 for number in range(job.subscriptions)
             ]
-            table = _table(0, PUBLISHED_ROWS)
+            table = _table(0, job.rows)
             for _ in range(WARM_UP):
                 channel.publish_table(table)
-            batches = job.events // PUBLISHED_ROWS
+            batches = job.events // job.rows
             started_s, before_s = time.perf_counter(), time.process_time()
             for _ in range(batches):
                 channel.publish_table(table)

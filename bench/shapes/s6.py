@@ -13,6 +13,9 @@ from bench.shape import Case, Figures
 EVENTS = 10_000_000
 PUBLISHED = 200_000
 SUBSCRIPTIONS = 100
+SINGLE = 2_000
+"""Events published one by one."""
+MANY = 1_000
 
 
 class Selectors:
@@ -45,6 +48,7 @@ class Selectors:
         ]
         published = 5_000 if quick else PUBLISHED
         count = 5 if quick else SUBSCRIPTIONS
+        single, many = (20, 10) if quick else (SINGLE, MANY)
         cases = [
             *(
                 Case(f"{label} ({events:,} events)", "", {"events": events, "selector": selector})
@@ -59,6 +63,16 @@ class Selectors:
                     (f"publish, {count} subscriptions, one selector", count, False),
                     (f"publish, {count} subscriptions, each its own selector", count, True),
                 )
+            ),
+            Case(
+                f"publish one event, {many:,} subscriptions, each its own selector",
+                "",
+                {"events": single, "rows": 1, "subscriptions": many, "distinct": True},
+            ),
+            Case(
+                f"publish one event, {5 * many:,} shared durables, each its own selector",
+                "",
+                {"events": single, "rows": 1, "durables": 5 * many},
             ),
         ]
         return cases[::3] if quick else cases
