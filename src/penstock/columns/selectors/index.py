@@ -136,9 +136,9 @@ class FoundSelectors(Struct):
     """The selectors that may match some events of a batch."""
 
     exact: dict[str, list[Rows]]
-    """Those that match, with the rows: nothing else is to be asked."""
+    """Selectors that match, with the rows: nothing else is to be asked."""
     asked: dict[str, None]
-    """Those to put to the batch."""
+    """Selectors to put to the batch."""
 
     def masks(
         self, frame: EventFrame, selector_of: Callable[[str], Selector]
@@ -168,7 +168,7 @@ class SelectorIndex:
         self._entries: dict[str, _IndexedSelector] = {}
         self._tables: dict[Steps, _Table] = {}
         self._rest: dict[str, None] = {}
-        """Those that are put to every batch."""
+        """Selectors that are put to every batch."""
 
     def __len__(self) -> int:
         return len(self._entries) + len(self._rest)

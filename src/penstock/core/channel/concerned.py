@@ -16,7 +16,7 @@ from penstock.core.durable.subscriber import Subscriber
 
 
 class Askers:
-    """Those who have the same selector, in the order in which they came."""
+    """Durables and subscribers that have the same selector, in the order in which they came."""
 
     __slots__ = ("durables", "seats", "subscribers")
 
@@ -36,7 +36,7 @@ NOBODY: Final = Askers()
 
 
 class SelectorsInUse:
-    """Those who ask, by what they ask. Nobody without a selector is here."""
+    """Durables and subscribers by their selector. None without a selector is here."""
 
     __slots__ = ("_askers", "_changed")
 
@@ -60,7 +60,7 @@ class SelectorsInUse:
         yield from changed.items()
 
     def of(self, selector: str) -> Askers:
-        """Those who ask this."""
+        """Durables and subscribers that have this selector."""
         return self._askers.get(selector, NOBODY)
 
     def durables(self, matched: Mapping[str, object]) -> Iterator[tuple[str, Durable]]:
@@ -116,7 +116,7 @@ class TouchedDurables:
         self._by_name: dict[str, Durable] = {}
         self._seated: dict[str, Durable] = {}
         self._unselective: dict[str, Durable] = {}
-        """Those of ``_seated`` that everything published is for."""
+        """Durables of ``_seated`` that everything published is for."""
 
     def seated(self, durable: Durable) -> None:
         """A client has taken a seat at a durable."""
@@ -145,7 +145,7 @@ class TouchedDurables:
         self._is_all = True
 
     def get(self) -> list[Durable]:
-        """Those with clients that may have something for them, once each."""
+        """Durables with clients for which there may be something, once each."""
         found = self._seated if self._is_all else {**self._unselective, **self._by_name}
         return [durable for durable in found.values() if durable.seats]
 

@@ -27,7 +27,7 @@ class Followers:
 
     def __init__(self) -> None:
         self.apart: dict[int, Subscriber] = {}
-        """Those that are served one by one."""
+        """Subscribers that are served one by one."""
         self.members: dict[int, Subscriber] = {}
         self._place = Followed()
 

@@ -181,5 +181,5 @@ def _texts(state: RealmState, number: int) -> set[str]:
 
 
 def _of_joins(state: RealmState, number: int) -> set[str]:
-    """Those of the joins from one store."""
+    """Selectors of the joins from one store."""
     return {join.selector for join in state.directory.joins.of(number) if join.selector}
