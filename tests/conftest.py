@@ -36,6 +36,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         help="only tests of this rule, such as D7; repeatable",
     )
+    parser.addoption(
+        "--through-a-node",
+        action="store_true",
+        help="reach every realm that listens through another node, which relays",
+    )
 
 
 def pytest_configure() -> None:
@@ -71,6 +76,17 @@ def _rules_of(item: pytest.Item) -> set[str]:
 def _folder(path: Path) -> str:
     """Which of the folders beside this file it lies in."""
     return path.relative_to(Path(__file__).parent).parts[0]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _through_a_node(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What ``--through-a-node`` asks for."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.config.getoption("through_a_node"):
+            from tests.through_a_node import serve_all_through_a_node
+
+            serve_all_through_a_node(patch)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

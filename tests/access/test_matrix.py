@@ -16,6 +16,7 @@ from penstock.frontends.http.routing import RouteMatch
 from tests.access import http_adapter, native_adapter  # noqa: F401  they register themselves
 from tests.access.http_adapter import ASKED
 from tests.access.matrix import ADAPTERS, CHANNEL, OTHER, PASSWORD, QUEUE, USER, Adapter, Caller
+from tests.through_a_node import through_a_node
 
 if find_spec("proton") is not None:  # tests/frontends/amqp/test_installed.py says why it is not
     from tests.access import amqp_adapter  # noqa: F401
@@ -26,8 +27,10 @@ EVERY_RIGHT = [(kind, right) for kind, rights in RIGHTS.items() for right in rig
 WHERE = {"realm": "", "channel": CHANNEL, "queue": QUEUE}
 
 
-@pytest.fixture(scope="module")
-def realm() -> Iterator[penstock.Realm]:
+@pytest.fixture(
+    scope="module", params=["the owner", pytest.param("another node", marks=pytest.mark.slow)]
+)
+def realm(request: pytest.FixtureRequest) -> Iterator[penstock.Realm]:
     """With a channel and a queue that cannot be deleted, for others bury their dead there."""
     with penstock.Realm(
         access__mode="mandatory", access__password_rounds=4_096, access__password_length_min=1
@@ -42,7 +45,12 @@ def realm() -> Iterator[penstock.Realm]:
             session.access.create_user(USER, PASSWORD)
             session.access.create_user("guard", PASSWORD)
             session.access.grant("*@*", "subscribe", "publish", channel=OTHER)
-        yield realm
+        if request.param == "the owner":
+            yield realm
+            return
+        with through_a_node(realm) as node:
+            yield realm
+            assert node.relays.begun, "everybody came through the node"
 
 
 @pytest.fixture(scope="module", params=sorted(ADAPTERS))

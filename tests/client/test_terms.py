@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.client.connection.terms import DEAD_AFTER_S, PING_AFTER_S, SessionTerms
 from penstock.client.connection.urls import Address
+from penstock.core.vocabulary.errors import Elsewhere
 from penstock.wire.native import messages as wire
 
 A, B, C = (Address(name, 9_000) for name in "abc")
@@ -112,3 +113,33 @@ def test_a_realm_on_its_own_is_waited_for_as_ever() -> None:
     assert (terms.ping_after_s, terms.dead_after_s) == (PING_AFTER_S, DEAD_AFTER_S)
     assert terms.look_after_s(25.0) == PING_AFTER_S
     assert not terms.is_silent(DEAD_AFTER_S)
+
+
+def relayed(terms: SessionTerms, address: Address) -> bool:
+    """Whether the session is to leave a node that welcomes it on behalf of another."""
+    told = wire.ClusterWelcome("i", "", "1", 1, 2, 2.0, (str(A), str(B)), str(A))
+    try:
+        terms.check_way(told)
+    except Elsewhere:
+        return True
+    return False
+
+
+def test_a_session_that_is_relayed_tries_the_owner_itself_and_then_stays_relayed() -> None:
+    terms, tried = SessionTerms(), []
+
+    for address in terms.places([B]):
+        tried.append(address)
+        if address == B and not relayed(terms, B):
+            break  # welcome
+
+    assert tried == [B, A, B]
+    assert not relayed(terms, B), "the owner is not tried again"
+
+
+def test_a_session_at_an_address_that_no_node_calls_its_own_stays_there() -> None:
+    terms = SessionTerms()
+
+    next(terms.places([C]))
+
+    assert not relayed(terms, C), "it may be a load balancer, before which no node is reached"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Final
 
 from penstock.bootstrap import rules
@@ -19,7 +20,10 @@ from penstock.cluster.roles import (
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
+from penstock.frontends.http.server import HttpLimits, HttpServer
 from penstock.frontends.native.listener import NativeLimits, NativeListener
+from penstock.frontends.shared.relay import Relays
+from penstock.frontends.shared.relayed import RelayGate
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryPages
@@ -29,6 +33,7 @@ from penstock.testing.network import MACHINE
 from tests.cluster.serving import HOST, serve_clients
 
 LEASE_S: Final = 6.0
+RELAYS_MAX: Final = 4
 
 
 def the_loop() -> SimLoop:
@@ -69,9 +74,13 @@ async def open_realm(journal: Journal, blobs: Blobs, lease: OwnerLease) -> Runni
 class NodeMachine(SimulatedMachine):
     """One node with all its front ends, on a machine of its own."""
 
-    def __init__(self, servers: EngineServers, n: int, call: Offload = inline) -> None:
+    def __init__(
+        self, servers: EngineServers, n: int, call: Offload = inline, secret: bytes = b""
+    ) -> None:
+        """With a ``secret`` it relays to the owner, and serves HTTP, too."""
         super().__init__(n)
         self.name = f"n{n}"
+        self.secret = secret
         self.native, self.http, self.amqp = 9_000 + n, 9_080 + n, 5_670 + n
         self.told: list[str] = []
         """The owners for which it has stood by, the oldest first."""
@@ -86,8 +95,15 @@ class NodeMachine(SimulatedMachine):
             MemoryEngine(servers, call=call), me, self.roles, the_loop(), lease_s=LEASE_S
         )
         places = FrontEndPlaces((HOST, self.native), (HOST, self.http), (HOST, self.amqp))
+        owner = partial(serving_node, self.node)
+        self.relays = Relays(owner, secret, self.name, the_loop(), RELAYS_MAX)
         standby = StandbyListener(
-            lambda: serving_node(self.node), lambda: owners_in(self.node), places, self.name
+            owner,
+            lambda: owners_in(self.node),
+            places,
+            self.name,
+            relays=self.relays if secret else None,
+            has_quorum=self.node.has_quorum,
         )
         self.task = self.on_machine(self.node.run())
         self.aside = self.on_machine(self.roles.stand_by(self.node, standby, self.told.append))
@@ -113,12 +129,23 @@ class NodeMachine(SimulatedMachine):
 
         listener.owners = lambda: owners_in(self.node)
         beside = [suspend_without_quorum(lease, listener), tell_owners(self.node, listener)]
+        if self.secret:
+            listener.gate = RelayGate(self.secret, self.node.claims.me.nonce, the_loop())
+            beside.append(self._serve_http(listener))
         try:
             await serve_clients(
                 realm, listener, [self.native], stopping, listening=listening, beside=beside
             )
         finally:
             self.listener = None
+
+    async def _serve_http(self, listener: NativeListener) -> None:
+        server = HttpServer(listener, HttpLimits())
+        await server.listen(HOST, self.http)
+        try:
+            await server.run()
+        finally:
+            server.cut()
 
 
 class Valve:
@@ -152,10 +179,10 @@ async def end(*machines: NodeMachine) -> None:
 
 
 async def owner_and_others(
-    servers: EngineServers, count: int = 2, call: Offload = inline
+    servers: EngineServers, count: int = 2, call: Offload = inline, secret: bytes = b""
 ) -> tuple[NodeMachine, list[NodeMachine]]:
     """Nodes, of which the first is the one that serves; the others have stood by."""
-    machines = [NodeMachine(servers, n, call) for n in range(1, count + 1)]
+    machines = [NodeMachine(servers, n, call, secret) for n in range(1, count + 1)]
     await until(lambda: any(each.serves for each in machines))
     (owner,) = [each for each in machines if each.serves]
     others = [each for each in machines if each is not owner]

@@ -128,7 +128,7 @@ def test_handshakes_of_http_have_places_and_give_way(
     url = realm.listen_http()
     half = [dialled(url, stack) for _ in range(3)]
     server = server_of(realm)
-    eventually(lambda: len(server._handshakes) == 3)
+    eventually(lambda: len(server._arriving) == 3)
 
     tls = ssl.create_default_context(cafile=str(authority.file))
     assert Web(url, tls).ask("GET", "/health").status == 200
@@ -136,7 +136,7 @@ def test_handshakes_of_http_have_places_and_give_way(
     assert is_hung_up_on(half[0]), "the one that was waited for longest"
     for each in half[1:]:
         each.close()
-    eventually(lambda: not server._handshakes and not server.places._guests)
+    eventually(lambda: not server._arriving and not server.places._guests)
 
 
 @pytest.mark.parametrize("settings", [{"http__connections_per_address_max": 2}], ids=["2"])
@@ -147,14 +147,14 @@ def test_handshakes_of_http_are_counted_for_their_address(
     half = [dialled(url, stack) for _ in range(5)]
 
     assert all(is_hung_up_on(each) for each in half[:3])
-    eventually(lambda: len(server_of(realm)._handshakes) == 2)
+    eventually(lambda: len(server_of(realm)._arriving) == 2)
 
 
 @pytest.mark.parametrize("settings", [{}], ids=[""])
 def test_a_realm_that_ends_hangs_up_on_handshakes(realm: penstock.Realm, stack: ExitStack) -> None:
     half = [dialled(url, stack) for url in (realm.listen(), realm.listen_http())]
     listener, server = realm._listener, server_of(realm)
-    eventually(lambda: bool(listener._arriving and server._handshakes))
+    eventually(lambda: bool(listener._arriving and server._arriving))
 
     realm.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -46,6 +47,8 @@ ON_ENGINE: Final = "engine"
 CACHE_FOLDER: Final = "cache"
 """In the node's data directory: segments that were read last. It may be removed while the node is
 down."""
+SECRET_KEY: Final = "cluster/secret"
+SECRET_BYTES_MIN: Final = 32
 CHECK_TIMEOUT_S: Final = 30.0
 """How long an engine without a majority of its servers is waited for at the start."""
 WILDCARDS: Final = ("0.0.0.0", "::", "")
@@ -238,6 +241,31 @@ async def made_identity(registry: Registry, wanted: str) -> str:
         with suppress(Conflict):  # it was made a moment ago
             await registry.cas(IDENTITY_KEY, 0, wanted.encode())
     return found
+
+
+async def cluster_secret(registry: Registry, settings: ClusterSettings) -> bytes:
+    """The secret that all nodes share. Raises ``InvalidArgument`` for a file that does not do."""
+    if settings.secret_file:
+        return await asyncio.to_thread(_secret_in, settings.secret_file)
+    while (record := await registry.get(SECRET_KEY)) is None:
+        with suppress(Conflict):  # another node was the first
+            await registry.cas(SECRET_KEY, 0, secrets.token_hex(SECRET_BYTES_MIN).encode())
+    return record.value
+
+
+def _secret_in(file: str) -> bytes:
+    try:
+        secret = Path(file).read_bytes().strip()
+    except OSError as error:
+        raise InvalidArgument(
+            f"cluster.secret_file is {file!r}, which cannot be read: {error.strerror}"
+        ) from error
+    if len(secret) < SECRET_BYTES_MIN:
+        raise InvalidArgument(
+            f"cluster.secret_file is {file!r}, which has {len(secret)} characters; a secret has "
+            f"{SECRET_BYTES_MIN} at least, such as those of: openssl rand -hex {SECRET_BYTES_MIN}"
+        )
+    return secret
 
 
 async def open_shard(

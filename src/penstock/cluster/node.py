@@ -152,6 +152,10 @@ class ClusterNode:
     def holds(self, shard: int) -> bool:
         return self.claims.holds(shard, self._clock.steady_us())
 
+    def has_quorum(self) -> bool:
+        """Whether the engine has answered in time, as an owner would need it."""
+        return self.claims.lease.holds(self._clock.steady_us())
+
     def owner(self, shard: int) -> MemberRecord | None:
         """The process that serves a shard, as far as is known here."""
         return self.claims.owner(shard, self._clock.steady_us())

@@ -7,18 +7,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from penstock.frontends.amqp import standby as amqp_standby
 from penstock.frontends.amqp.standby import StandbyAmqpConnection
+from penstock.frontends.http import standby as http_standby
 from penstock.frontends.http.standby import StandbyHttpConnection
+from penstock.frontends.native import standby as native_standby
 from penstock.frontends.native.standby import OwnerFollowers, StandbyConnection
 from penstock.frontends.shared.arrivals import Arrivals
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import HeldPorts, SocketServers, open_server
 from penstock.frontends.shared.protocol_detection import ProtocolSniffer
-from penstock.frontends.shared.serving_node import FindOwner
+from penstock.frontends.shared.relay import RelayChooser, Relays, Wants, relay_before_tls
+from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
 from penstock.frontends.shared.tls import Tls
 from penstock.wire.native import messages as wire
 
 Make = Callable[[], asyncio.BaseProtocol]
+Waiting = ProtocolSniffer | Handshake | RelayChooser
 PATIENCE_S = 10.0
 CONNECTIONS_MAX = 1_000
 
@@ -42,8 +47,12 @@ class StandbyListener:
         name: str,
         ports: HeldPorts | None = None,
         tls: Tls | None = None,
+        relays: Relays | None = None,
+        has_quorum: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``name`` is the node's own."""
+        """``name`` is the node's own. Without ``relays`` nothing is relayed: everybody is told
+        where to go. ``has_quorum`` says whether the node reaches the engine."""
+        self._has_quorum = has_quorum
         self.is_open = False
         self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX)
         self._followers = OwnerFollowers(owners)
@@ -51,8 +60,10 @@ class StandbyListener:
         self._name = name
         self._ports = ports
         self._tls = tls
+        self._relays = relays
+        self.patience_s = PATIENCE_S
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
-        self._waiting: dict[ProtocolSniffer | Handshake, None] = {}
+        self._waiting: dict[Waiting, None] = {}
         """Connections whose handshake is not over, or whose first bytes are still to come."""
 
     async def open(self) -> None:
@@ -60,12 +71,14 @@ class StandbyListener:
         if self.is_open:
             return
         self.is_open = True
-        amqp = self._places.amqp
-        await self._listen(self._places.native, self._native if amqp is None else self._sniffed)
+        amqp, http = self._places.amqp, self._places.http
+        make: Make = self._native if amqp is None else self._sniffed
+        await self._listen("native", self._places.native, make, native_standby.wants_relay)
         if amqp is not None:
-            await self._listen(amqp, self._amqp)
-        if self._places.http is not None:
-            await self._listen(self._places.http, partial(StandbyHttpConnection, self._arrivals))
+            await self._listen("amqp", amqp, self._amqp, amqp_standby.wants_relay)
+        if http is not None:
+            make = partial(StandbyHttpConnection, self._arrivals, self._is_ready, self._has_quorum)
+            await self._listen("http", http, make, http_standby.wants_relay)
 
     def close(self) -> None:
         """Leave the ports to somebody else."""
@@ -77,19 +90,32 @@ class StandbyListener:
             waiting.abort()
         self._arrivals.abort()
         self._followers.close()
+        if self._relays is not None:
+            self._relays.cut(all_of_them=True)
 
     def tell_owners(self) -> None:
-        """Tell clients that follow the owners what has changed."""
+        """Tell clients that follow the owners what has changed, and relay to the right one."""
         if self.is_open:
             self._followers.tell()
+            if self._relays is not None:
+                self._relays.cut()
 
-    async def _listen(self, place: tuple[str, int], make: Make) -> None:
+    async def _listen(
+        self, front_end: FrontEnd, place: tuple[str, int], make: Make, wants: Wants
+    ) -> None:
+        relays = self._relays
         if self._tls is None:
+            if relays is not None:
+                make = partial(RelayChooser, relays, front_end, wants, make, self)
             self._servers.append(await open_server(make, *place, self._ports))
             return
-        server = TlsServer(self._tls.context, PATIENCE_S, make, self._arrives, self._is_known)
+        before = None if relays is None else partial(relay_before_tls, relays, front_end)
+        server = TlsServer(self._tls.context, PATIENCE_S, make, self.enter, self.leave, before)
         await server.listen(*place, self._ports)
         self._servers.append(server)
+
+    def _is_ready(self) -> bool:
+        return self._relays is not None and self._relays.may_begin("http")
 
     def _amqp(self) -> StandbyAmqpConnection:
         return StandbyAmqpConnection(self._arrivals, self._name)
@@ -98,13 +124,17 @@ class StandbyListener:
         return StandbyConnection(self._arrivals, self._followers)
 
     def _sniffed(self) -> ProtocolSniffer:
-        return ProtocolSniffer(self._native, self._amqp, PATIENCE_S, self._arrives, self._is_known)
+        return ProtocolSniffer(self._native, self._amqp, PATIENCE_S, self.enter, self.leave)
 
-    def _arrives(self, waiting: ProtocolSniffer | Handshake) -> bool:
+    # --- WaitingPlaces -------------------------------------------------------------------
+
+    def enter(self, waiting: Waiting) -> bool:
+        """Count a connection of which it is not known yet what becomes of it."""
         if not self.is_open or len(self._waiting) >= CONNECTIONS_MAX:
             return False
         self._waiting[waiting] = None
         return True
 
-    def _is_known(self, waiting: ProtocolSniffer | Handshake) -> None:
+    def leave(self, waiting: Waiting) -> None:
+        """Count it no more."""
         self._waiting.pop(waiting, None)

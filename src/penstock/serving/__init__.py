@@ -74,7 +74,8 @@ def serve(directory: Path, settings: Settings) -> None:
         check_exposed(settings.http.host, settings.access.mode)
     _check_cluster(settings.cluster)
     leave_pandas_out()
-    _raise_file_limit(settings.listen.connections_max)
+    relays_max = settings.cluster.relays_max if settings.cluster.engine else 0
+    _raise_file_limit(settings.listen.connections_max + 2 * relays_max)
     with asyncio.Runner(loop_factory=fast_loop) as runner:
         runner.run(_serve(directory.absolute(), settings))
 

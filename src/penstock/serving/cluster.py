@@ -16,6 +16,7 @@ from penstock.bootstrap.cluster import (
     advertised,
     check_engine,
     check_names,
+    cluster_secret,
     identity_of,
     made_identity,
     member,
@@ -38,6 +39,8 @@ from penstock.core.vocabulary.errors import AddressInUse, PenstockError
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Registry, StorageEngine
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.ports import HeldPorts
+from penstock.frontends.shared.relay import Relays
+from penstock.frontends.shared.relayed import RelayGate
 from penstock.frontends.shared.tls import Tls
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
@@ -89,7 +92,9 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
                 servers=health.servers,
                 lease_s=cluster.lease_s,
             )
-            await _NodeProcess(home, settings, engine, registry, clock, ports).run(stopping)
+            secret = await cluster_secret(registry, cluster)
+            node = _NodeProcess(home, settings, engine, registry, secret, clock, ports)
+            await node.run(stopping)
         finally:
             await engine.close()
             ports.close()  # the last of all: whoever is refused there takes this process for dead
@@ -124,12 +129,14 @@ class _NodeProcess:
         settings: Settings,
         engine: StorageEngine,
         registry: Registry,
+        secret: bytes,
         clock: Clock,
         ports: HeldPorts,
     ) -> None:
         self._home = home
         self._settings = settings
         self._registry = registry
+        self._secret = secret
         self._clock = clock
         self._ports = ports
         self._tls: Tls | None = tls(settings)
@@ -148,6 +155,13 @@ class _NodeProcess:
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve and stand by until ``stopping`` is set."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        relays = Relays(
+            lambda: serving_node(self._node),
+            self._secret,
+            self._me.node,
+            self._clock,
+            self._settings.cluster.relays_max,
+        )
         standby = StandbyListener(
             lambda: serving_node(self._node),
             lambda: owners_in(self._node),
@@ -155,6 +169,8 @@ class _NodeProcess:
             self._me.node,
             self._ports,
             self._tls,
+            relays,
+            self._node.has_quorum,
         )
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -215,6 +231,7 @@ class _NodeProcess:
         listener.ports = self._ports
         listener.heartbeat_s = settings.cluster.lease_s / 3
         listener.owners = lambda: owners_in(self._node)
+        listener.gate = RelayGate(self._secret, self._me.nonce, self._clock)
         http = http_server(realm, listener, settings) if settings.http.enabled else None
         self._serving = realm, listener
         try:

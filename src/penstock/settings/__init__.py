@@ -452,6 +452,22 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             "were read last; others are read from `blobs`. 0: none.",
         ),
     ] = 4 << 30
+    secret_file: Annotated[
+        str,
+        Meta(
+            description="File with the secret of the cluster, the same on every node and at least "
+            "32 characters long: with it nodes sign who a client is whose connection they relay. "
+            "Empty: the first node makes one and keeps it on the engine."
+        ),
+    ] = ""
+    relays_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Most connections that a node which stands by relays to the owner; others "
+            "are told where the owner is.",
+        ),
+    ] = 1_000
     monitors: Annotated[
         str,
         Meta(

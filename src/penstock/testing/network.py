@@ -44,8 +44,9 @@ class SimTransport(asyncio.Transport):
     what it is called for.
     """
 
-    def __init__(self, network: SimNetwork, peer: str, context: Context) -> None:
-        """``context``: what its program is called in, as asyncio's transports do."""
+    def __init__(self, network: SimNetwork, peer: str, own: str, context: Context) -> None:
+        """``peer`` and ``own`` are the hosts of the two ends. ``context``: what its program is
+        called in, as asyncio's transports do."""
         super().__init__()
         self.machine = context[MACHINE]
         self._context = context
@@ -62,7 +63,7 @@ class SimTransport(asyncio.Transport):
         self.said = bytearray()
         """The first bytes that were sent from here, for a replay."""
         self._network = network
-        self._info = {"peername": (peer, 1)}
+        self._info = {"peername": (peer, 1), "sockname": (own, 1)}
         self._unsent: deque[bytes] = deque()
         self._unsent_bytes = 0
         self._high_water = HIGH_WATER_BYTES
@@ -303,6 +304,8 @@ class SimNetwork:
         """Whether nothing gets through, on old or new connections, without anybody being told."""
         self.down: set[str] = set()
         """Machines without power."""
+        self.hosts: dict[str, str] = {}
+        """Addresses of machines that are not ``127.0.0.1``, as the other ends see them."""
         self.kept_bytes = 0
         """How many bytes of a connection are kept for a replay."""
         self.lag_s = 0.001
@@ -343,8 +346,9 @@ class SimNetwork:
 
     def _connected(self, machine: str, door: Door) -> SimTransport:
         """The listening side's end of a new connection; gives the other end."""
-        near = SimTransport(self, "127.0.0.1", _context_on(machine))
-        far = SimTransport(self, "127.0.0.1", door.context.copy())
+        host, own = (self.hosts.get(each, "127.0.0.1") for each in (door.machine, machine))
+        near = SimTransport(self, host, own, _context_on(machine))
+        far = SimTransport(self, own, host, door.context.copy())
         near.peer, far.peer = far, near
         self.ends |= {near: None, far: None}
         door.context.copy().run(self._accepted, door, far)

@@ -48,6 +48,10 @@ class SessionTerms:
         """How many claims were known to whoever knew most of them."""
         self._moved_to: Address | None = None
         """Where the owner is by now, as another node has said."""
+        self._detours: dict[Address, Address] = {}
+        """Owners that are tried directly, with the node that relays to each."""
+        self._unreachable: set[Address] = set()
+        """Owners that could not be reached directly."""
         self._silent: Address | None = None
         """Where nobody has answered; others are asked first."""
 
@@ -60,6 +64,18 @@ class SessionTerms:
             self._heartbeat_s = welcome.heartbeat_s
             self._know(welcome.nodes)
         return bool(self.nodes)
+
+    def check_way(self, welcome: wire.Welcome) -> None:
+        """Raise ``Elsewhere`` for a connection that a node relays, where its owner has not been
+        tried directly."""
+        if not isinstance(welcome, wire.ClusterWelcome) or f"{self.at}" not in welcome.nodes:
+            return  # what is behind an address that no node calls its own is its own affair
+        owner = address_of(welcome.node)
+        if owner is None or owner in (self.at, *self._unreachable):
+            return
+        assert self.at is not None, "it is among the nodes"
+        self.owner, self._detours[owner] = owner, self.at
+        raise Elsewhere(f"it relays to {owner}")
 
     def dismissed(self, goodbye: wire.Goodbye) -> None:
         """Note where the session is to go, if it was told."""
@@ -107,6 +123,7 @@ class SessionTerms:
         each owner that one of them has named. Where nobody has answered before comes last, and not
         at all if others say that it does not serve any more."""
         self.is_expected = False
+        self._detours.clear()
         moved_to = () if self._moved_to is None else (self._moved_to,)
         waiting = deque(each for each in (*moved_to, *known, *self.nodes) if each != self._silent)
         tried, is_named = set[Address](), False
@@ -117,6 +134,10 @@ class SessionTerms:
             tried.add(address)
             self.at, self.named = address, None
             yield address
+            if (relaying := self._detours.pop(address, None)) is not None:
+                self._unreachable.add(address)
+                waiting.appendleft(relaying)
+                tried.discard(relaying)
             is_named = is_named or (self.owner is not None and self.owner == self._silent)
             if self.owner is not None and self.owner != self._silent:
                 waiting.appendleft(self.owner)

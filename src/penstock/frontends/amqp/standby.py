@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.core.vocabulary.errors import PenstockError, RemoteProtocolViolation
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
+from penstock.frontends.shared.protocol_detection import AMQP
 from penstock.frontends.shared.serving_node import ServingNode, part, refusal
 from penstock.wire.amqp import sasl
 from penstock.wire.amqp.performatives import closing, opening
@@ -78,6 +79,11 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
             raise RemoteProtocolViolation("a node that stands by checks no passwords")
         transport.write(sasl.outcome(sasl.OK))
         self._is_signing_in = False
+
+
+def wants_relay(data: bytes) -> bool | None:
+    """Whether a connection that begins so is relayed to the owner."""
+    return data.startswith(AMQP) if len(data) >= len(AMQP) else None
 
 
 def _holds_a_frame(data: bytes) -> bool:

@@ -91,6 +91,7 @@ class RealmCollector(Collector):
         yield _counter("connections_opened", "Connections opened.", realm.connections.opened)
         gone = realm.connections.opened - len(realm.connections)
         yield _counter("connections_closed", "Connections that have ended.", gone)
+        yield from self._of_relays()
         yield _gauge("http_views", "Live views that are open.", len(self._views))
         logins = len(realm.access.logins)
         yield _gauge("console_sessions", "Console sessions that are kept.", logins)
@@ -288,6 +289,19 @@ class RealmCollector(Collector):
             unsent.add_metric([str(info.number), info.user], info.unsent_bytes)
             subscriptions.add_metric([str(info.number), info.user], info.subscriptions)
         yield from (unsent, subscriptions)
+
+    def _of_relays(self) -> Iterator[Metric]:
+        """What other nodes of the cluster relay to this one."""
+        if (gate := self._native.gate) is None:
+            return
+        relayed = GaugeMetricFamily(
+            "penstock_relayed_connections",
+            "Connections that another node of the cluster relays, by that node.",
+            labels=["node"],
+        )
+        for node, count in sorted(gate.open_by_node().items()):
+            relayed.add_metric([node], count)
+        yield relayed
 
     def _of_journal(self) -> Iterator[Metric]:
         info = self._realm.journal_info

@@ -12,6 +12,7 @@ import errno
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, Literal
 
 import h11
@@ -42,6 +43,7 @@ from penstock.frontends.http.standstill import STANDSTILL_S, Standstill
 from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import SocketServers, open_server
+from penstock.frontends.shared.relayed import PrefaceSniffer
 from penstock.runtime.access.askers import Asker
 from penstock.runtime.access.open_connections import ByteCounts
 
@@ -222,8 +224,8 @@ class HttpServer:
         self.uvicorn = ServerState()
         self._tls = tls
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
-        self._handshakes: dict[Handshake, None] = {}
-        """The handshakes under way."""
+        self._arriving: dict[Handshake | PrefaceSniffer, None] = {}
+        """Connections whose handshake is not over, or whose first bytes are still to come."""
         self.buffers = Buffers(BUFFERS * limits.body_bytes_max)
         self.places = ConnectionPlaces(limits.connections_max, limits.connections_per_address_max)
         self._standstill = Standstill()
@@ -243,18 +245,18 @@ class HttpServer:
         """Accept connections; gives the port. Raises ``AddressInUse``, ``InvalidArgument``."""
         check_exposed(host, self.guard.access.mode)
         server: asyncio.Server | SocketServers | TlsServer
-        held = self.native.ports
+        held, gate, patience_s = self.native.ports, self.native.gate, self.limits.head_timeout_s
+        make: Callable[[], asyncio.BaseProtocol] = partial(HttpConnection, self)
         try:
             if self._tls is None:
-                server = await open_server(lambda: HttpConnection(self), host, port, held)
+                if gate is not None:
+                    known = self._arrives, self._is_known
+                    make = partial(PrefaceSniffer, gate, make, patience_s, *known)
+                server = await open_server(make, host, port, held)
             else:
-                patience_s = self.limits.head_timeout_s
+                before = None if gate is None else gate.before_tls
                 server = TlsServer(
-                    self._tls,
-                    patience_s,
-                    lambda: HttpConnection(self),
-                    self._arrives,
-                    self._is_safe,
+                    self._tls, patience_s, make, self._arrives, self._is_known, before
                 )
                 await server.listen(host, port, held)
         except OSError as error:
@@ -268,17 +270,18 @@ class HttpServer:
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
-    def _arrives(self, handshake: Handshake) -> bool:
-        """Whether there is room for a connection whose TLS handshake is about to begin."""
-        if self.is_stopping.is_set() or not self.places.take(handshake):
+    def _arrives(self, waiting: Handshake | PrefaceSniffer) -> bool:
+        """Whether there is room for a connection whose TLS handshake or first bytes are to
+        come."""
+        if self.is_stopping.is_set() or not self.places.take(waiting):
             return False
-        self._handshakes[handshake] = None
+        self._arriving[waiting] = None
         return True
 
-    def _is_safe(self, handshake: Handshake) -> None:
-        """Note that a handshake has ended, in success or not."""
-        del self._handshakes[handshake]
-        self.places.leave(handshake)
+    def _is_known(self, waiting: Handshake | PrefaceSniffer) -> None:
+        """Note that a connection's handshake has ended, or its first bytes have come."""
+        del self._arriving[waiting]
+        self.places.leave(waiting)
 
     async def run(self) -> None:
         """Check the connections for timeouts until cancelled."""
@@ -302,8 +305,8 @@ class HttpServer:
         self.is_stopping.set()
         for server in self._servers:
             server.close()
-        for handshake in list(self._handshakes):
-            handshake.abort()
+        for waiting in list(self._arriving):
+            waiting.abort()
 
     async def close(self) -> None:
         """Accept no more connections, end live views, and let requests in progress finish."""

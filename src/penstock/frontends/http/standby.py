@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -33,8 +34,17 @@ class StandbyHealth(msgspec.Struct, frozen=True):
 class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
     """Answers one request and ends, so that the next one may find the realm served here."""
 
-    def __init__(self, arrivals: Arrivals) -> None:
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        is_ready: Callable[[], bool],
+        has_quorum: Callable[[], bool],
+    ) -> None:
+        """``is_ready`` says whether the node relays requests to the owner, ``has_quorum`` whether
+        it reaches the engine."""
         super().__init__(arrivals)
+        self._is_ready = is_ready
+        self._has_quorum = has_quorum
         self._head = b""
 
     def data_received(self, data: bytes) -> None:
@@ -44,30 +54,48 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
         if b"\r\n\r\n" not in self._head and len(self._head) < HEAD_BYTES_MAX:
             return
         self._has_answered = True
-        part(self._transport, _answer(self._head, self._arrivals.owner()))
+        part(self._transport, self._answer(self._arrivals.owner()))
 
     def eof_received(self) -> bool:
         return False
 
+    def _answer(self, owner: ServingNode | None) -> bytes:
+        """The whole answer to a request."""
+        method, _, rest = self._head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+        target, _, version = rest.partition(" ")
+        if not version.startswith("HTTP/1.") or not target.startswith("/"):
+            return _response(400, _error(InvalidArgument("this is not a request of HTTP/1.1")))
+        is_head, path = method == "HEAD", target.partition("?")[0]
+        if path in _LOOKS:
+            return self._look(path, owner, is_head=is_head)
+        error, url = refusal(owner, "http"), "" if owner is None else owner.url("http")
+        is_page = not path.startswith(f"{BASE}/") and path != "/metrics"
+        if url and is_page and method in ("GET", "HEAD"):
+            return _response(307, _error(error), f"location: {url}{target}", is_head=is_head)
+        more = "retry-after: 1"
+        return _response(status_of(error), _error(error), more, is_head=is_head)
 
-def _answer(head: bytes, owner: ServingNode | None) -> bytes:
-    """The whole answer to a request."""
-    method, _, rest = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
+    def _look(self, path: str, owner: ServingNode | None, *, is_head: bool) -> bytes:
+        """How this node is: well if it knows who serves, ready if it relays to that one."""
+        is_lost = owner is None and not self._has_quorum()
+        told = StandbyHealth(
+            status="no-quorum" if is_lost else "standing-by",
+            owner="" if owner is None else owner.name,
+            owner_url="" if owner is None else owner.url("http"),
+        )
+        is_good = owner is not None and (path == "/health" or self._is_ready())
+        return _response(200 if is_good else 503, msgspec.json.encode(told), is_head=is_head)
+
+
+def wants_relay(data: bytes) -> bool | None:
+    """Whether a connection that begins with this request is relayed to the owner: all but those
+    that ask how this node is."""
+    line, is_whole, _ = data.partition(b"\r\n")
+    if not is_whole:
+        return None if len(data) < HEAD_BYTES_MAX else False
+    _, _, rest = line.decode("latin-1").partition(" ")
     target, _, version = rest.partition(" ")
-    if not version.startswith("HTTP/1.") or not target.startswith("/"):
-        return _response(400, _error(InvalidArgument("this is not a request of HTTP/1.1")))
-    url = "" if owner is None else owner.url("http")
-    path = target.partition("?")[0]
-    if path in _LOOKS:
-        told = StandbyHealth("standing-by", "" if owner is None else owner.name, url)
-        status = 200 if path == "/health" else 503
-        return _response(status, msgspec.json.encode(told), is_head=method == "HEAD")
-    error = refusal(owner, "http")
-    is_page = not path.startswith(f"{BASE}/") and path != "/metrics"
-    if url and is_page and method in ("GET", "HEAD"):
-        return _response(307, _error(error), f"location: {url}{target}", is_head=method == "HEAD")
-    more = "retry-after: 1"
-    return _response(status_of(error), _error(error), more, is_head=method == "HEAD")
+    return version.startswith("HTTP/1.") and target.partition("?")[0] not in _LOOKS
 
 
 def _error(error: PenstockError) -> bytes:

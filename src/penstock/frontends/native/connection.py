@@ -25,6 +25,7 @@ from penstock.frontends.native.requests import Requests
 from penstock.frontends.native.schemas import SchemaTable
 from penstock.frontends.native.sign_in import NativeSignIn
 from penstock.frontends.shared.backpressure import ReadThrottle
+from penstock.frontends.shared.relayed import RelayedTransport
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
@@ -265,7 +266,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.send(wire.Done(number, None))
             case wire.Follow():
                 self._follow()
-                self.end(None)
+                if not isinstance(self._transport, RelayedTransport):
+                    self.end(None)
             case _:
                 raise RemoteProtocolViolation("the first frame must be a Hello")
 
@@ -347,8 +349,9 @@ class Connection(asyncio.BufferedProtocol):
         if (owners := self.listener.owners) is None:
             self.send(wire.Welcome(*said))
             return
-        heartbeat_s, nodes = self.listener.heartbeat_s, owners().nodes
-        self.send(wire.ClusterWelcome(*said, heartbeat_s=heartbeat_s, nodes=nodes))
+        known, heartbeat_s = owners(), self.listener.heartbeat_s
+        own = "".join(known.owners.values())
+        self.send(wire.ClusterWelcome(*said, heartbeat_s=heartbeat_s, nodes=known.nodes, node=own))
 
     def tell_owners(self, owners: wire.Owners) -> None:
         """Tell a client that follows the owners in its cluster, unless it knows."""
@@ -375,7 +378,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self.permits is not None and self.permits.principal.until_us:
             self.check_rights()
-        if not self.session:
+        if not self.session and self._owners_told is None:
             if now_s - self._opened_s > limits.hello_timeout_s:
                 self.end(
                     ConnectionLost(f"no Hello was received within {limits.hello_timeout_s:g} s")

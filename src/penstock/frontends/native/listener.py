@@ -28,6 +28,7 @@ from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.peer import PeerConnection
 from penstock.frontends.shared.ports import HeldPorts, SocketServers, open_server
 from penstock.frontends.shared.protocol_detection import ProtocolSniffer
+from penstock.frontends.shared.relayed import PrefaceSniffer, RelayGate
 from penstock.frontends.shared.tls import Tls
 from penstock.runtime.access.access import Mode
 from penstock.runtime.access.quota import ConnectionLimits
@@ -85,6 +86,8 @@ class NativeListener:
         """How often clients of a cluster's node ask whether it is there; 0: this is none."""
         self.owners: Callable[[], wire.Owners] | None = None
         """Which node of the cluster owns what, and which nodes there are; None: this is none."""
+        self.gate: RelayGate | None = None
+        """Lets in what other nodes of the cluster relay; None: nobody relays."""
         self.suspended: PenstockError | None = None
         """Why nobody is served at the moment."""
         realm.access.on_changed(self._rights_changed)
@@ -92,7 +95,7 @@ class NativeListener:
         """Makes the protocol of an AMQP connection; None where the realm does not serve AMQP."""
         self.amqp_hub: object = None
         """State shared by all AMQP connections; None where the realm does not speak AMQP."""
-        self._arriving: dict[ProtocolSniffer | Handshake, None] = {}
+        self._arriving: dict[ProtocolSniffer | PrefaceSniffer | Handshake, None] = {}
         """Connections whose handshake is not over, or whose first bytes are still to come."""
         self._opened = 0
         self.pending_bytes = 0
@@ -119,13 +122,19 @@ class NativeListener:
         make = protocol or self._made
         server: asyncio.Server | SocketServers | TlsServer
         try:
+            gate = self.gate
             if self.tls is None:
+                make = make if gate is None else partial(self._prefaced, gate, make)
                 server = await open_server(make, host, port, self.ports)
             else:
                 # A handshake has as much time as a hello.
-                patience_s = self.limits.hello_timeout_s
                 server = TlsServer(
-                    self.tls.context, patience_s, make, self._arrives, self._is_known
+                    self.tls.context,
+                    self.limits.hello_timeout_s,
+                    make,
+                    self._arrives,
+                    self._is_known,
+                    None if gate is None else gate.before_tls,
                 )
                 await server.listen(host, port, self.ports)
         except OSError as error:
@@ -146,7 +155,13 @@ class NativeListener:
         native = partial(Connection, self)
         return ProtocolSniffer(native, self.amqp, patience_s, self._arrives, self._is_known)
 
-    def _arrives(self, waiting: ProtocolSniffer | Handshake) -> bool:
+    def _prefaced(
+        self, gate: RelayGate, make: Callable[[], asyncio.BaseProtocol]
+    ) -> PrefaceSniffer:
+        patience_s = self.limits.hello_timeout_s
+        return PrefaceSniffer(gate, make, patience_s, self._arrives, self._is_known)
+
+    def _arrives(self, waiting: ProtocolSniffer | PrefaceSniffer | Handshake) -> bool:
         """Whether there is room for a connection whose handshake or first bytes are still to
         come."""
         free = self.limits.connections_max - len(self.connections)
@@ -155,7 +170,7 @@ class NativeListener:
         self._arriving[waiting] = None
         return True
 
-    def _is_known(self, waiting: ProtocolSniffer | Handshake) -> None:
+    def _is_known(self, waiting: ProtocolSniffer | PrefaceSniffer | Handshake) -> None:
         """Note that a connection's handshake has ended, its protocol is known, or it is closed."""
         del self._arriving[waiting]
 

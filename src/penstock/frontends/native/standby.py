@@ -12,6 +12,7 @@ from penstock.core.bounds import HEADER_BYTES_MAX
 from penstock.core.vocabulary.errors import PenstockError, RemoteProtocolViolation, Unavailable
 from penstock.frontends.native.connection import GREETING_BYTES_MAX
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
+from penstock.frontends.shared.protocol_detection import AMQP
 from penstock.frontends.shared.serving_node import part, refusal
 from penstock.frontends.shared.transports import close
 from penstock.wire.native import messages as wire
@@ -21,6 +22,23 @@ FOLLOWERS_MAX: Final = 10_000
 """Most clients that follow the owners at one node."""
 FOLLOWER_IDLE_S: Final = 45.0
 """Seconds of silence after which a client that follows counts as gone; it pings more often."""
+
+
+def wants_relay(data: bytes) -> bool | None:
+    """Whether a connection that begins so at the native port is relayed to the owner: one of AMQP,
+    and one that says Hello. Who asks for the owners, or whether a realm is here, is answered by
+    the node itself."""
+    if data.startswith(AMQP):
+        return True
+    reader = FrameReader(
+        preface=PREFACE, frame_bytes_max=GREETING_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX
+    )
+    try:
+        reader.receive(data)
+        found = reader.next_frame()
+        return None if found is None else isinstance(wire.decode_from_client(found[0]), wire.Hello)
+    except PenstockError:
+        return False
 
 
 class OwnerFollowers:

@@ -10,12 +10,13 @@ import asyncio
 import errno
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
 import structlog
 
+from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.shared.ports import HeldPorts, listening_socket
 from penstock.tasks import start_task
 
@@ -40,10 +41,12 @@ class Handshake(asyncio.Protocol):
         make: Callable[[], asyncio.BaseProtocol],
         leave: Callable[[Handshake], None],
     ) -> None:
+        self.sock = sock
+        self.wrap: Callable[[asyncio.Transport], asyncio.Transport] | None = None
+        """What the protocol gets in the place of the transport; None: the transport itself."""
         self.address = address
         self.heard_s = now_s
         self.is_spare = False
-        self._sock = sock
         self._make = make
         self._leave = leave
         self._has_place = True
@@ -53,7 +56,7 @@ class Handshake(asyncio.Protocol):
         self.end()
         protocol = self._make()
         transport.set_protocol(protocol)
-        protocol.connection_made(transport)
+        protocol.connection_made(transport if self.wrap is None else self.wrap(transport))
 
     def end(self) -> None:
         """Stop counting it, if it still is."""
@@ -64,12 +67,17 @@ class Handshake(asyncio.Protocol):
     def abort(self) -> None:
         """Close the socket without waiting for the handshake."""
         with suppress(OSError):  # the peer has closed it already
-            self._sock.shutdown(socket.SHUT_RDWR)
+            self.sock.shutdown(socket.SHUT_RDWR)
 
     def drop(self) -> None:
         """Close it, to make room for another."""
         self.end()
         self.abort()
+
+
+BeforeTls = Callable[[Handshake], Awaitable[asyncio.BaseProtocol | None]]
+"""Looks at an accepted connection before TLS begins. Gives the protocol that takes it over as it
+is; None: TLS begins. Raises ``PenstockError`` or ``OSError`` for one that is to be dropped."""
 
 
 class TlsServer:
@@ -82,13 +90,16 @@ class TlsServer:
         make: Callable[[], asyncio.BaseProtocol],
         enter: Callable[[Handshake], bool],
         leave: Callable[[Handshake], None],
+        before: BeforeTls | None = None,
     ) -> None:
         """Begin handshakes of accepted connections.
 
         A handshake that takes longer than ``timeout_s`` seconds is dropped, and so is one for which
         ``enter`` says that there is no room; ``leave`` is called at the end of each that had some.
-        ``make`` makes the protocol for connections whose handshake succeeded.
+        ``make`` makes the protocol for connections whose handshake succeeded. ``before`` is asked
+        before each handshake.
         """
+        self._before = before
         self._context = context
         self._timeout_s = timeout_s
         self._make = make
@@ -153,10 +164,33 @@ class TlsServer:
         with suppress(OSError):  # as the loops' own servers do: small writes are sent at once
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            await loop.connect_accepted_socket(
-                lambda: handshake, sock, ssl=self._context, ssl_handshake_timeout=self._timeout_s
-            )
+            if not await self._is_taken(handshake):
+                await loop.connect_accepted_socket(
+                    lambda: handshake,
+                    sock,
+                    ssl=self._context,
+                    ssl_handshake_timeout=self._timeout_s,
+                )
         except OSError as error:  # of TLS, connection or time: the transport is closed
             _log.debug("tls.no_handshake", host=address, reason=str(error))
         finally:
             handshake.end()
+
+    async def _is_taken(self, handshake: Handshake) -> bool:
+        """Whether somebody else has taken a connection over before TLS. Raises ``OSError``."""
+        if self._before is None:
+            return False
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                protocol = await self._before(handshake)
+            if protocol is None:
+                return False
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol, handshake.sock
+            )
+        except BaseException as error:
+            handshake.sock.close()
+            if isinstance(error, PenstockError):
+                return True  # it was said by whoever has refused it
+            raise
+        return True

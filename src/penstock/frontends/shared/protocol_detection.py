@@ -10,6 +10,24 @@ AMQP: Final = b"AMQP"
 """The first bytes of every AMQP connection."""
 
 
+def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """Let a protocol go on with a connection of which these bytes have been read."""
+    transport.set_protocol(protocol)
+    protocol.connection_made(transport)
+    if isinstance(protocol, asyncio.Protocol):
+        if data:
+            protocol.data_received(data)
+        return
+    assert isinstance(protocol, asyncio.BufferedProtocol), "it takes bytes"
+    left = memoryview(data)
+    while left:
+        room = memoryview(protocol.get_buffer(len(left)))
+        taken = min(len(room), len(left))
+        room[:taken] = left[:taken]
+        left = left[taken:]
+        protocol.buffer_updated(taken)
+
+
 class ProtocolSniffer(asyncio.Protocol):
     """Hands its transport to the native or the AMQP protocol as soon as it is known which."""
 
@@ -51,22 +69,8 @@ class ProtocolSniffer(asyncio.Protocol):
         if len(self._data) < len(AMQP) or transport is None:
             return
         self._rest()
-        if self._data.startswith(AMQP):
-            amqp = self._amqp()
-            transport.set_protocol(amqp)
-            amqp.connection_made(transport)
-            amqp.data_received(self._data)
-            return
-        native = self._native()
-        transport.set_protocol(native)
-        native.connection_made(transport)
-        left = memoryview(self._data)
-        while left:
-            room = memoryview(native.get_buffer(len(left)))
-            taken = min(len(room), len(left))
-            room[:taken] = left[:taken]
-            left = left[taken:]
-            native.buffer_updated(taken)
+        is_amqp = self._data.startswith(AMQP)
+        hand_over(transport, self._amqp() if is_amqp else self._native(), self._data)
 
     def abort(self) -> None:
         """Drop the connection."""

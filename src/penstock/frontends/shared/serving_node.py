@@ -25,6 +25,8 @@ class ServingNode(Struct, frozen=True):
     name: str
     serves: Mapping[str, str]
     """The URL of each of its front ends."""
+    process: str = ""
+    """The nonce of this start of the node."""
 
     def url(self, front_end: FrontEnd) -> str:
         """Where it serves that; empty: it does not."""

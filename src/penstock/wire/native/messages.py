@@ -76,7 +76,8 @@ class Proof(Message, frozen=True, tag=3):
 
 class Follow(Message, frozen=True, tag=4):
     """The client wants :class:`Owners`, now and with each change. A node that stands by is asked
-    without a Hello; an owner that is asked without one tells once and ends the connection."""
+    without a Hello; an owner that is asked without one tells once and ends the connection, unless
+    it is relayed."""
 
 
 class Credit(Message, frozen=True, tag=44):
@@ -128,6 +129,8 @@ class ClusterWelcome(Welcome, frozen=True, tag=100):
     connection up, for another node may be the owner by then. 0: as with a realm on its own."""
     nodes: tuple[str, ...] = ()
     """Host and port of each node of the cluster, as in a URL."""
+    node: str = ""
+    """Host and port of the node that says this: another one where the connection is relayed."""
 
 
 class Done(Message, frozen=True, tag=101):
@@ -351,5 +354,5 @@ def decode_from_server(header: memoryview) -> FromServer:
 def _as_sent(found: FromNode) -> FromServer:
     """The shorter message, where nothing came behind its fields."""
     if isinstance(found, ClusterWelcome):
-        return found if found.heartbeat_s else Welcome(*astuple(found)[:-2])
+        return found if found.heartbeat_s else Welcome(*astuple(found)[:-3])
     return found if found.address else Goodbye(found.code, found.text)

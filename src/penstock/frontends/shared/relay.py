@@ -1,0 +1,292 @@
+"""A node that stands by relays connections to the owner of the realm, byte by byte.
+
+The bytes are those of the client, also where they are TLS: what the node adds is a preface that
+tells the owner who the client is. The relay is cut when the owner is gone, or owns no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+import structlog
+
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.ports import Clock
+from penstock.frontends.shared.handshakes import Handshake
+from penstock.frontends.shared.protocol_detection import hand_over
+from penstock.frontends.shared.relayed import peek
+from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
+from penstock.frontends.shared.transports import host_of, place_of
+from penstock.tasks import start_task
+from penstock.wire.relay_preface import (
+    SIGNATURE,
+    Place,
+    RelayOrigin,
+    may_be_preface,
+    relay_preface,
+)
+
+CONNECT_S: Final = 2.0
+"""How long the owner may take to accept a connection that is relayed to it."""
+
+Wants = Callable[[bytes], bool | None]
+"""From the first bytes of a connection: whether it is to be relayed; None: more of them are
+needed."""
+
+_log = structlog.get_logger("penstock.cluster")
+
+
+class RelayEnd(asyncio.Protocol):
+    """One of the two connections of a relay: what comes here leaves there."""
+
+    def __init__(self, left: Callable[[RelayEnd], None]) -> None:
+        """``left`` is called when this end is over."""
+        self.transport: asyncio.Transport | None = None
+        self.other: RelayEnd | None = None
+        self.has_finished = False
+        """Whether the peer of this end sends nothing more."""
+        self._left = left
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+
+    def data_received(self, data: bytes) -> None:
+        if (to := self._beyond) is not None:
+            to.write(data)
+
+    def eof_received(self) -> bool:
+        self.has_finished = True
+        to = self._beyond
+        if self.other is None or to is None or self.other.has_finished:
+            return False  # both sides have said all they had to
+        if to.can_write_eof():
+            to.write_eof()
+        return True
+
+    def pause_writing(self) -> None:
+        if (to := self._beyond) is not None and to.is_reading():
+            to.pause_reading()
+
+    def resume_writing(self) -> None:
+        if (to := self._beyond) is not None and not to.is_reading():
+            to.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self._left(self)
+        if (to := self._beyond) is not None:
+            if exc is None:
+                to.close()
+            else:
+                to.abort()
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def cut(self) -> None:
+        """Drop both connections."""
+        self._left(self)
+        self.abort()
+        if self.other is not None:
+            self.other.abort()
+
+    @property
+    def _beyond(self) -> asyncio.Transport | None:
+        transport = None if self.other is None else self.other.transport
+        return None if transport is None or transport.is_closing() else transport
+
+
+class Relays:
+    """The connections that a node relays."""
+
+    def __init__(
+        self, owner: FindOwner, secret: bytes, node: str, clock: Clock, relays_max: int
+    ) -> None:
+        """``node`` is the name of this one. ``relays_max`` connections are relayed at most; others
+        are told where to go."""
+        self._owner = owner
+        self._secret = secret
+        self._node = node
+        self._clock = clock
+        self._relays_max = relays_max
+        self._processes: dict[RelayEnd, str] = {}
+        """The client's end of each relay, with the process to which it leads."""
+        self._connecting = 0
+        self.begun = 0
+        """How many connections have been relayed."""
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def may_begin(self, front_end: FrontEnd) -> bool:
+        """Whether there is an owner to relay to, and room for one more."""
+        owner = self._owner()
+        has_room = len(self._processes) + self._connecting < self._relays_max
+        return has_room and owner is not None and owner.place(front_end) is not None
+
+    async def begin(self, front_end: FrontEnd, client: Place, reached: Place) -> RelayEnd | None:
+        """Connect to the owner for a client that has connected to ``reached``. Gives the protocol
+        for the client's connection; None: the owner cannot be reached."""
+        owner = self._owner()
+        place = None if owner is None else owner.place(front_end)
+        if owner is None or place is None:
+            return None
+        near, far = RelayEnd(self._left), RelayEnd(self._left)
+        near.other, far.other = far, near
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await asyncio.get_running_loop().create_connection(lambda: far, *place)
+        except (OSError, TimeoutError) as error:
+            _log.warning("relay.no_owner", owner=owner.name, reason=str(error) or "no answer")
+            return None
+        finally:
+            self._connecting -= 1
+        if self._process() != owner.process or far.transport is None:
+            far.abort()
+            return None
+        origin = RelayOrigin(client, reached, self._node)
+        now_s = self._clock.now_us() // 1_000_000
+        preface = relay_preface(origin, self._secret, process=owner.process, now_s=now_s)
+        far.transport.write(preface)
+        self._processes[near] = owner.process
+        self.begun += 1
+        return near
+
+    def cut(self, *, all_of_them: bool = False) -> None:
+        """Cut the relays that lead to a process which is not the owner, or all."""
+        now = "" if all_of_them else self._process()
+        for end, process in list(self._processes.items()):
+            if process != now:
+                end.cut()
+
+    def _process(self) -> str:
+        owner = self._owner()
+        return "" if owner is None else owner.process
+
+    def _left(self, end: RelayEnd) -> None:
+        self._processes.pop(end, None)
+
+
+class RelayChooser(asyncio.Protocol):
+    """The beginning of a connection to a node that stands by, without TLS: relayed if it is of the
+    kind for that and there is an owner, or else answered here."""
+
+    def __init__(
+        self,
+        relays: Relays,
+        front_end: FrontEnd,
+        wants: Wants,
+        local: Callable[[], asyncio.BaseProtocol],
+        places: WaitingPlaces,
+    ) -> None:
+        """``local`` makes the protocol that answers here."""
+        self._relays = relays
+        self._front_end: FrontEnd = front_end
+        self._wants = wants
+        self._local = local
+        self._places = places
+        self._data = b""
+        self._transport: asyncio.Transport | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+        self._relaying: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        if not self._places.enter(self):
+            transport.abort()
+            return
+        self._transport = transport
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.call_later(self._places.patience_s, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._relaying is not None:
+            return
+        if may_be_preface(self._data):
+            if len(self._data) >= len(SIGNATURE):
+                refuse_relayed(host_of(transport))
+                transport.abort()
+            return
+        wants = self._wants(self._data)
+        if wants is None:
+            return
+        if wants and self._relays.may_begin(self._front_end):
+            transport.pause_reading()
+            self._relaying = start_task(self._relay(transport), name="relay")
+        else:
+            self._go_on(transport, self._local())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._end()
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _relay(self, transport: asyncio.Transport) -> None:
+        """Go on with the owner, or here if it cannot be reached."""
+        client, reached = place_of(transport, "peername"), place_of(transport, "sockname")
+        near = await self._relays.begin(self._front_end, client, reached)
+        if transport.is_closing():
+            if near is not None:
+                near.cut()
+            return
+        self._go_on(transport, self._local() if near is None else near)
+        transport.resume_reading()
+
+    def _go_on(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
+        self._transport = None
+        self._end()
+        hand_over(transport, protocol, self._data)
+
+    def _end(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+            self._places.leave(self)
+
+
+class WaitingPlaces(Protocol):
+    """Where connections are counted of which it is not known yet what becomes of them."""
+
+    patience_s: float
+    """How long one may send nothing."""
+
+    def enter(self, waiting: RelayChooser) -> bool:
+        """Count one; gives whether there is room."""
+        ...
+
+    def leave(self, waiting: RelayChooser) -> None:
+        """Count it no more."""
+        ...
+
+
+def refuse_relayed(peer: str) -> None:
+    """Say that a connection was dropped which somebody relays to this node. It is not relayed
+    again: it might never end."""
+    _log.warning("relay.refused", peer=peer, reason="this node does not own the realm")
+
+
+async def relay_before_tls(
+    relays: Relays, front_end: FrontEnd, handshake: Handshake
+) -> RelayEnd | None:
+    """Relay a connection on which TLS would begin, TLS and all; None: it is answered here. Raises
+    ``RemoteProtocolViolation`` for one that somebody relays to this node."""
+    sock = handshake.sock
+    begun = await peek(sock, len(SIGNATURE), lambda data: not may_be_preface(data))
+    if may_be_preface(begun):
+        refuse_relayed(handshake.address)
+        raise RemoteProtocolViolation("this node does not own the realm")
+    if not relays.may_begin(front_end):
+        return None
+    client, reached = sock.getpeername(), sock.getsockname()
+    return await relays.begin(front_end, Place(*client[:2]), Place(*reached[:2]))

@@ -1,0 +1,263 @@
+"""Connections that another node of the cluster relays to this one, which owns the realm.
+
+They begin with a preface that says who the client is. It is looked for before TLS and before the
+first byte of any protocol; a connection whose preface no node of the cluster has signed is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, cast
+from weakref import WeakSet
+
+import structlog
+
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.ports import Clock
+from penstock.frontends.shared.handshakes import Handshake
+from penstock.frontends.shared.protocol_detection import hand_over
+from penstock.frontends.shared.transports import host_of
+from penstock.wire.relay_preface import (
+    HEAD_BYTES,
+    RelayOrigin,
+    may_be_preface,
+    preface_bytes,
+    read_preface,
+)
+
+LOOK_AGAIN_S: Final = 0.01
+"""Seconds until the rest of a preface is looked for, of which a part has come."""
+
+_log = structlog.get_logger("penstock.cluster")
+
+
+class RelayGate:
+    """Lets in the connections that nodes of the cluster relay to this process, and counts them."""
+
+    def __init__(self, secret: bytes, process: str, clock: Clock) -> None:
+        """``process`` is the nonce of this start of the node."""
+        self._secret = secret
+        self._process = process
+        self._clock = clock
+        self._open: WeakSet[RelayedTransport] = WeakSet()
+
+    def admit(self, preface: bytes, peer: str) -> RelayOrigin | None:
+        """Where a connection comes from; None: it is to be dropped. ``peer`` is who sent it."""
+        now_s = self._clock.now_us() // 1_000_000
+        try:
+            return read_preface(preface, self._secret, process=self._process, now_s=now_s)
+        except RemoteProtocolViolation as error:
+            _log.warning("relay.refused", peer=peer, reason=str(error))
+            return None
+
+    async def before_tls(self, handshake: Handshake) -> None:
+        """Take the preface from a connection on which TLS begins then. Raises
+        ``RemoteProtocolViolation`` for one that no node of the cluster has signed."""
+        try:
+            preface = await take_preface(handshake.sock)
+        except RemoteProtocolViolation as error:
+            _log.warning("relay.refused", peer=handshake.address, reason=str(error))
+            raise
+        if not preface:
+            return
+        origin = self.admit(preface, handshake.address)
+        if origin is None:
+            raise RemoteProtocolViolation("its preface was refused")
+        handshake.wrap = lambda transport: RelayedTransport(transport, origin, self)
+
+    def entered(self, transport: RelayedTransport) -> None:
+        """Count a connection as long as it is open."""
+        self._open.add(transport)
+
+    def open_by_node(self) -> Counter[str]:
+        """How many relayed connections are open, by the node that relays them."""
+        return Counter(each.origin.node for each in self._open if not each.is_closing())
+
+
+class RelayedTransport(asyncio.Transport):
+    """The transport of a relayed connection: it knows the client's address in the place of the
+    node's, and is the transport below in all else."""
+
+    def __init__(self, below: asyncio.Transport, origin: RelayOrigin, gate: RelayGate) -> None:
+        super().__init__()
+        self._below = below
+        self.origin = origin
+        self._info = {
+            "peername": (origin.client.host, origin.client.port),
+            "sockname": (origin.reached.host, origin.reached.port),
+            "socket": None,  # whoever asked it would hear of the node
+        }
+        self.write = below.write  # type: ignore[method-assign]  # called for all that is sent
+        gate.entered(self)
+
+    def is_closing(self) -> bool:
+        return self._below.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._info[name] if name in self._info else self._below.get_extra_info(name, default)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._below.set_protocol(protocol)
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        return self._below.get_protocol()
+
+    def is_reading(self) -> bool:
+        return self._below.is_reading()
+
+    def pause_reading(self) -> None:
+        self._below.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._below.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._below.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        return self._below.get_write_buffer_size()
+
+    def writelines(self, list_of_data: Any) -> None:
+        self._below.writelines(list_of_data)
+
+    def write_eof(self) -> None:
+        self._below.write_eof()
+
+    def can_write_eof(self) -> bool:
+        return self._below.can_write_eof()
+
+    def close(self) -> None:
+        self._below.close()
+
+    def abort(self) -> None:
+        self._below.abort()
+
+
+class PrefaceSniffer(asyncio.Protocol):
+    """The beginning of a connection without TLS: it may have a preface."""
+
+    is_spare = False
+    is_waited_for = True
+    """Its peer has to send something, so it may be dropped for another connection."""
+
+    def __init__(
+        self,
+        gate: RelayGate,
+        make: Callable[[], asyncio.BaseProtocol],
+        patience_s: float,
+        enter: Callable[[PrefaceSniffer], bool],
+        leave: Callable[[PrefaceSniffer], None],
+    ) -> None:
+        """``make`` makes the protocol that goes on once it is known whose connection it is.
+
+        A connection that sends nothing in ``patience_s`` seconds is dropped, and so is one for
+        which ``enter`` says that there is no room; ``leave`` is called at the end of each that had
+        some.
+        """
+        self._gate = gate
+        self._make = make
+        self._patience_s = patience_s
+        self._enter = enter
+        self._leave = leave
+        self._data = b""
+        self._transport: asyncio.Transport | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+        self.address = "localhost"
+        self.heard_s = asyncio.get_running_loop().time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self.address = host_of(transport)
+        if not self._enter(self):
+            transport.abort()
+            return
+        self._transport = transport
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.call_later(self._patience_s, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        if self._transport is None or self._transport.is_closing():
+            return
+        if not may_be_preface(self._data):
+            self._go_on(self._transport, self._data)
+            return
+        try:
+            length = preface_bytes(self._data)
+        except RemoteProtocolViolation as error:
+            _log.warning("relay.refused", peer=self.address, reason=str(error))
+            self.abort()
+            return
+        if length == 0 or len(self._data) < length:
+            return
+        origin = self._gate.admit(self._data[:length], self.address)
+        if origin is None:
+            self.abort()
+            return
+        self._go_on(RelayedTransport(self._transport, origin, self._gate), self._data[length:])
+
+    def _go_on(self, transport: asyncio.Transport, data: bytes) -> None:
+        self.end()
+        hand_over(transport, self._make(), data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop counting it, if it still is."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+            self._leave(self)
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def drop(self) -> None:
+        """Close it, to make room for another."""
+        self.end()
+        self.abort()
+
+
+async def take_preface(sock: socket.socket) -> bytes:
+    """The preface with which an accepted socket begins, which is taken from it; empty: it has none,
+    and nothing is taken. Raises ``RemoteProtocolViolation``, ``OSError``."""
+    begun = await peek(sock, HEAD_BYTES, lambda data: not may_be_preface(data))
+    if len(begun) < HEAD_BYTES or not may_be_preface(begun):
+        return b""
+    length, taken = preface_bytes(begun), b""
+    loop = asyncio.get_running_loop()
+    while len(taken) < length:
+        more = await loop.sock_recv(sock, length - len(taken))
+        if not more:
+            raise ConnectionResetError("it ended in its preface")
+        taken += more
+    return taken
+
+
+async def peek(sock: socket.socket, most: int, is_enough: Callable[[bytes], bool]) -> bytes:
+    """The first bytes that have come on a socket, which stay there: ``most`` of them, or fewer once
+    they are enough or nothing more comes. Raises ``OSError``."""
+    while True:
+        await _readable(sock)
+        with suppress(BlockingIOError):
+            begun = sock.recv(most, socket.MSG_PEEK)
+            if len(begun) == most or not begun or is_enough(begun):
+                return begun
+            await asyncio.sleep(LOOK_AGAIN_S)  # the rest is on its way
+
+
+async def _readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sock, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock)

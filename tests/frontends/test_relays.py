@@ -1,0 +1,252 @@
+"""Relayed connections over real sockets, with TLS and without, on both kinds of loops."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from penstock.client.connection.threads import fast_loop
+from penstock.frontends.shared.handshakes import TlsServer
+from penstock.frontends.shared.ports import HeldPorts, open_server
+from penstock.frontends.shared.relay import RelayChooser, Relays, relay_before_tls
+from penstock.frontends.shared.relayed import PrefaceSniffer, RelayGate
+from penstock.frontends.shared.serving_node import ServingNode
+from penstock.frontends.shared.tls import Tls
+from penstock.runtime.writer.clock import SystemClock
+from penstock.wire.relay_preface import SIGNATURE, Place, RelayOrigin, relay_preface
+from tests.access.certificates import Authority
+from tests.access.realms import authority_in
+
+pytestmark = pytest.mark.slow
+
+HOST = "127.0.0.1"
+SECRET = b"s" * 32
+PATIENT_S = 3_600.0
+LARGE = bytes(range(256)) * 20_000
+
+Loop = Callable[[], asyncio.AbstractEventLoop]
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, fast_loop], ids=["asyncio", "fast"])
+def run(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], None]]:
+    with asyncio.Runner(loop_factory=request.param) as runner:
+        yield runner.run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def authority(folder: Path) -> Authority:
+    return authority_in(folder)
+
+
+def tls(folder: Path, authority: Authority) -> Tls:
+    return Tls(str(folder / "realm.pem"), str(folder / "realm.key"), str(authority.file))
+
+
+class Echo(asyncio.Protocol):
+    """The owner's side: it says who has come, and everything that it hears."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer, own = (transport.get_extra_info(name)[:2] for name in ("peername", "sockname"))
+        shown = transport.get_extra_info("peercert") or {}
+        name = dict(part[0] for part in shown.get("subject", ())).get("commonName", "")
+        self._transport.write(f"{peer[0]}:{peer[1]} at {own[1]} as {name or 'nobody'}\n".encode())
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    def eof_received(self) -> bool:
+        self._transport.close()
+        return False
+
+
+class Waiting:
+    """Everybody may wait."""
+
+    patience_s = PATIENT_S
+
+    def enter(self, _: object) -> bool:
+        return True
+
+    def leave(self, _: object) -> None:
+        pass
+
+
+class Nodes:
+    """An owner and a node that stands by, of one front end."""
+
+    def __init__(self, certificate: Tls | None) -> None:
+        self.tls = certificate
+        self.gate = RelayGate(SECRET, "start 1", SystemClock())
+        self.owner: ServingNode | None = None
+        self.relays = Relays(lambda: self.owner, SECRET, "n2", SystemClock(), 10)
+        self._servers: list[Any] = []
+        self._ports = HeldPorts()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[tuple[int, int]]:
+        """The ports of the owner and of the other node."""
+        nobody = Waiting()
+        count = nobody.enter, nobody.leave
+        owner, other = [await self._ports.hold(HOST, 0) for _ in range(2)]
+        self.owner = ServingNode("n1", {"amqp": f"amqp://{HOST}:{owner}"}, "start 1")
+        if self.tls is None:
+            make: Any = partial(PrefaceSniffer, self.gate, Echo, PATIENT_S, *count)
+            self._servers.append(await open_server(make, HOST, owner, self._ports))
+            make = partial(RelayChooser, self.relays, "amqp", lambda _: True, Echo, nobody)
+            self._servers.append(await open_server(make, HOST, other, self._ports))
+        else:
+            before: Any = self.gate.before_tls
+            for port in (owner, other):
+                server = TlsServer(self.tls.context, PATIENT_S, Echo, *count, before)
+                await server.listen(HOST, port, self._ports)
+                self._servers.append(server)
+                before = partial(relay_before_tls, self.relays, "amqp")
+        try:
+            yield owner, other
+        finally:
+            self.relays.cut(all_of_them=True)
+            for each in self._servers:
+                each.close()
+            self._ports.close()
+
+
+def context(folder: Path, authority: Authority) -> ssl.SSLContext:
+    """What a client shows, who is ``alice``."""
+    made = ssl.create_default_context(cafile=str(authority.file))
+    made.check_hostname = False
+    made.load_cert_chain(folder / "alice.pem", folder / "alice.key")
+    return made
+
+
+async def told(reader: asyncio.StreamReader) -> str:
+    return (await reader.readline()).decode().strip()
+
+
+@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
+def test_the_owner_sees_the_client_and_every_byte_of_it(
+    run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
+) -> None:
+    async def story() -> None:
+        nodes = Nodes(tls(folder, authority) if is_safe else None)
+        secure = context(folder, authority) if is_safe else None
+        async with nodes.running() as (_, other):
+            reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
+            writer.write(b"begin\n")
+            host, port = writer.get_extra_info("sockname")[:2]
+            who = "alice" if is_safe else "nobody"
+
+            assert await told(reader) == f"{host}:{port} at {other} as {who}"
+            assert await reader.readexactly(6) == b"begin\n"
+            assert nodes.gate.open_by_node() == {"n2": 1}
+            assert len(nodes.relays) == 1
+            writer.write(LARGE)
+            assert await reader.readexactly(len(LARGE)) == LARGE
+            if not is_safe:
+                writer.write_eof()
+                assert await reader.read() == b""
+            writer.close()
+            with suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+            while len(nodes.relays):
+                await asyncio.to_thread(int)  # turns of the loop
+
+    run(story())
+
+
+@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
+def test_who_comes_without_a_preface_is_served_as_ever(
+    run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
+) -> None:
+    async def story() -> None:
+        nodes = Nodes(tls(folder, authority) if is_safe else None)
+        secure = context(folder, authority) if is_safe else None
+        async with nodes.running() as (owner, _):
+            reader, writer = await asyncio.open_connection(HOST, owner, ssl=secure)
+            writer.write(b"begin\n")
+
+            assert (await told(reader)).startswith(f"{HOST}:")
+            assert await reader.readexactly(6) == b"begin\n"
+            assert nodes.gate.open_by_node() == {}
+            writer.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
+def test_a_preface_that_nobody_has_signed_and_one_that_is_relayed_on_are_refused(
+    run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
+) -> None:
+    origin = RelayOrigin(Place("10.0.0.1", 1), Place("10.0.0.2", 2), "n9")
+    now_s = SystemClock().now_us() // 1_000_000
+    good = relay_preface(origin, SECRET, process="start 1", now_s=now_s)
+    forged = relay_preface(origin, b"t" * 32, process="start 1", now_s=now_s)
+    unsigned = SIGNATURE + b"\x21\x11\x00\x0c" + bytes(12)
+
+    async def story() -> None:
+        nodes = Nodes(tls(folder, authority) if is_safe else None)
+        async with nodes.running() as (owner, other):
+            said = [(owner, forged), (owner, unsigned), (owner, SIGNATURE + b"\xff" * 4)]
+            for port, preface in (*said, (other, good)):
+                reader, writer = await asyncio.open_connection(HOST, port)
+                writer.write(preface)
+                with suppress(ConnectionError):
+                    assert await reader.read() == b""
+                writer.close()
+            assert len(nodes.relays) == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
+def test_where_the_owner_cannot_be_reached_the_node_answers_itself(
+    run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
+) -> None:
+    async def story() -> None:
+        nodes = Nodes(tls(folder, authority) if is_safe else None)
+        secure = context(folder, authority) if is_safe else None
+        async with nodes.running() as (_, other):
+            nodes.owner = ServingNode("n1", {"amqp": f"amqp://{HOST}:1"}, "start 1")
+            reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
+            writer.write(b"begin\n")
+
+            assert (await told(reader)).startswith(f"{HOST}:")
+            assert await reader.readexactly(6) == b"begin\n"
+            assert len(nodes.relays) == 0
+            writer.close()
+
+    run(story())
+
+
+def test_a_relay_is_cut_when_its_owner_owns_no_more(run: Callable[[Any], None]) -> None:
+    async def story() -> None:
+        nodes = Nodes(None)
+        async with nodes.running() as (owner, other):
+            reader, writer = await asyncio.open_connection(HOST, other)
+            writer.write(b"begin\n")
+            await told(reader)
+            assert await reader.readexactly(6) == b"begin\n"
+
+            nodes.relays.cut()
+            assert len(nodes.relays) == 1, "it leads to the owner"
+            nodes.owner = ServingNode("n1", {"amqp": f"amqp://{HOST}:{owner}"}, "start 2")
+            nodes.relays.cut()
+
+            assert len(nodes.relays) == 0
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()
+
+    run(story())

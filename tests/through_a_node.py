@@ -1,0 +1,127 @@
+"""Realms of this process that are reached through another node, as in a cluster.
+
+``pytest --through-a-node tests/client`` has every port of every realm served so: what listens is
+the node, which relays. A test that reaches a realm by itself, or within the process, is as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+
+import penstock
+from penstock.frontends.amqp import standby as amqp
+from penstock.frontends.http import standby as http
+from penstock.frontends.native import standby as native
+from penstock.frontends.shared.arrivals import Arrivals
+from penstock.frontends.shared.handshakes import TlsServer
+from penstock.frontends.shared.ports import open_server
+from penstock.frontends.shared.relay import RelayChooser, Relays, Wants, relay_before_tls
+from penstock.frontends.shared.relayed import RelayGate
+from penstock.frontends.shared.serving_node import FrontEnd, ServingNode
+from penstock.runtime.writer.clock import SystemClock
+
+PATIENT_S: Final = 3_600.0
+_SECRET: Final = b"s" * 32
+_PROCESS: Final = "start 1"
+_WANTS: Final[dict[FrontEnd, Wants]] = {
+    "native": native.wants_relay,
+    "amqp": amqp.wants_relay,
+    # a node on its own would say how it is; here nobody asks the node
+    "http": lambda data: http.wants_relay(data) is not None or None,
+}
+
+
+class OtherNode:
+    """A node beside a realm, which relays to it."""
+
+    patience_s = PATIENT_S
+
+    def __init__(self, realm: penstock.Realm) -> None:
+        self._realm = realm
+        self._serves: dict[str, str] = {}
+        clock = SystemClock()
+        self._owner = lambda: ServingNode("the realm", self._serves, _PROCESS)
+        self.relays = Relays(self._owner, _SECRET, "another node", clock, 10_000)
+        self._realm._listener.gate = RelayGate(_SECRET, _PROCESS, clock)
+
+    def enter(self, _: object) -> bool:
+        return True
+
+    def leave(self, _: object) -> None:
+        pass
+
+    def url(self, front_end: FrontEnd, url: str) -> str:
+        """Where a front end of the realm, which is at ``url``, is reached through the node."""
+        scheme, _, _ = url.partition("://")
+        self._serves[front_end] = url
+        host = urlsplit(url).hostname or ""
+        port = self._realm._loop.call(self._listen(front_end, host))
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def _listen(self, front_end: FrontEnd, host: str) -> int:
+        certificate = self._realm._listener.tls
+        arrivals = Arrivals(self._owner, PATIENT_S, 10_000)
+        local: Any = partial(amqp.StandbyAmqpConnection, arrivals, "another node")
+        server: Any
+        if certificate is None:
+            make = partial(RelayChooser, self.relays, front_end, _WANTS[front_end], local, self)
+            server = await open_server(make, host, 0, None)
+        else:
+            before: Any = partial(relay_before_tls, self.relays, front_end)
+            own = self.enter, self.leave
+            server = TlsServer(certificate.context, PATIENT_S, local, *own, before)
+            await server.listen(host, 0)
+        self._realm._listener._servers.append(server)  # it ends with the realm
+        port: int = server.sockets[0].getsockname()[1]
+        return port
+
+
+@contextmanager
+def through_a_node(realm: penstock.Realm) -> Iterator[OtherNode]:
+    """Whatever the realm serves from now on is reached through another node."""
+    node = OtherNode(realm)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, front_end in _METHODS.items():
+            listen = getattr(realm, name)
+            patch.setattr(realm, name, partial(_reached, node, front_end, listen), raising=False)
+        yield node
+
+
+def _reached(
+    node: OtherNode, front_end: FrontEnd, listen: Callable[..., str], *at: Any, **more: Any
+) -> str:
+    return node.url(front_end, listen(*at, **more))
+
+
+_METHODS: Final[dict[str, FrontEnd]] = {
+    "listen": "native",
+    "listen_amqp": "amqp",
+    "listen_http": "http",
+}
+
+
+def serve_all_through_a_node(patch: pytest.MonkeyPatch) -> None:
+    """Have every realm of this process reached so."""
+    nodes: dict[int, OtherNode] = {}
+    for name, front_end in _METHODS.items():
+        listen = getattr(penstock.Realm, name)
+
+        def reached(
+            realm: penstock.Realm,
+            *at: Any,
+            _listen: Any = listen,
+            _front_end: FrontEnd = front_end,
+            **more: Any,
+        ) -> str:
+            key = id(realm._listener)
+            if key not in nodes:
+                nodes[key] = OtherNode(realm)
+            return nodes[key].url(_front_end, _listen(realm, *at, **more))
+
+        patch.setattr(penstock.Realm, name, reached)
