@@ -25,6 +25,7 @@ from penstock.frontends.shared.relay import RelayChooser, Relays, Wants, relay_b
 from penstock.frontends.shared.relayed import RelayGate
 from penstock.frontends.shared.serving_node import FrontEnd, ServingNode
 from penstock.runtime.writer.clock import SystemClock
+from penstock.wire.relay_preface import secret_name
 
 PATIENT_S: Final = 3_600.0
 _SECRET: Final = b"s" * 32
@@ -46,7 +47,7 @@ class OtherNode:
         self._realm = realm
         self._serves: dict[str, str] = {}
         clock = SystemClock()
-        self._owner = lambda: ServingNode("the realm", self._serves, _PROCESS)
+        self._owner = lambda: ServingNode("the realm", self._serves, _PROCESS, secret_name(_SECRET))
         self.relays = Relays(self._owner, _SECRET, "another node", clock, 10_000)
         self._realm._listener.gate = RelayGate(_SECRET, _PROCESS, clock)
 

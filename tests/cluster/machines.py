@@ -30,6 +30,7 @@ from penstock.storage.memory import MemoryPages
 from penstock.testing.engine import EngineServers, MemoryEngine
 from penstock.testing.loop import SimLoop, pass_time
 from penstock.testing.network import MACHINE
+from penstock.wire.relay_preface import secret_name
 from tests.cluster.serving import HOST, serve_clients
 
 LEASE_S: Final = 6.0
@@ -89,7 +90,13 @@ class NodeMachine(SimulatedMachine):
             "http": f"http://{HOST}:{self.http}",
             "amqp": f"amqp://{HOST}:{self.amqp}",
         }
-        me = MemberRecord(self.name, f"start {n}", address=f"{HOST}:{9_100 + n}", serves=serves)
+        me = MemberRecord(
+            self.name,
+            f"start {n}",
+            address=f"{HOST}:{9_100 + n}",
+            serves=serves,
+            secret_name=secret_name(secret) if secret else "",
+        )
         self.roles = NodeRoles(open_realm, self._serve)
         self.node = ClusterNode(
             MemoryEngine(servers, call=call), me, self.roles, the_loop(), lease_s=LEASE_S

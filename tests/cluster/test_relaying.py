@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
+from structlog.testing import capture_logs
 
 from penstock import aio
 from penstock.cluster.roles import owners_in
@@ -15,7 +17,7 @@ from penstock.testing.loop import pass_time, simulated
 from penstock.testing.network import MACHINE, Program, SimTransport
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
-from penstock.wire.relay_preface import SIGNATURE, Place, RelayOrigin, relay_preface
+from penstock.wire.relay_preface import SIGNATURE, VALID_S, Place, RelayOrigin, relay_preface
 from tests.cluster.machines import (
     RELAYS_MAX,
     NodeMachine,
@@ -259,6 +261,49 @@ async def test_an_owner_drops_who_claims_another_address_without_the_secret() ->
     good = await connect(owner.native, preface(owner) + HELLO)
     await until(lambda: bool(good.messages))
     assert hosts_at(owner) == ["10.0.0.1"]
+    await end(owner, other)
+
+
+@simulated
+async def test_a_preface_is_good_for_one_connection() -> None:
+    """Whoever reads what nodes say to each other may say it again."""
+    owner, (other,) = await relaying()
+    said = preface(owner)
+    first = await connect(owner.native, said + HELLO)
+    await until(lambda: bool(first.messages))
+
+    for port in (owner.native, owner.http):
+        again = await connect(port, said + HELLO)
+        await until(lambda: again.has_ended)  # noqa: B023  waited for at once
+        assert again.heard == b""
+
+    assert not first.has_ended
+    assert owner.listener is not None
+    gate = owner.listener.gate
+    assert gate is not None
+    await pass_time(3 * VALID_S)
+    await connect(owner.native, preface(owner) + HELLO)
+    await until(lambda: len(gate._taken) == 1)  # what is too old is refused for that
+    await end(owner, other)
+
+
+@pytest.mark.parametrize("known", ["", "another"])
+@simulated
+async def test_nothing_is_relayed_to_an_owner_that_would_refuse_it(known: str) -> None:
+    """It is of a version before relays, or has another secret: clients are told where it is."""
+    owner, (other,) = await relaying()
+    claims = owner.node.claims
+    claims.me = replace(claims.me, secret_name=known)
+    seen = other.node.claims.members
+    await until(lambda: seen[owner.name].secret_name == known)
+
+    with capture_logs() as logs:
+        peers = [await connect(other.native, HELLO) for _ in range(2)]
+        await until(lambda: all(peer.messages for peer in peers))
+
+    assert all(isinstance(peer.messages[0], wire.Redirect) for peer in peers)
+    assert (await ask(other.http, "/ready")).startswith("HTTP/1.1 503")
+    assert [each["owner"] for each in logs if each["event"] == "relay.no_owner"] == [owner.name]
     await end(owner, other)
 
 

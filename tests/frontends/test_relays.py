@@ -20,7 +20,13 @@ from penstock.frontends.shared.relayed import PrefaceSniffer, RelayGate
 from penstock.frontends.shared.serving_node import ServingNode
 from penstock.frontends.shared.tls import Tls
 from penstock.runtime.writer.clock import SystemClock
-from penstock.wire.relay_preface import SIGNATURE, Place, RelayOrigin, relay_preface
+from penstock.wire.relay_preface import (
+    SIGNATURE,
+    Place,
+    RelayOrigin,
+    relay_preface,
+    secret_name,
+)
 from tests.access.certificates import Authority
 from tests.access.realms import authority_in
 
@@ -72,16 +78,31 @@ class Echo(asyncio.Protocol):
         return False
 
 
+def serving(port: int, process: str = "start 1", secret: bytes = SECRET) -> ServingNode:
+    return ServingNode("n1", {"amqp": f"amqp://{HOST}:{port}"}, process, secret_name(secret))
+
+
 class Waiting:
-    """Everybody may wait."""
+    """Everybody may wait, except for those from one address."""
 
     patience_s = PATIENT_S
 
-    def enter(self, _: object) -> bool:
+    def __init__(self) -> None:
+        self.counted: list[str] = []
+        """The addresses of those that have waited."""
+        self.here = 0
+        self.full_for = ""
+
+    def enter(self, waiting: Any) -> bool:
+        address = getattr(waiting, "address", "")
+        if address and address == self.full_for:
+            return False
+        self.counted.append(address)
+        self.here += 1
         return True
 
     def leave(self, _: object) -> None:
-        pass
+        self.here -= 1
 
 
 class Nodes:
@@ -92,6 +113,8 @@ class Nodes:
         self.gate = RelayGate(SECRET, "start 1", SystemClock())
         self.owner: ServingNode | None = None
         self.relays = Relays(lambda: self.owner, SECRET, "n2", SystemClock(), 10)
+        self.waiting = Waiting()
+        """Those that wait at the owner."""
         self._servers: list[Any] = []
         self._ports = HeldPorts()
 
@@ -99,17 +122,17 @@ class Nodes:
     async def running(self) -> AsyncIterator[tuple[int, int]]:
         """The ports of the owner and of the other node."""
         nobody = Waiting()
-        count = nobody.enter, nobody.leave
+        counts = [(each.enter, each.leave) for each in (self.waiting, nobody)]
         owner, other = [await self._ports.hold(HOST, 0) for _ in range(2)]
-        self.owner = ServingNode("n1", {"amqp": f"amqp://{HOST}:{owner}"}, "start 1")
+        self.owner = serving(owner, "start 1")
         if self.tls is None:
-            make: Any = partial(PrefaceSniffer, self.gate, Echo, PATIENT_S, *count)
+            make: Any = partial(PrefaceSniffer, self.gate, Echo, PATIENT_S, *counts[0])
             self._servers.append(await open_server(make, HOST, owner, self._ports))
             make = partial(RelayChooser, self.relays, "amqp", lambda _: True, Echo, nobody)
             self._servers.append(await open_server(make, HOST, other, self._ports))
         else:
             before: Any = self.gate.before_tls
-            for port in (owner, other):
+            for port, count in zip((owner, other), counts, strict=True):
                 server = TlsServer(self.tls.context, PATIENT_S, Echo, *count, before)
                 await server.listen(HOST, port, self._ports)
                 self._servers.append(server)
@@ -166,6 +189,34 @@ def test_the_owner_sees_the_client_and_every_byte_of_it(
     run(story())
 
 
+@pytest.mark.parametrize("is_full", [False, True], ids=["room", "full"])
+def test_a_handshake_that_is_relayed_is_counted_for_the_client(
+    run: Callable[[Any], None], folder: Path, authority: Authority, is_full: bool
+) -> None:
+    """Otherwise all clients of a node would share the places of one address."""
+    client = "127.0.0.7"
+
+    async def story() -> None:
+        nodes = Nodes(tls(folder, authority))
+        nodes.waiting.full_for = client if is_full else ""
+        secure, at = context(folder, authority), (client, 0)
+        async with nodes.running() as (_, other):
+            if is_full:
+                with pytest.raises((OSError, EOFError)):
+                    await asyncio.open_connection(HOST, other, ssl=secure, local_addr=at)
+                assert nodes.waiting.counted == [HOST]
+            else:
+                reader, writer = await asyncio.open_connection(
+                    HOST, other, ssl=secure, local_addr=at
+                )
+                assert (await told(reader)).startswith(client)
+                assert nodes.waiting.counted == [HOST, client]
+                writer.close()
+            assert nodes.waiting.here == 0
+
+    run(story())
+
+
 @pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
 def test_who_comes_without_a_preface_is_served_as_ever(
     run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
@@ -199,6 +250,8 @@ def test_a_preface_that_nobody_has_signed_and_one_that_is_relayed_on_are_refused
         nodes = Nodes(tls(folder, authority) if is_safe else None)
         async with nodes.running() as (owner, other):
             said = [(owner, forged), (owner, unsigned), (owner, SIGNATURE + b"\xff" * 4)]
+            assert nodes.gate.admit(good, HOST) == origin
+            said += [(owner, good)]  # a second time
             for port, preface in (*said, (other, good)):
                 reader, writer = await asyncio.open_connection(HOST, port)
                 writer.write(preface)
@@ -218,7 +271,7 @@ def test_where_the_owner_cannot_be_reached_the_node_answers_itself(
         nodes = Nodes(tls(folder, authority) if is_safe else None)
         secure = context(folder, authority) if is_safe else None
         async with nodes.running() as (_, other):
-            nodes.owner = ServingNode("n1", {"amqp": f"amqp://{HOST}:1"}, "start 1")
+            nodes.owner = serving(1, "start 1")
             reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
             writer.write(b"begin\n")
 
@@ -241,7 +294,7 @@ def test_a_relay_is_cut_when_its_owner_owns_no_more(run: Callable[[Any], None]) 
 
             nodes.relays.cut()
             assert len(nodes.relays) == 1, "it leads to the owner"
-            nodes.owner = ServingNode("n1", {"amqp": f"amqp://{HOST}:{owner}"}, "start 2")
+            nodes.owner = serving(owner, "start 2")
             nodes.relays.cut()
 
             assert len(nodes.relays) == 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.wire.relay_preface import (
     HEAD_BYTES,
+    MARK_BYTES,
     PREFACE_BYTES_MAX,
     SIGNATURE,
     VALID_S,
@@ -18,6 +19,7 @@ from penstock.wire.relay_preface import (
     preface_bytes,
     read_preface,
     relay_preface,
+    secret_name,
 )
 
 SECRET = b"s" * 32
@@ -89,6 +91,17 @@ def test_one_for_another_process_or_of_another_time_is_refused() -> None:
         with pytest.raises(RemoteProtocolViolation, match="in the last 120 s"):
             read(SENT, at_s=at_s)
     assert read(SENT, at_s=VALID_S) == ORIGIN
+
+
+def test_no_preface_is_made_a_second_time() -> None:
+    again = relay_preface(ORIGIN, SECRET, process="start 1", now_s=NOW_S)
+
+    assert again[-MARK_BYTES:] != SENT[-MARK_BYTES:]
+
+
+def test_a_secret_has_a_name_that_others_do_not_have() -> None:
+    assert secret_name(SECRET) == secret_name(bytes(SECRET)) != secret_name(b"t" * 32)
+    assert SECRET.decode() not in secret_name(SECRET)
 
 
 def test_the_first_bytes_tell_a_preface_and_how_long_it_is() -> None:

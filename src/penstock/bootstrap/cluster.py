@@ -40,6 +40,7 @@ from penstock.storage.embedded.blobs import FileBlobs
 from penstock.storage.file_systems import FileSystemBlobs
 from penstock.storage.memory import MemoryPages
 from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
+from penstock.wire.relay_preface import secret_name
 
 NATS: Final = ("nats", "tls")
 POSTGRES: Final = ("postgresql", "postgres")
@@ -328,7 +329,7 @@ def advertised(settings: Settings) -> str:
     return host.strip("[]")
 
 
-def member(node: str, nonce: str, settings: Settings) -> MemberRecord:
+def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRecord:
     """How this node shows itself to the others; its ports are known by now."""
     host, listen = advertised(settings), settings.listen
     is_safe = bool(listen.tls_certificate)
@@ -343,5 +344,10 @@ def member(node: str, nonce: str, settings: Settings) -> MemberRecord:
         if port is not None
     }
     return MemberRecord(
-        node, nonce, address=f"{host}:{listen.port}", serves=serves, version=__version__
+        node,
+        nonce,
+        address=f"{host}:{listen.port}",
+        serves=serves,
+        version=__version__,
+        secret_name=secret_name(secret),
     )

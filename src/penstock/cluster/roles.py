@@ -90,7 +90,7 @@ def serving_node(node: ClusterNode) -> ServingNode | None:
     owner = node.owner(SHARD)
     if owner is None or _is_own(node, owner):
         return None
-    return ServingNode(owner.node, owner.serves, owner.nonce)
+    return ServingNode(owner.node, owner.serves, owner.nonce, owner.secret_name)
 
 
 def owners_in(node: ClusterNode) -> wire.Owners:

@@ -140,7 +140,7 @@ class _NodeProcess:
         self._clock = clock
         self._ports = ports
         self._tls: Tls | None = tls(settings)
-        self._me: MemberRecord = member(home.record.node, secrets.token_hex(8), settings)
+        self._me: MemberRecord = member(home.record.node, secrets.token_hex(8), settings, secret)
         self._roles = NodeRoles(self._open, self._serve)
         self._node = ClusterNode(
             engine,

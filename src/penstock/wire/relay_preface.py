@@ -1,14 +1,15 @@
 """What a node says to the owner before the bytes of a client that it relays: who the client is.
 
 It is a preface of the PROXY protocol, version 2, whose last field is a signature with the secret
-of the cluster. It names the process that it is for, so that it is worth nothing to any other, and
-when it was made.
+of the cluster. It names the process that it is for, so that it is worth nothing to any other, when
+it was made, and a number that is drawn for it alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import secrets
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
@@ -29,10 +30,15 @@ _TCP6: Final = 0x21
 _BY_NODE: Final = 0xE0
 _FOR_PROCESS: Final = 0xE1
 _MADE_AT: Final = 0xE2
-_SIGNED: Final = 0xE3
+_DRAWN: Final = 0xE3
+_SIGNED: Final = 0xE4
+_DRAWN_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32
+MARK_BYTES: Final = _DIGEST_BYTES
+"""The last bytes of a preface, which are those of no other."""
 _PURPOSE: Final = b"penstock relay 1"
 """Signed with every preface, so that what the secret signs elsewhere is no preface."""
+_NAMING: Final = b"penstock relay secret 1"
 
 
 class Place(Struct, frozen=True):
@@ -53,6 +59,11 @@ class RelayOrigin(Struct, frozen=True):
     """The name of that node."""
 
 
+def secret_name(secret: bytes) -> str:
+    """What a secret is called. The name tells nobody the secret."""
+    return hmac.digest(secret, _NAMING, hashlib.sha256)[:8].hex()
+
+
 def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: int) -> bytes:
     """The preface of a connection to the owner. ``process`` is the nonce of the owner's start."""
     family, addresses = _addresses(origin.client, origin.reached)
@@ -61,6 +72,7 @@ def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: in
             _field(_BY_NODE, origin.node.encode()),
             _field(_FOR_PROCESS, process.encode()),
             _field(_MADE_AT, now_s.to_bytes(8, "big")),
+            _field(_DRAWN, secrets.token_bytes(_DRAWN_BYTES)),
         )
     )
     length = len(addresses) + len(fields) + 3 + _DIGEST_BYTES

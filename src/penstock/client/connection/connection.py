@@ -167,7 +167,7 @@ class RealmConnection:
             await self._part()
 
     async def _confirmed(self) -> None:
-        """Wait for the answers to what changes something."""
+        """Wait for the answers to what changes something, as long as the realm is there."""
         owed = [each for each in self._pending.values() if isinstance(each.message, _CHANGES)]
         is_there = self._link is not None and self._link.is_open
         while is_there and self._link is not None:
@@ -275,10 +275,9 @@ class RealmConnection:
         self._online.set()
 
     def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
-        if self._welcome is not None and self.realm_id != welcome.realm:
+        if self._welcome is not None and self._welcome.realm != welcome.realm:
             raise CannotConnect("another realm answers at this address now")
-        self._terms.check_way(welcome)
-        return welcome
+        return self._terms.accept(welcome)
 
     async def _stay_connected(self) -> None:
         try:
@@ -501,6 +500,7 @@ class RealmConnection:
 
     @property
     def is_closed(self) -> bool:
+        """Whether it has ended."""
         return self._closed is not None
 
     @property

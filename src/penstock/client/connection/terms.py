@@ -65,14 +65,14 @@ class SessionTerms:
             self._know(welcome.nodes)
         return bool(self.nodes)
 
-    def check_way(self, welcome: wire.Welcome) -> None:
-        """Raise ``Elsewhere`` for a connection that a node relays, where its owner has not been
-        tried directly."""
+    def accept(self, welcome: wire.Welcome) -> wire.Welcome:
+        """Give the welcome. Raises ``Elsewhere`` where a node relays the connection, and the owner
+        has not been tried directly."""
         if not isinstance(welcome, wire.ClusterWelcome) or f"{self.at}" not in welcome.nodes:
-            return  # what is behind an address that no node calls its own is its own affair
+            return welcome  # what is behind an address that no node calls its own is its own affair
         owner = address_of(welcome.node)
         if owner is None or owner in (self.at, *self._unreachable):
-            return
+            return welcome
         assert self.at is not None, "it is among the nodes"
         self.owner, self._detours[owner] = owner, self.at
         raise Elsewhere(f"it relays to {owner}")

@@ -100,6 +100,9 @@ class MemberRecord(msgspec.Struct, frozen=True):
     this, so that one that does come back is there again."""
     wall_us: int = 0
     """Its clock when it renewed, in microseconds since 1970; 0: it does not tell."""
+    secret_name: str = ""
+    """What it calls the secret of the cluster, by which nodes see that they have the same; empty:
+    it takes no connections that others relay."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):

@@ -39,6 +39,7 @@ class Handshake(asyncio.Protocol):
         address: str,
         now_s: float,
         make: Callable[[], asyncio.BaseProtocol],
+        enter: Callable[[Handshake], bool],
         leave: Callable[[Handshake], None],
     ) -> None:
         self.sock = sock
@@ -48,8 +49,9 @@ class Handshake(asyncio.Protocol):
         self.heard_s = now_s
         self.is_spare = False
         self._make = make
+        self._enter = enter
         self._leave = leave
-        self._has_place = True
+        self._has_place = False
 
     def connection_made(self, transport: Any) -> None:
         """The handshake succeeded: pass the connection to its protocol, which is counted itself."""
@@ -57,6 +59,18 @@ class Handshake(asyncio.Protocol):
         protocol = self._make()
         transport.set_protocol(protocol)
         protocol.connection_made(transport if self.wrap is None else self.wrap(transport))
+
+    def begin(self) -> bool:
+        """Count it; gives whether there is room."""
+        self._has_place = self._enter(self)
+        return self._has_place
+
+    def count_for(self, address: str) -> bool:
+        """Count it for the address of the client whose connection somebody relays; gives whether
+        there is room."""
+        self.end()
+        self.address = address
+        return self.begin()
 
     def end(self) -> None:
         """Stop counting it, if it still is."""
@@ -152,10 +166,10 @@ class TlsServer:
 
     async def _secure(self, sock: socket.socket, address: str) -> None:
         loop = asyncio.get_running_loop()
-        handshake = Handshake(sock, address, loop.time(), self._make, self._leave)
+        handshake = Handshake(sock, address, loop.time(), self._make, self._enter, self._leave)
         is_in = False
         try:
-            is_in = self._enter(handshake)
+            is_in = handshake.begin()
         finally:  # whatever happens, nobody is left waiting
             if not is_in:
                 sock.close()
@@ -172,7 +186,7 @@ class TlsServer:
                     ssl_handshake_timeout=self._timeout_s,
                 )
         except OSError as error:  # of TLS, connection or time: the transport is closed
-            _log.debug("tls.no_handshake", host=address, reason=str(error))
+            _log.debug("tls.no_handshake", host=handshake.address, reason=str(error))
         finally:
             handshake.end()
 
@@ -180,6 +194,7 @@ class TlsServer:
         """Whether somebody else has taken a connection over before TLS. Raises ``OSError``."""
         if self._before is None:
             return False
+        protocol: asyncio.BaseProtocol | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
                 protocol = await self._before(handshake)
@@ -190,6 +205,8 @@ class TlsServer:
             )
         except BaseException as error:
             handshake.sock.close()
+            if protocol is not None:
+                protocol.connection_lost(OSError("it has ended before it began"))
             if isinstance(error, PenstockError):
                 return True  # it was said by whoever has refused it
             raise

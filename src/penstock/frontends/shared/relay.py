@@ -18,7 +18,7 @@ from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import hand_over
 from penstock.frontends.shared.relayed import peek
 from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
-from penstock.frontends.shared.transports import host_of, place_of
+from penstock.frontends.shared.transports import close, host_of, place_of
 from penstock.tasks import start_task
 from penstock.wire.relay_preface import (
     SIGNATURE,
@@ -26,10 +26,13 @@ from penstock.wire.relay_preface import (
     RelayOrigin,
     may_be_preface,
     relay_preface,
+    secret_name,
 )
 
 CONNECT_S: Final = 2.0
 """How long the owner may take to accept a connection that is relayed to it."""
+READ_REST_S: Final = 30.0
+"""How long one side may take to read what is left for it when the other has gone."""
 
 Wants = Callable[[bytes], bool | None]
 """From the first bytes of a connection: whether it is to be relayed; None: more of them are
@@ -47,10 +50,15 @@ class RelayEnd(asyncio.Protocol):
         self.other: RelayEnd | None = None
         self.has_finished = False
         """Whether the peer of this end sends nothing more."""
+        self.is_over = False
         self._left = left
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        if self.other is not None and self.other.is_over:
+            self.transport.abort()  # it has ended before this end was there
+        elif (to := self._beyond) is not None and not to.is_reading():
+            to.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if (to := self._beyond) is not None:
@@ -75,10 +83,11 @@ class RelayEnd(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
+        self.is_over = True
         self._left(self)
         if (to := self._beyond) is not None:
             if exc is None:
-                to.close()
+                close(to, READ_REST_S)
             else:
                 to.abort()
 
@@ -108,6 +117,9 @@ class Relays:
     ) -> None:
         """``node`` is the name of this one. ``relays_max`` connections are relayed at most; others
         are told where to go."""
+        self._secret_name = secret_name(secret)
+        self._refused = ""
+        """The process of which was said that nothing can be relayed to it."""
         self._owner = owner
         self._secret = secret
         self._node = node
@@ -123,10 +135,18 @@ class Relays:
         return len(self._processes)
 
     def may_begin(self, front_end: FrontEnd) -> bool:
-        """Whether there is an owner to relay to, and room for one more."""
+        """Whether there is an owner that takes relays, and room for one more."""
         owner = self._owner()
         has_room = len(self._processes) + self._connecting < self._relays_max
-        return has_room and owner is not None and owner.place(front_end) is not None
+        if not has_room or owner is None or owner.place(front_end) is None:
+            return False
+        if owner.secret_name == self._secret_name:
+            return True
+        if owner.process != self._refused:
+            self._refused = owner.process
+            reason = "it has another secret" if owner.secret_name else "its version takes no relays"
+            _log.warning("relay.no_owner", owner=owner.name, reason=reason)
+        return False
 
     async def begin(self, front_end: FrontEnd, client: Place, reached: Place) -> RelayEnd | None:
         """Connect to the owner for a client that has connected to ``reached``. Gives the protocol
@@ -153,6 +173,7 @@ class Relays:
         now_s = self._clock.now_us() // 1_000_000
         preface = relay_preface(origin, self._secret, process=owner.process, now_s=now_s)
         far.transport.write(preface)
+        far.transport.pause_reading()  # until there is somebody to pass it on to
         self._processes[near] = owner.process
         self.begun += 1
         return near
@@ -240,8 +261,8 @@ class RelayChooser(asyncio.Protocol):
             if near is not None:
                 near.cut()
             return
+        transport.resume_reading()  # first of all: who goes on may pause it at once
         self._go_on(transport, self._local() if near is None else near)
-        transport.resume_reading()
 
     def _go_on(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
         self._transport = None

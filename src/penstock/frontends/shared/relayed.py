@@ -16,13 +16,15 @@ from weakref import WeakSet
 
 import structlog
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import LimitReached, RemoteProtocolViolation
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import hand_over
 from penstock.frontends.shared.transports import host_of
 from penstock.wire.relay_preface import (
     HEAD_BYTES,
+    MARK_BYTES,
+    VALID_S,
     RelayOrigin,
     may_be_preface,
     preface_bytes,
@@ -30,7 +32,8 @@ from penstock.wire.relay_preface import (
 )
 
 LOOK_AGAIN_S: Final = 0.01
-"""Seconds until the rest of a preface is looked for, of which a part has come."""
+"""Seconds until the rest of a preface is looked for, of which a part has come; twice as many each
+time."""
 
 _log = structlog.get_logger("penstock.cluster")
 
@@ -44,15 +47,30 @@ class RelayGate:
         self._process = process
         self._clock = clock
         self._open: WeakSet[RelayedTransport] = WeakSet()
+        self._taken: dict[bytes, int] = {}
+        """The prefaces that may still be accepted and were used, with when, in seconds since 1970;
+        the oldest first."""
 
     def admit(self, preface: bytes, peer: str) -> RelayOrigin | None:
         """Where a connection comes from; None: it is to be dropped. ``peer`` is who sent it."""
         now_s = self._clock.now_us() // 1_000_000
         try:
-            return read_preface(preface, self._secret, process=self._process, now_s=now_s)
+            origin = read_preface(preface, self._secret, process=self._process, now_s=now_s)
+            self._use(preface, now_s)
         except RemoteProtocolViolation as error:
             _log.warning("relay.refused", peer=peer, reason=str(error))
             return None
+        return origin
+
+    def _use(self, preface: bytes, now_s: int) -> None:
+        """Take a preface, which a node makes for one connection; raises
+        ``RemoteProtocolViolation`` when it comes a second time."""
+        while self._taken and (oldest := next(iter(self._taken.items())))[1] < now_s - 2 * VALID_S:
+            del self._taken[oldest[0]]
+        mark = preface[-MARK_BYTES:]
+        if mark in self._taken:
+            raise RemoteProtocolViolation("a preface came a second time: somebody has kept it")
+        self._taken[mark] = now_s
 
     async def before_tls(self, handshake: Handshake) -> None:
         """Take the preface from a connection on which TLS begins then. Raises
@@ -68,6 +86,8 @@ class RelayGate:
         if origin is None:
             raise RemoteProtocolViolation("its preface was refused")
         handshake.wrap = lambda transport: RelayedTransport(transport, origin, self)
+        if not handshake.count_for(origin.client.host):
+            raise LimitReached("there is no room for a connection of this address")
 
     def entered(self, transport: RelayedTransport) -> None:
         """Count a connection as long as it is open."""
@@ -244,13 +264,15 @@ async def take_preface(sock: socket.socket) -> bytes:
 async def peek(sock: socket.socket, most: int, is_enough: Callable[[bytes], bool]) -> bytes:
     """The first bytes that have come on a socket, which stay there: ``most`` of them, or fewer once
     they are enough or nothing more comes. Raises ``OSError``."""
+    again_s = LOOK_AGAIN_S
     while True:
         await _readable(sock)
         with suppress(BlockingIOError):
             begun = sock.recv(most, socket.MSG_PEEK)
             if len(begun) == most or not begun or is_enough(begun):
                 return begun
-            await asyncio.sleep(LOOK_AGAIN_S)  # the rest is on its way
+            await asyncio.sleep(again_s)  # the rest is on its way
+            again_s *= 2  # or nothing of the kind: many who send half of it cost no time
 
 
 async def _readable(sock: socket.socket) -> None:

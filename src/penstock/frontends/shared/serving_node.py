@@ -27,6 +27,8 @@ class ServingNode(Struct, frozen=True):
     """The URL of each of its front ends."""
     process: str = ""
     """The nonce of this start of the node."""
+    secret_name: str = ""
+    """What it calls the secret with which relayed connections are signed; empty: it takes none."""
 
     def url(self, front_end: FrontEnd) -> str:
         """Where it serves that; empty: it does not."""

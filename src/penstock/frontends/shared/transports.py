@@ -26,10 +26,10 @@ def place_of(transport: asyncio.BaseTransport, end: str) -> Place:
     return Place(str(found[0]), int(found[1]))
 
 
-def close(transport: asyncio.Transport | None) -> None:
+def close(transport: asyncio.Transport | None, linger_s: float = LINGER_S) -> None:
     """Close a transport once its peer has read what was sent; drop it if that takes too long."""
     if transport is None or transport.is_closing():
         return
     transport.close()
     if transport.get_write_buffer_size():
-        asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
+        asyncio.get_running_loop().call_later(linger_s, transport.abort)
