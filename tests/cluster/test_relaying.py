@@ -112,6 +112,18 @@ async def test_an_older_client_is_served_through_any_node_under_its_own_address(
 
 
 @simulated
+async def test_a_client_on_the_machine_of_a_node_has_the_address_of_that_machine() -> None:
+    """As it would if it came directly: to the owner's own machine it does not belong."""
+    owner, (other,) = await relaying()
+
+    peer = await connect(other.native, HELLO, "127.0.0.1")
+    await until(lambda: bool(peer.messages))
+
+    assert hosts_at(owner) == [the_loop().network.hosts[other.machine]]
+    await end(owner, other)
+
+
+@simulated
 async def test_a_client_that_is_relayed_goes_to_the_owner_itself_if_it_reaches_it() -> None:
     owner, (other,) = await relaying()
 

@@ -15,16 +15,19 @@ from typing import Any, Final, cast
 from weakref import WeakSet
 
 import structlog
+from msgspec.structs import replace
 
 from penstock.core.vocabulary.errors import LimitReached, RemoteProtocolViolation
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import hand_over
 from penstock.frontends.shared.transports import host_of
+from penstock.wire.addresses import is_loopback
 from penstock.wire.relay_preface import (
     HEAD_BYTES,
     MARK_BYTES,
     VALID_S,
+    Place,
     RelayOrigin,
     may_be_preface,
     preface_bytes,
@@ -60,6 +63,9 @@ class RelayGate:
         except RemoteProtocolViolation as error:
             _log.warning("relay.refused", peer=peer, reason=str(error))
             return None
+        if is_loopback(origin.client.host) and not is_loopback(peer):
+            # A program on the node's own machine: inside of that one, but not of this one.
+            return replace(origin, client=Place(peer, origin.client.port))
         return origin
 
     def _use(self, preface: bytes, now_s: int) -> None:
