@@ -59,6 +59,9 @@ class NativeLimits(Struct, frozen=True):
 class NativeListener:
     """All native connections of a realm."""
 
+    gate: RelayGate | None = None
+    """Lets in what other nodes of the cluster relay; None: nobody relays."""
+
     def __init__(
         self, realm: RunningRealm, version: str, limits: NativeLimits, tls: Tls | None = None
     ) -> None:
@@ -86,8 +89,6 @@ class NativeListener:
         """How often clients of a cluster's node ask whether it is there; 0: this is none."""
         self.owners: Callable[[], wire.Owners] | None = None
         """Which node of the cluster owns what, and which nodes there are; None: this is none."""
-        self.gate: RelayGate | None = None
-        """Lets in what other nodes of the cluster relay; None: nobody relays."""
         self.suspended: PenstockError | None = None
         """Why nobody is served at the moment."""
         realm.access.on_changed(self._rights_changed)
