@@ -94,6 +94,8 @@ BY_HAND: Final = {
 OTHERS: Final = {
     "DeliveredEvent": "sync_delivered",
     "DeliveredBatch": "sync_delivered",
+    "ReceivedBatch": "sync_received",
+    "ReceivedEvent": "sync_received",
     "Producer": "sync_producer",
 }
 """Blocking classes that are written by hand altogether, with their modules."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
         StorageProperties,
     )
     from penstock.client.handles.schedule import Scheduled
-    from penstock.client.publishing.event_attributes import EventAttributes
+    from penstock.client.publishing.event_attributes import EventAttributes, RequestAttributes
     from penstock.client.reading.key_state import KeyState
     from penstock.client.reading.peeking import Peeked
     from penstock.client.sync.sync import (
@@ -56,6 +56,7 @@ if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
     from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
     from penstock.client.sync.sync_merging import Registered
     from penstock.client.sync.sync_producer import Producer
+    from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
     from penstock.columns.events.batch import EventBatch
     from penstock.columns.events.event import Event, Origin
     from penstock.core.vocabulary.errors import (
@@ -96,6 +97,7 @@ if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
         NameDoesNotExist,
         NewerFormat,
         NoQuorum,
+        NoReply,
         NoSuchStage,
         NoSuchTransaction,
         PenstockError,
@@ -130,7 +132,7 @@ _HOMES = {
         "QueueAttributes",
         "StorageProperties",
     ),
-    "penstock.client.publishing.event_attributes": ("EventAttributes",),
+    "penstock.client.publishing.event_attributes": ("EventAttributes", "RequestAttributes"),
     "penstock.client.reading.key_state": ("KeyState",),
     "penstock.client.reading.peeking": ("Peeked",),
     "penstock.client.handles.schedule": ("Scheduled",),
@@ -157,6 +159,7 @@ _HOMES = {
     "penstock.client.sync.sync_delivered": ("DeliveredBatch", "DeliveredEvent"),
     "penstock.client.sync.sync_merging": ("Registered",),
     "penstock.client.sync.sync_producer": ("Producer",),
+    "penstock.client.sync.sync_received": ("ReceivedBatch", "ReceivedEvent"),
     "penstock.columns.events.batch": ("EventBatch",),
     "penstock.columns.events.event": ("Event", "Origin"),
     "penstock.tables.segments": ("segments",),
@@ -224,6 +227,7 @@ __all__ = [
     "NameDoesNotExist",
     "NewerFormat",
     "NoQuorum",
+    "NoReply",
     "NoSuchStage",
     "NoSuchTransaction",
     "Origin",
@@ -238,9 +242,12 @@ __all__ = [
     "Reader",
     "Realm",
     "RealmStopping",
+    "ReceivedBatch",
+    "ReceivedEvent",
     "Refused",
     "Registered",
     "RemoteProtocolViolation",
+    "RequestAttributes",
     "Schedule",
     "Scheduled",
     "SequenceTooOld",

@@ -33,6 +33,7 @@ from penstock.client.reading.key_state import KeyState
 from penstock.client.reading.merging import Registered
 from penstock.client.reading.peeking import Peeked
 from penstock.client.reading.reader import Reader
+from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.subscription import Subscription
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
@@ -100,6 +101,8 @@ __all__ = [
     "Queues",
     "Reader",
     "Realm",
+    "ReceivedBatch",
+    "ReceivedEvent",
     "Registered",
     "Schedule",
     "Scheduled",

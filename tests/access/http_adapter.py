@@ -77,8 +77,14 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "queue.export": (("GET", f"{_Q}/export", None),),
     "channel.maintain": (("POST", f"{_C}/maintain", None),),
     "queue.maintain": (("POST", f"{_Q}/maintain", None),),
-    "channel.publish": (("POST", f"{_C}/events", {"events": []}),),
-    "queue.push": (("POST", f"{_Q}/events", {"events": []}),),
+    "channel.publish": (
+        ("POST", f"{_C}/events", {"events": []}),
+        ("POST", f"{_C}/requests?timeout=0", {"headers": {"reply_to": ""}}),
+    ),
+    "queue.push": (
+        ("POST", f"{_Q}/events", {"events": []}),
+        ("POST", f"{_Q}/requests?timeout=0", {"headers": {"reply_to": ""}}),
+    ),
     "channel.subscribe": (
         ("GET", f"{_C}/events", None),
         ("GET", f"{_C}/events/1", None),

@@ -255,7 +255,7 @@ def test_a_plain_reader_takes_events_off_the_queue_as_it_hands_them_out(ten: Que
 def test_an_event_of_a_reader_offers_no_settlement_of_its_own(ten: Queue) -> None:
     [event] = ten.reader().fetch(1)
 
-    assert type(event) is penstock.Event
+    assert type(event) is penstock.ReceivedEvent
     assert not hasattr(event, "ack")
 
 

@@ -39,6 +39,7 @@ NOT_OURS = frozenset(
     {
         *("AnalysisException", "PySparkRuntimeError", "PySparkValueError"),
         *("DataFrame", "FileDescriptorSet", "StreamingQueryException"),
+        *("QueueRequestor", "TopicRequestor"),
     }
 )
 """Classes the pages name that are other libraries'."""

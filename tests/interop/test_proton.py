@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +143,32 @@ def test_a_temporary_address_answers(connection: BlockingConnection, name: str) 
     relay.send(Message(address=request.reply_to, body="answer"))
 
     assert answers.receive().body == "answer"
+
+
+@pytest.mark.spec("R2")
+def test_requests_of_either_client_are_answered_by_the_other(
+    realm: ServerProcess, connection: BlockingConnection, name: str
+) -> None:
+    with penstock.connect(realm.url) as session, ThreadPoolExecutor(1) as pool:
+        work = session.queues.create(name)
+        answers = connection.create_receiver(None, dynamic=True)
+        address = answers.remote_source.address
+        send(connection, name, Message(body="question", reply_to=address, id=ulong(17)))
+        asked = work.pop(PATIENCE_S)
+        assert asked is not None
+        asked.reply(b"answer")
+        answer = answers.receive()
+        assert (answer.body, answer.correlation_id) == ("answer", 17)
+        answers.accept()
+
+        replied = pool.submit(work.request, b"question", PATIENCE_S)
+        requests = connection.create_receiver(name)
+        request = requests.receive()
+        requests.accept()
+        relay = connection.create_sender(None)
+        own = request.correlation_id
+        relay.send(Message(address=request.reply_to, body=b"answer", correlation_id=own))
+        assert replied.result(PATIENCE_S).data == b"answer"
 
 
 class Subscriber(MessagingHandler):  # type: ignore[misc]  # proton is untyped

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jwt
@@ -21,10 +23,14 @@ from cryptography.x509 import load_pem_x509_certificate
 from jwt.algorithms import ECAlgorithm
 
 import penstock
+from penstock.testing.process import ServerProcess
 from tests.access.certificates import Authority
 from tests.interop.programs import WITHOUT_PROTON, Tell, run_java
 
 TESTS = 43
+REQUESTS = 3
+"""Requests of each requestor in ``RequestTest``."""
+PATIENCE_S = 60.0
 CLASSES = ("MessageTest", "QueueTest", "TopicTest")
 
 
@@ -44,6 +50,40 @@ def test_qpid_jms(amqp: str, tell: Tell) -> None:
 
 @pytest.mark.usefixtures("java")
 @pytest.mark.alone
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.spec("R2")
+def test_jms_requestors_and_repliers_meet_those_of_penstock(
+    realm: ServerProcess, amqp: str, tell: Tell
+) -> None:
+    with penstock.connect(realm.url) as session, ThreadPoolExecutor(3) as pool:
+        asked = session.queues.create("jms/asked")
+        published = session.channels.create("jms/published", engine="jms")
+        work = session.queues.create("jms/work")
+        serving = [
+            pool.submit(_reply_to, asked.reader(), REQUESTS),
+            pool.submit(_reply_to, published.subscribe(start="earliest").__enter__(), REQUESTS),
+        ]
+        asking = pool.submit(work.request, b"of Penstock", 200.0)
+
+        found = run_java("qpid", ["penstock.interop.RequestTest"], {"realm.amqp": amqp})
+
+        tell("Qpid JMS, request and reply", found)
+        assert str(found) == "3 of 3 pass"
+        assert asking.result(PATIENCE_S).data == b"re: of Penstock"
+        assert [each.result(PATIENCE_S) for each in serving] == [REQUESTS, REQUESTS]
+
+
+def _reply_to(requests: Iterable[penstock.ReceivedEvent], count: int) -> int:
+    """Reply to so many requests; gives their number."""
+    for number, request in enumerate(requests, 1):
+        request.reply(b"re: " + request.data)
+        if number == count:
+            return number
+    return 0
+
+
+@pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
 def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:

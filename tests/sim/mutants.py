@@ -59,6 +59,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.embedded import FileJournal, blobs, frames, journal
 from penstock.storage.embedded.page_files import PageFiles
 from penstock.testing.loop import pass_time
+from tests.sim.reply_mutants import any_reply, hasty_removal, kept_reply_queues
 from tests.sim.rot import rot_of
 from tests.sim.world import life_of
 
@@ -494,6 +495,13 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "lost to time": Mutant(
         "what was not acknowledged in time counts as acknowledged", lost_to_time, ("breathing",)
+    ),
+    "any reply": Mutant("a reply is given to another request", any_reply, ("asked",)),
+    "kept reply queues": Mutant(
+        "the reply queues of lost sessions stay", kept_reply_queues, ("asked",)
+    ),
+    "hasty removal": Mutant(
+        "a session that reconnects finds its reply queue removed", hasty_removal, ("asked",)
     ),
     "endless time": Mutant("clients may take as long as they like", endless_time, ("breathing",)),
     "late and taken": Mutant(

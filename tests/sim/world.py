@@ -52,7 +52,7 @@ from tests.sim.scenes.scene import Scene
 SCENES_MAX = 3
 """Small worlds, many of them: each seed has some of the scenes."""
 
-WIRED = frozenset({"followed", "jms", "ordered", "wired"})
+WIRED = frozenset({"asked", "followed", "jms", "ordered", "wired"})
 """Scenes whose clients are programs on other machines, which outlive the realm's lives."""
 KEEPS_TIME = frozenset({"chain", "dead", "paused", "scheduled", "travel"})
 """Scenes that reckon with the time: in a world of others the realm's clock may jump."""

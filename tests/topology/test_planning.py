@@ -214,6 +214,19 @@ def test_what_the_file_does_not_name_stays_unless_it_is_pruned(session: Session)
     assert planned(session, text, prune=True) == Plan()
 
 
+@pytest.mark.spec("R3")
+def test_what_is_temporary_is_neither_pruned_nor_written(session: Session) -> None:
+    work = session.queues.create("work")
+    with pytest.raises(penstock.NoReply):
+        work.request(b"", 0.5)
+    assert len(session.queues.list()) == 2
+
+    text = to_toml(topology_of(look(session)), heading="The shop")
+
+    assert "temp-reply-" not in text
+    assert planned(session, text, prune=True) == Plan()
+
+
 def test_a_join_is_pruned_by_itself(session: Session) -> None:
     applied(session, ORDERS)
     without = ORDERS[: ORDERS.index("[[join]]")]

@@ -23,12 +23,14 @@ from penstock.api import (
     publishing,
     reading,
     realm,
+    requesting,
     subscriptions,
     transactions,
     transfers,
 )
 from penstock.api.requests import Request
 from penstock.core.access.rights import RIGHTS, Need
+from penstock.core.vocabulary.temporary import name_in_address
 
 _MONITORED: Final = ("monitor",)
 """The right on the realm with which everything is seen that gives no event and changes nothing."""
@@ -325,6 +327,12 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         ),
         transactions.AbortTransaction: _TRANSACTION,
         transactions.DescribeTransaction: _TRANSACTION,
+        # Request and reply. A reply queue is its session's, and needs no right of its own.
+        requesting.OpenReplyQueue: _on_realm("session.open", _its_name),
+        requesting.CloseReplyQueue: _on_realm("session.open", _its_name),
+        requesting.OpenReplyTo: Operation(
+            (ByName(PUBLISH, lambda request: name_in_address(request.address)),)
+        ),
         # What is read for one answer
         reading.BrowseEvents: _numbered(READ),
         reading.ReadEvent: _numbered(READ),

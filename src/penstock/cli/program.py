@@ -27,6 +27,7 @@ from penstock.cli import (
     reading,
     redriving,
     reference,
+    requesting,
     scheduling,
     selectors,
     server,
@@ -101,7 +102,8 @@ def _plain_usage() -> Iterator[None]:
 
 
 _ORDER: Final = (
-    *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue", "join"),
+    *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue"),
+    *("request", "reply", "join"),
     *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
     *("apply", "export", "realm", "store", "cluster", "info", "settings"),
     *("top", "health", "doctor", "error"),
@@ -122,7 +124,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for group in (
-    *(server, channels, transfer, publishing, reading, durables, queue_reading, queues, joins),
+    *(server, channels, transfer, publishing, reading, durables, queue_reading, queues),
+    *(requesting, joins),
     *(scheduling, redriving, selectors, pipelines, access, administration, applying),
     *(store, cluster, top, health, doctor, reference),
 ):

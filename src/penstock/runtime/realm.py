@@ -36,6 +36,7 @@ from penstock.runtime.transfer.exports import Exports
 from penstock.runtime.transfer.imports import Imports
 from penstock.runtime.upkeep.recovery import RecoveredRealm, index_keys, recover
 from penstock.runtime.upkeep.repair_growing_files import mend_files
+from penstock.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
 from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
 from penstock.runtime.writer.asked import parse_stored
 from penstock.runtime.writer.clock import OwnerClock
@@ -137,6 +138,10 @@ class RunningRealm:
         self.joins = JoinOperations(self.shard, self.dispatch.choosing)
         self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock)
+        self.reply_queues = ReplyQueues(
+            self.directory,
+            StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
+        )
         self.shard.on_scheduled = self._alarm.changed.set
         self.shard.on_deposed = self.cut
         self._on_deposed: list[Callable[[], None]] = []
@@ -265,6 +270,7 @@ class RunningRealm:
             for channel_id in self._state.sweep_times.due(now_us):
                 self.shard.wake(channel_id)
             self.subscriptions.forget_places()
+            await self.reply_queues.remove_idle(self.access)
             self.stages.expire()
             self.exports.expire()
             self.backups.expire()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import filterfalse
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -16,6 +17,7 @@ from penstock.api.requests import Kind
 from penstock.bootstrap.registries import rules
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.messages import Definition, durable_attributes
+from penstock.core.vocabulary.temporary import is_temporary
 from penstock.topology.document import (
     Topology,
     WantedDurable,
@@ -96,12 +98,14 @@ def look(session: Session, wanted: Topology | None = None) -> Found:
 
 
 def _stores(session: Session) -> Iterator[FoundStore]:
-    for name in session.channels.list():
+    """The channels and queues that stay: what is temporary belongs to a client, and goes with it
+    (SEM R3)."""
+    for name in filterfalse(is_temporary, session.channels.list()):
         channel = _opened(session, name, "channel")
         if channel is not None:
             durables = {each.name: each for each in session.channels.get(name).durables.list()}
             yield _store("channel", channel.info(), durables)
-    for name in session.queues.list():
+    for name in filterfalse(is_temporary, session.queues.list()):
         queue = _opened(session, name, "queue")
         if queue is not None:
             yield _store("queue", queue.info(), {})

@@ -344,6 +344,17 @@ def test_a_native_event_is_a_message_of_its_types() -> None:
     assert found["body"] == [(DATA, ("bytes", b"x"))]
 
 
+@pytest.mark.spec("R2")
+@pytest.mark.parametrize(("kind", "said"), [("reply", 2), ("queue", 2), ("topic", 3)])
+def test_who_replies_to_a_temporary_destination_is_told_its_kind(kind: str, said: int) -> None:
+    address = f"temp-{kind}-{32 * 'a'}"
+    found = meaning(of_native(Event(b"x", headers={"reply_to": address})))
+    other = meaning(of_native(Event(b"x", headers={"reply_to": "answers"})))
+
+    assert found["annotations"] == typed({Symbol("x-opt-jms-reply-to"): Byte(said)})
+    assert other["annotations"] != found["annotations"]
+
+
 @pytest.mark.spec("E2")
 def test_a_native_event_comes_back_over_amqp_as_it_was() -> None:
     properties = {**NATIVE, **NESTED}

@@ -31,6 +31,7 @@ OVER_HTTP = {
     "channel export": f"GET {_C}/export",
     "channel import": "POST imports",
     "publish": f"POST {_C}/events",
+    "request": f"POST {_C}/requests",
     "subscribe": f"GET {_C}/live",
     "browse": f"GET {_C}/events",
     "durable create": f"POST {_C}/durables",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tests.sim.scenes.asked import Asked
 from tests.sim.scenes.breathing import Breathing
 from tests.sim.scenes.chain import Chain
 from tests.sim.scenes.dead import Dead
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 SCENES: dict[str, Callable[[World], Scene]] = {
+    "asked": Asked,
     "breathing": Breathing,
     "chain": Chain,
     "dead": Dead,

@@ -9,12 +9,11 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct
 
 from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
 from penstock.api.realm import Ping
@@ -23,6 +22,7 @@ from penstock.api.subscriptions import Bury, Extend, Settle, Unsubscribe
 from penstock.api.transactions import CommitTransaction
 from penstock.client.connection.arguments import check_wait
 from penstock.client.connection.credentials import Token
+from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.connection.owner_watch import OwnerWatch
 from penstock.client.connection.pending import (
     AnswerFuture,
@@ -33,6 +33,7 @@ from penstock.client.connection.pending import (
     reason_of,
     reject,
 )
+from penstock.client.connection.replier import Replier
 from penstock.client.connection.signing_in import SigningIn
 from penstock.client.connection.terms import DEAD_AFTER_S, SessionTerms
 from penstock.client.connection.transport import Link
@@ -49,7 +50,6 @@ from penstock.core.vocabulary.errors import (
     RemoteProtocolViolation,
     SessionClosed,
 )
-from penstock.core.vocabulary.messages import Spans
 from penstock.tasks import start_task
 from penstock.wire.native import messages as wire
 from penstock.wire.native.asking import check_request
@@ -71,24 +71,6 @@ _CHANGES = (
 """Requests whose answers a close waits for."""
 
 _log = logging.getLogger("penstock.client")
-
-
-class DeliveryRoute(Struct, frozen=True):
-    """The receiver of what comes for one subscription or seat."""
-
-    delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None]
-    finished: Callable[[], None]
-    """A browse is at its end, or a demand is met."""
-    failed: Callable[[PenstockError], None]
-    reopen: Callable[[], Awaitable[None]]
-    """Called when there is a new connection, on which it has to be opened again."""
-    recalled: Callable[[Spans], None] | None = None
-    """Called with events that the realm recalls after delivery; None: it never does."""
-    hurry: Callable[[], None] | None = None
-    """Sends pending settlements at once, because nothing is sent after this turn; None: there are
-    none."""
-    lost: Callable[[], None] | None = None
-    """Called when the connection is lost; None: what has come stays with the client."""
 
 
 class RealmConnection:
@@ -130,6 +112,10 @@ class RealmConnection:
         """Why the realm ended the connection, if it said so."""
         self._listeners: list[ErrorListener] = []
         self.reconnects = 0
+        self.replier: Replier | None = None
+        """Sends replies to events that were received here; a session brings it."""
+        self.requester: object = None
+        """Makes requests and waits for their replies; a session brings it."""
         self._terms = SessionTerms()
         self._watch = OwnerWatch(self._terms, self._signing_in.tls, self._leave)
 

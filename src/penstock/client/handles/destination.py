@@ -26,12 +26,20 @@ from penstock.api.requests import Kind
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import EditedAttributes
 from penstock.client.handles.definitions import definition_of
+from penstock.client.handles.requesting import Requester
 from penstock.client.handles.schedule import Schedule
+from penstock.client.publishing.event_attributes import (
+    REQUESTED,
+    RequestAttributes,
+    spelled_out,
+    unknown_attribute,
+)
 from penstock.client.publishing.producer import Producer, ProducerErrorListener
 from penstock.client.publishing.publishing import Publisher, bodies_of_events
 from penstock.client.publishing.streamed import Many, publish_streamed
 from penstock.client.publishing.transaction import Transaction
 from penstock.client.reading.merging import as_deltas
+from penstock.client.reading.received import ReceivedEvent
 from penstock.client.reading.start_positions import check_range, start_of
 from penstock.client.reading.subscription import Subscription
 from penstock.columns.events.event import Event
@@ -78,6 +86,26 @@ class Destination:
         if delta:
             bodies = [as_deltas(body) for body in bodies]
         return await self._publisher.publish(bodies) if bodies else range(0)
+
+    @spelled_out
+    async def request(
+        self,
+        data: bytes,
+        timeout: float,
+        **attributes: Unpack[RequestAttributes],
+    ) -> ReceivedEvent:
+        """Publish a request and wait for its reply, at most ``timeout`` seconds (SEM R1).
+
+        The reply comes to a temporary queue that all requests of this session share; whoever
+        receives the request sends it with ``event.reply(...)``, or over AMQP to the ``reply-to`` of
+        the message. Raises ``NoReply`` when none comes in time, although the request may be done
+        all the same; ``CapacityReached`` and the other errors of publishing.
+        """
+        if not attributes.keys() <= REQUESTED:
+            raise unknown_attribute(attributes, REQUESTED, "request")
+        requester = self._connection.requester
+        assert isinstance(requester, Requester), "its session has brought it"
+        return await requester.request(self.name, self._publisher, data, timeout, attributes)
 
     def producer(
         self,

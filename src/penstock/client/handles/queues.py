@@ -25,6 +25,7 @@ from penstock.client.publishing.event_attributes import (
 from penstock.client.publishing.streamed import Many
 from penstock.client.reading.peeking import PEEK_DEFAULT, Peeked, peek
 from penstock.client.reading.reader import WINDOW_DEFAULT, Reader
+from penstock.client.reading.received import ReceivedEvent
 from penstock.columns.events.event import Event
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Queue(Destination):
             ack_timeout=ack_timeout,
         )
 
-    async def pop(self, timeout: float | None = None) -> Event | None:
+    async def pop(self, timeout: float | None = None) -> ReceivedEvent | None:
         """Take the next event off the queue; None if none comes for ``timeout`` seconds. Without
         ``timeout`` it waits for ever.
 

@@ -25,8 +25,10 @@ from penstock.client.handles.channels import Channels
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.joins import Joins
 from penstock.client.handles.queues import Queues
+from penstock.client.handles.requesting import Requester
 from penstock.client.handles.wait_for_events import wait_for_events
 from penstock.client.publishing.publishing import parts_of, stage
+from penstock.client.publishing.replying import Replies
 from penstock.client.publishing.transaction import JointTransaction, Named, describe
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.core.vocabulary.errors import ConnectionLost
@@ -52,6 +54,9 @@ class Session:
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
+        self._requester = Requester(connection)
+        connection.requester = self._requester
+        connection.replier = Replies(connection)
         self.access = Access(connection)
         self.channels = Channels(connection)
         self.queues = Queues(connection)
@@ -99,7 +104,10 @@ class Session:
         ``ConnectionLost`` if that cannot be confirmed: the last settled events may then be
         delivered again. Closing again does nothing.
         """
-        await self._connection.close()
+        try:
+            await self._requester.close()
+        finally:
+            await self._connection.close()
 
     def on_error(self, listener: ErrorListener) -> None:
         """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""

@@ -34,8 +34,26 @@ class EventAttributes(QueuedAttributes, total=False):
     """Whether it is never stored (SEM E8)."""
 
 
+class RequestAttributes(TypedDict, total=False):
+    """Attributes of a request (SEM R1)."""
+
+    tag: str | None
+    properties: Mapping[str, Any] | None
+    headers: Mapping[str, Any] | None
+    ttl: int
+    """Time to live in milliseconds: a request that nobody has taken by then is not answered any
+    more. 0: none of its own."""
+    persistent: bool | None
+    """For mixed channels and queues, whether the request is on disk; None: it is."""
+    priority: int | None
+    """0 to 9; None: 4."""
+    transient: bool
+    """Channels only: whether the request is never stored (SEM E8)."""
+
+
 QUEUED = frozenset(QueuedAttributes.__annotations__)
 PUBLISHED = frozenset(EventAttributes.__annotations__)
+REQUESTED = frozenset(RequestAttributes.__annotations__)
 
 _OF_EVENTS = inspect.signature(Event).parameters
 
@@ -45,8 +63,8 @@ def spelled_out(method: F) -> F:
     ``help`` and editors do, instead of ``**attributes``."""
     signature = inspect.signature(method)
     *own, gathered = signature.parameters.values()
-    is_queued = "Queued" in str(gathered.annotation)
-    known = QUEUED if is_queued else PUBLISHED
+    said = str(gathered.annotation)
+    known = QUEUED if "Queued" in said else REQUESTED if "Request" in said else PUBLISHED
     each = [parameter for name, parameter in _OF_EVENTS.items() if name in known]
     shown = signature.replace(parameters=[*own, *each])
     method.__signature__ = shown  # type: ignore[attr-defined]

@@ -21,8 +21,8 @@ from penstock.api.channels import ChannelInfo, ChannelOpened, DescribeChannel
 from penstock.client.connection.arguments import check_timeout
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.merging import Merger
+from penstock.client.reading.received import ReceivedBatch
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
-from penstock.columns.events.batch import EventBatch
 from penstock.columns.protobuf import fields_of
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import PenstockError, SessionClosed
@@ -193,7 +193,7 @@ class SeamlessSubscription(Subscription):
 
     # --- taking --------------------------------------------------------------------------
 
-    async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+    async def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
         check_timeout(timeout)
         await self.open()
         if self._archive is None:
@@ -240,7 +240,7 @@ class SeamlessSubscription(Subscription):
         async with self._turn:
             return self._past is not None or await self._look_again()
 
-    async def _from_archive(self) -> EventBatch | None:
+    async def _from_archive(self) -> ReceivedBatch | None:
         """The next events there; None when there are none, or another one has taken them."""
         async with self._turn:
             past = self._past
@@ -253,7 +253,7 @@ class SeamlessSubscription(Subscription):
             if rows is not None:
                 if self._merger is not None:
                     rows = self._merger.merged(rows)
-                batch = EventBatch(rows)
+                batch = ReceivedBatch(rows, None, self._connection.replier)
                 self._at = int(batch.event_ids[-1]) + 1
                 return batch
             self._at, self._past = max(self._at, self._past_end), None
@@ -265,7 +265,7 @@ class SeamlessSubscription(Subscription):
     def _is_done(self) -> bool:
         return self._last_id is not None and self._at > self._last_id
 
-    async def _from_channel(self, wait: float | None) -> tuple[EventBatch | None, bool]:
+    async def _from_channel(self, wait: float | None) -> tuple[ReceivedBatch | None, bool]:
         """The next events there, or none; and whether that is all for this time."""
         behind = self._at < self._head
         shorter = behind and (wait is None or wait > LOOK_AGAIN_S)
@@ -287,7 +287,7 @@ class SeamlessSubscription(Subscription):
         self._at = int(batch.event_ids[-1]) + 1
         return batch, True
 
-    async def _next_of(self, batch: EventBatch, *, behind: bool) -> EventBatch | None:
+    async def _next_of(self, batch: ReceivedBatch, *, behind: bool) -> ReceivedBatch | None:
         """The part of a batch from the channel that is to be handed out now; the rest comes
         later."""
         if int(batch.event_ids[0]) < self._oldest:
@@ -300,30 +300,25 @@ class SeamlessSubscription(Subscription):
         return _from(batch, self._at)
 
 
-def _follows(batch: EventBatch, event_id: int) -> bool:
+def _follows(batch: ReceivedBatch, event_id: int) -> bool:
     """Whether the batch begins with this id, without a gap."""
     ids = batch.event_ids
     return bool(ids[0] <= event_id and ids[-1] - ids[0] + 1 == len(ids))
 
 
-def _from(batch: EventBatch, event_id: int) -> EventBatch | None:
+def _from(batch: ReceivedBatch, event_id: int) -> ReceivedBatch | None:
     """The events of a batch from this id on."""
     first = int(np.searchsorted(batch.event_ids, event_id))
     if first == 0:
         return batch
-    return None if first == len(batch) else _sliced(batch, first, len(batch))
+    return None if first == len(batch) else batch._part(first)
 
 
-def _parted(batch: EventBatch, event_id: int) -> tuple[EventBatch, EventBatch | None]:
+def _parted(batch: ReceivedBatch, event_id: int) -> tuple[ReceivedBatch, ReceivedBatch | None]:
     """The events of a batch below this id, of which there are some, and those from it on."""
     count = int(np.searchsorted(batch.event_ids, event_id))
     later = _from(batch, event_id)
-    return (batch if later is None else _sliced(batch, 0, count)), later
-
-
-def _sliced(batch: EventBatch, first: int, end: int) -> EventBatch:
-    rows = batch.to_arrow().slice(first, end - first)
-    return EventBatch(rows, batch.redeliveries, publishers=batch.publishers)
+    return (batch if later is None else batch._part(0, count)), later
 
 
 def _first_in(archive: Archive, start: AnyStart) -> int | None:

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.client.connection.arguments import Duration, milliseconds
+from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.settlements import Settlements
-from penstock.columns.events.batch import EventBatch, stretches
+from penstock.columns.events.batch import stretches
 from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Publishers
 from penstock.core.ids.ids import IdSet, Span
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.client.reading.durable_subscription import DurableSubscription
 
 
-class DeliveredEvent(Event):
+class DeliveredEvent(ReceivedEvent):
     """An event to be acknowledged, rolled back or rejected.
 
     The first two are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing
@@ -77,7 +78,7 @@ class DeliveredEvent(Event):
             )
 
 
-class DeliveredBatch(EventBatch):
+class DeliveredBatch(ReceivedBatch):
     """Events of one delivery; settle them one by one, or all at once."""
 
     __slots__ = ("_attachment", "_spans", "_subscription")
@@ -91,7 +92,9 @@ class DeliveredBatch(EventBatch):
         spans: Spans = (),
     ) -> None:
         """``spans`` are the ids of its events, where they are known without looking."""
-        super().__init__(batch, redeliveries, DeliveredEvent, publishers)
+        super().__init__(
+            batch, redeliveries, subscription._connection.replier, publishers, DeliveredEvent
+        )
         self._spans = spans
         self._subscription = subscription
         self._attachment = subscription._attachment

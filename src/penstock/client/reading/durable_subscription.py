@@ -15,7 +15,8 @@ from penstock.client.connection.arguments import (
     check_timeout,
     milliseconds,
 )
-from penstock.client.connection.connection import DeliveryRoute, RealmConnection
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
 from penstock.client.reading.inbox import Buffered, Inbox, Loops, OpenBatch
 from penstock.client.reading.settlements import Settlements
@@ -99,8 +100,7 @@ class DurableSubscription:
         self._has_rolled_back = False
         """Another thread has given something back since a batch was taken."""
         self._closed_through = 0
-        """Events of attachments up to this one have gone back, because the subscription was
-        closed."""
+        """Events of attachments up to this one went back when the subscription was closed."""
 
     async def open(self) -> DurableSubscription:
         """Take the seat. Raises ``DurableInUse``, ``InvalidArgument``. Iterating opens it, too."""

@@ -17,7 +17,8 @@ import pyarrow as pa
 from penstock.api.durables import Outstanding
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, Bury, Hold, Settle, Subscribed
-from penstock.client.connection.connection import DeliveryRoute, RealmConnection
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.start_positions import check_range
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import (

@@ -22,10 +22,11 @@ from penstock.client.connection.arguments import (
     check_timeout,
     milliseconds,
 )
-from penstock.client.connection.connection import DeliveryRoute, RealmConnection
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.delivery_route import DeliveryRoute
+from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import received_batch, redelivery_counts
-from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import (
@@ -49,7 +50,7 @@ RELAYED_MAX = 1_000
 class DeliveredPart:
     """The events of one delivery, and how many of them were handed out."""
 
-    def __init__(self, events: EventBatch, reader: Reader) -> None:
+    def __init__(self, events: ReceivedBatch, reader: Reader) -> None:
         self._events = events
         self._reader = reader
         self._next = 0
@@ -64,7 +65,7 @@ class DeliveredPart:
         """Whether the connection was lost since: the realm gives these to somebody again."""
         return self.attachment != self._reader._attachment
 
-    def __iter__(self) -> Iterator[tuple[int, Event]]:
+    def __iter__(self) -> Iterator[tuple[int, ReceivedEvent]]:
         """The events that are left, with their ids; each counts as handed out."""
         events, ids = self._events, self._events.event_ids.tolist()
         for event in itertools.islice(events, self._next, None):
@@ -73,14 +74,13 @@ class DeliveredPart:
             self._next += 1
             yield ids[self._next - 1], event
 
-    def take(self, limit: int) -> EventBatch:
+    def take(self, limit: int) -> ReceivedBatch:
         """Hand out up to ``limit`` at once, in columns."""
         first, self._next = self._next, min(self._next + limit, len(self._events))
         if first == 0 and self._next == len(self._events):
             return self._events
         events = self._events
-        rows = events.to_arrow().slice(first, self._next - first)
-        return EventBatch(rows, events.redeliveries, publishers=events.publishers)
+        return events._part(first, self._next - first)
 
     def drop(self, ids: IdSet) -> None:
         """Forget those of ``ids`` that were not handed out."""
@@ -88,7 +88,7 @@ class DeliveredPart:
         kept = [event_id not in ids for event_id in events.event_ids[self._next :].tolist()]
         if not all(kept):
             rows = events.to_arrow().slice(self._next).filter(pa.array(kept, pa.bool_()))
-            self._events = EventBatch(rows, events.redeliveries, publishers=events.publishers)
+            self._events = events._with(rows)
             self._next = 0
 
     def holds(self, event_id: int) -> bool:
@@ -230,7 +230,7 @@ class Reader:
     def _delivered(self, message: wire.Delivery, schema: pa.Schema, body: memoryview) -> None:
         batch = received_batch(message, schema, body)
         counts = redelivery_counts(message)
-        events = EventBatch(batch, counts or None, publishers=message.publishers)
+        events = ReceivedBatch(batch, counts or None, self._connection.replier, message.publishers)
         self._parts.append(DeliveredPart(events, self))
         self._changed.set()
 
@@ -351,7 +351,7 @@ class Reader:
         self._gone.remove_all(ids)
         self._late.discard_all(ids)
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    async def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
         opened_here = not self._is_open
         try:
             while (part := await self._next_part()) is not None:
@@ -362,7 +362,7 @@ class Reader:
             if opened_here:
                 await self.close()
 
-    async def batches(self) -> AsyncIterator[EventBatch]:
+    async def batches(self) -> AsyncIterator[ReceivedBatch]:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         opened_here = not self._is_open
         try:
@@ -372,12 +372,12 @@ class Reader:
             if opened_here:
                 await self.close()
 
-    async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+    async def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
         """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
         part = await self._next_part(timeout)
         return None if part is None else self._taken(part, part.left)
 
-    def _taken(self, part: DeliveredPart, limit: int) -> EventBatch:
+    def _taken(self, part: DeliveredPart, limit: int) -> ReceivedBatch:
         batch = part.take(limit)
         ids = IdSet.of(batch.event_ids.tolist())
         if self._transactional:
@@ -386,18 +386,18 @@ class Reader:
             self._settlements.watch(self._settlements.send(ids))
         return batch
 
-    async def fetch(self, count: int, timeout: float = 0.0) -> list[Event]:
+    async def fetch(self, count: int, timeout: float = 0.0) -> list[ReceivedEvent]:
         """Take up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
         reader gets no more than its window has room for."""
         return [event for batch in await self.fetch_batches(count, timeout) for event in batch]
 
-    async def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[EventBatch]:
+    async def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[ReceivedBatch]:
         """Take events as :meth:`fetch` does, in columns."""
         check_count(count, "count")
         check_timeout(timeout)
         await self.open()
         deadline_s = self._deadline(timeout)
-        taken: list[EventBatch] = []
+        taken: list[ReceivedBatch] = []
         while count:
             if (head := self._head()) is not None:
                 taken.append(self._taken(head, count))

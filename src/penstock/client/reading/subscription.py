@@ -9,11 +9,12 @@ import pyarrow as pa
 
 from penstock.api.subscriptions import Subscribe, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
-from penstock.client.connection.connection import DeliveryRoute, RealmConnection
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.inbox import Inbox, Loops, OpenBatch
 from penstock.client.reading.merging import Merger
-from penstock.columns.events.batch import EventBatch, stamp
-from penstock.columns.events.event import Event
+from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
+from penstock.columns.events.batch import stamp
 from penstock.columns.schema.ipc import batch_from, edges_of
 from penstock.columns.schema.layout import STAMPED_FIELDS
 from penstock.columns.schema.schema_cache import SchemaMemo
@@ -104,8 +105,8 @@ class Subscription:
         self._browse = browse
         self._last_id = last_id
         self._merger = merger
-        self._inbox: Inbox[EventBatch] = Inbox()
-        self._loops: Loops[EventBatch] = Loops()
+        self._inbox: Inbox[ReceivedBatch] = Inbox()
+        self._loops: Loops[ReceivedBatch] = Loops()
         self._number = 0
         self._is_open = False
         self._opening = asyncio.Lock()
@@ -186,7 +187,7 @@ class Subscription:
         if self._merger is not None:
             rows = self._merger.merged(rows)
         counts = redelivery_counts(message)  # a browse of a durable or queue shows them
-        batch = EventBatch(rows, counts or None, publishers=message.publishers)
+        batch = ReceivedBatch(rows, counts or None, self._connection.replier, message.publishers)
         self._next_id = int(batch.event_ids[-1]) + 1
         self._credit -= message.count
         per_event = max(1, len(body) // message.count)
@@ -210,7 +211,7 @@ class Subscription:
 
     # --- taking --------------------------------------------------------------------------
 
-    async def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+    async def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
         check_timeout(timeout)
         await self.open()
@@ -224,12 +225,10 @@ class Subscription:
         """Put back what unused loops have left, as the next batches; gives their number."""
         rests = self._loops.rests()
         for left, count in reversed(rests):
-            rows = left.to_arrow().slice(count)
-            rest = EventBatch(rows, left.redeliveries, publishers=left.publishers)
-            self._inbox.put_back(rest)
+            self._inbox.put_back(left._part(count))
         return len(rests)
 
-    def _took(self, batch: EventBatch) -> None:
+    def _took(self, batch: ReceivedBatch) -> None:
         """Count a batch as taken by the application. The realm is told in time that there is room
         for more."""
         self._taken += self._sizes.pop(id(batch), 0)
@@ -240,11 +239,11 @@ class Subscription:
             taken, self._taken = self._taken, 0
             self._connection.tell(wire.Credit(self._number, more, 0, taken))
 
-    def batches(self) -> AsyncIterator[EventBatch]:
+    def batches(self) -> AsyncIterator[ReceivedBatch]:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._loops.add(self._batches)
 
-    async def _batches(self, begun: OpenBatch[EventBatch]) -> AsyncIterator[EventBatch]:
+    async def _batches(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedBatch]:
         self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:
@@ -255,11 +254,11 @@ class Subscription:
             if self._loops.ends(begun):
                 await self.close()
 
-    def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
         """Iterate over arriving events; those that one iteration leaves come with the next."""
         return self._loops.add(self._events)
 
-    async def _events(self, begun: OpenBatch[EventBatch]) -> AsyncIterator[Event]:
+    async def _events(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedEvent]:
         self._loops.begins(begun, opens=not self._is_open)
         try:
             while (batch := await self.next_batch()) is not None:

@@ -12,10 +12,10 @@ from penstock.client.reading.durable_subscription import (
 )
 from penstock.client.reading.inbox import OpenBatch
 from penstock.client.reading.reader import Reader as AioReader
+from penstock.client.reading.received import ReceivedBatch as AioReceivedBatch
 from penstock.client.reading.subscription import Subscription as AioSubscription
 from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
-from penstock.columns.events.batch import EventBatch
-from penstock.columns.events.event import Event
+from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 
 
 class _Closable(Protocol):
@@ -56,28 +56,28 @@ class SubscriptionIteration:
     _inner: AioSubscription
     _loop: LoopThread
 
-    def batches(self) -> Iterator[EventBatch]:
+    def batches(self) -> Iterator[ReceivedBatch]:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         return self._inner._loops.add(self._batches)
 
-    def _batches(self, begun: OpenBatch[EventBatch]) -> Iterator[EventBatch]:
+    def _batches(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedBatch]:
         self._inner._loops.begins(begun, opens=not self._inner._is_open)
         with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
-                yield batch
+                yield ReceivedBatch(batch, self._loop)
                 if not self._inner._is_open:  # closed meanwhile
                     return
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[ReceivedEvent]:
         """Iterate over arriving events; those that one iteration leaves come with the next."""
         return self._inner._loops.add(self._events)
 
-    def _events(self, begun: OpenBatch[EventBatch]) -> Iterator[Event]:
+    def _events(self, begun: OpenBatch[AioReceivedBatch]) -> Iterator[ReceivedEvent]:
         self._inner._loops.begins(begun, opens=not self._inner._is_open)
         with _Closing(self._loop, self._inner, lambda: self._inner._loops.ends(begun)):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
                 begun.begin(batch)
-                for event in batch:
+                for event in ReceivedBatch(batch, self._loop):
                     begun.count += 1
                     yield event
                     if not self._inner._is_open:
@@ -142,21 +142,21 @@ class ReaderIteration:
     _inner: AioReader
     _loop: LoopThread
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[ReceivedEvent]:
         opened_here = not self._inner._is_open
         inner, loop = self._inner, self._loop
         with _Closing(loop, inner, lambda: opened_here):
             while (part := loop.call(inner._next_part())) is not None:
                 for event_id, event in part:
                     loop.soon(_handing(inner, event_id, part.attachment))
-                    yield event
+                    yield ReceivedEvent(event, loop)
 
-    def batches(self) -> Iterator[EventBatch]:
+    def batches(self) -> Iterator[ReceivedBatch]:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
         opened_here = not self._inner._is_open
         with _Closing(self._loop, self._inner, lambda: opened_here):
             while (batch := self._loop.call(self._inner.next_batch())) is not None:
-                yield batch
+                yield ReceivedBatch(batch, self._loop)
 
 
 def _handing(inner: AioReader, event_id: int, attachment: int) -> Callable[[], None]:

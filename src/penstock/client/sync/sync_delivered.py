@@ -9,23 +9,22 @@ from penstock.client.connection.arguments import Duration, milliseconds
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import delivered
 from penstock.client.reading.durable_subscription import DurableSubscription
-from penstock.columns.events.batch import EventBatch
+from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
 
 
-class DeliveredEvent(Event):
+class DeliveredEvent(ReceivedEvent):
     """An event to be acknowledged, rolled back or rejected.
 
     The first two are sent at once and confirmed by the subscription's ``flush`` (or by closing it,
     or the session). After that it has gone back: ``ack`` raises ``SessionClosed``.
     """
 
-    __slots__ = ("_attachment", "_loop", "_subscription")
+    __slots__ = ("_attachment", "_subscription")
 
     _subscription: DurableSubscription
     _attachment: int
-    _loop: LoopThread
 
     @classmethod
     def _of(cls, event: delivered.DeliveredEvent, loop: LoopThread) -> DeliveredEvent:
@@ -86,15 +85,15 @@ class DeliveredEvent(Event):
         self._loop.soon(lambda: subscription._in_turn(settle))
 
 
-class DeliveredBatch(EventBatch):
+class DeliveredBatch(ReceivedBatch):
     """Events of one delivery; settle them one by one, or all at once."""
 
-    __slots__ = ("_inner", "_loop")
+    __slots__ = ()
+
+    _inner: delivered.DeliveredBatch
 
     def __init__(self, inner: delivered.DeliveredBatch, loop: LoopThread) -> None:
-        super().__init__(inner.to_arrow(), inner.redeliveries, DeliveredEvent, inner.publishers)
-        self._inner = inner
-        self._loop = loop
+        super().__init__(inner, loop, DeliveredEvent)
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
         for event in super().__iter__():
@@ -106,7 +105,6 @@ class DeliveredBatch(EventBatch):
     def _owned(self, event: Event) -> DeliveredEvent:
         assert isinstance(event, DeliveredEvent), "made with this batch's event type"
         event._subscription, event._attachment = self._inner._subscription, self._inner._attachment
-        event._loop = self._loop
         return event
 
     @property

@@ -15,8 +15,10 @@ from penstock.client.handles import destination as aio_destination
 from penstock.client.handles import schedule as aio_schedule
 from penstock.client.handles.attributes import EditedAttributes
 from penstock.client.handles.schedule import Scheduled
+from penstock.client.publishing.event_attributes import RequestAttributes, spelled_out
 from penstock.client.publishing.producer import ProducerErrorListener
 from penstock.client.sync.sync_producer import Producer
+from penstock.client.sync.sync_received import ReceivedEvent
 from penstock.client.sync.sync_subscription import Subscription
 from penstock.client.sync.sync_transaction import Transaction
 from penstock.columns.protobuf import Messages
@@ -42,6 +44,21 @@ class Destination:
         self.number = inner.number
         self.epoch = inner.epoch
         self.scheduled = Schedule(inner.scheduled, loop)
+
+    @spelled_out
+    def request(
+        self, data: bytes, timeout: float, **attributes: Unpack[RequestAttributes]
+    ) -> ReceivedEvent:
+        """Publish a request and wait for its reply, at most ``timeout`` seconds (SEM R1).
+
+        The reply comes to a temporary queue that all requests of this session share; whoever
+        receives the request sends it with ``event.reply(...)``, or over AMQP to the ``reply-to`` of
+        the message. Raises ``NoReply`` when none comes in time, although the request may be done
+        all the same; ``CapacityReached`` and the other errors of publishing.
+        """
+        return ReceivedEvent(
+            self._loop.call(self._inner.request(data, timeout, **attributes)), self._loop
+        )
 
     def producer(
         self,

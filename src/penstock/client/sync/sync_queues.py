@@ -18,7 +18,7 @@ from penstock.client.reading.reader import WINDOW_DEFAULT
 from penstock.client.sync.caller_threads import QueueStreaming
 from penstock.client.sync.iteration import ReaderIteration
 from penstock.client.sync.sync_destination import Destination
-from penstock.columns.events.batch import EventBatch
+from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 from penstock.columns.events.event import Event
 
 if TYPE_CHECKING:
@@ -130,13 +130,14 @@ class Queue(QueueStreaming, Destination):
             self._loop,
         )
 
-    def pop(self, timeout: float | None = None) -> Event | None:
+    def pop(self, timeout: float | None = None) -> ReceivedEvent | None:
         """Take the next event off the queue; None if none comes for ``timeout`` seconds. Without
         ``timeout`` it waits for ever.
 
         The seat that it takes stays until :meth:`close` or the end of the session.
         """
-        return self._loop.call(self._inner.pop(timeout))
+        found = self._loop.call(self._inner.pop(timeout))
+        return None if found is None else ReceivedEvent(found, self._loop)
 
     def peek(self, count: int = PEEK_DEFAULT, *, selector: str = "") -> Peeked:
         """The first ``count`` events, and whether there are more; changes nothing (SEM Q4).
@@ -172,18 +173,25 @@ class Reader(ReaderIteration):
         """Give back events that are not committed or not handed out, and leave the seat."""
         self._loop.call(self._inner.close())
 
-    def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+    def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
         """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
-        return self._loop.call(self._inner.next_batch(timeout))
+        found = self._loop.call(self._inner.next_batch(timeout))
+        return None if found is None else ReceivedBatch(found, self._loop)
 
-    def fetch(self, count: int, timeout: float = 0.0) -> list[Event]:
+    def fetch(self, count: int, timeout: float = 0.0) -> list[ReceivedEvent]:
         """Take up to ``count`` events, as many as come within ``timeout`` seconds; a transactional
         reader gets no more than its window has room for."""
-        return self._loop.call(self._inner.fetch(count, timeout))
+        return [
+            ReceivedEvent(each, self._loop)
+            for each in self._loop.call(self._inner.fetch(count, timeout))
+        ]
 
-    def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[EventBatch]:
+    def fetch_batches(self, count: int, timeout: float | None = 0.0) -> list[ReceivedBatch]:
         """Take events as :meth:`fetch` does, in columns."""
-        return self._loop.call(self._inner.fetch_batches(count, timeout))
+        return [
+            ReceivedBatch(each, self._loop)
+            for each in self._loop.call(self._inner.fetch_batches(count, timeout))
+        ]
 
     def commit(self, event: Event | int | None = None, *, individual: bool = False) -> None:
         """Take events off the queue for good: all that are in hand; up to and including

@@ -10,7 +10,7 @@ from typing import Self
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import subscription as aio_subscription
 from penstock.client.sync.iteration import SubscriptionIteration
-from penstock.columns.events.batch import EventBatch
+from penstock.client.sync.sync_received import ReceivedBatch
 
 
 class Subscription(SubscriptionIteration):
@@ -28,9 +28,10 @@ class Subscription(SubscriptionIteration):
         self._loop.call(self._inner.open())
         return self
 
-    def next_batch(self, timeout: float | None = None) -> EventBatch | None:
+    def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
         """The next events; None at the end of a browse, or when none come for ``timeout`` s."""
-        return self._loop.call(self._inner.next_batch(timeout))
+        found = self._loop.call(self._inner.next_batch(timeout))
+        return None if found is None else ReceivedBatch(found, self._loop)
 
     @property
     def first_id(self) -> int:

@@ -227,7 +227,11 @@ class EventBatch:
 
     def _in_order(self) -> Rows:
         """A row reader for access from the first row to the last, which converts whole blocks."""
-        return Rows(self._batch, self._publishers, in_order=True)
+        return self._reader(in_order=True)
+
+    def _reader(self, *, in_order: bool) -> Rows:
+        """What reads its rows one at a time."""
+        return Rows(self._batch, self._publishers, in_order=in_order)
 
     def __getitem__(self, row: int) -> Event:
         count = len(self)
@@ -239,7 +243,7 @@ class EventBatch:
             event_id: int = self.event_ids[row].item()
             redeliveries = self._redeliveries.get(event_id, 0)
         if self._rows is None:
-            self._rows = Rows(self._batch, self._publishers)
+            self._rows = self._reader(in_order=False)
         return self._event_type.received(self._rows, row, redeliveries)
 
     @property

@@ -16,12 +16,16 @@ from penstock.core.access.rights import (
     parse_subject,
 )
 from penstock.core.vocabulary.errors import AccessDenied
+from penstock.core.vocabulary.temporary import is_temporary
 
 Resource = tuple[str, str]
 """Kind and name; the realm has the name ``""``. A name that ends in ``/*`` stands for every
 channel or queue below that folder, ``*`` for all of them."""
 _Change = Callable[[tuple[str, ...]], set[str]]
 
+_SENDING: frozenset[str] = frozenset(("publish", "push"))
+"""Rights that everybody has on a temporary destination: who was asked has to be able to reply, and
+nobody else knows its name (SEM R2)."""
 REALM: Resource = ("realm", "")
 _EVERYWHERE: Mapping[str, str] = {"full": "full", "manage_acl": "manage_acl"}
 """Rights on the realm that are rights on each channel and queue as well."""
@@ -122,6 +126,8 @@ class Acl:
         on_realm = self.effective(principal, "realm")
         if "access" not in on_realm:
             return denied(principal, "realm", "", ("access",))
+        if is_temporary(name) and any(right in _SENDING for right in need.rights):
+            return None
         held = on_realm if need.kind == "realm" else self.effective(principal, need.kind, name)
         if any(right in held for right in need.rights):
             return None

@@ -205,6 +205,12 @@ class Unavailable(PenstockError):
     retryable = True
 
 
+class NoReply(Unavailable):
+    """No reply to a request came in time (SEM R1). The request may have been done all the same."""
+
+    code = "no-reply"
+
+
 class ConnectionLost(Unavailable):
     """The connection ended before the answer came. The outcome is unknown."""
 

@@ -23,6 +23,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import NAME_LENGTH_MAX, destination_name
+from penstock.core.vocabulary.temporary import TEMPORARY, is_reply_queue, is_temporary
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import execute
 from penstock.runtime.realm import RunningRealm
@@ -33,17 +34,9 @@ TOPIC: Final = frozenset({"topic", "temporary-topic"})
 QUEUE: Final = frozenset({"queue", "temporary-queue"})
 _SCHEMES: Final[dict[str, Kind]] = {"topic://": "channel", "queue://": "queue"}
 
-_TEMPORARY: Final = re.compile(r"temp-(queue|topic)-[0-9a-f]{32}")
-
 TOPIC_DEFINITION: Final = Definition(engine="jms")
 """Definition of a topic that is created at its first use: a channel with the rules of JMS."""
 QUEUE_DEFINITION: Final = Definition(kind="queue")
-TEMPORARY: Final[dict[Kind, Definition]] = {
-    "channel": Definition(type="reliable", engine="jms"),
-    "queue": Definition(kind="queue", type="reliable"),
-}
-"""Definitions of temporary destinations: they are kept in memory, and deleted with their
-connection."""
 
 
 class LinkDestination(Struct, frozen=True):
@@ -105,7 +98,7 @@ async def resolved(
     known = found(realm, principal, name, kind, needs)
     if known is not None:
         return known
-    if _TEMPORARY.fullmatch(name):
+    if is_temporary(name):
         raise NameDoesNotExist(f"temporary destination {name} no longer exists")
     if not realm.access.allows(principal, operation_on(CreateChannel, kind or "queue")):
         raise _hidden(principal, name, kind, needs)
@@ -127,7 +120,9 @@ def found(
     if store is None:
         return None
     is_kind = store.definition.kind
-    if not realm.access.visible(principal, "queue" if is_kind == "queue" else "channel", [name]):
+    seen_as: Kind = "queue" if is_kind == "queue" else "channel"
+    is_seen = realm.access.visible(principal, seen_as, [name])
+    if not is_seen and not realm.access.allows(principal, needs[seen_as], name):
         raise _hidden(principal, name, kind, needs)
     if is_kind == "schedule" or (kind is not None and is_kind != kind):
         wanted = "topic" if kind == "channel" else "queue"
@@ -180,7 +175,8 @@ async def remove_left_over(realm: RunningRealm) -> None:
     """Delete temporary destinations whose connections a restart has ended."""
     for kind in ("channel", "queue"):
         for name in await realm.list_channels(kind):
-            store = realm.view.named(name) if _TEMPORARY.fullmatch(name) else None
+            is_left_over = is_temporary(name) and not is_reply_queue(name)
+            store = realm.view.named(name) if is_left_over else None
             # The name alone proves nothing: a client may have given it to a store of another kind.
             if store is not None and store.definition == TEMPORARY[kind]:
                 await remove(realm, LinkDestination(store.number, name, kind))

@@ -24,11 +24,11 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
+from penstock.core.vocabulary.temporary import TEMPORARY
 from penstock.frontends.amqp.addresses import (
     LOOKS,
     SENDS,
     TAKES,
-    TEMPORARY,
     Kind,
     LinkDestination,
     durable_name_of,

@@ -44,7 +44,9 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
     TOO_MUCH: (*("capacity-reached", "limit-reached", "memory-limit", "storage-failed"),),
     TOO_LARGE: ("event-too-large",),
     "amqp:illegal-state": ("already-aborted", "already-committed", "illegal-state"),
-    "amqp:precondition-failed": ("conflict", "publishing-paused", "refused", "sequence-too-old"),
+    "amqp:precondition-failed": (
+        *("conflict", "no-reply", "publishing-paused", "refused", "sequence-too-old"),
+    ),
     DELETED: ("data-lost", "durable-unbound", "trimmed"),
     UNKNOWN_TRANSACTION: ("no-such-transaction",),
     FORCED: (

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.columns.schema.layout import LOGICAL_NAME, PRIORITY_MAX
 from penstock.columns.schema.rows import Rows
+from penstock.core.vocabulary.temporary import is_temporary
 from penstock.frontends.amqp import message_header
 from penstock.frontends.amqp.message_header import PLAIN, AmqpExtras
 from penstock.frontends.amqp.typed import EPOCH, exact, message_value
@@ -126,6 +127,7 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[A
         return [_data_section(data) for data in datas], [None] * count, [PLAIN] * count
     tags = _values(batch, "tag", count, None)
     headers = _headers(batch, count)
+    asks = headers.get("reply_to")
     containers = headers.pop("application_id", [None] * count)
     residues = [
         message_header.read(text) for text in headers.pop(message_header.HEADER, [None] * count)
@@ -144,6 +146,8 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[A
         annotations, applied = _application_properties(properties, own, narrow)
         if tags[row] is not None:
             annotations += [_TAG_KEY, written(tags[row])]
+        if asks and own.annotations is None and (kind := _temporary_kind(asks[row])) is not None:
+            annotations += [_REPLY_TO_KEY, kind]
         parts = [
             _annotations(annotations, own),
             _message_properties(headers, row, group, own, applied),
@@ -161,6 +165,17 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[A
 
 _TAG_KEY: Final = written(Symbol(message_header.TAG))
 _PROPERTIES_KEY: Final = written(Symbol(message_header.PROPERTIES))
+_REPLY_TO_KEY: Final = written(Symbol("x-opt-jms-reply-to"))
+_TEMPORARY_QUEUE: Final = written(Byte(2))
+_TEMPORARY_CHANNEL: Final = written(Byte(3))
+"""By these JMS clients know what kind of destination wants the reply; without them they would take
+it for one of the kind that the message came from."""
+
+
+def _temporary_kind(address: str | None) -> bytes | None:
+    if address is None or not is_temporary(address):
+        return None
+    return _TEMPORARY_CHANNEL if address.startswith("temp-topic-") else _TEMPORARY_QUEUE
 
 
 def _headers(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:

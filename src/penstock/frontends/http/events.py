@@ -1,19 +1,26 @@
-"""Routes for events: browse, show, watch, publish."""
+"""Routes for events: browse, show, watch, publish, request."""
 
 from __future__ import annotations
+
+import secrets
+from typing import Final
 
 from penstock.api.publishing import PublishEvents
 from penstock.api.reading import (
     BrowseEvents,
     BrowseOutstanding,
     ExplainSelector,
+    PopEvents,
     ReadEvent,
     SelectorAnswer,
     WatchEvents,
 )
+from penstock.api.requesting import CloseReplyQueue, OpenReplyQueue
 from penstock.core.durable.queue import READERS
+from penstock.core.vocabulary.errors import InvalidArgument, NoReply
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromId
+from penstock.core.vocabulary.temporary import REPLY_QUEUE_PREFIX
 from penstock.frontends.http import publishing
 from penstock.frontends.http.event_documents import detail_of, document_of, messages_of, picked
 from penstock.frontends.http.finding import asked_of, cursor_of, found, start_of
@@ -27,12 +34,17 @@ from penstock.frontends.http.shapes import (
     EventsQuery,
     LiveQuery,
     LookedAt,
+    NewEvent,
     NoQuery,
     OutstandingQuery,
     Page,
     PublishedAnswer,
     PublishQuery,
+    RequestQuery,
 )
+
+_SET_HERE: Final = ("reply_to", "correlation_id", "message_id")
+"""Headers that a request sets itself."""
 
 
 async def browse(call: Call[EventsQuery, None]) -> EventsPage:
@@ -87,6 +99,36 @@ async def publish(call: Call[PublishQuery, Content]) -> PublishedAnswer:
     return await publishing.publish(call, await found(call, PublishEvents))
 
 
+async def request(call: Call[RequestQuery, NewEvent]) -> EventAnswer:
+    """Publish a request, wait for its reply, and answer with that (SEM R1).
+
+    The body is an event, as for publishing. The reply comes to a temporary queue of this call;
+    whoever receives the request finds its name in the header ``reply_to``. Without a reply in time
+    the answer is 504 with the code ``no-reply``; the request may be done all the same.
+    """
+    given = call.body
+    if own := [name for name in _SET_HERE if name in given.headers]:
+        raise InvalidArgument(f"a request sets the header {own[0]} itself; leave it out")
+    if given.deliver_at is not None:
+        raise InvalidArgument("a request cannot wait for its time; leave 'deliver_at' out")
+    store = await found(call, PublishEvents)
+    name = REPLY_QUEUE_PREFIX + secrets.token_hex(16)
+    correlation = f"ID:{secrets.token_hex(16)}"
+    given.headers.update(reply_to=name, correlation_id=correlation, message_id=correlation)
+    event = publishing.event_of_body(given, messages_of(store))
+    queue = await call.ask(OpenReplyQueue(name))
+    try:
+        event_id = await publishing.publish_event(call, store, event)
+        replies = await call.ask(PopEvents(queue.channel, 1, call.query.timeout))
+    finally:
+        await call.ask(CloseReplyQueue(name))
+    if not replies:
+        raise NoReply(
+            f"no reply to request {event_id} on {store.name} came within {call.query.timeout:g} s"
+        )
+    return document_of(replies[0], None)
+
+
 async def live(call: Call[LiveQuery, None]) -> Events:
     """Watch events as they are published, without being counted as a subscriber (server-sent
     events).
@@ -136,5 +178,7 @@ ROUTES = (
     Route("pushEvents", "POST", "queues/{queue}/events", PublishEvents, publish, 201),
     Route("getQueueEvent", "GET", "queues/{queue}/events/{event_id}", ReadEvent, show),
     Route("watchQueue", "GET", "queues/{queue}/live", WatchEvents, live),
+    Route("requestOnChannel", "POST", "channels/{channel}/requests", PublishEvents, request),
+    Route("requestOnQueue", "POST", "queues/{queue}/requests", PublishEvents, request),
     Route("checkSelector", "POST", "selectors/check", ExplainSelector, check, only_asks=True),
 )

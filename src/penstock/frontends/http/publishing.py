@@ -82,6 +82,14 @@ async def publish(call: Call[PublishQuery, Content], store: Store) -> PublishedA
     )
 
 
+async def publish_event(call: Call[Any, Any], store: Store, event: Event) -> int:
+    """Publish one event; gives its id once it is safe. Raises as :func:`publish` does."""
+    if call.server.is_congested:
+        raise Unavailable("clients publish faster than the realm can store; try again in a moment")
+    stored = await _stored(call, store.number, _bodies([body_of([event])]), "", 0)
+    return stored.first_id
+
+
 async def _stored(
     call: Call[Any, Any], number: ChannelId, bodies: Sequence[Body], producer: str, sequence: int
 ) -> Published:
@@ -124,16 +132,17 @@ def _json(data: bytes, messages: Messages | None) -> PublishDocument:
         tree = msgspec.json.decode(data)
         if isinstance(tree, dict) and "events" in tree:
             many = _MANY.decode(data)
-            offered = _offered([_event(each, messages) for each in many.events])
+            offered = _offered([event_of_body(each, messages) for each in many.events])
             offered.producer, offered.sequence = many.producer, many.sequence
             return offered
-        return _offered([_event(_ONE.decode(data), messages)])
+        return _offered([event_of_body(_ONE.decode(data), messages)])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         kind = NewEvents if isinstance(tree, dict) and "events" in tree else NewEvent
         raise InvalidArgument(explain(error, tree, kind=kind, whole="the body")) from None
 
 
-def _event(given: NewEvent, messages: Messages | None) -> Event:
+def event_of_body(given: NewEvent, messages: Messages | None) -> Event:
+    """An event as it is to be published. Raises ``InvalidArgument``, ``InvalidEvent``."""
     tree = msgspec.to_builtins(given, builtin_types=())
     for name in _LEFT_OUT_IF_NULL:
         if tree[name] is None:

@@ -477,6 +477,12 @@ class PublishQuery(QueryParameters, frozen=True):
     sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] = 0
 
 
+class RequestQuery(QueryParameters, frozen=True):
+    timeout: Annotated[
+        float, Meta(ge=0, le=30, description="Seconds to wait for the reply, at most.")
+    ] = 10.0
+
+
 class PublishedAnswer(Answer, frozen=True):
     first_id: int
     last_id: int

@@ -40,6 +40,7 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
         *("publishing-paused", "realm-stopping"),
         *("session-closed", "unavailable"),
     ),
+    504: ("no-reply",),
     507: ("memory-limit", "storage-failed"),
 }
 

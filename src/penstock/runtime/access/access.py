@@ -449,6 +449,13 @@ class AccessControl:
         entries = [] if is_nobody else [Entry(creator, ("full",))]
         await self.accounts.replace_entries(kind, name, entries)
 
+    async def lent(self, principal: Principal, kind: str, name: str) -> None:
+        """A temporary destination was made: it is its user's, also of one who has not signed in
+        (SEM R2)."""
+        if not self.is_open and not principal.trusted:
+            entry = Entry(f"{principal.user}@*", ("full",))
+            await self.accounts.replace_entries(kind, name, [entry])
+
     async def deleted(self, kind: str, name: str) -> None:
         """Forget the rights on a deleted channel or queue, so that a later one of its name starts
         without."""

@@ -13,6 +13,7 @@ from penstock.api import (
     durables,
     joins,
     reading,
+    requesting,
     subscriptions,
     transactions,
     transfers,
@@ -128,6 +129,19 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 lambda by, it: missing(by.realm.shard, it.channel, Span(it.first_id, it.end_id)),
             ),
             _on(channels.OpenSchedule, lambda by, it: by.realm.schedule_of(it.channel)),
+            # Request and reply
+            _on(
+                requesting.OpenReplyQueue,
+                lambda by, it: by.realm.reply_queues.open(by.realm.access, by.principal, it.name),
+            ),
+            _on(
+                requesting.CloseReplyQueue,
+                lambda by, it: by.realm.reply_queues.close(by.realm.access, by.principal, it.name),
+            ),
+            _on(
+                requesting.OpenReplyTo,
+                lambda by, it: by.realm.reply_queues.open_address(it.address),
+            ),
             # What is read for one answer
             _on(reading.BrowseEvents, reading_handlers.browse_events),
             _on(reading.BrowseOutstanding, reading_handlers.browse_outstanding),

@@ -1,0 +1,30 @@
+"""Who receives what comes over a connection for one subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pyarrow as pa
+from msgspec import Struct
+
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.messages import Spans
+from penstock.wire.native import messages as wire
+
+
+class DeliveryRoute(Struct, frozen=True):
+    """The receiver of what comes for one subscription or seat."""
+
+    delivered: Callable[[wire.Delivery, pa.Schema, memoryview], None]
+    finished: Callable[[], None]
+    """A browse is at its end, or a demand is met."""
+    failed: Callable[[PenstockError], None]
+    reopen: Callable[[], Awaitable[None]]
+    """Called when there is a new connection, on which it has to be opened again."""
+    recalled: Callable[[Spans], None] | None = None
+    """Called with events that the realm recalls after delivery; None: it never does."""
+    hurry: Callable[[], None] | None = None
+    """Sends pending settlements at once, because nothing is sent after this turn; None: there are
+    none."""
+    lost: Callable[[], None] | None = None
+    """Called when the connection is lost; None: what has come stays with the client."""

@@ -1,0 +1,112 @@
+"""Events that a session has received: they can be replied to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+import pyarrow as pa
+
+from penstock.client.connection.replier import Replier
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import Publishers, Rows
+from penstock.core.vocabulary.errors import IllegalState
+
+
+class ReceivedRows(Rows):
+    """Rows of a batch, and who replies to their events."""
+
+    __slots__ = ("replier",)
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        publishers: Publishers,
+        replier: Replier | None,
+        *,
+        in_order: bool,
+    ) -> None:
+        super().__init__(batch, publishers, in_order=in_order)
+        self.replier = replier
+
+
+class ReceivedEvent(Event):
+    """An event that a subscription or reader has received."""
+
+    __slots__ = ()
+
+    async def reply(
+        self,
+        data: bytes = b"",
+        *,
+        tag: str | None = None,
+        properties: Mapping[str, Any] | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: int = 0,
+        persistent: bool | None = None,
+        priority: int | None = None,
+    ) -> int:
+        """Reply to whoever has sent this request (SEM R2); returns the reply's id, once it is where
+        the request wants it.
+
+        It goes to the channel or queue in the header ``reply_to``, with the ``correlation_id`` of
+        the request, or else its ``message_id``. Replying does not acknowledge the request. Raises
+        ``IllegalState`` for an event that asks for no reply, and ``NameDoesNotExist`` when nobody
+        waits for it any more.
+        """
+        attributes = {
+            "tag": tag,
+            "properties": properties,
+            "headers": headers,
+            "ttl": ttl,
+            "persistent": persistent,
+            "priority": priority,
+        }
+        return await self._replier.reply(self, data, attributes)
+
+    @property
+    def _replier(self) -> Replier:
+        return replier_of(self)
+
+
+def replier_of(event: Event) -> Replier:
+    """Who replies to ``event``. Raises ``IllegalState`` for one that no session has received."""
+    rows = event._rows
+    if not isinstance(rows, ReceivedRows) or rows.replier is None:
+        raise IllegalState("this event was not received from a realm, so nobody waits for a reply")
+    return rows.replier
+
+
+class ReceivedBatch(EventBatch):
+    """Received events in columns."""
+
+    __slots__ = ("_replier",)
+
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        redeliveries: Mapping[int, int] | None,
+        replier: Replier | None,
+        publishers: Publishers = (),
+        event_type: type[Event] = ReceivedEvent,
+    ) -> None:
+        super().__init__(batch, redeliveries, event_type, publishers)
+        self._replier = replier
+
+    def _reader(self, *, in_order: bool) -> Rows:
+        return ReceivedRows(self._batch, self._publishers, self._replier, in_order=in_order)
+
+    def __iter__(self) -> Iterator[ReceivedEvent]:
+        return cast("Iterator[ReceivedEvent]", super().__iter__())
+
+    def __getitem__(self, row: int) -> ReceivedEvent:
+        return cast("ReceivedEvent", super().__getitem__(row))
+
+    def _part(self, first: int, count: int | None = None) -> ReceivedBatch:
+        """``count`` of its events (None: all) from row ``first`` on."""
+        return self._with(self._batch.slice(first, count))
+
+    def _with(self, rows: pa.RecordBatch) -> ReceivedBatch:
+        """``rows`` of this batch as one of their own."""
+        return ReceivedBatch(rows, self._redeliveries, self._replier, self._publishers)

@@ -1,0 +1,36 @@
+"""Mistakes about requests and their replies; ``mutants.py`` lists them with all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from penstock.client.handles.requesting import Requester
+from penstock.client.reading.received import ReceivedEvent
+from penstock.core.vocabulary.temporary import IdleReplyQueues
+
+
+def any_reply(patch: pytest.MonkeyPatch) -> None:
+    """A reply is given to the request that waits longest, whichever it is for."""
+
+    def give(requester: Requester, event: ReceivedEvent) -> None:
+        for waiting in requester._waiting.values():
+            if not waiting.done():
+                waiting.set_result(event)
+                return
+
+    patch.setattr(Requester, "_replied", give)
+
+
+def kept_reply_queues(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IdleReplyQueues, "due", lambda *_: [])
+
+
+def hasty_removal(patch: pytest.MonkeyPatch) -> None:
+    """A session that is about to reconnect finds its reply queue removed."""
+
+    def at_once(_: IdleReplyQueues, queues: Iterable[tuple[str, bool]], now_us: int) -> list[str]:
+        return [name for name, is_read in queues if not is_read]
+
+    patch.setattr(IdleReplyQueues, "due", at_once)

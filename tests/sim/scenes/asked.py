@@ -1,0 +1,116 @@
+"""Requests and their replies over a network that breaks: each question gets its own reply in the
+end, and no queue for replies stays behind (SEM R1-R3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock import aio
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    NameDoesNotExist,
+    Refused,
+    Unavailable,
+)
+from penstock.core.vocabulary.messages import Definition
+from penstock.core.vocabulary.temporary import is_reply_queue
+from penstock.testing.loop import pass_time
+from tests.sim.programs import Cast, Program
+
+if TYPE_CHECKING:
+    from tests.sim.wired_world import WiredWorld
+
+QUESTIONS = 10
+LEFT_S = 120.0
+"""After this the realm has noticed which sessions are gone, and has removed their queues."""
+
+
+class Asker:
+    """Asks several questions at a time, each again until it is answered."""
+
+    def __init__(self, world: WiredWorld, name: str) -> None:
+        self.world = world
+        self.program = Program(world, f"asker-{name}", self._main)
+        self._answered: set[int] = set()
+
+    @property
+    def is_done(self) -> bool:
+        return len(self._answered) == QUESTIONS
+
+    async def _main(self, session: aio.Session) -> None:
+        queue = await session.queues.get("questions")
+        random = self.world.random
+        while not self.is_done:
+            await pass_time(random.expovariate(2))
+            left = sorted(set(range(QUESTIONS)) - self._answered)
+            asked = random.sample(left, min(len(left), random.randint(1, 4)))
+            async with asyncio.TaskGroup() as group:
+                for number in asked:
+                    group.create_task(self._ask(queue, number))
+
+    async def _ask(self, queue: aio.Queue, number: int) -> None:
+        question = f"{self.program.name}/{number}".encode()
+        try:
+            reply = await queue.request(question, self.world.random.uniform(1, 5))
+        except NameDoesNotExist as error:
+            who = self.program.name
+            raise AssertionError(f"{who} is there, and its reply queue is not") from error
+        except (Unavailable, Refused) as error:
+            self.world.note(f"{question.decode()} has no reply: {error.code}")
+            self.world.hear(error)
+            return
+        assert reply.data == b"re: " + question, f"{question!r} is answered with {reply.data!r}"
+        self._answered.add(number)
+        self.world.note(f"{question.decode()} is answered")
+
+
+class Replier:
+    """Takes questions with a transactional reader, replies, and commits what it has replied to."""
+
+    def __init__(self, world: WiredWorld, name: str, askers: list[Asker]) -> None:
+        self.world = world
+        self.program = Program(world, f"replier-{name}", self._main)
+        self._askers = askers
+
+    async def _main(self, session: aio.Session) -> None:
+        queue = await session.queues.get("questions")
+        async with queue.reader(transactional=True, window=3) as reader:
+            while not all(asker.is_done for asker in self._askers):
+                try:
+                    for question in await reader.fetch(3, 0.5):
+                        await self._reply(question)
+                    await reader.commit()
+                except ConnectionLost as error:  # they went back, and come again
+                    self.world.hear(error)
+
+    async def _reply(self, question: aio.ReceivedEvent) -> None:
+        try:
+            await question.reply(b"re: " + question.data)
+        except (Unavailable, Refused) as error:  # who has asked may be gone
+            self.world.note(f"no reply to {question.data.decode()}: {error.code}")
+            self.world.hear(error)
+
+
+class Asked:
+    def __init__(self, world: WiredWorld) -> None:
+        self._world = world
+        self._definition = Definition(kind="queue", type=world.draw_type(("persistent", "mixed")))
+        askers = [Asker(world, name) for name in ("a", "b")]
+        repliers = [Replier(world, name, askers) for name in ("x", "y")]
+        self._askers = askers
+        programs = [asker.program for asker in askers]
+        self._cast = Cast(world, programs + [replier.program for replier in repliers])
+
+    async def prepare(self) -> None:
+        await self._world.create("questions", self._definition)
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        self._cast.start(group, quiet=quiet)
+
+    async def check(self) -> None:
+        assert all(asker.is_done for asker in self._askers)
+        await pass_time(LEFT_S)
+        async with aio.connect(self._world.url) as session:
+            left = [name for name in await session.queues.list() if is_reply_queue(name)]
+        assert not left, f"nobody waits for replies, and there are {left}"
