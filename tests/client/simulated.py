@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Concatenate, ParamSpec
 
 from penstock import aio
@@ -52,6 +53,25 @@ class World:
         await self.until(lambda: any(not each.writable for each in connections))
 
 
+@asynccontextmanager
+async def served(
+    loop: SimLoop, journal: MemoryJournal, blobs: MemoryBlobs, *, orderly: bool = True
+) -> AsyncIterator[World]:
+    """A realm of this store that clients connect to; closed at the end, or just stopped, as that
+    of an owner is whom another has deposed."""
+    async with living(journal, blobs, orderly=orderly) as realm, asyncio.TaskGroup() as group:
+        listener = NativeListener(realm, "test", NativeLimits())
+        ready = asyncio.Event()
+        listening = group.create_task(listener.run(ready))
+        await ready.wait()
+        server = await loop.create_server(listener._made, *ADDRESS)
+        yield World(loop, listener)
+        if not orderly:  # another life of the realm may follow
+            server.close()
+            listener.cut()
+        listening.cancel()
+
+
 def in_world(story: Callable[Concatenate[World, P], Awaitable[None]]) -> Callable[P, None]:
     """Make a test that is told in a world a plain one, as :func:`simulated` does.
 
@@ -62,14 +82,8 @@ def in_world(story: Callable[Concatenate[World, P], Awaitable[None]]) -> Callabl
     async def life(*args: P.args, **kwargs: P.kwargs) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
-        async with living(MemoryJournal(), MemoryBlobs()) as realm, asyncio.TaskGroup() as group:
-            listener = NativeListener(realm, "test", NativeLimits())
-            ready = asyncio.Event()
-            listening = group.create_task(listener.run(ready))
-            await ready.wait()
-            await loop.create_server(listener._made, *ADDRESS)
-            await story(World(loop, listener), *args, **kwargs)
-            listening.cancel()
+        async with served(loop, MemoryJournal(), MemoryBlobs()) as world:
+            await story(world, *args, **kwargs)
 
     signature = inspect.signature(story)
     own = list(signature.parameters.values())[1:]

@@ -21,11 +21,12 @@ from penstock.core.vocabulary.errors import (
     NoReply,
     SessionClosed,
 )
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.tasks import leave_to_owner, start_task
-from penstock.testing.loop import pass_time
+from penstock.testing.loop import SimLoop, pass_time, simulated
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
-from tests.client.simulated import URL, World, in_world
+from tests.client.simulated import URL, World, in_world, served
 
 PATIENT = 30.0
 
@@ -211,9 +212,41 @@ async def test_the_reply_queue_of_a_lost_session_goes_after_the_event_timeout(
         await client.close()
 
 
-def _has_requested(world: World) -> bool:
+@pytest.mark.spec("R3")
+@simulated
+async def test_requests_go_on_with_the_realm_that_takes_over() -> None:
+    """What waited in the memory of the realm that is gone is lost, and that request is told so."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    async with served(loop, journal, blobs, orderly=False) as world:
+        server, client = await aio.connect(URL), await aio.connect(URL)
+        await server.queues.create("work", type="persistent")
+        work = await client.queues.get("work")
+        lost, kept = asks(work.request(b"lost", PATIENT)), asks(work.request(b"kept", PATIENT))
+        await world.until(lambda: _has_requested(world, 2))
+        world.end_of(client).pause_reading()
+        first = await (await server.queues.get("work")).pop()
+        assert first is not None
+        await first.reply(b"to nobody")
+        (name,) = await reply_queues(server)
+    async with served(loop, journal, blobs, orderly=False):
+        second = await (await server.queues.get("work")).pop()
+        assert second is not None
+        await second.reply(b"b")
+
+        assert (await kept).data == b"b"
+        with pytest.raises(NoReply, match=f"request {first.event_id} on work"):
+            await lost
+        assert await reply_queues(server) == [name]
+        await client.close()
+        assert await reply_queues(server) == []
+        await server.close()
+
+
+def _has_requested(world: World, requests: int = 1) -> bool:
     work = world.listener.realm.view.named("work")
-    return work is not None and work.events == 1
+    return work is not None and work.events == requests
 
 
 @pytest.mark.spec("R1")

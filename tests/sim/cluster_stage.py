@@ -33,6 +33,7 @@ from penstock.testing.loop import SimLoop, pass_time
 from penstock.testing.network import SimNetwork
 from tests.sim.cluster_clients import URL, connected
 from tests.sim.gate import Gate
+from tests.sim.scenes.asked import Asked
 from tests.sim.scenes.followed import Followed
 from tests.sim.scenes.jms import Jms
 from tests.sim.scenes.ordered import Ordered
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WIRED_SCENES: dict[str, Callable[[WiredWorld], Scene]] = {
+    "asked": Asked,
     "followed": Followed,
     "jms": Jms,
     "ordered": Ordered,

@@ -320,7 +320,7 @@ class LimitSettings(Section, frozen=True, kw_only=True):
         Meta(
             gt=0,
             description="How long an event without a TTL waits on a JMS channel for a subscriber "
-            "that has lost its connection.",
+            "that has lost its connection, and a reply queue for its session.",
         ),
     ] = 60.0
     unsealed_bytes: Annotated[

@@ -87,7 +87,9 @@ class Replier:
     async def _reply(self, question: aio.ReceivedEvent) -> None:
         try:
             await question.reply(b"re: " + question.data)
-        except (Unavailable, Refused) as error:  # who has asked may be gone
+        except NameDoesNotExist:
+            self.world.note(f"nobody waits for the reply to {question.data.decode()}")
+        except (Unavailable, Refused) as error:
             self.world.note(f"no reply to {question.data.decode()}: {error.code}")
             self.world.hear(error)
 
