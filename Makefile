@@ -26,16 +26,15 @@ setup: ## make .venv from requirements.lock (the others do it when needed)
 run: setup ## the demonstration: a year of real flights, from a publish to a Spark table
 	@$(bin)/python -m examples.flights.run $(ARGS)
 
-# What stays inside of one process runs on two processors, and so do, file by file, what waits for
-# processes of its own and Spark, which waits most of the time. What counts its work in a time runs
-# alone, and so does Maven, which keeps what it fetches in one folder.
+# What stays inside of one process runs on two processors, and so does, file by file, what waits for
+# processes of its own. Spark, which gives its Python processes ten seconds to start however busy
+# the machine is, and what counts its work in a time run alone.
 test: setup ## every test: fast, real processes, Spark
 ifeq ($(strip $(ARGS)),)
 	@$(bin)/python -m pytest -q -n 2 -m "not spark and not process"; inside=$$?; \
 	$(bin)/python -m pytest -q -n 2 --dist loadfile -m "process and not spark and not alone"; waiting=$$?; \
-	$(bin)/python -m pytest -q -n 2 --dist loadfile -m "spark and not alone"; spark=$$?; \
-	$(bin)/python -m pytest -q -n 1 -m "alone and (process or spark)"; alone=$$?; \
-	exit $$((inside ? inside : waiting ? waiting : spark ? spark : alone))
+	$(bin)/python -m pytest -q -n 1 -m "spark or (process and alone)"; alone=$$?; \
+	exit $$((inside ? inside : waiting ? waiting : alone))
 else
 	@$(bin)/python -m pytest $(ARGS)
 endif

@@ -60,6 +60,9 @@ EVERYWHERE: Mapping[str, str] = {
 LOCAL: Mapping[str, str] = {
     "spark.driver.bindAddress": _LOOPBACK,
     "spark.driver.host": _LOOPBACK,
+    # The default of 15 s fails where the machine is busy. A data source that Spark has not found at
+    # its first look for that reason stays unknown until the JVM ends.
+    "spark.python.authenticate.socketTimeout": "120s",
     # Renames are atomic on a local file system; the default starts processes for each write.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
