@@ -41,6 +41,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="reach every realm that listens through another node, which relays",
     )
+    parser.addoption(
+        "--takeovers",
+        type=int,
+        default=4,
+        metavar="COUNT",
+        help="micro-batches of tests/spark/test_takeovers.py, in each of which an owner is killed",
+    )
 
 
 def pytest_configure() -> None:

@@ -14,6 +14,7 @@ from penstock.bootstrap.cluster import (
     advertised,
     check_engine,
     check_names,
+    files_at,
     made_identity,
     member,
     open_engine,
@@ -252,3 +253,15 @@ async def test_an_engine_that_does_not_answer_at_the_start_is_not_waited_for_wit
 def test_a_cluster_has_the_settings_of_its_nodes_by_name() -> None:
     assert Settings().cluster == ClusterSettings()
     assert load("[cluster]\nengine = 'nats://a'\nlease_s = 2").cluster.lease_s == 2
+
+
+@pytest.mark.parametrize(
+    ("blobs", "found"),
+    [
+        ("engine", ""),
+        ("file:///shared/penstock", "file:///shared/penstock/orders/shard-0"),
+        ("s3://KEY:SECRET@bucket/p?region=eu", "s3://bucket/p/orders/shard-0?region=eu"),
+    ],
+)
+def test_others_are_told_where_the_files_are_without_the_keys(blobs: str, found: str) -> None:
+    assert files_at(ClusterSettings(name="orders", blobs=blobs)) == found

@@ -129,6 +129,26 @@ def test_a_file_with_events_in_memory_between_its_own_is_left_to_the_realm() -> 
     assert partitions(location, parts_min=1) == [(WireRows(Span(0, 20)),)]
 
 
+def test_files_of_a_cluster_are_read_where_it_keeps_them() -> None:
+    part = replace(sealed_part(IdSet([Span(0, 20)]), Span(0, 20), ""), name="segments/a.1/b.arrow")
+    location = Location((part,), (Span(20, 25),), "s3://bucket/cluster/shard-0")
+
+    ((file, tail),) = partitions(location, parts_min=1)
+
+    assert isinstance(file, FileRows)
+    assert (file.path, file.name) == ("", "segments/a.1/b.arrow")
+    assert tail == WireRows(Span(20, 25))
+    assert partitions(location, parts_min=1, access="remote") == [(WireRows(Span(0, 25)),)]
+
+
+def test_a_realm_on_its_own_answers_with_the_bytes_it_always_sent() -> None:
+    found = Location((), (Span(0, 3),))
+
+    assert msgspec.msgpack.encode(found) == msgspec.msgpack.encode(
+        {"sealed": (), "tail": ((0, 3),)}
+    )
+
+
 def test_a_realm_that_cannot_be_mapped_is_asked_for_everything() -> None:
     location = Location((sealed_part(IdSet([Span(0, 20)]), Span(0, 20), ""),), ())
 

@@ -103,10 +103,13 @@ class SealedPart(Struct, frozen=True):
     """Path within the data directory, which copies of it use, too; empty from an older realm."""
 
 
-class Location(Struct, frozen=True):
+class Location(Struct, frozen=True, omit_defaults=True):
     sealed: tuple[SealedPart, ...]
     tail: Spans
     """Stored events that are in no file yet, to be read over the wire."""
+    files: str = ""
+    """URI of the place where a cluster keeps the files, under their names, for whoever reaches it
+    with rights of its own; empty: they are on the realm's machine, or on the engine."""
 
 
 class Missing(Struct, frozen=True):

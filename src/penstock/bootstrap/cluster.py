@@ -19,7 +19,7 @@ from penstock.bootstrap import IDENTITY_KEY, access, realm_limits, rules, sealin
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.urls import safe
 from penstock.client.copies.object_store_uri import place
-from penstock.core.owning.claims import MemberRecord
+from penstock.core.owning.claims import SHARD, MemberRecord
 from penstock.core.vocabulary.errors import Conflict, InvalidArgument, Unavailable
 from penstock.core.vocabulary.ports import (
     Blobs,
@@ -30,6 +30,7 @@ from penstock.core.vocabulary.ports import (
     Registry,
     StorageEngine,
 )
+from penstock.core.vocabulary.uris import below
 from penstock.frontends.shared.serving_node import FrontEnd
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
@@ -219,6 +220,14 @@ class EngineWithFiles:
         return PrefixedBlobs(blobs, f"shard-{shard}/")
 
 
+def files_at(settings: ClusterSettings, shard: int = SHARD) -> str:
+    """The URI of the place where the files of a shard lie, as others may be told it; empty: they
+    are on the engine."""
+    if settings.blobs == ON_ENGINE:
+        return ""
+    return below(settings.blobs, f"{settings.name}/shard-{shard}")
+
+
 def _with_blobs(engine: StorageEngine, settings: ClusterSettings) -> StorageEngine:
     if settings.blobs == ON_ENGINE:
         return engine
@@ -295,6 +304,7 @@ async def open_shard(
         sealing=sealing_limits(settings),
         lease=lease,
     )
+    realm.dispatch.files_at = files_at(settings.cluster)
     try:
         realm.access = access(registry, directory, settings, clock)
         realm.access.definition_of = realm.definition_of

@@ -231,7 +231,8 @@ def located(location: Location, owed: IdSet) -> Location:
         spans = owed.overlap(IdSet(part.spans)).spans
         if spans:
             sealed.append(msgspec.structs.replace(part, spans=spans))
-    return Location(tuple(sealed), owed.overlap(IdSet(location.tail)).spans)
+    tail = owed.overlap(IdSet(location.tail)).spans
+    return Location(tuple(sealed), tail, location.files)
 
 
 def restricted(partition: EventRange, owed: IdSet) -> EventRange:

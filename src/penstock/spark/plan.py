@@ -69,6 +69,8 @@ class EventRange(InputPartition):
     """The time for selectors."""
     descriptors: bytes = b""
     """The message types whose fields a selector sees (SEM P1)."""
+    files: str = ""
+    """URI of the place where a cluster keeps its files; empty: on the realm's machine."""
     owed: Ids | None = None
     """The ids that a bound durable has not seen; None: all."""
 
@@ -160,7 +162,8 @@ def _units(location: Location, access: str, passes: Callable[[bytes], bool]) -> 
         around = Span(part.spans[0].first, part.spans[-1].end)
         # Events in memory between those of the file: the realm puts them in order.
         mixed = any(span.clipped(around).size for span in location.tail)
-        if access == "remote" or not part.path or mixed:
+        is_out_of_reach = not part.path and not (location.files and part.name)
+        if access == "remote" or is_out_of_reach or mixed:
             over_the_wire += part.spans
         else:
             found += _of_file(part)

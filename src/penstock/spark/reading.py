@@ -262,7 +262,9 @@ def planned(
             passes=_passes("" if descriptors else options.selector, now_us),
         )
         for parts in cut:
-            part = EventRange(name, parts, stored, links[name].epoch, now_us, descriptors)
+            part = EventRange(
+                name, parts, stored, links[name].epoch, now_us, descriptors, location.files
+            )
             found.append(part if owed is None else restricted(part, owed[name]))
     return found
 
@@ -322,7 +324,8 @@ def whole_batches(options: SourceOptions, partition: EventRange) -> _Found:
 
 def _stored(options: SourceOptions, partition: EventRange, selector: Selector | None) -> _Found:
     """Stored batches, which of their rows are wanted (None: all), and who published them."""
-    copy = copy_at(options.files) if options.files else None
+    files = options.files or partition.files
+    copy = copy_at(files) if files else None
     with Tally(partition.channel, partition.span, copy) as tally:
         for part in partition.parts:
             if isinstance(part, WireRows):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.uris import shown, without_secrets
+from penstock.core.vocabulary.uris import below, shown, without_secrets
 
 SECRETS = ("AKIA7", "s3cr3t/x", "s3cr3t%2Fx", "t0ken")
 
@@ -31,3 +31,20 @@ def test_parts_of_a_uri_are_not_shown_either() -> None:
     text = "AKIA7 with s3cr3t/x and t0ken may not read bucket/p by http"
 
     assert without_secrets(text, uri) == "*** with *** and *** may not read bucket/p by http"
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("s3://bucket/prefix", "s3://bucket/prefix/shard-0"),
+        ("s3://AKIA7:s3cr3t%2Fx@bucket/p/", "s3://bucket/p/shard-0"),
+        (
+            "s3://AKIA7:s3cr3t/x@bucket/p?region=eu&session_token=t0ken&scheme=http",
+            "s3://bucket/p/shard-0?region=eu&scheme=http",
+        ),
+        ("file:///shared/folder", "file:///shared/folder/shard-0"),
+        ("s3://AKIA7:s3cr3t/x?t0ken@bucket/prefix", ""),
+    ],
+)
+def test_what_lies_below_a_place_is_named_without_who_asks(uri: str, found: str) -> None:
+    assert below(uri, "shard-0") == found

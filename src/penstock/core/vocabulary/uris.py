@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 _PUBLIC: Final = frozenset(("scheme", "region", "endpoint_override"))
 """Parameters whose values may be shown."""
@@ -23,6 +23,18 @@ def shown(uri: str) -> str:
     if "@" in rest[len(whole) :]:  # a secret with a ?, or a parameter with an @
         return f"{scheme}://***"
     return f"{scheme}://***@{place}" if signs_in else f"{scheme}://{whole}"
+
+
+def below(uri: str, path: str) -> str:
+    """The URI of what lies at a path below a place, for somebody who signs in there with rights of
+    their own: without who asks, and without secret parameters. Empty where the place cannot be told
+    from a secret."""
+    place = shown(uri).replace("://***@", "://").rstrip("/")
+    if place.endswith("://***"):
+        return ""
+    query = uri.partition("?")[2]
+    public = urlencode([each for each in parse_qsl(query) if each[0] in _PUBLIC])
+    return f"{place}/{path}?{public}" if public else f"{place}/{path}"
 
 
 def without_secrets(text: str, uri: str) -> str:

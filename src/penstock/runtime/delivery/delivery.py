@@ -144,6 +144,8 @@ class Dispatch:
         self.choosers = Choosers(self.choosing, clock, self._is_open, self._chooser_failed)
         """Subscriptions whose own selectors take long wait there."""
         self.files = OpenFiles(blobs, cache_bytes_max)
+        self.files_at = ""
+        """URI of the place where a cluster keeps its files; empty: nobody else can read them."""
         self.ahead = ReadAhead()
         self.latencies = DeliveryLatencies()
         self._clock = clock

@@ -50,7 +50,7 @@ async def locate(
                 known = _told(file.publishers_of(whole)) if publishers else ()
                 parts.append(SealedPart(path, file.index.size, spans, index, known, file.name))
         left.add_all(in_memory.within(span))
-        return Location(tuple(parts), left.spans)
+        return Location(tuple(parts), left.spans, dispatch.files_at)
 
     location: Location = await shard.act(look, sweeps=(channel_id,))
     return location
