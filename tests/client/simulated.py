@@ -15,7 +15,7 @@ from penstock.frontends.native.connection import Connection
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import SimLoop, pass_time, simulated
-from penstock.testing.network import SimTransport
+from penstock.testing.network import Door, SimTransport
 from tests.runtime.living import living
 
 P = ParamSpec("P")
@@ -27,9 +27,11 @@ URL = "penstock://127.0.0.1:9000"
 class World:
     """A realm, a network, and clients that may be stopped as the operating system stops them."""
 
-    def __init__(self, loop: SimLoop, listener: NativeListener) -> None:
+    def __init__(self, loop: SimLoop, listener: NativeListener, door: Door) -> None:
         self.loop = loop
         self.listener = listener
+        self.door = door
+        """Where new connections come in; closed, there is no realm for who knocks."""
 
     def end_of(self, session: aio.Session) -> SimTransport:
         """The client's end of its connection."""
@@ -64,10 +66,10 @@ async def served(
         ready = asyncio.Event()
         listening = group.create_task(listener.run(ready))
         await ready.wait()
-        server = await loop.create_server(listener._made, *ADDRESS)
-        yield World(loop, listener)
+        door: Any = await loop.create_server(listener._made, *ADDRESS)
+        yield World(loop, listener, door)
         if not orderly:  # another life of the realm may follow
-            server.close()
+            door.close()
             listener.cut()
         listening.cancel()
 

@@ -20,6 +20,7 @@ from penstock.cli import (
     durables,
     health,
     joins,
+    load,
     pipelines,
     publishing,
     queue_reading,
@@ -106,7 +107,7 @@ _ORDER: Final = (
     *("request", "reply", "join"),
     *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
     *("apply", "export", "realm", "store", "cluster", "info", "settings"),
-    *("top", "health", "doctor", "error"),
+    *("top", "load", "health", "doctor", "error"),
 )
 
 
@@ -127,7 +128,7 @@ for group in (
     *(server, channels, transfer, publishing, reading, durables, queue_reading, queues),
     *(requesting, joins),
     *(scheduling, redriving, selectors, pipelines, access, administration, applying),
-    *(store, cluster, top, health, doctor, reference),
+    *(store, cluster, top, load, health, doctor, reference),
 ):
     group.register(app)
 
