@@ -24,6 +24,11 @@ from penstock.frontends.http.server import HttpLimits, HttpServer
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.frontends.shared.relay import Relays
 from penstock.frontends.shared.relayed import RelayGate
+from penstock.runtime.access.access import AccessControl, AccessRules
+from penstock.runtime.access.accounts import Accounts
+from penstock.runtime.access.audit import Audit
+from penstock.runtime.access.logins import Logins
+from penstock.runtime.access.tokens import TokenRules, Tokens
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.memory import MemoryPages
@@ -72,14 +77,37 @@ async def open_realm(journal: Journal, blobs: Blobs, lease: OwnerLease) -> Runni
     )
 
 
+def access_in(servers: EngineServers) -> AccessControl:
+    """Users and rights in the register, for those who sign in."""
+    clock = the_loop()
+    return AccessControl(
+        Accounts(servers.records, clock, inline),
+        Tokens(TokenRules(), lambda _: b"", clock, inline),
+        Audit(clock),
+        Logins(clock),
+        inline,
+        AccessRules("mandatory", failure_delay_s=0.0, cleartext_passwords=True),
+        clock,
+    )
+
+
 class NodeMachine(SimulatedMachine):
     """One node with all its front ends, on a machine of its own."""
 
     def __init__(
-        self, servers: EngineServers, n: int, call: Offload = inline, secret: bytes = b""
+        self,
+        servers: EngineServers,
+        n: int,
+        call: Offload = inline,
+        secret: bytes = b"",
+        *,
+        asks_who: bool = False,
     ) -> None:
-        """With a ``secret`` it relays to the owner, and serves HTTP, too."""
+        """With a ``secret`` it relays to the owner, and serves HTTP, too. With ``asks_who`` users
+        have to sign in."""
         super().__init__(n)
+        self._servers = servers
+        self._asks_who = asks_who
         self.name = f"n{n}"
         self.secret = secret
         self.native, self.http, self.amqp = 9_000 + n, 9_080 + n, 5_670 + n
@@ -97,7 +125,7 @@ class NodeMachine(SimulatedMachine):
             serves=serves,
             secret_name=secret_name(secret) if secret else "",
         )
-        self.roles = NodeRoles(open_realm, self._serve)
+        self.roles = NodeRoles(self._open, self._serve)
         self.node = ClusterNode(
             MemoryEngine(servers, call=call), me, self.roles, the_loop(), lease_s=LEASE_S
         )
@@ -125,6 +153,14 @@ class NodeMachine(SimulatedMachine):
     @property
     def serves(self) -> bool:
         return self.owns and self.listener is not None
+
+    async def _open(self, journal: Journal, blobs: Blobs, lease: OwnerLease) -> RunningRealm:
+        realm = await open_realm(journal, blobs, lease)
+        if self._asks_who:
+            realm.access = access_in(self._servers)
+            realm.access.definition_of = realm.definition_of
+            await realm.access.begin()
+        return realm
 
     async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
         self.realm = realm
@@ -186,10 +222,17 @@ async def end(*machines: NodeMachine) -> None:
 
 
 async def owner_and_others(
-    servers: EngineServers, count: int = 2, call: Offload = inline, secret: bytes = b""
+    servers: EngineServers,
+    count: int = 2,
+    call: Offload = inline,
+    secret: bytes = b"",
+    *,
+    asks_who: bool = False,
 ) -> tuple[NodeMachine, list[NodeMachine]]:
     """Nodes, of which the first is the one that serves; the others have stood by."""
-    machines = [NodeMachine(servers, n, call, secret) for n in range(1, count + 1)]
+    machines = [
+        NodeMachine(servers, n, call, secret, asks_who=asks_who) for n in range(1, count + 1)
+    ]
     await until(lambda: any(each.serves for each in machines))
     (owner,) = [each for each in machines if each.serves]
     others = [each for each in machines if each is not owner]
