@@ -21,6 +21,7 @@ import penstock
 from examples.flights import picture, statistics, timetable
 from examples.flights.companion import PartFailed
 from examples.flights.crew import Crew
+from examples.flights.places import alone, in_cluster
 from examples.flights.preparation import prepare
 from examples.flights.reconciliation import Findings, checks
 from examples.flights.report import Line, Report, carrier_rows, machine, write
@@ -53,16 +54,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace, console: Console) -> int:
     began = perf_counter()
-    record = RunRecord(options.dir)
-    beginning = record.beginning(options.rows, fresh=options.fresh)
+    record = RunRecord(options.dir / "cluster" if options.cluster else options.dir)
+    # A cluster is gone with its run: there is nothing to go on from.
+    beginning = record.beginning(options.rows, fresh=options.fresh or options.cluster)
     rows = options.rows
     if beginning is Beginning.RESUMED and record.entry is not None:
         rows = record.entry.rows
     flights = timetable.load(rows)
     console.print(f"{flights.num_rows:,} flights from New York in 2013, a row of the CSV each.")
-    with penstock.Realm(record.realm) as realm, realm.connect() as session:
-        url = realm.listen()
-        console.print(f"Realm in {record.realm}, open to other processes at {url}.")
+    place = in_cluster if options.cluster else alone
+    with place(record, console) as (session, url):
         prepared = prepare(record, session, flights.num_rows, beginning)
         console.print(f"{prepared}\n", style="bold")
         crew = Crew(record, prepared, session, url, flights, options.rate, console)
@@ -126,6 +127,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "--fresh",
         action="store_true",
         help="start again even if an interrupted run could be resumed",
+    )
+    parser.add_argument(
+        "--cluster",
+        action="store_true",
+        help="on three nodes of a cluster instead of a realm in this process; results go below "
+        "DIR/cluster, and every run is a fresh one",
     )
     return parser.parse_args(arguments)
 

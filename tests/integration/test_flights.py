@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("java"), pytest.mark.pro
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 5_000
-TIMEOUT_S = 240
+TIMEOUT_S = 480
 CLAIMS = {
     "archived = published",
     "read back through the archive = published",
@@ -80,6 +80,14 @@ def test_a_run_reconciles_and_the_next_one_takes_its_place(tmp_path: Path) -> No
     assert_reconciled(second, tmp_path)
     assert "Fresh run in place of the one before" in second.stdout
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_a_run_on_the_nodes_of_a_cluster_gives_the_same_report(tmp_path: Path) -> None:
+    done = run(tmp_path, "--rows", str(ROWS), "--cluster")
+
+    assert_reconciled(done, tmp_path / "cluster")
+    assert "Cluster of three nodes at penstock://127.0.0.1:" in done.stdout
+    assert not list((tmp_path / "cluster").glob("engine-*")), "it is gone with the run"
 
 
 def test_an_interrupted_run_is_resumed_until_it_reconciles(tmp_path: Path) -> None:

