@@ -35,6 +35,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("GET", "pipelines", None),
         ("GET", "pipelines/none", None),
         ("HEAD", "rates", None),
+        ("GET", "history", None),
     ),
     "realm.pause": (("PATCH", "realm", {"paused": False}),),
     "connection.list": (("GET", "connections", None),),

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.console.conftest import LAPTOP, PATIENCE_MS, PHONE, Api, Opened
 
@@ -287,3 +287,76 @@ def test_ten_thousand_channels_stay_usable(opened: Opened) -> None:
     page.keyboard.press("End")
     expect(page.get_by_role("treeitem", name="channel channel-09999")).to_be_visible()
     assert page.get_by_role("treeitem").count() < 100
+
+
+DAY = {
+    "begun": "2026-11-02T10:00:00Z",
+    "first": "2026-11-03T09:56:00Z",
+    "step_ms": 120_000,
+    "is_kept": True,
+    "published": [None, 0, 7, 3.5],
+    "delivered": [None, 0, 14, 3.5],
+    "acknowledged": [None, 0, 7, 7],
+    "outstanding": [None, 0, 4_200, 0],
+    "delivery_ms": [None, None, 250.5, 31],
+    "sync_ms": [None, 2, 4, 3],
+}
+"""What a realm tells of 24 hours, of which only the last minutes are known."""
+
+
+def test_the_last_day_is_there_from_before_the_page_was_opened(opened: Opened, api: Api) -> None:
+    api.create("yesterday")
+    api.ask("POST", "/channels/yesterday/durables", {"name": "audit"})
+    page = opened("#/joins")
+    asked: list[str] = []
+
+    def fulfil(route: Route) -> None:
+        asked.append(route.request.url.partition("/api/v1/")[2])
+        own = DAY | ({"published": []} if "durable" in asked[-1] else {})
+        own |= {"sync_ms": []} if "channel" in asked[-1] else {}
+        route.fulfill(body=json.dumps(own), content_type="application/json")
+
+    page.route("**/api/v1/history*", fulfil)
+    page.evaluate("location.hash = '#/'")
+    curves = page.get_by_role("img", name="in 24 hours")
+    expect(curves).to_have_count(3)
+    for place, name in (
+        ("rates", "Events per second of the realm in 24 hours: Published 3.5/s, Delivered 3.5/s"),
+        ("lag", "Lag of the realm in 24 hours: Outstanding 0"),
+        ("latency", "Delivery 31 ms, Sync of the journal 3 ms"),
+    ):
+        expect(page.get_by_role("img", name=name), place).to_be_visible()
+    assert curves.first.locator("path.curve").count() == 3
+    drawn = curves.first.locator("path.curve").first.get_attribute("d")
+    assert drawn is not None
+    assert len(drawn.split("L")) == 3, "what is not known is not drawn"
+    expect(curves.first).to_contain_text("1 d")
+    expect(curves.first).to_contain_text("12 h")
+    expect(page.get_by_text("since 2026-11-02")).to_be_visible()
+
+    page.evaluate("location.hash = '#/channel/yesterday'")
+    expect(page.get_by_role("img", name="Lag of yesterday in 24 hours")).to_be_visible()
+    page.evaluate("location.hash = '#/channel/yesterday/durables/audit'")
+    expect(page.get_by_role("img", name="Latency of audit in 24 hours")).to_be_visible()
+    expect(page.get_by_role("img", name="Events per second of audit")).not_to_contain_text("Publ")
+    assert [*dict.fromkeys(asked)] == [
+        "history",
+        "history?channel=yesterday",
+        "history?channel=yesterday&durable=audit",
+    ]
+
+
+def test_a_realm_says_what_it_does_not_remember(opened: Opened) -> None:
+    page = opened("#/joins")
+    told = DAY | {"is_kept": False}
+    page.route(
+        "**/api/v1/history*",
+        lambda route: route.fulfill(body=json.dumps(told), content_type="application/json"),
+    )
+
+    page.evaluate("location.hash = '#/'")
+    expect(page.get_by_role("heading", name="Not kept")).to_be_visible()
+    none: dict[str, object] = {key: [] for key, value in DAY.items() if isinstance(value, list)}
+    told = DAY | none
+    page.reload()
+    expect(page.get_by_text("begins anew then")).to_be_visible()

@@ -148,6 +148,7 @@ OTHERS_ASK = {
     "LogOut",
     "PopEvents",
     "ReadEvent",
+    "ReadHistory",
     "ReadKeyState",
     "ReadRates",
     "ResetPassword",

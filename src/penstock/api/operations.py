@@ -408,6 +408,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         realm.ListPipelines: _on_realm("realm.watch"),
         realm.DescribePipeline: _on_realm("realm.watch"),
         realm.ReadRates: _on_realm("realm.watch"),
+        realm.ReadHistory: _on_realm("realm.watch"),
         access.LogIn: Operation(is_open=True),
         access.LogOut: _OWN,
         access.WhoAmI: _on_realm("me.read"),

@@ -119,6 +119,31 @@ class RatesNow(Struct, frozen=True, kw_only=True):
     """Channels that are left out because there are too many."""
 
 
+class HistoryInfo(Struct, frozen=True, kw_only=True):
+    """Figures of the last 24 hours, the oldest first: as many as there have been steps since then,
+    or since the realm started. A figure is null where nothing is known."""
+
+    begun_us: int
+    """Since when there are figures: they begin anew when the realm starts."""
+    first_us: int
+    """The end of the first step."""
+    step_ms: int
+    """From the end of a step to that of the next."""
+    is_kept: bool
+    """Whether there is room for figures of what was asked for."""
+    published: list[float | None]
+    """Events in a second; none of a durable."""
+    delivered: list[float | None]
+    acknowledged: list[float | None]
+    outstanding: list[int | None]
+    """Events that are not acknowledged at the end of the step, at all durables and queues."""
+    delivery_ms: list[float | None]
+    """The time that 99 % of the deliveries to durables and queues did not exceed, from the publish
+    on; null where nothing was delivered for the first time."""
+    sync_ms: list[float | None]
+    """The time that 99 % of the syncs of the journal did not exceed; only of the realm."""
+
+
 class DescribeRealm(Request[RealmInfo], frozen=True):
     pass
 
@@ -157,3 +182,11 @@ class ReadRates(Request[RatesNow], frozen=True):
     """Read the counters of the whole realm, or of one channel or queue, as they are now."""
 
     channel: str | None = None
+
+
+class ReadHistory(Request[HistoryInfo], frozen=True):
+    """Read what flowed in the last 24 hours in the whole realm, on one channel or queue, or at one
+    of its durables."""
+
+    channel: str | None = None
+    durable: str | None = None

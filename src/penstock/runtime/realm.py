@@ -34,6 +34,7 @@ from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.transfer.backups import Backups
 from penstock.runtime.transfer.exports import Exports
 from penstock.runtime.transfer.imports import Imports
+from penstock.runtime.upkeep.history import FlowHistory
 from penstock.runtime.upkeep.recovery import RecoveredRealm, index_keys, recover
 from penstock.runtime.upkeep.repair_growing_files import mend_files
 from penstock.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
@@ -150,6 +151,9 @@ class RunningRealm:
         self.access = AccessControl.off(clock)
         """Users and rights; replaced before the first client connects."""
         self.connections = OpenConnections()
+        self.history = FlowHistory(
+            self._state, self.dispatch.latencies, lambda: self.journal_info.syncs, clock
+        )
         self.disk_space: Callable[[], tuple[int, int]] | None = None
         """Tells the free bytes and all bytes of its disk; None: it has none of its own."""
         self.pipeline_folders: tuple[str, ...] = ()
@@ -269,6 +273,7 @@ class RunningRealm:
             now_us = self.clock.now_us()
             for channel_id in self._state.sweep_times.due(now_us):
                 self.shard.wake(channel_id)
+            self.history.take()
             self.subscriptions.forget_places()
             await self.reply_queues.remove_idle(self.access)
             self.stages.expire()

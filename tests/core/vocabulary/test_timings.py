@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.vocabulary.timings import BOUNDS_US, DELIVERY_BOUNDS_US, Timings
+from penstock.core.vocabulary.timings import BOUNDS_US, DELIVERY_BOUNDS_US, Timings, quantile_us
 
 
 def test_a_time_counts_to_every_bound_it_does_not_exceed() -> None:
@@ -42,3 +42,13 @@ def test_many_are_counted_as_one_by_one() -> None:
 
     assert at_once.counts == one_by_one.counts
     assert at_once.total_us == one_by_one.total_us
+
+
+def test_a_share_of_the_durations_lies_within_its_class() -> None:
+    bounds = (10, 20, 40)
+
+    assert quantile_us(bounds, [0, 0, 0, 0], 0.99) is None
+    assert quantile_us(bounds, [100, 0, 0, 0], 0.5) == 5
+    assert quantile_us(bounds, [50, 0, 50, 0], 0.75) == 30
+    assert quantile_us(bounds, [50, 0, 0, 50], 0.5) == 10
+    assert quantile_us(bounds, [0, 0, 0, 3], 0.99) == 40, "the beginning of what has no end"

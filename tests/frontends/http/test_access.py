@@ -63,6 +63,7 @@ def test_rights_are_asked_for_by_name(admin: Known, ann: Known) -> None:
         ("POST", "channels/orders/purge", {}),
         ("POST", "channels", {"name": "other"}),
         ("GET", "rates", None),
+        ("GET", "history", None),
         ("GET", "users", None),
         ("GET", "audit", None),
         ("GET", "/metrics", None),

@@ -27,12 +27,12 @@ browseDurable browseEvents cancelChannelScheduledEvent cancelQueueScheduledEvent
 checkSelector createChannel createDurable createGroup createJoin createQueue createUser
 deleteChannel deleteDurable deleteGroup deleteJoin deleteQueue deleteUser editChannel editGroup
 editQueue editRealm endConnection exportChannel exportQueue getChannel getChannelEvent
-getChannelStorage getDurable getKeyState getMe getOpenApi getPipeline getQueue getQueueEvent
-getQueueStorage getRealm grantRights importStore listChannelColumns listChannelMissingIds
-listChannels listConnections listDurables listGroups listJoins listNames listPipelines
-listQueueColumns listQueueMissingIds listQueues listRights listScheduledEvents listUsers login
-logout maintainChannel maintainQueue peekEvents popEvents publishEvents purgeChannel purgeDurable
-purgeQueue pushEvents readAuditLog redriveDeadEvents revokeRights setUserPassword
+getChannelStorage getDurable getHistory getKeyState getMe getOpenApi getPipeline getQueue
+getQueueEvent getQueueStorage getRealm grantRights importStore listChannelColumns
+listChannelMissingIds listChannels listConnections listDurables listGroups listJoins listNames
+listPipelines listQueueColumns listQueueMissingIds listQueues listRights listScheduledEvents
+listUsers login logout maintainChannel maintainQueue peekEvents popEvents publishEvents purgeChannel
+purgeDurable purgeQueue pushEvents readAuditLog redriveDeadEvents revokeRights setUserPassword
 summarizeChannelDeadEvents summarizeQueueDeadEvents unbindDurable watchChannel watchQueue watchRates
 """
 """Programs are written with them: one may be added, none may change."""

@@ -22,6 +22,20 @@ DELIVERY_BOUNDS_US: Final = (
 """Likewise for the time from the publish of an event to its delivery, which may be hours."""
 
 
+def quantile_us(bounds_us: Sequence[int], counts: Sequence[int], share: float) -> float | None:
+    """The time that ``share`` of the durations did not exceed, as if those of a class lay evenly
+    between its bounds; of the class without an end, its beginning. None: there were none."""
+    wanted = sum(counts) * share
+    if not wanted:
+        return None
+    below, since_us = 0, 0
+    for bound_us, count in zip(bounds_us, counts, strict=False):
+        if count and below + count >= wanted:
+            return since_us + (bound_us - since_us) * (wanted - below) / count
+        below, since_us = below + count, bound_us
+    return float(since_us)
+
+
 class Timings:
     """Cheap enough for every write: a search in a short tuple, and two additions."""
 

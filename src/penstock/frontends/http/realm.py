@@ -25,6 +25,7 @@ from penstock.api.realm import (
     ListPipelines,
     PausePublishing,
     PipelineInfo,
+    ReadHistory,
     ReadRates,
     RealmInfo,
 )
@@ -36,6 +37,8 @@ from penstock.frontends.http.live import rates
 from penstock.frontends.http.realm_shapes import (
     ConnectionAnswer,
     DeadQuery,
+    HistoryAnswer,
+    HistoryQuery,
     JoinAnswer,
     NewJoin,
     RatesQuery,
@@ -215,6 +218,17 @@ async def watch_rates(call: Call[RatesQuery, None]) -> Events:
     return rates(call, asked)
 
 
+async def history(call: Call[HistoryQuery, None]) -> HistoryAnswer:
+    """Read what flowed in the last 24 hours, how far readers were behind and how long deliveries
+    took, a sample every two minutes."""
+    told = msgspec.structs.asdict(
+        await call.ask(ReadHistory(call.query.channel, call.query.durable))
+    )
+    return HistoryAnswer(
+        begun=moment(told.pop("begun_us")), first=moment(told.pop("first_us")), **told
+    )
+
+
 ROUTES = (
     Route("getRealm", "GET", "realm", DescribeRealm, show),
     Route("editRealm", "PATCH", "realm", PausePublishing, pause),
@@ -244,4 +258,5 @@ ROUTES = (
     Route("listPipelines", "GET", "pipelines", ListPipelines, list_pipelines),
     Route("getPipeline", "GET", "pipelines/{pipeline}", DescribePipeline, show_pipeline),
     Route("watchRates", "GET", "rates", ReadRates, watch_rates),
+    Route("getHistory", "GET", "history", ReadHistory, history),
 )

@@ -125,3 +125,34 @@ class Rates(Answer, frozen=True):
 class RatesQuery(QueryParameters, frozen=True):
     channel: Name | None = None
     """Only this channel or queue with its durables."""
+
+
+class HistoryAnswer(Answer, frozen=True):
+    """Figures of the last 24 hours, the oldest first. A figure is null where nothing is known."""
+
+    begun: Moment
+    """Since when there are figures: they begin anew when the realm starts."""
+    first: Moment
+    """The end of the first step."""
+    step_ms: int
+    """From the end of a step to that of the next."""
+    is_kept: bool
+    """Whether there is room for figures of what was asked for."""
+    published: list[float | None]
+    """Events in a second; none of a durable."""
+    delivered: list[float | None]
+    acknowledged: list[float | None]
+    outstanding: list[int | None]
+    """Events that are not acknowledged at the end of the step, at all durables and queues."""
+    delivery_ms: list[float | None]
+    """The time that 99 % of the deliveries did not exceed, from the publish on; null where nothing
+    was delivered for the first time."""
+    sync_ms: list[float | None]
+    """The time that 99 % of the syncs of the journal did not exceed; only of the realm."""
+
+
+class HistoryQuery(QueryParameters, frozen=True):
+    channel: Name | None = None
+    """Only this channel or queue."""
+    durable: Name | None = None
+    """Only this durable of it."""

@@ -261,6 +261,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(realms.ListPipelines, realm_handlers.list_pipelines),
             _on(realms.DescribePipeline, realm_handlers.describe_pipeline),
             _on(realms.ReadRates, realm_handlers.read_rates),
+            _on(realms.ReadHistory, realm_handlers.read_history),
             _on(
                 joins.CreateJoin,
                 lambda by, it: by.realm.joins.create(

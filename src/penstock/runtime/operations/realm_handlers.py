@@ -6,7 +6,7 @@ import asyncio
 from typing import Final
 
 from penstock.api import realm as realms
-from penstock.core.vocabulary.errors import ConnectionLost, NameDoesNotExist
+from penstock.core.vocabulary.errors import ConnectionLost, InvalidArgument, NameDoesNotExist
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.reading.pipelines import pipelines_in
 from penstock.runtime.subscriptions.realm_view import StoreView
@@ -81,6 +81,12 @@ async def read_rates(by: Caller, asked: realms.ReadRates) -> realms.RatesNow:
         memory_bytes=realm.view.memory_bytes,
         left_out=left_out,
     )
+
+
+async def read_history(by: Caller, asked: realms.ReadHistory) -> realms.HistoryInfo:
+    if asked.durable is not None and asked.channel is None:
+        raise InvalidArgument("a durable is one of a channel, and channel is missing")
+    return by.realm.history.told(asked.channel, asked.durable)
 
 
 def _channel(store: StoreView) -> realms.ChannelRates:

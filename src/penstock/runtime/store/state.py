@@ -107,6 +107,9 @@ class RealmState:
         """Soft: channels deleted, with pages that are not dropped yet."""
         self.freed: set[int] = set()
         """Soft: channels with places in pages to give back."""
+        self.moved: set[int] = set()
+        """Soft: channels something was done on since the history took this: it looks at no other.
+        """
         self.freed_bytes = 0
         """Soft: about how many bytes of the journal a purge or a deletion has made useless."""
         self.skipped: list[str] = []

@@ -261,6 +261,7 @@ class Group:
         for number in list(self.touched):
             if number not in self._quiet and number in self.state.channels:
                 self.sweep_in_time(number)
+        self.state.moved.update(self.touched)
 
     def publish(
         self,

@@ -1,6 +1,6 @@
-// Curves over the last minutes, drawn as SVG: at most three, each told apart by colour and dashes.
+// Curves over the last minutes or hours, drawn as SVG: at most three, each told apart by colour and dashes.
 import { html, useState } from "./view.js";
-import { brief, clock } from "./format.js";
+import { brief, clock, duration } from "./format.js";
 import { useWidth } from "./parts.js";
 
 const TOP = 8, BOTTOM = 20, LEFT = 44, RIGHT = 8;
@@ -21,6 +21,9 @@ function curve(values, x, y) {
   });
   return text;
 }
+
+const LONG = 600;
+const before = (seconds) => (seconds < LONG ? `${seconds} s` : duration(seconds * 1000));
 
 /**
  * `times` are milliseconds; `series` are `{ name, values }` of the same length, newest last.
@@ -58,7 +61,7 @@ export function Plot({ label, times, series, seconds = 120, unit = "", small = f
         ${[0, 0.5, 1].map((part) => html`<g key=${part}><line class="grid" x1=${LEFT} x2=${width - RIGHT} y1=${y(most * part)} y2=${y(most * part)} />
           <text x=${LEFT - 8} y=${y(most * part) + 4} text-anchor="end">${brief(most * part)}</text></g>`)}
         ${[1, 0.5, 0].map((part) => html`<text key=${part} x=${LEFT + inside.width * (1 - part)} y=${height - 4}
-          text-anchor=${part === 1 ? "start" : part ? "middle" : "end"}>${part ? `−${seconds * part} s` : "now"}</text>`)}
+          text-anchor=${part === 1 ? "start" : part ? "middle" : "end"}>${part ? `−${before(seconds * part)}` : "now"}</text>`)}
         ${area && times.length > 1 && html`<path class="area" d="${area}L${x(times.length - 1).toFixed(1)} ${y(0)}L${x(Math.max(seen, 0)).toFixed(1)} ${y(0)}Z" />`}
         ${shown.map((values, index) => html`<path key=${index} class="curve s${index + 1}" d=${curve(values, x, y)} />`)}
         ${cursor !== null && html`<line class="cursor" x1=${x(cursor)} x2=${x(cursor)} y1=${TOP} y2=${TOP + inside.height} />`}

@@ -7,6 +7,7 @@ import { Lacks } from "../session.js";
 import { Button, Empty, Facts, Head, Loading, Note, Panel, Refusal, Stat, Tag, TypeName, tell, useDoing, useLoaded, useRefreshed } from "../parts.js";
 import { Plot } from "../plot.js";
 import { go, to } from "../router.js";
+import { Day } from "./day.js";
 import { Detail } from "./detail.js";
 import { Rows } from "./events.js";
 import { PurgeDialog } from "./purge.js";
@@ -68,7 +69,8 @@ export function DurablePage({ channel, name }) {
           info.order_by ? ["Order by", html`<code>${info.order_by}</code>`] : null, info.strict_order ? ["Strict order", "yes"] : null, ["Cluster-wide", info.cluster_wide ? "yes" : "no"]]} /></${Panel}></div>
       <${Panel} title="Clients" bare>${info.clients.length ? html`<ul class="acts-list">${info.clients.map((client, index) => html`<li key=${`${client} ${index}`}><span class="mono">${client}</span></li>`)}</ul>`
         : html`<${Empty} title="No client is bound" python=${`for event in session.channels.get(${JSON.stringify(channel)}).durables.get(${JSON.stringify(name)}).subscribe():\n    event.ack()`} shell="penstock durable browse ${quoted(channel)} ${quoted(name)}">Clients come and go; the durable keeps their place.</${Empty}>`}</${Panel}>
-      <div class="section"><${Outstanding} channel=${channel} name=${name} outstanding=${info.outstanding} /></div>`}
+      <div class="section"><${Outstanding} channel=${channel} name=${name} outstanding=${info.outstanding} /></div>
+      ${hasFigures() && html`<${Day} channel=${channel} durable=${name} whose="of ${name}" />`}`}
     ${asked === "unbind" && html`<${TypeName} title="Unbind the clients of ${name}" name=${name} verb="Unbind" doing=${unbinding} onDone=${unbind} onClose=${() => setAsked(null)}>
       <${Note} kind="warn" title="${many(info.clients.length, "client")} lose their place.">What they hold and have not acknowledged goes back and is delivered again. They may subscribe again at once.</${Note}></${TypeName}>`}
     ${asked === "purge" && html`<${PurgeDialog} route="${route}/purge" name=${name} what="what ${name} is owed" of=${info.outstanding} onClose=${() => setAsked(null)} onDone=${loaded.again} />`}

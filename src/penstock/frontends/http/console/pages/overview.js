@@ -7,6 +7,7 @@ import { Button, Empty, Facts, Head, Loading, Note, Panel, Refusal, Stat, Table,
 import { Plot, Spark } from "../plot.js";
 import { to } from "../router.js";
 import { Lacks, may } from "../session.js";
+import { Day } from "./day.js";
 
 const OLD_MS = 3_600_000;
 const LISTED = 8;
@@ -177,5 +178,6 @@ function Figures({ realm }) {
     <div class="columns wide-left">
       <${Panel} title="Durables that lag" hint="outstanding events, the most first" bare><${Lagging} rates=${rates} /></${Panel}>
       <${Panel} title="Dead events" acts=${html`<a class="button small" href=${to("dead")}>Look into them</a>`} bare><${Dead} rates=${rates} /></${Panel}></div>
-    <${Panel} title="Busiest now" bare><${Busiest} now=${now} /></${Panel}></div>`;
+    <${Panel} title="Busiest now" bare><${Busiest} now=${now} /></${Panel}>
+    <${Day} whose="of the realm" /></div>`;
 }

@@ -8,6 +8,7 @@ import { Plot } from "../plot.js";
 import { flat } from "../columns.js";
 import { to } from "../router.js";
 import { Lacks } from "../session.js";
+import { Day } from "./day.js";
 import { Equation } from "./equation.js";
 import { Events } from "./events.js";
 import { Publish } from "./publish.js";
@@ -103,7 +104,8 @@ function About({ info, kind, name }) {
       ${kind === "channel" && html`<${Stat} label="Subscribers" value=${count(info.subscribers)} />`}
     </dl>
     <${Panel} title="Events per second"><${Plot} label="Events per second on ${name}" times=${history.times} series=${series} unit="/s" /></${Panel}>
-    <${Contents} info=${info} kind=${kind} name=${name} />`;
+    <${Contents} info=${info} kind=${kind} name=${name} />
+    <${Day} channel=${name} whose="of ${name}" />`;
 }
 
 /** The same without what only the figures by the second tell. */
