@@ -225,6 +225,12 @@ class ClusterMachine:
     def is_running(self) -> bool:
         return self.task is not None and not self.task.done()
 
+    @property
+    def serves(self) -> bool:
+        """Whether clients may come to it, and it is the newest owner."""
+        is_newest = self.epoch == self.world.log.recovered_by
+        return self.is_running and self._listener is not None and is_newest
+
     def start(self) -> None:
         if self.is_running or self.world.has_ended:
             return
@@ -334,6 +340,7 @@ class ClusterMachine:
         assert not found.damage, f"{self.name} has recovered damage: {found.damage[:3]}"
         hear(self, realm, lease.epoch)
         world.serves(self)
+        world.recovered(realm)
         self.epoch = lease.epoch
         world.note(f"{self.name} serves epoch {lease.epoch}, {found.events} events")
         world.takeovers += 1
@@ -342,6 +349,7 @@ class ClusterMachine:
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
         await self.thaw.wait()
         listener = self._listener = NativeListener(realm, "simulated", NativeLimits())
+        listener.heartbeat_s = self.world.heartbeat_s
         try:
             await serve_clients(realm, listener, [self.port, self.port + VISITS], stopping)
         finally:

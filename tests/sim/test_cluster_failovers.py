@@ -1,0 +1,72 @@
+"""Fifty failovers in one world: seats stay with their sessions, and listeners miss nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from penstock.core.channel import awaited_seats, kept_interest
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.subscriber import Subscriber
+from penstock.runtime.subscriptions.subscriptions import Subscriptions
+from tests.sim.cluster_failovers import FAILOVERS, failovers_of
+from tests.sim.mutants import first_noticed
+
+Spoil = Callable[[pytest.MonkeyPatch], None]
+FEW = 10
+
+
+@pytest.mark.slow
+@pytest.mark.spec("N4", "N6", "N7", "D14", "J5")
+def test_over_fifty_failovers_nobody_loses_a_seat_and_no_listener_an_event() -> None:
+    world = failovers_of(1)
+
+    assert world.takeovers >= FAILOVERS
+    assert {"killed", "frozen", "handed over"} <= world.faults.keys()
+
+
+def seats_wait_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    def recovered(state: ChannelState) -> None:
+        for durable in state.durables.values():
+            durable.places.clear()
+
+    patch.setattr(awaited_seats, "recovered", recovered)
+
+
+def handing_over_gives_seats_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Subscriptions, "keep_seats", lambda _: None)
+
+
+def listeners_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def recovered(state: ChannelState) -> None:
+        state.places.clear()
+
+    patch.setattr(kept_interest, "recovered", recovered)
+
+
+def listeners_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    def first_id(former: Subscriber, _: object) -> int:
+        return former.cursor
+
+    patch.setattr(kept_interest, "first_id", first_id)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (seats_wait_for_nobody, "is there"),
+        (handing_over_gives_seats_up, "is there"),
+        (listeners_are_forgotten, "has missed"),
+        (listeners_begin_anew, "got . after"),
+    ],
+)
+def test_a_mistake_is_noticed(spoil: Spoil, complaint: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        spoil(patch)
+        noticed = first_noticed(lambda seed: failovers_of(seed, FEW), [1])
+
+    assert noticed is not None
+    assert re.search(complaint, noticed.complaint)
