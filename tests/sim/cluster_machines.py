@@ -48,7 +48,9 @@ PATIENCE_S: Final = 0.3
 LATE: Final = 0.01
 """Share of what is asked that is done late, and by how much at most."""
 LATE_S_MAX: Final = 10.0
-OFTEN: Final = {"parted": 0.2, "starters": 2.5}
+FAILING: Final = "failovers"
+"""The theme of worlds in which one owner ends after the other."""
+OFTEN: Final = {"parted": 0.2, "starters": 2.5, FAILING: 0.3}
 """How often machines freeze while they take over, where it is not as usual: whoever is parted shows
 what is past only once there is a next owner."""
 CACHE_BYTES: Final = 12_000

@@ -47,11 +47,11 @@ class UpgradedWorld(ClusterWorld):
         record = at_once(self.servers.records.get("shard/0"))
         return 0 if record is None else msgspec.json.decode(record.value, type=ClaimRecord).format
 
-    async def _trouble(self) -> None:
+    async def trouble(self) -> None:
         context = copy_context()
         context.run(MACHINE.set, "")
         upgrading = self.loop.create_task(self._upgrade(), context=context)
-        await super()._trouble()
+        await super().trouble()
         await upgrading
 
     async def _upgrade(self) -> None:
