@@ -146,6 +146,8 @@ class Unit:
         self._ids: dict[int, range] = {}
         self._state: Literal["open", "committed", "aborted"] = "open"
         self._has_begun = False
+        self._begun_on = 0
+        """The connection on which the realm was told last, by how many there were before it."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -157,14 +159,27 @@ class Unit:
         self._refuse_if_ended()
         found = self._gathered.get(number)
         if found is None:
-            await self._begin((number,))
+            await self._begin((*self._untold, number))
             self._names[number] = name
             found = self._gathered.setdefault(number, StorePublishes())
         return found
 
+    @property
+    def _untold(self) -> tuple[ChannelId, ...]:
+        """The stores that are named again, because the connection is another one: it may be another
+        node that serves, which knows of none of them."""
+        is_told = self._begun_on == self._connection.reconnects
+        return () if is_told else tuple(self._gathered)
+
     async def _begin(self, numbers: tuple[ChannelId, ...]) -> None:
-        await self._connection.request(BeginTransaction(self.id, numbers))
-        self._has_begun = True
+        while True:
+            self._begun_on = self._connection.reconnects
+            await self._connection.request(BeginTransaction(self.id, numbers))
+            self._has_begun = True
+            if not (untold := self._untold):
+                return
+            # The connection was lost while this was under way.
+            numbers = tuple(dict.fromkeys((*untold, *numbers)))
 
     def _refuse_if_ended(self) -> None:
         if self._state == "committed":
@@ -179,23 +194,20 @@ class Unit:
         the connection and the realm: a repeated commit is told of the first one, which is then
         asked for its ids. A refusal leaves the transaction open."""
         self._refuse_if_ended()
-        if not self._has_begun:
-            await self._begin(())
-        begun_again, stagings = False, 0
+        is_begun, attempts = self._has_begun, 0
         while True:
             try:
+                if not is_begun or self._untold:
+                    await self._begin(tuple(self._gathered))
                 return (await self._send_commit()).spans
             except AlreadyCommitted:  # the answer was lost, and the request was repeated
                 return (await describe(self._connection, self.id)).spans
-            except NoSuchTransaction:  # the realm has restarted
-                if begun_again:
+            except (NoSuchTransaction, NoSuchStage) as forgotten:
+                # The realm has restarted, or another node serves; its events are still here.
+                attempts += 1
+                if attempts == STAGINGS_MAX:
                     raise
-                begun_again = True
-                await self._begin(tuple(self._gathered))
-            except NoSuchStage:  # it has restarted in between
-                stagings += 1
-                if stagings == STAGINGS_MAX:
-                    raise
+                is_begun = not isinstance(forgotten, NoSuchTransaction)
 
     def _leaving(self) -> tuple[Leaving, ...]:
         """The events that leave stores with it."""

@@ -61,7 +61,8 @@ class TransactionTable:
         if begun is None:
             raise NoSuchTransaction(
                 f"there is no transaction {plain(transaction)}: it was never begun, ended more "
-                "than a day ago, or the realm has restarted since; begin it again"
+                "than a day ago, or the realm has restarted since or another node has taken over; "
+                "begin it again"
             )
         return begun
 

@@ -125,14 +125,16 @@ class SequenceTooOld(Refused):
 
 
 class NoSuchStage(Refused):
-    """Staged rows are unknown: never staged, dropped, expired, or lost in a restart."""
+    """Staged rows are unknown: never staged, dropped, expired, or lost in a restart or when another
+    node took over."""
 
     code = "no-such-stage"
     retryable = True
 
 
 class NoSuchTransaction(Refused):
-    """Never begun here, or ended more than a day ago (SEM X2)."""
+    """Never begun here, or ended more than a day ago (SEM X2), or open when the realm restarted or
+    another node took over: then nothing of it is stored."""
 
     code = "no-such-transaction"
 

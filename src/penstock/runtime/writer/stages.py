@@ -69,8 +69,8 @@ class Stages:
         missing = [s for s in stages if s not in self._by_id or self._by_id[s].number != number]
         if missing:
             raise NoSuchStage(
-                f"{len(missing)} of {len(stages)} stages are gone (the realm restarted, or an "
-                f"hour passed); stage the rows again"
+                f"{len(missing)} of {len(stages)} stages are gone (the realm restarted, another "
+                f"node took over, or an hour passed); stage the rows again"
             )
         return [body for stage in stages for body in self._by_id[stage].bodies]
 
