@@ -9,7 +9,12 @@ import msgspec
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import CannotConnect, NoQuorum, PenstockError
+from penstock.core.vocabulary.errors import (
+    CannotConnect,
+    ConnectionLost,
+    NoQuorum,
+    PenstockError,
+)
 from penstock.testing.engine import EngineServers
 from penstock.testing.loop import pass_time, simulated
 from penstock.wire.amqp import sasl
@@ -260,10 +265,14 @@ async def test_a_session_goes_on_when_the_owner_is_killed_and_nothing_is_lost_or
 
     owner.kill()
     began_s = the_loop().time()
+    told: list[PenstockError | None] = []
+    session.on_interruption(told.append)
     ids += [await channel.publish(b"%d" % n) for n in range(5, 10)]
     took_s = the_loop().time() - began_s
 
     assert took_s < 3, "its address refuses connections: nobody waits for its lease"
+    assert told[-1] is None, "it is there again"
+    assert isinstance(told[0], ConnectionLost), "nobody could say why"
     assert ids == list(range(10))
     assert [event.data async for event in channel.browse()] == [b"%d" % n for n in range(10)]
     await session.close()
@@ -322,14 +331,17 @@ async def test_without_the_engine_sessions_end_and_are_taken_again_when_it_is_ba
     await until(lambda: owner.serves)
     session = await aio.connect(owner.url)
     channel = await session.channels.create("orders", type="persistent")
-    ended: list[PenstockError] = []
+    told: list[PenstockError | None] = []
+    session.on_interruption(told.append)
 
     valve.open.clear()
     publishing = the_loop().create_task(channel.publish(b"a"))
     listener = owner.listener
     assert listener is not None
     await until(lambda: not session.is_connected)
-    ended.append(session._connection._farewell or NoQuorum())
+    assert isinstance(session.interruption, NoQuorum)
+    assert "no majority of its servers" in str(session.interruption)
+    await pass_time(10)
     with pytest.raises(CannotConnect, match="no majority of its servers"):
         await aio.connect(owner.url, reconnect_timeout=0)
     assert not publishing.done(), "nothing is refused: it may be stored"
@@ -337,7 +349,8 @@ async def test_without_the_engine_sessions_end_and_are_taken_again_when_it_is_ba
 
     assert await publishing == 0
     assert owner.listener is listener, "the realm is the same: nobody has taken over"
-    assert [error.code for error in ended] == ["no-quorum"]
+    assert [error and error.code for error in told] == ["no-quorum", None], "told once each"
+    assert session.interruption is None
     assert [event.data async for event in channel.browse()] == [b"a"]
     await session.close()
     await end(owner)

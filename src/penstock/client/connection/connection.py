@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -34,6 +33,7 @@ from penstock.client.connection.pending import (
     reject,
 )
 from penstock.client.connection.replier import Replier
+from penstock.client.connection.session_listeners import SessionListeners
 from penstock.client.connection.signing_in import SigningIn
 from penstock.client.connection.terms import DEAD_AFTER_S, SessionTerms
 from penstock.client.connection.transport import Link
@@ -56,7 +56,6 @@ from penstock.wire.native.asking import check_request
 
 T = TypeVar("T")
 
-ErrorListener = Callable[[PenstockError], None]
 Connector = Callable[[Callable[[], Link]], Any]
 
 RECONNECT_TIMEOUT_S = 60.0
@@ -69,8 +68,6 @@ _CHANGES = (
     *(CommitTransaction, Bury, Extend),
 )
 """Requests whose answers a close waits for."""
-
-_log = logging.getLogger("penstock.client")
 
 
 class RealmConnection:
@@ -110,7 +107,7 @@ class RealmConnection:
         self._closed: PenstockError | None = None
         self._farewell: PenstockError | None = None
         """Why the realm ended the connection, if it said so."""
-        self._listeners: list[ErrorListener] = []
+        self.listeners = SessionListeners()
         self.reconnects = 0
         self.replier: Replier | None = None
         """Sends replies to events that were received here; a session brings it."""
@@ -192,15 +189,9 @@ class RealmConnection:
             link.abort()
             raise
 
-    def on_error(self, listener: ErrorListener) -> None:
-        """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""
-        self._listeners.append(listener)
-
     def report(self, error: PenstockError) -> None:
-        for listener in self._listeners:
-            listener(error)
-        if not self._listeners:
-            _log.warning("session.error: %s [%s]", error, error.code)
+        """Tell of an error that belongs to no call."""
+        self.listeners.report(error)
 
     @property
     def event_bytes_max(self) -> int:
@@ -259,6 +250,7 @@ class RealmConnection:
             else:
                 self._send(pending)
         self._online.set()
+        self.listeners.resumed()
 
     def _recognised(self, welcome: wire.Welcome) -> wire.Welcome:
         if self._welcome is not None and self._welcome.realm != welcome.realm:
@@ -333,7 +325,8 @@ class RealmConnection:
         try:
             await self._connect(lambda: True)
         except CannotConnect as error:
-            raise CannotConnect(f"the connection was lost, and {error}") from error
+            lasting = CannotConnect(f"the connection was lost, and {error}")
+            raise self.listeners.ended_by(lasting) from error
         self.reconnects += 1
         for number, incoming in list(self._incoming.items()):
             try:
@@ -384,18 +377,25 @@ class RealmConnection:
             case wire.Welcome():
                 if self._greeting is not None and not self._greeting.done():
                     self._greeting.set_result(message)
-            case wire.Goodbye(code, text):
-                self._farewell = error_of(code, text)
-                self._terms.dismissed(message)
-                if self._greeting is not None and not self._greeting.done():
-                    self._greeting.set_exception(self._farewell)
-                    # marks its error as seen, as nobody may be waiting any more
-                    self._greeting.exception()
+            case wire.Goodbye():
+                self._dismissed(message)
             case wire.Owners():
                 self._terms.welcomed_by(message)
                 self._watch.begin()
             case wire.Schema():
                 pass  # the link keeps them
+
+    def _dismissed(self, message: wire.Goodbye) -> None:
+        self._farewell = error_of(message.code, message.text)
+        self._interrupted(message.text)
+        self._terms.dismissed(message)
+        if self._greeting is not None and not self._greeting.done():
+            self._greeting.set_exception(self._farewell)
+            self._greeting.exception()  # marks it as seen, as nobody may be waiting any more
+
+    def _interrupted(self, why: str) -> None:
+        if self._closed is None and self._root is not None:
+            self.listeners.interrupted(self._farewell, why)
 
     def lost(self, link: Link, reason: BaseException | None) -> None:
         if link is not self._link:
@@ -403,6 +403,7 @@ class RealmConnection:
         self._link = None
         self._online.clear()
         why = reason_of(reason or self._farewell)
+        self._interrupted(why)
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
             self._greeting.exception()
@@ -486,7 +487,6 @@ class RealmConnection:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has ended."""
         return self._closed is not None
 
     @property

@@ -15,10 +15,10 @@ from penstock.api.transactions import TransactionInfo
 from penstock.client.connection.connection import (
     RECONNECT_TIMEOUT_S,
     Connector,
-    ErrorListener,
     RealmConnection,
 )
 from penstock.client.connection.credentials import Token
+from penstock.client.connection.session_listeners import ErrorListener, InterruptionListener
 from penstock.client.connection.urls import RealmUrl
 from penstock.client.handles.access import Access
 from penstock.client.handles.channels import Channels
@@ -31,7 +31,7 @@ from penstock.client.publishing.publishing import parts_of, stage
 from penstock.client.publishing.replying import Replies
 from penstock.client.publishing.transaction import JointTransaction, Named, describe
 from penstock.columns.schema.ipc import batch_bytes
-from penstock.core.vocabulary.errors import ConnectionLost
+from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.copies.backup import BackupResult, FolderLike
@@ -82,6 +82,11 @@ class Session:
         """Whether there is a connection now. What is asked without one waits for the next."""
         return self._connection.is_connected
 
+    @property
+    def interruption(self) -> PenstockError | None:
+        """What interrupts the session now, as :meth:`on_interruption` is told; None: nothing."""
+        return self._connection.listeners.interruption
+
     async def __aenter__(self) -> Session:
         return self
 
@@ -111,7 +116,17 @@ class Session:
 
     def on_error(self, listener: ErrorListener) -> None:
         """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""
-        self._connection.on_error(listener)
+        self._connection.listeners.on_error.append(listener)
+
+    def on_interruption(self, listener: InterruptionListener) -> None:
+        """Hear when the session loses its connection, with the reason as an error, and with None
+        when it has one again.
+
+        The error is ``NoQuorum`` while the cluster can store nothing, and ``ConnectionLost`` where
+        the realm has not said why. The session goes on by itself (SEM N2, N4): what is asked
+        meanwhile waits, up to ``reconnect_timeout``.
+        """
+        self._connection.listeners.on_interruption.append(listener)
 
     async def info(self) -> RealmInfo:
         """A description of the realm."""

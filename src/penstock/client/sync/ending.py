@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from penstock.client.connection.connection import ErrorListener
+from penstock.client.connection.session_listeners import ErrorListener, InterruptionListener
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles.session import Session as AioSession
 from penstock.client.sync.sync_destination import Destination
@@ -42,6 +42,16 @@ class SessionEnd:
     def on_error(self, listener: ErrorListener) -> None:
         """Hear of errors that belong to no call; called on the client's own thread."""
         self._inner.on_error(listener)
+
+    def on_interruption(self, listener: InterruptionListener) -> None:
+        """Hear when the session loses its connection, with the reason as an error, and with None
+        when it has one again; called on the client's own thread.
+
+        The error is ``NoQuorum`` while the cluster can store nothing, and ``ConnectionLost`` where
+        the realm has not said why. The session goes on by itself (SEM N2, N4): what is asked
+        meanwhile waits, up to ``reconnect_timeout``.
+        """
+        self._inner.on_interruption(listener)
 
     def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
         """Wait until one of the channels and queues has an event of the id given with it, or a

@@ -20,6 +20,7 @@ from penstock.client.sync.sync_channels import Channels
 from penstock.client.sync.sync_joins import Joins
 from penstock.client.sync.sync_queues import Queues
 from penstock.client.sync.sync_transaction import JointTransaction
+from penstock.core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.copies.backup import BackupResult, FolderLike
@@ -67,6 +68,11 @@ class Session(SessionEnd):
     def is_connected(self) -> bool:
         """Whether there is a connection now. What is asked without one waits for the next."""
         return self._inner.is_connected
+
+    @property
+    def interruption(self) -> PenstockError | None:
+        """What interrupts the session now, as :meth:`on_interruption` is told; None: nothing."""
+        return self._inner.interruption
 
     def info(self) -> RealmInfo:
         """A description of the realm."""

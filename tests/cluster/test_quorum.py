@@ -1,0 +1,66 @@
+"""Without the engine sessions are told why, go on by themselves, or end with the reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import aio
+from penstock.core.vocabulary.errors import NoQuorum, PenstockError
+from penstock.testing.engine import EngineServers
+from penstock.testing.loop import pass_time, simulated
+from tests.cluster.machines import NodeMachine, Valve, end, owner_and_others, the_loop, until
+from tests.cluster.serving import HOST
+
+
+@pytest.mark.spec("N2", "N4")
+@simulated
+async def test_a_session_that_asks_all_nodes_is_told_once_and_when_it_goes_on() -> None:
+    valve = Valve()
+    owner, (other,) = await owner_and_others(EngineServers(), call=valve)
+    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    channel = await session.channels.create("orders", type="persistent")
+    told: list[PenstockError | None] = []
+    session.on_interruption(told.append)
+
+    valve.open.clear()
+    publishing = the_loop().create_task(channel.publish(b"a"))
+    await until(lambda: not session.is_connected)
+    await pass_time(20)
+    assert [each and each.code for each in told] == ["no-quorum"], "the other node knows nothing"
+    assert "no majority of its servers" in str(session.interruption)
+    assert not publishing.done()
+    valve.open.set()
+
+    assert await publishing == 0
+    assert [each and each.code for each in told] == ["no-quorum", None]
+    assert session.interruption is None
+    assert [event.data async for event in channel.browse()] == [b"a"]
+    await session.close()
+    await end(owner, other)
+
+
+@pytest.mark.spec("N2")
+@simulated
+async def test_a_session_that_waits_no_longer_ends_with_the_reason() -> None:
+    valve = Valve()
+    owner = NodeMachine(EngineServers(), 1, call=valve)
+    await until(lambda: owner.serves)
+    session = await aio.connect(owner.url, reconnect_timeout=5)
+    channel = await session.channels.create("orders", type="persistent")
+    reported: list[PenstockError] = []
+    session.on_error(reported.append)
+
+    valve.open.clear()
+    publishing = the_loop().create_task(channel.publish(b"a"))
+    await until(lambda: not session.is_connected)
+    waiting = the_loop().create_task(channel.info())
+
+    for call in (publishing, waiting, the_loop().create_task(channel.publish(b"b"))):
+        with pytest.raises(NoQuorum, match="no majority of its servers"):
+            await call
+    assert [error.code for error in reported] == ["no-quorum"]
+    with pytest.raises(NoQuorum):
+        await channel.publish(b"c")
+    valve.open.set()
+    await session.close()
+    await end(owner)
