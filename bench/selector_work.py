@@ -64,7 +64,7 @@ def publish(job: SelectorJob) -> Figures:
     """Publish batches to a channel with subscriptions and durables none of whose selectors
     matches."""
     with penstock.Realm(job.directory) as realm, realm.connect() as session:
-        kind = "reliable" if job.durables else "transient"
+        kind: penstock.ChannelType = "reliable" if job.durables else "transient"
         channel = session.channels.create("orders", type=kind)
         for number in range(job.durables):
             channel.durables.create(f"d{number}", type="shared", selector=f"lot = {-1 - number}")
