@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from examples.flights.companion import PartFailed
 from examples.flights.run_record import RunRecord
 from penstock.demo.processes import DemoProcesses
 
+_ENGINE = "engine-"
 _LOOK_INTERVAL_S = 0.1
 _RECONNECT_S = 120.0
 """How long the parts wait for a node that takes over, on a machine that is busy."""
@@ -37,7 +39,9 @@ def in_cluster(record: RunRecord, console: Console) -> Iterator[RealmOfRun]:
     """Three nodes over three NATS servers, all processes of this machine, and gone at the end with
     what they have stored. Sealed files are in a folder that Spark's executors read."""
     record.directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="engine-", dir=record.directory) as folder:
+    for left in record.directory.glob(f"{_ENGINE}*"):  # by a run that was killed
+        shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=_ENGINE, dir=record.directory) as folder:
         place = Path(folder).absolute()
         (place / "files").mkdir()
         with closing(DemoProcesses(place, blobs=f"file://{place / 'files'}")) as processes:

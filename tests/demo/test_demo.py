@@ -64,7 +64,7 @@ def test_the_owner_is_killed_and_nothing_is_lost_and_nothing_stays(tmp_path: Pat
     last = [*told, *rest.splitlines()]
 
     assert (process.returncode, failed) == (0, "")
-    assert len(started) == 5
+    assert len(started) == 6, "five processes and their guard"
     assert any(re.fullmatch(r" *\d+\.\d s  kill node \d \(owner\)\n", row) for row in told), told
     assert re.search(r"kill node \d \(owner\): \d+\.\d s without acknowledgements", last[-2])
     counts = COUNTS.fullmatch(last[-1])
@@ -97,7 +97,7 @@ def test_a_signal_ends_it_and_all_it_has_started(tmp_path: Path) -> None:
         told, failed = process.communicate(timeout=END_S)
 
     assert (process.returncode, failed) == (0, ""), told
-    assert len(started) == 6
+    assert len(started) == 7, "six processes and their guard"
     assert not [pid for pid in started if is_there(pid)]
     assert not list(tmp_path.iterdir())
 

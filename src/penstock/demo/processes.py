@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.demo.actions import MEMBERS, ProcessTarget, Verb
 from penstock.demo.links import HOST, DemoLinks
+from penstock.demo.orphans import OrphanGuard
 from penstock.testing.nats_servers import PROGRAM, NatsServers, ServerCondition, free_ports
 from penstock.testing.process import ServerProcess
 
@@ -107,7 +108,8 @@ class DemoNode:
 
 
 class DemoProcesses:
-    """All of them. They are gone when the block ends, however it ends."""
+    """All of them. They are gone when the block ends, however it ends, and when this process is
+    killed."""
 
     def __init__(self, folder: Path, *, blobs: str = "engine") -> None:
         """``blobs`` is where the nodes keep segments and snapshots: ``cluster.blobs``. Raises
@@ -144,6 +146,7 @@ class DemoProcesses:
         self.url = "penstock://" + ",".join(node.address for node in self.nodes)
         self._last: ProcessTarget | None = None
         self._newest = 0
+        self._guard = OrphanGuard()
 
     @property
     def _monitors(self) -> str:
@@ -164,8 +167,10 @@ class DemoProcesses:
     def start(self) -> None:
         """Begin all of them at once; nodes wait for a majority of the engine's servers."""
         self.engine.__enter__()
+        self._guard.keep(self.pids())
         for node in self.nodes:
             node.start()
+            self._guard.keep(self.pids())
 
     @property
     def epoch(self) -> int:
@@ -220,6 +225,7 @@ class DemoProcesses:
             self._act_on_node(self.nodes[found.number - 1], verb)
         else:
             self._act_on_engine(found.number - 1, verb)
+        self._guard.keep(self.pids())
         return f"{verb} {name}{_part(wanted)}"
 
     def _found(self, target: ProcessTarget, leader: int) -> ProcessTarget | None:
@@ -265,6 +271,7 @@ class DemoProcesses:
     def close(self) -> None:
         """End all of them, however they are."""
         with contextlib.ExitStack() as stack:
+            stack.callback(self._guard.close)
             stack.callback(self.links.close)
             stack.callback(self.engine.__exit__, None, None, None)
             for node in self.nodes:
