@@ -53,7 +53,8 @@ GIVES_BACK = {
 """Commands that sound like it, and why they do not ask."""
 
 MAKE_OR_SHOW = {
-    *("serve", "publish", "subscribe", "browse", "audit", "info", "top", "health", "doctor"),
+    *("serve", "publish", "subscribe", "browse", "audit", "info", "top", "health"),
+    *("doctor", "request", "reply", "load"),
     *("settings", "error", "selector check", "realm show", "realm pause", "realm resume"),
     *(f"channel {verb}" for verb in ("create", "list", "show", "state", "edit", "missing")),
     *(f"queue {verb}" for verb in ("create", "list", "show", "edit", "missing", "push", "peek")),

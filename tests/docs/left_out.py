@@ -20,6 +20,8 @@ NOT_RUN = {
     "penstock cluster restore": "needs a running engine; tests/cluster/test_serve.py has one",
     "penstock cluster upgrade": "needs a running engine; tests/cluster/test_upgrading.py has one",
     "penstock cluster demo": "starts seven processes; tests/demo does",
+    "penstock reply": "replies until Ctrl-C; tests/cli/test_requesting.py has one",
+    "penstock request": "needs somebody who replies; so does that",
     "penstock store copy --to s3://": "needs an object store; tests/integration has one",
     "penstock pipeline list var/": "about what `make run` leaves behind, which ends with a check",
 }

@@ -58,7 +58,6 @@ def test_sessions_that_are_over_take_no_memory(
         wait(lambda link=link: link.state & Endpoint.REMOTE_ACTIVE)
         session.close()
         wait(lambda own=session: own.state & Endpoint.REMOTE_CLOSED)
-        session.free()
     client.sender("jobs").send(Message(body="b"))  # whatever was said is done
 
     assert realm._loop.call(sessions_of(engines[0])) == 1

@@ -39,6 +39,7 @@ from penstock.frontends.http.routing import (
     Route,
     RouteMatch,
     Upload,
+    run_while_there,
     target_of,
 )
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
@@ -47,7 +48,6 @@ from penstock.runtime.access.askers import asker
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import check
-from penstock.tasks import leave_to_owner, start_task
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
@@ -293,22 +293,7 @@ class HttpRequest:
         """Run ``work`` and give its result. One that only reads is cancelled, with
         ``ConnectionLost``, when its client disconnects; one that changes something runs to its
         end."""
-        if not found.route.reads:
-            return await work
-        asks = asker.get()
-        done = start_task(work, on_failure=leave_to_owner)
-
-        def end() -> None:
-            done.cancel()
-
-        stay = asks.on_gone(end)
-        try:
-            return await done
-        except asyncio.CancelledError:
-            asks.check()
-            raise
-        finally:
-            stay()
+        return await (run_while_there(work) if found.route.reads else work)
 
     def _query(self, found: RouteMatch) -> Any:
         if len(self.query_string) > QUERY_BYTES_MAX:

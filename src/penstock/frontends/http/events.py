@@ -119,7 +119,8 @@ async def request(call: Call[RequestQuery, NewEvent]) -> EventAnswer:
     queue = await call.ask(OpenReplyQueue(name))
     try:
         event_id = await publishing.publish_event(call, store, event)
-        replies = await call.ask(PopEvents(queue.channel, 1, call.query.timeout))
+        wait = PopEvents(queue.channel, 1, call.query.timeout)
+        replies = await call.ask_while_there(wait)
     finally:
         await call.ask(CloseReplyQueue(name))
     if not replies:

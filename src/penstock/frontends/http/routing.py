@@ -6,6 +6,7 @@ A path is split before it is decoded, so that a name with slashes is one part:
 
 from __future__ import annotations
 
+import asyncio
 import typing
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -19,8 +20,10 @@ from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.frontends.http.joining import join_of
 from penstock.frontends.http.people_shapes import AclChange
 from penstock.frontends.http.realm_shapes import NewJoin
+from penstock.runtime.access.askers import asker
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import answer_to, execute, execute_on
+from penstock.tasks import leave_to_owner, start_task
 
 if TYPE_CHECKING:
     from penstock.frontends.http.access import Guard
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 
 QueryT = TypeVar("QueryT")
 BodyT = TypeVar("BodyT")
+ResultT = TypeVar("ResultT")
 
 SESSION: Final = "http"
 """What readers of a queue hear of one that pops by HTTP."""
@@ -150,6 +154,11 @@ class Call(Generic[QueryT, BodyT]):
         """As :meth:`ask`, with a body that comes part by part."""
         return await execute(self.caller, request, parts, target=self.target)
 
+    async def ask_while_there(self, request: Request[AnswerT]) -> AnswerT:
+        """As :meth:`ask`, for as long as the client is connected. Raises ``ConnectionLost`` when it
+        disconnects; what the operation waits for is then not waited for."""
+        return await run_while_there(self.ask(request))
+
     async def answer(self, request: Request[AnswerT]) -> AnswerT:
         """Execute an operation for which the route's own right suffices."""
         answer: AnswerT = await answer_to(self.caller, request)
@@ -165,6 +174,25 @@ class Call(Generic[QueryT, BodyT]):
     def may(self, operation: str, name: str = "") -> None:
         """Check a right besides the route's own. Raises ``AccessDenied``."""
         self.guard.access.require(self.principal, operation, name)
+
+
+async def run_while_there(work: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """Run ``work`` and give its result. It is cancelled, with ``ConnectionLost``, when the client
+    disconnects."""
+    asks = asker.get()
+    done = start_task(work, on_failure=leave_to_owner)
+
+    def end() -> None:
+        done.cancel()
+
+    stay = asks.on_gone(end)
+    try:
+        return await done
+    except asyncio.CancelledError:
+        asks.check()
+        raise
+    finally:
+        stay()
 
 
 Endpoint = Callable[[Any], Coroutine[Any, Any, Any]]
