@@ -148,14 +148,15 @@ class ClusterMutant(NamedTuple):
 
 
 CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {
-    "lease alone": ClusterMutant("a lease alone, no compare-and-set", lease_alone),
+    "lease alone": ClusterMutant("a lease alone, no compare-and-set", lease_alone, first=7),
     "retry at the tail": ClusterMutant(
         "a timeout asked again behind the tail that is there now",
         retry_at_the_tail,
+        first=3,
     ),
-    "no fence": ClusterMutant("a recovery without a fence", no_fence, "cut off", first=3),
+    "no fence": ClusterMutant("a recovery without a fence", no_fence, "cut off", first=5),
     "no lease": ClusterMutant(
-        "deliveries and answers without a lease", no_lease, "parted", first=8
+        "deliveries and answers without a lease", no_lease, "parted", first=9
     ),
     "old fences new": ClusterMutant(
         "an older epoch fences a newer one", old_fences_new, "starters"
@@ -164,9 +165,11 @@ CLUSTER_MUTANTS: Final[dict[str, ClusterMutant]] = {
         "strays removed whatever their epoch", all_strays, "starters", first=13, seeds=20
     ),
     "talking": ClusterMutant("a deposed owner answers", talking, "cut off"),
-    "floor forgotten": ClusterMutant("the floor forgotten by a reopened journal", floor_forgotten),
+    "floor forgotten": ClusterMutant(
+        "the floor forgotten by a reopened journal", floor_forgotten, first=1
+    ),
     "torn for whole": ClusterMutant("a torn block taken for whole", torn_for_whole),
-    "wall clock": ClusterMutant("a lease by the wall clock", by_the_wall_clock, "clocks", first=1),
+    "wall clock": ClusterMutant("a lease by the wall clock", by_the_wall_clock, "clocks", first=2),
 }
 """The mistakes of which the design speaks, as far as one shard can make them. An outbox paid before
 it is stored there, a part of a transaction sent twice, and numbers made from 1 in each shard are
