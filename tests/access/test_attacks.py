@@ -18,13 +18,15 @@ from penstock.api.subscriptions import Subscribe
 from penstock.api.transactions import BeginTransaction
 from penstock.client.connection.signing_in import SigningIn
 from penstock.client.connection.transport import Link
-from penstock.client.connection.urls import parse_url
-from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed
+from penstock.client.connection.urls import Address, parse_url
+from penstock.core.vocabulary.errors import AccessDenied, AuthenticationFailed, InvalidArgument
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.frontends.native.connection import Connection
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
 from tests.access.realms import ask
+
+NEAR, FAR = Address("127.0.0.1", 9), Address("192.0.2.1", 9)
 
 
 @pytest.mark.spec("A4")
@@ -140,16 +142,31 @@ def test_a_realm_far_away_that_asks_for_no_proof_is_not_trusted_with_what_is_pub
     safe = SigningIn(parse_url("penstocks://alice:secret@192.0.2.1:9"))
 
     with pytest.raises(AuthenticationFailed, match="could not prove"):
-        asyncio.run(welcomed_at_once(far))
-    asyncio.run(welcomed_at_once(near))
-    asyncio.run(welcomed_at_once(safe))
+        asyncio.run(welcomed_at_once(far, FAR))
+    asyncio.run(welcomed_at_once(near, NEAR))
+    asyncio.run(welcomed_at_once(safe, FAR))
 
 
-async def welcomed_at_once(signing_in: SigningIn) -> None:
+@pytest.mark.spec("A4")
+def test_a_node_here_may_not_send_what_others_could_read_to_one_far_away() -> None:
+    """A node of a cluster names the others, and a session goes there, too."""
+    proving = SigningIn(parse_url("penstock://alice:secret@127.0.0.1:9"))
+    showing = SigningIn(parse_url("penstock://alice@127.0.0.1:9"), "a token")
+    safe = SigningIn(parse_url("penstocks://alice@127.0.0.1:9"), "a token")
+
+    with pytest.raises(AuthenticationFailed, match="could not prove"):
+        asyncio.run(welcomed_at_once(proving, FAR))
+    with pytest.raises(InvalidArgument, match=r"unencrypted to 192\.0\.2\.1:9"):
+        asyncio.run(welcomed_at_once(showing, FAR))
+    asyncio.run(welcomed_at_once(showing, NEAR))
+    asyncio.run(welcomed_at_once(safe, FAR))
+
+
+async def welcomed_at_once(signing_in: SigningIn, at: Address) -> None:
     """What a realm does that lets everybody in, or that wants to be taken for another one."""
     greeting: asyncio.Future[wire.Welcome] = asyncio.get_running_loop().create_future()
     greeting.set_result(wire.Welcome("id", "name", "1", 1, 1))
-    await signing_in.say_hello(Link(Nobody()), "session", greeting)
+    await signing_in.say_hello(Link(Nobody()), at, "session", greeting)
 
 
 class Nobody:

@@ -234,7 +234,7 @@ class RealmConnection:
             )
         self._link = link
         try:
-            await self._signing_in.say_hello(link, self.session_id, self._greeting)
+            await self._signing_in.say_hello(link, address, self.session_id, self._greeting)
             welcome = self._recognised(await self._greeting)
         except BaseException:
             self._link = None

@@ -11,7 +11,7 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 
-from penstock.client.connection.urls import RealmUrl
+from penstock.client.connection.urls import Address, RealmUrl
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.wire.addresses import is_loopback
 
@@ -55,12 +55,12 @@ class Credentials:
         return f"Credentials({self.user})"
 
 
-def check_token_is_safe(url: RealmUrl) -> None:
-    """Raise ``InvalidArgument`` if others could see the token, because whoever has it can use
-    it."""
+def check_token_is_safe(url: RealmUrl, *addresses: Address) -> None:
+    """Raise ``InvalidArgument`` if others could see the token on its way to the addresses, because
+    whoever has it can use it."""
     if url.tls:
         return
-    for address in url.addresses:
+    for address in addresses:
         if not is_here(address.host):
             raise InvalidArgument(
                 f"a token would be sent unencrypted to {address}; connect with penstocks://"

@@ -16,7 +16,7 @@ from penstock.client.connection.credentials import (
     tls_context,
 )
 from penstock.client.connection.transport import Link
-from penstock.client.connection.urls import RealmUrl
+from penstock.client.connection.urls import Address, RealmUrl
 from penstock.core.vocabulary.errors import AuthenticationFailed
 from penstock.wire.native import messages as wire
 from penstock.wire.scram import MECHANISM, NONCE_BYTES, ScramClient
@@ -27,25 +27,26 @@ class SigningIn:
 
     def __init__(self, url: RealmUrl, token: Token | None = None) -> None:
         """Raises ``InvalidArgument`` for files that do not do."""
+        self._url = url
         self._credentials = Credentials(url, token)
         if self._credentials.has_token:
-            check_token_is_safe(url)
+            check_token_is_safe(url, *url.addresses)
         self.tls: ssl.SSLContext | None = tls_context(url)
         """The TLS context for the realm; None: no TLS."""
-        # A realm without authentication is on this machine; TLS has shown the identity of any
-        # other.
-        self._may_skip_proof = url.tls or all(is_here(each.host) for each in url.addresses)
         self._challenges: list[asyncio.Future[bytes]] = []
 
     async def say_hello(
-        self, link: Link, session: str, greeting: asyncio.Future[wire.Welcome]
+        self, link: Link, at: Address, session: str, greeting: asyncio.Future[wire.Welcome]
     ) -> None:
-        """Sign in, up to where only ``greeting`` is awaited.
+        """Sign in at an address of the URL, or at one that a node of the cluster has named, up to
+        where only ``greeting`` is awaited.
 
         Raises ``AuthenticationFailed`` for a realm that cannot prove that it knows the password,
         and ``InvalidArgument``.
         """
         shown = self._credentials
+        if shown.has_token:
+            check_token_is_safe(self._url, at)
         if not shown.password:
             link.send(wire.Hello(_client_name(), session, shown.user, shown.token()))
             return
@@ -56,7 +57,10 @@ class SigningIn:
         link.send(wire.Hello(_client_name(), session, shown.user, "", MECHANISM, exchange.first()))
         await _first(question, greeting)
         if not question.done():  # the realm asks for no password, or has refused
-            if greeting.exception() is None and not self._may_skip_proof:
+            # A realm without authentication is on this machine; TLS has shown the identity of any
+            # other.
+            may_skip_proof = self._url.tls or is_here(at.host)
+            if greeting.exception() is None and not may_skip_proof:
                 raise AuthenticationFailed(
                     "the realm could not prove that it knows the password, so it may be an "
                     "impostor; connect with "
