@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 HOWTO = sorted((ROOT / "docs" / "howto").glob("*.md"))
-PAGES = [README, *GUIDE, *HOWTO]
+COMING_FROM = sorted((ROOT / "docs" / "coming-from").glob("*.md"))
+PAGES = [README, *GUIDE, *HOWTO, *COMING_FROM]
 OTHER_PAGES = sorted(
     {
         *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
