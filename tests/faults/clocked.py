@@ -18,7 +18,7 @@ OFFSET = struct.Struct("<q")
 
 
 class ShiftedTime:
-    """Stands where the server's clock looks for the module ``time``."""
+    """The time of day with an offset that others may set."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -28,10 +28,6 @@ class ShiftedTime:
         (offset,) = OFFSET.unpack_from(self._offset)
         return time.time_ns() + int(offset)
 
-    def clock_gettime_ns(self, clock: int) -> int:
-        """The clocks that nobody sets."""
-        return time.clock_gettime_ns(clock)
-
 
 def set_offset(path: Path, offset_ns: int) -> None:
     """Set the clock of every server that was started with this file."""
@@ -39,12 +35,20 @@ def set_offset(path: Path, offset_ns: int) -> None:
         file.write(OFFSET.pack(offset_ns))
 
 
+def shift(path: Path) -> None:
+    """Have the clocks of this process begin with this file's time of day."""
+    from penstock.runtime.writer.clock import SystemClock
+
+    begin = SystemClock.__init__
+    _, *others = begin.__defaults__ or ()
+    begin.__defaults__ = (ShiftedTime(path).time_ns, *others)
+
+
 def main(arguments: list[str]) -> None:
     from penstock import cli
-    from penstock.runtime.writer import clock
 
     path, *rest = arguments
-    vars(clock)["time"] = ShiftedTime(Path(path))
+    shift(Path(path))
     sys.argv = ["penstock", *rest]
     cli.main()
 
