@@ -10,6 +10,7 @@ import penstock
 from penstock.api.channels import (
     DeleteChannel,
     DescribeChannel,
+    DescribeColumns,
     EditChannel,
     Locate,
     MaintainChannel,
@@ -137,6 +138,12 @@ class NativeCaller:
 
     def _queue_describe(self) -> None:
         self._ask(DescribeChannel(QUEUE, "queue"))
+
+    def _channel_columns(self) -> None:
+        self._ask(DescribeColumns(self._numbers[CHANNEL]))
+
+    def _queue_columns(self) -> None:
+        self._ask(DescribeColumns(self._numbers[QUEUE]))
 
     def _channel_edit(self) -> None:
         self._ask(EditChannel(CHANNEL, Definition(ttl=0)))

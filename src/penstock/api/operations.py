@@ -54,6 +54,7 @@ def _on(kind: Literal["channel", "queue"], read: str, write: str) -> dict[str, N
         f"{kind}.import": _realm("channels", audited=True),
         f"{kind}.open": Need(kind, every, ("channels", "admin", *_MONITORED)),
         f"{kind}.describe": Need(kind, every, ("channels", "admin", *_MONITORED)),
+        f"{kind}.columns": Need(kind, (read,), _MONITORED),
         f"{kind}.edit": Need(kind, ("full",), audited=True),
         f"{kind}.delete": Need(kind, ("full",), audited=True),
         f"{kind}.maintain": Need(kind, ("full",), ("admin",), audited=True),
@@ -114,6 +115,7 @@ Pair = tuple[str, str]
 READ: Final[Pair] = ("channel.subscribe", "queue.peek")
 PUBLISH: Final[Pair] = ("channel.publish", "queue.push")
 OPEN: Final[Pair] = ("channel.open", "queue.open")
+COLUMNS: Final[Pair] = ("channel.columns", "queue.columns")
 PURGE: Final[Pair] = ("channel.purge", "queue.purge")
 TAKE: Final[Pair] = ("durable.attach", "queue.pop")
 BROWSE: Final[Pair] = ("durable.browse", "queue.peek")
@@ -304,7 +306,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         channels.MaintainChannel: _named("maintain"),
         channels.PurgeChannel: _chosen(PURGE),
         channels.CountPurge: _counted(PURGE),
-        channels.DescribeColumns: _numbered(READ),
+        channels.DescribeColumns: _numbered(COLUMNS),
         channels.Locate: _numbered(READ),
         channels.DescribeMissing: _numbered(READ),
         channels.OpenSchedule: _numbered(OPEN),

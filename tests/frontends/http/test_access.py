@@ -80,6 +80,28 @@ def test_rights_are_asked_for_by_name(admin: Known, ann: Known) -> None:
     assert ann.ask("POST", "channels/orders/events", {"data": "x"}).status == 403
 
 
+@pytest.mark.spec("A2")
+@pytest.mark.parametrize("kind", ["channel", "queue"])
+def test_who_monitors_sees_the_columns_of_events_and_no_event(
+    realm: penstock.Realm, admin: Known, ann: Known, kind: str
+) -> None:
+    admin.send("POST", f"{kind}s", {"name": "orders"})
+    admin.send("POST", f"{kind}s/orders/events", {"data": "x", "properties": {"price": 9.5}})
+    columns = f"{kind}s/orders/columns"
+    assert ann.ask("GET", columns).code == "access-denied"
+
+    admin.send("POST", "acl/grant", {"kind": "realm", "subject": "ann@*", "rights": ["monitor"]})
+    at = realm.listen().removeprefix("penstock://")
+    with penstock.connect(f"penstock://ann:{ANN.replace(' ', '%20')}@{at}") as session:
+        of_kind = session.channels if kind == "channel" else session.queues
+        schema = of_kind.get("orders").columns()
+
+    assert {"name": "properties", "type": "struct<price: double>"} in ann.get(columns)["items"]
+    assert str(schema.field("properties").type) == "struct<price: double>"
+    for path in ("events", "events/0", "dead", "storage"):
+        assert ann.ask("GET", f"{kind}s/orders/{path}").code == "access-denied", path
+
+
 def test_what_follows_from_a_request_is_asked_for_too(admin: Known, ann: Known) -> None:
     admin.send("POST", "channels", {"name": "dead"})
     grant = {"kind": "realm", "subject": "ann@*", "rights": ["channels", "realm"]}
