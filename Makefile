@@ -15,7 +15,7 @@ bin := $(VENV)/bin
 sources := $(wildcard src bench tests examples scripts)
 fast := -m "not slow and not spark and not process and not door" --hypothesis-profile=quick -p no:schemathesis
 
-.PHONY: help setup run test check docs serve cluster bench weight sim faults fuzz lock wheel clean
+.PHONY: help setup run test check lowest docs serve cluster bench weight sim faults fuzz lock wheel clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,9 @@ check: setup ## format, lint, types, import contracts, fast tests (under a minut
 	$(bin)/python -m pytest -q -n 2 $(fast) $(ARGS); tests=$$?; \
 	wait $$types; types=$$?; cat "$$told"; \
 	exit $$((tests ? tests : types))
+
+lowest: ## the fast tests with the lowest versions that pyproject.toml allows
+	@scripts/lowest.sh $(ARGS)
 
 docs: setup ## the documentation as a site, in build/site
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --quiet --strict $(ARGS)

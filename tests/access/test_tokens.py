@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,16 @@ def test_groups_may_be_one_text() -> None:
 def test_rules_under_which_anybodys_token_would_do_are_refused(rules: TokenRules) -> None:
     with pytest.raises(InvalidArgument, match=r"access\.token_"):
         tokens(Provider(), rules=rules)
+
+
+def test_without_what_checks_signatures_a_realm_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jwt", None)
+
+    with pytest.raises(InvalidArgument, match=r"pip install 'penstock-realm\[tokens\]'"):
+        Tokens(RULES, Provider().fetch, FixedClock(), inline)
+    assert not Tokens(TokenRules(), Provider().fetch, FixedClock(), inline).are_taken
 
 
 def test_a_realm_without_keys_takes_no_tokens() -> None:

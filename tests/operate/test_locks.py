@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 ENGINE = "python-qpid-proton"
@@ -29,8 +34,72 @@ def test_the_amqp_engine_moves_no_version_of_the_large_lock() -> None:
     assert needed == {name: large.get(name) for name in needed}
 
 
-def test_every_locked_package_has_its_hashes() -> None:
-    text = (ROOT / "requirements-amqp.lock").read_text()
+def declared() -> dict[str, list[Requirement]]:
+    """What users install: of the base, and of each extra."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    extras = project["optional-dependencies"]
+    every = {"": project["dependencies"], **extras}
+    return {name: [Requirement(text) for text in texts] for name, texts in every.items()}
+
+
+WHOLE = [each for part in ("", "cluster", "protobuf", "tokens") for each in declared()[part]]
+"""What `make lowest` installs whole."""
+
+
+@pytest.mark.parametrize("wanted", WHOLE, ids=lambda each: each.name)
+def test_the_lowest_version_of_each_range_is_tried(wanted: Requirement) -> None:
+    (bound,) = [each for each in wanted.specifier if each.operator == ">="]
+
+    assert Version(locked("requirements-lowest.lock")[wanted.name]) == Version(bound.version)
+
+
+def test_what_is_tried_of_other_extras_is_in_its_lowest_version_too() -> None:
+    lowest = locked("requirements-lowest.lock")
+    others = [each for part in ("spark", "demo", "dev") for each in declared()[part]]
+    tried = {
+        each.name: (lowest[each.name], bound.version)
+        for each in others
+        for bound in each.specifier
+        if bound.operator == ">=" and each.name in lowest
+    }
+
+    assert tried.keys() == {"deltalake", "pandas", "duckdb", "hypothesis", "pytest", "pytest-xdist"}
+    for name, (version, bound) in tried.items():
+        # The first version of a line may be a patch, as in 3.6.1
+        assert Version(version).release[:2] == Version(bound).release[:2], name
+
+
+def test_the_newest_version_of_each_range_is_what_the_other_tests_run_with() -> None:
+    newest = {**locked("requirements.lock"), **locked("requirements-amqp.lock")}
+
+    for part, requirements in declared().items():
+        for each in requirements:
+            if each.name != "penstock-realm":
+                assert each.specifier.contains(newest[each.name]), (part, str(each))
+
+
+def test_every_range_of_what_users_install_has_both_ends() -> None:
+    for part, requirements in declared().items():
+        for each in requirements:
+            if part != "dev" and each.name != "penstock-realm":
+                operators = {bound.operator for bound in each.specifier}
+                assert operators in ({">=", "<"}, {"=="}), (part, str(each))
+
+
+def test_a_change_lands_only_with_the_lowest_versions() -> None:
+    steps = (ROOT / ".ci" / "run").read_text().splitlines()
+
+    assert [step for step in steps if step.startswith("make ")] == [
+        "make check",
+        "make lowest",
+        "make test",
+    ]
+
+
+@pytest.mark.parametrize("lock", ["requirements-amqp.lock", "requirements-lowest.lock"])
+def test_every_locked_package_has_its_hashes(lock: str) -> None:
+    text = (ROOT / lock).read_text()
 
     for block in re.split(r"^(?=\w)", text, flags=re.MULTILINE)[1:]:
         assert "--hash=sha256:" in block

@@ -166,7 +166,7 @@ def test_the_image_has_amqp_and_no_compiler() -> None:
     (install,) = [text for text in all_of("RUN") if "pip install" in text]
     last = " ".join(text for _, text in last_stage())
 
-    assert "'.[amqp]'" in install
+    assert "'.[amqp,tokens]'" in install
     assert "requirements-amqp.lock" in install
     assert any("apt-get install" in text and "gcc" in text for text in all_of("RUN"))
     assert "apt-get" not in last

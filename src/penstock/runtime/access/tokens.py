@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -55,13 +56,19 @@ class TokenRules(Struct, frozen=True):
 
 class Tokens:
     def __init__(self, rules: TokenRules, fetch: Fetch, clock: Clock, offload: Offload) -> None:
-        """Raises ``InvalidArgument`` for rules under which any token would do."""
+        """Raises ``InvalidArgument`` for rules under which any token would do, and where what
+        checks signatures is not installed."""
         if rules.keys and not (rules.issuer and rules.audience):
             raise InvalidArgument(
                 "access.token_keys needs access.token_issuer and access.token_audience: without "
                 "them a token issued for another service would be accepted"
             )
         _check_url(rules.keys)
+        if rules.keys and not _is_installed():
+            raise InvalidArgument(
+                "access.token_keys needs PyJWT, which is not installed here: pip install "
+                "'penstock-realm[tokens]'"
+            )
         self._rules = rules
         self._fetch = fetch
         self._clock = clock
@@ -217,6 +224,10 @@ def _check_url(where: str) -> None:
             f"keys fetched over "
             f"plain http could be forged"
         )
+
+
+def _is_installed() -> bool:
+    return find_spec("jwt") is not None
 
 
 def _key_id(text: str) -> str:

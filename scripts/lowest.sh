@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# The fast tests with the lowest versions that pyproject.toml allows, as requirements-lowest.lock has
+# them; `make check` and `make test` are the run with the newest. The environment is its own, in
+# build/lowest, and made anew when the lock changes.
+# Left out: what needs Spark, a process, a realm's doors or a tool that is not in that lock, and the
+# core, which uses nothing of them but msgspec's structs.
+# The lowest versions have wheels for Python 3.11 and 3.12 only: with another Python there is
+# nothing to try, and a line says so.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+venv="${LOWEST:-build/lowest}"
+lock=requirements-lowest.lock
+say() { printf 'lowest: %s\n' "$*"; }
+
+has_wheels() { "$1" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1; }
+
+python=""
+for candidate in "${PYTHON:-}" "${VENV:-.venv}/bin/python" python3.11 python3.12 python3; do
+  if [ -n "$candidate" ] && command -v "$candidate" >/dev/null && has_wheels "$candidate"; then
+    python="$candidate"
+    break
+  fi
+done
+if [ -z "$python" ]; then
+  say "left out: no Python 3.11 or 3.12 is here, and the lowest versions have no wheels for another"
+  exit 0
+fi
+
+stamp="$( ("$python" -c 'import sys; print(sys.version)' && cat "$lock") | cksum)"
+if [ "$(cat "$venv/.stamp" 2>/dev/null || true)" != "$stamp" ]; then
+  say "installing $(grep -c '==' "$lock") packages in their lowest versions"
+  rm -rf "$venv"
+  mkdir -p "$(dirname "$venv")"
+  "$python" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+    --only-binary :all: --require-hashes -r "$lock"
+  printf '%s' "$stamp" >"$venv/.stamp"
+fi
+say "testing with $("$venv/bin/python" -m pip list --format=freeze --disable-pip-version-check |
+  grep -E '^(cryptography|msgspec|numpy|pyarrow|structlog|typer|uvicorn)==' | paste -sd ' ')"
+
+# PySpark and schemathesis are imported by these, and are not in the lock.
+without=(
+  tests/frontends/http/test_openapi.py tests/runtime/test_compaction.py
+  tests/runtime/test_open_files.py tests/runtime/test_single_file.py
+)
+exec "$venv/bin/python" -m pytest -q -n 2 -p no:cacheprovider --hypothesis-profile=quick \
+  -m "not slow and not spark and not process and not door" "${without[@]/#/--ignore=}" \
+  tests/access tests/cli tests/client tests/columns tests/contract tests/frontends \
+  tests/runtime tests/storage tests/tables tests/topology tests/wire "$@"
