@@ -168,6 +168,10 @@ MESSAGES: list[tuple[wire.Message, str]] = [
         wire.Redirect("elsewhere", "there", "10.0.0.1:9000"),
         "946aa9656c73657768657265a57468657265ad31302e302e302e313a39303030",
     ),
+    (
+        wire.Parting("realm-stopping", "bye", taken=300),
+        "956aae7265616c6d2d73746f7070696e67a3627965a0cd012c",
+    ),
 ]
 
 
@@ -184,8 +188,11 @@ def test_what_a_node_says_is_read_back_and_without_its_own_is_what_any_realm_say
     assert wire.decode_from_server(memoryview(wire.encode(welcome))) == welcome
     assert wire.decode_from_server(memoryview(wire.encode(redirect))) == redirect
     assert wire.decode_from_server(memoryview(wire.encode(plain))) == plain
+    parting = wire.Parting("elsewhere", "there", taken=0)
+    assert wire.decode_from_server(memoryview(wire.encode(parting))) == parting
     older = msgspec.msgpack.Decoder(wire.Welcome | wire.Goodbye)
     assert older.decode(wire.encode(redirect)) == plain
+    assert older.decode(wire.encode(parting)) == plain
     assert older.decode(wire.encode(welcome)) == wire.Welcome("realm", "name", "0.1.0", 1, 2)
 
 

@@ -118,7 +118,7 @@ def test_every_message_is_in_one_of_the_two_directions() -> None:
 @pytest.mark.parametrize("kind", get_args(FromNode), ids=lambda kind: kind.__name__)
 def test_what_a_node_says_begins_with_what_older_clients_know(kind: type[Message]) -> None:
     known: type[Message]
-    (known,) = [base for base in get_args(FromServer) if base in kind.__bases__]
+    (known,) = [base for base in get_args(FromServer) if base in kind.__mro__]
     fields = [field.name for field in msgspec.structs.fields(kind)]
 
     older = [field.name for field in msgspec.structs.fields(known)]

@@ -299,6 +299,11 @@ class RunningRealm:
         await self.placing.pages.flush()
         await self._journal.sync()
 
+    async def answered(self) -> None:
+        """Wait until everything that was asked before has been decided and answered. Raises
+        ``RealmStopping``, and what has ended the realm."""
+        await self.shard.act(_nothing, sweeps=())
+
     async def snapshot(self) -> None:
         """Write the whole state down and cut the journal behind it."""
         await self._sealer.snapshot()
@@ -525,6 +530,10 @@ class RunningRealm:
     def waiting_bytes(self) -> int:
         """Bytes of stored events that wait to be sealed."""
         return self._state.meter.waiting_bytes
+
+
+def _nothing(_: Group) -> None:
+    """Changes nothing, at its place in the order."""
 
 
 def _store_closing(group: Group) -> None:

@@ -24,9 +24,11 @@ from penstock.client.connection.credentials import Token
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.connection.owner_watch import OwnerWatch
 from penstock.client.connection.pending import (
+    ALL_TAKEN,
     AnswerFuture,
     Body,
     Pending,
+    end_of,
     error_of,
     is_lost,
     reason_of,
@@ -47,7 +49,6 @@ from penstock.core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     PenstockError,
-    RemoteProtocolViolation,
     SessionClosed,
 )
 from penstock.tasks import start_task
@@ -107,6 +108,8 @@ class RealmConnection:
         self._closed: PenstockError | None = None
         self._farewell: PenstockError | None = None
         """Why the realm ended the connection, if it said so."""
+        self._taken = ALL_TAKEN
+        """The highest number of a request that the realm of the connection may have begun."""
         self.listeners = SessionListeners()
         self.reconnects = 0
         self.replier: Replier | None = None
@@ -224,7 +227,7 @@ class RealmConnection:
     async def _connect_to(self, address: Address) -> None:
         loop = asyncio.get_running_loop()
         self._greeting = loop.create_future()
-        self._farewell = None
+        self._farewell, self._taken = None, ALL_TAKEN
         self._lost.clear()
         if self._connector is not None:
             link: Link = await self._connector(lambda: Link(self))
@@ -389,6 +392,8 @@ class RealmConnection:
         self._farewell = error_of(message.code, message.text)
         self._interrupted(message.text)
         self._terms.dismissed(message)
+        if isinstance(message, wire.Parting):
+            self._taken = message.taken
         if self._greeting is not None and not self._greeting.done():
             self._greeting.set_exception(self._farewell)
             self._greeting.exception()  # marks it as seen, as nobody may be waiting any more
@@ -408,18 +413,8 @@ class RealmConnection:
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
             self._greeting.exception()
         for request, pending in list(self._pending.items()):
-            if isinstance(self._farewell, RemoteProtocolViolation):
-                # It would end the next connection as well, and the one after that.
-                reject(self._pending.pop(request).answer, self._farewell)
-            elif pending.sent and not pending.resend:
-                what = type(pending.message).__name__
-                reject(
-                    self._pending.pop(request).answer,
-                    ConnectionLost(
-                        f"the connection was lost ({why}) before {what} was answered; "
-                        "it is unknown whether it was done"
-                    ),
-                )
+            if (error := end_of(pending, self._farewell, why, self._taken)) is not None:
+                reject(self._pending.pop(request).answer, error)
         for route in list(self._incoming.values()):
             if route.lost is not None:
                 route.lost()
@@ -477,7 +472,7 @@ class RealmConnection:
             check_request(message)
         number = self._next_request
         self._next_request += 1
-        pending = Pending(number, message, bodies, schemas, answer, resend)
+        pending = Pending(number, message, bodies, schemas, answer, resend, waits)
         self._pending[number] = pending
         if self._link is not None and self._online.is_set():
             self._send(pending)

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
 from penstock.api.requests import Request
-from penstock.core.vocabulary.errors import ConnectionLost, PenstockError, error_classes
+from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    PenstockError,
+    RemoteProtocolViolation,
+    error_classes,
+)
 
 Body = bytes | bytearray | memoryview
+
+ALL_TAKEN: Final = (1 << 63) - 1
+"""What a realm may have begun that does not say what it has."""
+_OPENINGS: Final = (Subscribe, Attach, BrowseDurable)
+"""Requests that belong to one connection."""
 
 _errors = error_classes()
 
@@ -43,6 +54,8 @@ class Pending(Struct):
     answer: AnswerFuture
     resend: bool
     """Whether it may be sent again on a new connection without changing the outcome."""
+    waits: bool = True
+    """Whether it may wait for the next connection, as what belongs to one may not."""
     sent: bool = False
 
 
@@ -50,6 +63,29 @@ def reject(answer: AnswerFuture, error: PenstockError) -> None:
     if not answer.done():
         answer.set_exception(error)
         answer.exception()
+
+
+def end_of(
+    pending: Pending, farewell: PenstockError | None, why: str, taken: int
+) -> PenstockError | None:
+    """How a request ends with its connection; None: it does not, and is sent again on the next.
+
+    ``farewell`` is what the realm has said at the end, ``taken`` the highest number of a request
+    that it may have begun.
+    """
+    if isinstance(farewell, RemoteProtocolViolation):
+        return farewell  # it would end the next connection as well, and the one after that
+    if not pending.sent or pending.resend:
+        return None
+    belongs = isinstance(pending.message, _OPENINGS) or not pending.waits
+    if pending.number > taken and not belongs:
+        pending.sent = False
+        return None
+    what = type(pending.message).__name__
+    return ConnectionLost(
+        f"the connection was lost ({why}) before {what} was answered; "
+        "it is unknown whether it was done"
+    )
 
 
 def is_lost(answer: AnswerFuture) -> bool:

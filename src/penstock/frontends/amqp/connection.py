@@ -461,8 +461,18 @@ class AmqpConnection(asyncio.Protocol):
         is_full = most > 0 and self.in_flight_bytes > most
         return is_full or self.pace.is_ahead or self.listener.is_congested
 
+    def stop_reading(self) -> None:
+        """Take no more messages: the listener is draining."""
+        self._reading.check()
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether messages are not stored yet that will be confirmed, or something else is in
+        progress."""
+        return self._in_progress > 0 or self.in_flight_bytes > 0
+
     def _may_read(self) -> bool:
-        return self._takes_more and not self.is_congested
+        return self._takes_more and not self.is_congested and not self.listener.is_draining
 
     def _reads_again(self, now_s: float) -> None:
         self.heard_s = now_s

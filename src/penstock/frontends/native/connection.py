@@ -60,6 +60,8 @@ _log = structlog.get_logger("penstock.native")
 
 class Connection(asyncio.BufferedProtocol):
     protocol = "native"
+    _taken = 0
+    """Highest number of a request that was begun."""
 
     def __init__(self, listener: NativeListener, principal: Principal | None = None) -> None:
         """A ``principal`` is given for connections inside this process, which do not sign in."""
@@ -132,6 +134,8 @@ class Connection(asyncio.BufferedProtocol):
     def _take_in(self) -> bool:
         """Receive some of the frames that are here; returns whether there may be more."""
         reader, taken = self._reader, 0
+        if self.listener.is_draining:
+            return False
         try:
             while reader.holds_bytes and (found := reader.next_frame()) is not None:
                 header, body = found
@@ -279,6 +283,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.fail(number, error)
                 return
         assert self._requests is not None, "it was welcomed"
+        self._taken = max(self._taken, number)
         self._requests.take(number, request, body)
 
     def opened(self, number: int) -> None:
@@ -365,7 +370,24 @@ class Connection(asyncio.BufferedProtocol):
         return None if self.caller is None else self.caller.permits
 
     def _may_read(self) -> bool:
-        return self.writable and self._in_progress < REQUESTS_MAX and not self.listener.is_congested
+        listener = self.listener
+        return (
+            self.writable
+            and self._in_progress < REQUESTS_MAX
+            and not listener.is_congested
+            and not listener.is_draining
+        )
+
+    def stop_reading(self) -> None:
+        """Begin nothing more: the listener is draining."""
+        self._reading.check()
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether requests are in progress, other than those that open subscriptions: these are
+        asked again of the next owner in any case."""
+        early = sum(map(len, self._early.values()))
+        return self._in_progress > len(self.opening) + early
 
     def _reads_again(self, now_s: float) -> None:
         self.heard_s = now_s
@@ -454,7 +476,10 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if reason is not None and transport is not None and not transport.is_closing():
             self.listener.realm.connections.refused(reason)
-            self.send(wire.Goodbye(reason.code, str(reason)))
+            said = wire.Goodbye(reason.code, str(reason))
+            if self.session:
+                said = wire.Parting(said.code, said.text, taken=self._taken)
+            self.send(said)
         self._is_open = False
         self.flush()
         self._leave(lost=reason is not None)

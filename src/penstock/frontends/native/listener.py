@@ -7,6 +7,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,10 @@ TOLD_MAX = 64
 """How many connections above the limit are read until they say which protocol they speak, so that
 they can be refused in it."""
 
+ANSWERS_S = 1.0
+"""Seconds that an orderly end waits for what is in progress."""
+_LOOK_S = 0.01
+
 _log = structlog.get_logger("penstock.native")
 
 
@@ -61,6 +66,8 @@ class NativeListener:
 
     gate: RelayGate | None = None
     """Lets in what other nodes of the cluster relay; None: nobody relays."""
+    is_draining = False
+    """Whether nothing more is read, and what was begun is still answered."""
 
     def __init__(
         self, realm: RunningRealm, version: str, limits: NativeLimits, tls: Tls | None = None
@@ -370,10 +377,11 @@ class NativeListener:
             waiting.abort()
 
     async def close(self) -> None:
-        """Accept no more connections, and tell those there are. In a cluster seats wait for their
-        sessions, which find them at the next owner."""
+        """Accept no more connections, answer what was begun, and tell those there are. In a
+        cluster seats wait for their sessions, which find them at the next owner."""
         self.realm.subscriptions.keep_seats()
         self._shut()
+        await self._answer_what_was_begun()
         for connection in list(self.connections):
             connection.end(RealmStopping("the realm is shutting down"))
         for _ in range(200):
@@ -383,6 +391,20 @@ class NativeListener:
         for connection in list(self.connections):
             connection.abort()
         _log.debug("native.closed", left=len(self.connections))
+
+    async def _answer_what_was_begun(self) -> None:
+        """Read nothing more, and wait for the answers to what was read; not for long, because
+        others wait for this one to end. A client whose request was begun and not answered could
+        only ask again, and would do twice what is done."""
+        self.is_draining = True
+        for connection in list(self.connections):
+            connection.stop_reading()
+        with suppress(TimeoutError, PenstockError):  # a realm that has failed answers nothing
+            async with asyncio.timeout(ANSWERS_S):
+                await self.realm.answered()
+                for connection in list(self.connections):
+                    while connection.owes_answers:  # noqa: ASYNC110  of a whole connection
+                        await asyncio.sleep(_LOOK_S)
 
 
 def _user(connection: PeerConnection) -> str:

@@ -29,6 +29,15 @@ class PeerConnection(Protocol):
         """The user of the connection."""
         ...
 
+    @property
+    def owes_answers(self) -> bool:
+        """Whether something is in progress whose outcome the peer waits for."""
+        ...
+
+    def stop_reading(self) -> None:
+        """Take nothing more, because the listener is draining."""
+        ...
+
     def check(self, now_s: float) -> None:
         """End the connection if its peer is gone; called regularly."""
         ...

@@ -187,7 +187,16 @@ class Redirect(Goodbye, frozen=True, tag=106):
     first fields are those of any goodbye, so older clients understand them."""
 
     address: str = ""
-    """Host and port of the owner, as in a URL."""
+    """Host and port of the owner, as in a URL; empty: it is not named."""
+
+
+class Parting(Redirect, frozen=True, tag=106):
+    """The server ends the connection of a client that it has welcomed. Its first fields are those
+    of any goodbye, so older clients understand them."""
+
+    taken: int = -1
+    """The highest number of a request that the server has begun: the others may be asked of
+    somebody else, or again. -1: it does not say."""
 
 
 class Owners(Message, frozen=True, tag=109):
@@ -231,8 +240,8 @@ FromServer = (
     | Recalled
     | Owners
 )
-FromNode = ClusterWelcome | Redirect
-"""What the node of a cluster says in the place of two of them."""
+FromNode = ClusterWelcome | Redirect | Parting
+"""Said in the place of two of them, with more fields."""
 _Decoded = (
     ClusterWelcome
     | Challenge
@@ -242,7 +251,7 @@ _Decoded = (
     | Delivery
     | Finished
     | Closed
-    | Redirect
+    | Parting
     | Recalled
     | Owners
 )
@@ -351,8 +360,12 @@ def decode_from_server(header: memoryview) -> FromServer:
     return _as_sent(found) if isinstance(found, FromNode) else found
 
 
-def _as_sent(found: FromNode) -> FromServer:
+def _as_sent(found: ClusterWelcome | Redirect) -> FromServer:
     """The shorter message, where nothing came behind its fields."""
     if isinstance(found, ClusterWelcome):
         return found if found.heartbeat_s else Welcome(*astuple(found)[:-3])
-    return found if found.address else Goodbye(found.code, found.text)
+    if isinstance(found, Parting) and found.taken >= 0:
+        return found
+    if found.address:
+        return Redirect(found.code, found.text, found.address)
+    return Goodbye(found.code, found.text)
