@@ -135,6 +135,8 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "durable.delete": (("DELETE", f"{_C}/durables/unknown", None),),
     "durable.purge": (("POST", f"{_KEPT}/purge", {"start": 0, "end": 0}),),
     "durable.unbind": (("POST", f"{_KEPT}/unbind", None),),
+    "durable.seek": (("POST", f"{_KEPT}/seek", {"to": "latest"}),),
+    "durable.preview": (("GET", f"{_KEPT}/seek?to=earliest", None),),
 }
 """Every route an operation is asked for by, with requests that leave the realm as it is."""
 

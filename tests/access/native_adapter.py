@@ -21,7 +21,9 @@ from penstock.api.durables import (
     DeleteDurable,
     DescribeDurable,
     ListDurables,
+    PreviewSeek,
     PurgeDurable,
+    SeekDurable,
     UnbindDurable,
 )
 from penstock.api.publishing import CommitStages
@@ -32,7 +34,7 @@ from penstock.api.transfers import BeginBackup, BeginExport, BeginImport, EndBac
 from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
-from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
 from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, Caller, register
 
 
@@ -235,6 +237,12 @@ class NativeCaller:
 
     def _durable_purge(self) -> None:
         self._ask(PurgeDurable(self._numbers[CHANNEL], "kept", 0, 0))
+
+    def _durable_seek(self) -> None:
+        self._ask(SeekDurable(self._numbers[CHANNEL], "kept", FromLatest()))
+
+    def _durable_preview(self) -> None:
+        self._ask(PreviewSeek(self._numbers[CHANNEL], "kept", FromEarliest()))
 
     def _durable_unbind(self) -> None:
         self._ask(UnbindDurable(self._numbers[CHANNEL], "kept"))

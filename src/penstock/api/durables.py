@@ -1,4 +1,4 @@
-"""Requests about durables: create, describe and purge them, and list what is outstanding."""
+"""Requests about durables: create, describe, purge and move them, list what is outstanding."""
 
 from __future__ import annotations
 
@@ -135,6 +135,42 @@ class CountDurablePurge(Request[int], frozen=True):
     first_id: EventId | None
     last_id: LastId | None
     selector: SelectorText = ""
+
+
+class SeekOutcome(Struct, frozen=True):
+    """What a seek has changed, or would change (SEM D20)."""
+
+    position: int
+    """The id from which the durable goes on."""
+    again: int
+    """Events that are outstanding because of it: they come again, or for the first time."""
+    skipped: int
+    """Events that were outstanding, and are not any more."""
+    taken_back: int
+    """Events that were in clients' hands."""
+    outstanding: int
+    """Events that are outstanding then."""
+    gone: dict[str, int] = {}
+    """Events from there on that have left the channel and come no more, by cause."""
+
+
+class SeekDurable(Request[SeekOutcome], frozen=True):
+    """Have a durable go on from another place (SEM D20)."""
+
+    channel: ChannelNumber
+    name: GivenName
+    to: AnyStart
+    key: Name = ""
+    """The client's name for this seek: asked for again under it, because the answer was lost, it is
+    answered and not done again. Empty: the client does not ask again."""
+
+
+class PreviewSeek(Request[SeekOutcome], frozen=True):
+    """Find out what :class:`SeekDurable` would change; this changes nothing."""
+
+    channel: ChannelNumber
+    name: GivenName
+    to: AnyStart
 
 
 class UnbindDurable(Request[int], frozen=True):

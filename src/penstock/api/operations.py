@@ -103,6 +103,8 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "durable.delete": Need("channel", ("durable",), audited=True),
         "durable.purge": Need("channel", ("durable",), audited=True),
         "durable.unbind": Need("channel", ("durable",), audited=True),
+        "durable.seek": Need("channel", ("durable",), audited=True),
+        "durable.preview": Need("channel", ("subscribe", "durable")),
         # Queues
         **_on("queue", "peek", "push"),
         "queue.pop": Need("queue", ("pop",)),
@@ -368,6 +370,8 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         durables.PurgeDurable: _chosen(("durable.purge", "queue.open")),
         durables.CountDurablePurge: _counted(("durable.purge", "queue.open")),
         durables.UnbindDurable: _numbered(("durable.unbind", "queue.open")),
+        durables.SeekDurable: _numbered(("durable.seek", "queue.open")),
+        durables.PreviewSeek: _numbered(("durable.preview", "queue.open")),
         # Exports, imports, backups: all of it is copied
         transfers.BeginExport: _named("export"),
         transfers.ReadExport: _OWN,

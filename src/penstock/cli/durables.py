@@ -1,4 +1,4 @@
-"""``penstock durable``: create, show, purge and delete durables."""
+"""``penstock durable``: create, show, purge, move and delete durables."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.cli.output import (
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
-    from penstock.api.durables import DurableInfo
+    from penstock.api.durables import DurableInfo, SeekOutcome
     from penstock.client.handles.attributes import DurableType
 
 Channel = Annotated[
@@ -41,7 +41,7 @@ Name = Annotated[
 
 commands = typer.Typer(
     cls=CommandGroup,
-    help="Make, look at, browse, purge, unbind and remove durables.",
+    help="Make, look at, browse, purge, move, unbind and remove durables.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -241,6 +241,63 @@ def purge(
         confirm(f"Take {which} of the {outstanding} off {name}?", yes=yes)
         purged = durable.purge(start=first, end=last, selector=selector)
     write(f"durable {name}: {count(purged, 'event')} purged")
+
+
+@commands.command()
+def seek(
+    channel: Channel,
+    name: Name,
+    to: Annotated[str, typer.Option(help="earliest, latest, an event id, or a time (UTC).")],
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Only tell what would change.")
+    ] = False,
+    yes: Yes = False,
+    format: ListFormat = "table",
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Have a durable go on from another place, back or forward.
+
+    What is stored from there on comes, also what was acknowledged. What was outstanding
+    before it is skipped. Subscriptions stay.
+
+    \b
+    Examples:
+      penstock durable seek orders billing --to earliest --preview
+      penstock durable seek orders billing --to 2026-05-04T12:00:00 --yes
+      penstock durable seek orders billing --to latest --yes
+    """
+    place = given.start(to)
+    with session(url) as realm:
+        durable = realm.channels.get(channel).durables.get(name)
+        if preview:
+            _told(name, durable.seek(place, preview=True), format, "would go on")
+            return
+        if not yes:
+            would = durable.seek(place, preview=True)
+            confirm(
+                f"Move {name} to {would.position}, with {count(would.again, 'event')} to come "
+                f"again, {would.skipped:,} skipped and {would.taken_back:,} taken back from "
+                "clients?",
+                yes=yes,
+            )
+        _told(name, durable.seek(place), format, "goes on")
+
+
+def _told(name: str, outcome: SeekOutcome, format: str, verb: str) -> None:
+    if format == "json":
+        write_json(outcome)
+        return
+    write(f"durable {name} {verb} from {outcome.position}")
+    gone = ", ".join(f"{number:,} {cause}" for cause, number in outcome.gone.items())
+    write_facts(
+        [
+            ("again", f"{count(outcome.again, 'event')} that were not outstanding"),
+            ("skipped", f"{count(outcome.skipped, 'event')} that were outstanding"),
+            ("taken back", f"{count(outcome.taken_back, 'event')} from clients' hands"),
+            ("outstanding", f"{count(outcome.outstanding, 'event')} then"),
+            ("gone", f"{gone}; these come no more" if gone else "none"),
+        ]
+    )
 
 
 @commands.command()

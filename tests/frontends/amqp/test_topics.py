@@ -348,6 +348,34 @@ def test_what_was_taken_back_does_not_undo_what_is_accepted_with_it(
     assert not durable.outstanding().id_set
 
 
+@pytest.mark.spec("D20")
+@pytest.mark.parametrize("kind", ["exclusive", "shared"])
+def test_a_durable_that_is_moved_is_consumed_from_there(
+    connect: Connect, session: penstock.Session, kind: Any
+) -> None:
+    channel = session.channels.create("news", retain_consumed=True)
+    durable = channel.durables.create("me:sub", type=kind)
+    channel.publish_many([penstock.Event(properties={"n": n}) for n in range(4)])
+    client = connect("me")
+    shared = ["shared"] if kind == "shared" else []
+    receiver = client.receiver("news", "topic", *shared, name="sub", durable=True)
+
+    def take(count: int) -> list[int]:
+        taken = []
+        for _ in range(count):
+            taken.append(receiver.receive(WAIT_S).properties["n"])
+            receiver.accept()
+        return taken
+
+    assert take(3) == [0, 1, 2]
+    client.sender("news", "topic")  # what was accepted has arrived
+    durable.seek(1)
+
+    assert take(4) == [3, 1, 2, 3], "the first was in its hands already"
+    client.close()
+    assert not durable.outstanding().id_set
+
+
 def test_a_delivery_is_forgotten_before_its_event_comes_again(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

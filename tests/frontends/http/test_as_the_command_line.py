@@ -40,6 +40,7 @@ OVER_HTTP = {
     "durable browse": f"GET {_D}/events",
     "durable purge": f"POST {_D}/purge",
     "durable unbind": f"POST {_D}/unbind",
+    "durable seek": f"POST {_D}/seek",
     "durable delete": f"DELETE {_D}",
     "queue create": "POST queues",
     "queue list": "GET queues",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import Any, Unpack
 
 from penstock.api.durables import (
@@ -13,7 +14,10 @@ from penstock.api.durables import (
     DurableInfo,
     ListDurables,
     Outstanding,
+    PreviewSeek,
     PurgeDurable,
+    SeekDurable,
+    SeekOutcome,
     UnbindDurable,
 )
 from penstock.client.connection.arguments import check_count, check_timeout
@@ -220,6 +224,27 @@ class Durable:
         check_range(start, end)
         message = PurgeDurable(self._channel, self.name, start, end, selector)
         return await self._connection.ask(message, int, resend=False)
+
+    async def seek(self, to: StartLike, *, preview: bool = False) -> SeekOutcome:
+        """Go on from another place, back or forward: ``"earliest"``, ``"latest"``, an event id or a
+        ``datetime`` (SEM D20). With ``preview`` nothing changes: it tells what would.
+
+        What is stored from there on comes, also what was acknowledged; what was outstanding before
+        it is skipped. What clients have in hand is taken back, and redeliveries count from 0 again.
+        Subscriptions stay and go on from there. If the connection is lost meanwhile it is asked for
+        again, and done once.
+
+        Raises ``IllegalState``, with the cause, for the id of an event that is gone;
+        ``InvalidArgument`` for one that does not exist yet; ``DurableInUse`` while the durable is
+        held as a whole.
+        """
+        place = start_of(to)
+        if preview:
+            return await self._connection.ask(
+                PreviewSeek(self._channel, self.name, place), SeekOutcome
+            )
+        message = SeekDurable(self._channel, self.name, place, secrets.token_hex(16))
+        return await self._connection.ask(message, SeekOutcome)
 
     async def unbind(self) -> int:
         """End all subscriptions of this durable, in any session (SEM D14); gives their number.

@@ -92,7 +92,6 @@ class DurableSubscription:
         while a demand is open; it is set when the demand is met or its withdrawal is confirmed."""
         self._attachment = 0
         """Number of seats taken so far: events delivered to an earlier one have gone back."""
-        self._is_strict = False
         self._recalled = IdSet()
         """Taken back by the realm (SEM D11), and not handed out again since."""
         self._has_recalled = False
@@ -137,9 +136,7 @@ class DurableSubscription:
             bytes_max=self._buffer_bytes,
         )
         answer = await self._connection.ask_to_open(message, Subscribed, self._forget)
-        self._is_strict = self._settlements.in_order = answer.strict_order
-        self._settlements.cumulative = answer.cumulative
-        self._settlements.is_timed = bool(answer.ack_timeout_ms)
+        self._settlements.attached(answer)
         self._recalled = IdSet()
 
     def _forget(self) -> None:
@@ -196,6 +193,7 @@ class DurableSubscription:
         self._inbox.reduce(lambda batch: self._without(batch, ids))
         self._recalled.add_all(ids)
         self._has_recalled = True
+        self._settlements.recalled()
         self._connection.tell(wire.RecallSeen(self._number))
 
     def _without(self, batch: DeliveredBatch, ids: IdSet) -> DeliveredBatch | None:
@@ -232,7 +230,7 @@ class DurableSubscription:
         for rest in reversed(self._loops.rests()):
             self._leave(*rest)
         batch = await self._inbox.get(timeout)
-        while self._is_strict and batch is not None and self._settlements.rolls_back:
+        while self._settlements.in_order and batch is not None and self._settlements.rolls_back:
             self._inbox.put_back(batch)  # part of it may be recalled
             await self._settlements.rolled_back()
             if self._settlements.has_lost_rollback:
@@ -258,9 +256,9 @@ class DurableSubscription:
     @property
     def _may_recall(self) -> bool:
         """Whether an event of the batch taken last may have been recalled since."""
-        if not self._is_strict:
-            return False
         settlements = self._settlements
+        if not settlements.in_order:
+            return False
         waits = self._has_rolled_back or settlements.rolls_back or settlements.has_lost_rollback
         return waits or self._has_recalled
 
@@ -347,7 +345,7 @@ class DurableSubscription:
         the events that have come are given to the next call."""
         self._settlements.hurry()
         await self._met.wait()  # an earlier demand was cancelled, and is being withdrawn
-        if self._is_strict:
+        if self._settlements.in_order:
             await self._settlements.rolled_back()  # events left by that one may be recalled
             if self._settlements.has_lost_rollback:
                 self._inbox.clear()  # all of them have gone back
@@ -534,7 +532,7 @@ class DurableSubscription:
             self._check_held(event_id, attachment)
         if attachment <= self._closed_through or attachment != self._attachment:
             return
-        if not self._is_strict or event_id not in self._recalled:
+        if not self._settlements.in_order or event_id not in self._recalled:
             self._settlements.soon(
                 event_id, roll_back=roll_back, previous=previous, delay_ms=delay_ms
             )
@@ -549,10 +547,9 @@ class DurableSubscription:
             self._connection.report(error)
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
-        in_time = "it was not acknowledged in time, or " if self._settlements.is_timed else ""
         return IllegalState(
-            f"event {event_id} of durable {self._durable} was recalled because {in_time}an earlier "
-            "event was rolled back and must come first; it will be delivered again"
+            f"event {event_id} of durable {self._durable} was recalled because "
+            f"{self._settlements.why_recalled}; while it is outstanding it is delivered again"
         )
 
     async def flush(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from penstock.api.subscriptions import Bury, Extend, Settle
+from penstock.api.subscriptions import Bury, Extend, Settle, Subscribed
 from penstock.client.connection.connection import RealmConnection
 from penstock.core.bounds import SPANS_MAX
 from penstock.core.ids.ids import IdSet, Span
@@ -51,13 +51,38 @@ class Settlements:
         self.attachment = 0
         """Counts the seats taken (``DurableSubscription.attachment``)."""
         self.in_order = False
-        """Whether what is acknowledged after a rollback has to arrive after it (SEM D11)."""
+        """Whether what is acknowledged after a rollback has to arrive after it (SEM D11): events
+        may be recalled, or some were."""
+        self.keeps_order = False
+        """Whether they may be because of order."""
         self.is_timed = False
         """Whether events have to be acknowledged in time (SEM D19): one that came too late is no
         reason to refuse those that travel with it."""
         self.cumulative = False
         """Whether an acknowledgement covers earlier events: those rolled back before, too, did it
         arrive first."""
+
+    def attached(self, seat: Subscribed) -> None:
+        """A seat is taken: what it is like."""
+        self.in_order = self.keeps_order = seat.strict_order
+        self.cumulative = seat.cumulative
+        self.is_timed = bool(seat.ack_timeout_ms)
+
+    def recalled(self) -> None:
+        """The realm has taken events back, and is about to be told that this is known: what is
+        acknowledged already must arrive before, or would be taken for another delivery's."""
+        self.hurry()
+        self.in_order = True
+
+    @property
+    def why_recalled(self) -> str:
+        """Why the realm has taken an event back, as far as that is known here."""
+        reasons = ["the durable was moved to another place (seek) meanwhile"]
+        if self.is_timed:
+            reasons.append("it was not acknowledged in time")
+        if self.keeps_order:
+            reasons.append("an earlier event was rolled back and must come first")
+        return ", or ".join(reasons)
 
     def send(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from penstock.api.durables import DurableInfo, Outstanding
+from penstock.api.durables import DurableInfo, Outstanding, SeekOutcome
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles import durables as aio_durables
 from penstock.client.handles.attributes import (
@@ -133,6 +133,21 @@ class Durable(DurableReceiving):
         other durables keep them. Gives how many. Raises ``IllegalState`` for types that keep a
         position only (SEM D)."""
         return self._loop.call(self._inner.purge(start=start, end=end, selector=selector))
+
+    def seek(self, to: StartLike, *, preview: bool = False) -> SeekOutcome:
+        """Go on from another place, back or forward: ``"earliest"``, ``"latest"``, an event id or a
+        ``datetime`` (SEM D20). With ``preview`` nothing changes: it tells what would.
+
+        What is stored from there on comes, also what was acknowledged; what was outstanding before
+        it is skipped. What clients have in hand is taken back, and redeliveries count from 0 again.
+        Subscriptions stay and go on from there. If the connection is lost meanwhile it is asked for
+        again, and done once.
+
+        Raises ``IllegalState``, with the cause, for the id of an event that is gone;
+        ``InvalidArgument`` for one that does not exist yet; ``DurableInUse`` while the durable is
+        held as a whole.
+        """
+        return self._loop.call(self._inner.seek(to, preview=preview))
 
     def unbind(self) -> int:
         """End all subscriptions of this durable, in any session (SEM D14); gives their number.

@@ -13,6 +13,7 @@ from penstock.core.channel import capacity_overflow
 from penstock.core.channel.dead import count_copies
 from penstock.core.channel.recall import behind, recall
 from penstock.core.channel.removal_causes import NEVER, Departures
+from penstock.core.channel.seeking import sought
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.durable_state import durable_of
@@ -47,6 +48,7 @@ from penstock.core.vocabulary.places import (
     Left,
     Seated,
 )
+from penstock.core.vocabulary.seeks import Sought
 from penstock.core.vocabulary.stored_ids import id_set, unpacked
 
 COUNTED_AS = dict.fromkeys((Cause.UNDELIVERABLE, Cause.REJECTED, Cause.BURIED), "dead")
@@ -93,7 +95,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             _deleted(state, name)
         case Restored():
             _restored(state, fact)
-        case Seated() | Left() | Interested() | InterestEnded():
+        case Seated() | Left() | Interested() | InterestEnded() | Sought():
             _place_changed(state, fact)
 
 
@@ -105,6 +107,8 @@ def _touch(state: ChannelState, fact: StoredFact) -> None:
             names: Iterable[str] = matched
         case Acked(name) | RolledBack(name) | TimedOut(name) | Postponed(name) | Buried(name):
             state.dirty = True
+            names = (name,)
+        case Sought(name):
             names = (name,)
         case _:
             state.touch_all()
@@ -328,8 +332,10 @@ def _created(state: ChannelState, fact: DurableCreated) -> None:
     state.fresh = state.acked.copy()  # a first durable: what others had acknowledged may go
 
 
-def _place_changed(state: ChannelState, fact: AnyPlaceFact) -> None:
+def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
     match fact:
+        case Sought():
+            sought(state, fact)
         case Interested(place):
             state.places[place] = fact
         case InterestEnded(place):

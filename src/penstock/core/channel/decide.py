@@ -28,6 +28,7 @@ from penstock.core.channel.publish import decide_publish
 from penstock.core.channel.recall import not_recalled, refuse_recalled
 from penstock.core.channel.release import Release, decide_release
 from penstock.core.channel.retention import REDELIVERIES_MAX, check_limits, make_room
+from penstock.core.channel.seeking import Seek, decide_seek
 from penstock.core.channel.state import ChannelState
 from penstock.core.channel.timeouts import ExtendTime, check_ack_timeout, decide_extension, late
 from penstock.core.durable.durable import Durable
@@ -158,7 +159,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
         case AddSubscriber(credit=count) | GrantCredit(_, count) | SetDemand(_, count):
             if count < 0:
                 raise InvalidArgument(f"the credit must be 0 or more, not {count}")
-        case AddDurable() | RemoveDurable() | PurgeOutstanding() | GiveUpSeats():
+        case AddDurable() | RemoveDurable() | PurgeOutstanding() | GiveUpSeats() | Seek():
             return _about_durable(state, command)
         case PurgeEvents() | RemoveRedriven() | Quarantine() | EndRelay():
             return _taken_out(state, command)
@@ -332,7 +333,7 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
 
 
 def _about_durable(
-    state: ChannelState, command: AddDurable | RemoveDurable | PurgeOutstanding | GiveUpSeats
+    state: ChannelState, command: AddDurable | RemoveDurable | PurgeOutstanding | GiveUpSeats | Seek
 ) -> Decided:
     match command:
         case AddDurable():
@@ -343,6 +344,8 @@ def _about_durable(
             return _purged(state, command)
         case GiveUpSeats(name):
             return Decided(given_up(state.durable(name)))
+        case Seek():
+            return decide_seek(state, command)
 
 
 def _create(state: ChannelState, command: AddDurable) -> Decided:

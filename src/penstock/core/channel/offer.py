@@ -14,6 +14,7 @@ from penstock.core.channel.awaited_seats import AwaitSeats
 from penstock.core.channel.followers import SingleOut, may_follow
 from penstock.core.channel.holding import BuryEvents, HoldEvents, hold
 from penstock.core.channel.release import Release, release
+from penstock.core.channel.seeking import Seek
 from penstock.core.channel.state import ChannelState
 from penstock.core.channel.timeouts import ExtendTime, extend
 from penstock.core.durable.durable import Durable
@@ -78,6 +79,8 @@ def attend(  # noqa: C901, PLR0912  one case a command
             _not_sent(state, command)
         case Release():
             release(state, command)
+        case Seek():
+            state.has_left = state.has_left or bool(state.passing)  # it is owed them (SEM J7)
         case AddSubscriber():
             _subscribe(state, command)
         case TakeSeat():
@@ -234,6 +237,7 @@ def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None
 def _rolled_back(state: ChannelState, command: RollBack) -> None:
     durable, seat = state.seats[command.subscription]
     ids = IdSet(Span(*span) for span in command.spans)
+    ids.discard_all(seat.sought)  # they are not its own any more
     if not durable.kind.redelivers_at_once:
         durable.park(ids)
         state.has_left = state.has_left or bool(state.passing)  # it is kept from now on (SEM J7)
@@ -244,7 +248,8 @@ def _rolled_back(state: ChannelState, command: RollBack) -> None:
 def _confirm_recall(state: ChannelState, subscription: int) -> None:
     held = state.seats.get(subscription)
     if held is not None and held[1].recalls:
-        held[1].recalls.pop(0)
+        known = held[1].recalls.pop(0)
+        held[1].sought.discard_all(known)
         state.touch(held[0])
 
 

@@ -42,6 +42,15 @@ def recall(durable: Durable, later: IdSet) -> list[Recall]:
     return recalls
 
 
+def take_all_back(durable: Durable) -> list[Recall]:
+    """A seek takes everything out of all hands (SEM D20); gives whom to tell what."""
+    held = IdSet()
+    for seat in durable.seats:
+        seat.sought.add_all(seat.in_flight)
+        held.add_all(seat.in_flight)
+    return recall(durable, held)
+
+
 def recalled_of(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> IdSet:
     """The part of ``spans`` that was recalled from ``seat``, and its client could not know."""
     found = IdSet()
@@ -49,12 +58,21 @@ def recalled_of(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Id
         named = IdSet(Span(*span) for span in spans).overlap(stored)
         for recalled in seat.recalls:
             found.add_all(recalled.overlap(named))
-    return durable.wanting(found)
+    found = durable.wanting(found)
+    if seat.sought:
+        found.add_all(seat.sought.overlap(IdSet(spans)))
+    return found
 
 
 def refuse_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> None:
     """Raises ``IllegalState`` when some of ``spans`` were recalled from ``seat``."""
     if seat.recalls and (recalled := recalled_of(durable, seat, spans, stored)):
+        if recalled.lowest in seat.sought:
+            raise IllegalState(
+                f"event {recalled.lowest} of durable {durable.name} was taken back because the "
+                "durable was moved to another place (seek) meanwhile; what is outstanding from "
+                "there on is delivered again"
+            )
         raise IllegalState(
             f"event {recalled.lowest} of durable {durable.name} was recalled{_why(seat)}; it will "
             "be delivered again"

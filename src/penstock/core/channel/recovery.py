@@ -32,6 +32,7 @@ from penstock.core.vocabulary.messages import (
     TimedOut,
 )
 from penstock.core.vocabulary.places import Left, Seated
+from penstock.core.vocabulary.seeks import Sought
 from penstock.core.vocabulary.stored_ids import packed, written
 
 
@@ -69,6 +70,7 @@ def _lasting_part(state: ChannelState, fact: StoredFact) -> StoredFact | None:
             | Postponed(name)
             | Buried(name)
             | DurableDeleted(name)
+            | Sought(name)
             | Seated(name)
             | Left(name)
         ):
@@ -224,6 +226,7 @@ def _reset(state: ChannelState) -> Restored:
             redelivered=(),
             rolled_back=(),
             waiting=(),
+            last_seek=None,
         )
         for durable in state.durables.values()
         if durable.persistent

@@ -15,9 +15,8 @@ from penstock.core.durable.waiting import Waiting
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
 from penstock.core.vocabulary.errors import IllegalState
-from penstock.core.vocabulary.messages import (
-    Spans,
-)
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.seeks import LastSeek
 
 
 class Durable:
@@ -33,6 +32,7 @@ class Durable:
         "head",
         "kind",
         "lanes",
+        "last_seek",
         "levels",
         "name",
         "newest_rank",
@@ -96,6 +96,8 @@ class Durable:
         """Soft state: events handed to clients since the realm started, each time again."""
         self.acknowledged = 0
         """Soft state: of events since the realm started, also when they were purged for it."""
+        self.last_seek = LastSeek()
+        """Hard state, for whoever asks again (SEM D20)."""
 
     # --- hard state: apply ---------------------------------------------------------------
 

@@ -31,6 +31,7 @@ def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> Durab
         tuple((n, written(level)) for n, level in levels if level),
         rolled_back=written(rolled_back),
         waiting=durable.waiting.state(lost) if durable.waiting else (),
+        last_seek=durable.last_seek if durable.last_seek.key else None,
         **asdict(durable.attributes),
     )
 
@@ -48,6 +49,7 @@ def durable_of(state: DurableState, kind: DurableKind) -> Durable:
     durable.outstanding = id_set(state.outstanding)
     durable.ready = durable.outstanding.copy()
     durable.rolled_back = id_set(state.rolled_back)
+    durable.last_seek = state.last_seek or durable.last_seek
     for count, spans in state.redelivered:
         durable.levels[count] = id_set(spans)
     for until_us, ids in state.waiting:

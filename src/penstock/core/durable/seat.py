@@ -31,6 +31,7 @@ class Seat:
         "selector",
         "session",
         "sole",
+        "sought",
         "stalled",
         "subscription",
         "wanted",
@@ -78,6 +79,8 @@ class Seat:
         """Its own selector is being put to what it is to get next."""
         self.recalls: list[IdSet] = []
         """Sent and taken back since (SEM D11); the client has not said yet that it knows."""
+        self.sought = IdSet()
+        """The part of it that a seek has taken back (SEM D20)."""
         self.refused = IdSet()
         """Events its client does not want again, though another client may have them."""
         self.selector = selector

@@ -17,6 +17,7 @@ from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.places import AnyPlaceFact
+from penstock.core.vocabulary.seeks import LastSeek, Sought
 
 Spans = tuple[Span, ...]
 Ids = Spans | bytes  # as they are stored: ranges, or packed (``core.vocabulary.stored_ids``)
@@ -474,8 +475,7 @@ class Acked(Fact, frozen=True):
 
 
 class RolledBack(Fact, frozen=True):
-    """Back among the undelivered: at once, one more redelivery on the count; or with the next
-    attach, uncounted (``Kind.redelivers_at_once``)."""
+    """Back among the undelivered: at once, counted; or with the next attach, uncounted."""
 
     durable: str
     spans: Spans
@@ -497,8 +497,7 @@ class Postponed(Fact, frozen=True):
 
 
 class Buried(Fact, frozen=True):
-    """Rolled back too often, or named by a client: dead for this durable (SEM T10), of no concern
-    to the others."""
+    """Rolled back too often, or named by a client: dead for this durable alone (SEM T10)."""
 
     durable: str
     spans: Spans
@@ -506,8 +505,7 @@ class Buried(Fact, frozen=True):
 
 
 class PackedIds(Fact, frozen=True):
-    """A fact about scattered ids as it is stored, and nowhere else
-    (``core.vocabulary.stored_ids``)."""
+    """A fact about scattered ids, only as stored (``core.vocabulary.stored_ids``)."""
 
     fact: Acked | RolledBack | TimedOut | Postponed | Buried | Removed
     ids: bytes
@@ -538,6 +536,7 @@ class DurableState(Struct, frozen=True, array_like=True):
     waiting: tuple[tuple[int, Ids], ...] = ()
     """Given back and not to come again before a time, in microseconds, by that time."""
     ack_timeout: int = 0
+    last_seek: LastSeek | None = None
 
 
 class ProducerState(Struct, frozen=True, array_like=True):
@@ -584,6 +583,7 @@ StoredFact = (
     | PackedIds
     | Edited
     | Restored
+    | Sought
     | AnyPlaceFact
 )
 

@@ -117,6 +117,9 @@ class Consumer:
         with self._connection.containing:
             back = IdSet(spans)
             self._held = deque(each for each in self._held if each[0] not in back)
+            if self.manner.cumulative:  # a seek: what was acknowledged may come again
+                self._kept = {each: kept for each, kept in self._kept.items() if each not in back}
+                self._through = self._newest = -1
             self._realm.subscriptions.recall_seen(self.subscription)
             self.flow()
 

@@ -1,4 +1,4 @@
-"""Routes for durables: list, create, show, delete, browse, purge, unbind."""
+"""Routes for durables: list, create, show, delete, browse, purge, seek, unbind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from penstock.api.durables import (
     DescribeDurable,
     DurableInfo,
     ListDurables,
+    PreviewSeek,
     PurgeDurable,
+    SeekDurable,
+    SeekOutcome,
     UnbindDurable,
 )
 from penstock.api.reading import BrowseOutstanding
@@ -31,6 +34,9 @@ from penstock.frontends.http.shapes import (
     Page,
     Purge,
     Purged,
+    SeekAnswer,
+    SeekQuery,
+    SeekTo,
 )
 
 
@@ -91,6 +97,27 @@ async def purge(call: Call[NoQuery, Purge]) -> Purged:
     return Purged(count=count, dry_run=wanted.dry_run)
 
 
+async def preview_seek(call: Call[SeekQuery, None]) -> SeekAnswer:
+    """Show what a seek to this place would change (SEM D20); this changes nothing."""
+    to, name = start_of(call.query.to), call.params["durable"]
+    outcome = await call.ask_here(PreviewSeek, lambda now: PreviewSeek(now.channel, name, to))
+    return _sought(outcome)
+
+
+async def seek(call: Call[NoQuery, SeekTo]) -> SeekAnswer:
+    """Have the durable go on from another place, back or forward; its clients stay (SEM D20)."""
+    wanted, name = call.body, call.params["durable"]
+    to = start_of(wanted.to)
+    outcome = await call.ask_here(
+        SeekDurable, lambda now: SeekDurable(now.channel, name, to, wanted.key)
+    )
+    return _sought(outcome)
+
+
+def _sought(outcome: SeekOutcome) -> SeekAnswer:
+    return msgspec.convert(structs.asdict(outcome), SeekAnswer)
+
+
 async def unbind(call: Call[NoQuery, None]) -> Counted:
     """End all subscriptions of a durable; the events they held go back (SEM D14)."""
     name = call.params["durable"]
@@ -107,5 +134,7 @@ ROUTES = (
     Route("deleteDurable", "DELETE", _DURABLE, DeleteDurable, delete),
     Route("browseDurable", "GET", f"{_DURABLE}/events", BrowseOutstanding, browse),
     Route("purgeDurable", "POST", f"{_DURABLE}/purge", PurgeDurable, purge),
+    Route("previewSeek", "GET", f"{_DURABLE}/seek", PreviewSeek, preview_seek),
+    Route("seekDurable", "POST", f"{_DURABLE}/seek", SeekDurable, seek),
     Route("unbindDurable", "POST", f"{_DURABLE}/unbind", UnbindDurable, unbind),
 )

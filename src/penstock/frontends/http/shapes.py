@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from penstock.api.channels import StorageInfo
-from penstock.api.durables import CreateDurable, DurableInfo
+from penstock.api.durables import CreateDurable, DurableInfo, SeekOutcome
 from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, GivenName
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
@@ -557,6 +557,19 @@ DurableAnswer = shown(
     before=("in_flight", "pending"),
     pending=PendingCount,
 )
+
+
+class SeekQuery(QueryParameters, frozen=True):
+    to: StartText
+
+
+class SeekTo(RequestBody, frozen=True):
+    to: StartText
+    key: Annotated[str, Meta(max_length=255)] = ""
+    """Your name for this request: repeated under it, it is answered and not done again."""
+
+
+SeekAnswer = shown(SeekOutcome, "SeekAnswer", doc="What a seek has changed, or would change.")
 
 
 # --- queues -------------------------------------------------------------------------------

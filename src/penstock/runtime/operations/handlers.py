@@ -180,6 +180,16 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 lambda by, it: by.realm.subscriptions.unbind(it.channel, it.name),
             ),
             _on(
+                durables.SeekDurable,
+                lambda by, it: by.realm.subscriptions.seeking.seek(
+                    it.channel, it.name, it.to, key=it.key
+                ),
+            ),
+            _on(
+                durables.PreviewSeek,
+                lambda by, it: by.realm.subscriptions.seeking.preview(it.channel, it.name, it.to),
+            ),
+            _on(
                 durables.DescribeOutstanding,
                 lambda by, it: by.realm.subscriptions.holding.outstanding(
                     it.channel, it.name, Span(it.first_id, it.end_id)

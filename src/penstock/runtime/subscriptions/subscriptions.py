@@ -52,6 +52,7 @@ from penstock.runtime.delivery.delivery import Dispatch, Outlet
 from penstock.runtime.subscriptions import views
 from penstock.runtime.subscriptions.exclusive_hold import Holding
 from penstock.runtime.subscriptions.resume_places import ResumePlaces, await_seats
+from penstock.runtime.subscriptions.seeking import Seeking
 from penstock.runtime.subscriptions.start_positions import first_id
 from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
@@ -90,6 +91,7 @@ class Subscriptions:
         dispatch.on_failed = self.detach
         dispatch.choosers.on_chosen = self._chosen
         self.holding = Holding(shard, self._numbers.get)
+        self.seeking = Seeking(shard, dispatch)
 
     # --- plain subscriptions -------------------------------------------------------------
 
@@ -578,8 +580,7 @@ class Subscriptions:
         return self._matching(await self._dispatch.choosing.parse(selector))
 
     def _matching(self, selector: Selector) -> Matching:
-        """A scan that applies a selector to stored events before the turn that acts: so that turn
-        is short."""
+        """A scan of stored events, before the turn that acts: so that turn is short."""
         return Matching(selector, self._dispatch.choosing, self._shard, self._dispatch.files)
 
     async def _act(
@@ -590,8 +591,7 @@ class Subscriptions:
         reads: bool = False,
         chosen: tuple[Matching, Among] | None = None,
     ) -> Any:
-        """Run ``action`` at its place in the order. With ``reads`` all files are open then; a
-        ``chosen`` selector is applied beforehand."""
+        """Run ``action`` in order; with files open if it ``reads``, or behind a ``chosen`` scan."""
         if chosen is not None:
             matching, among = chosen
             return await matching.act(channel_id, among, action)

@@ -49,6 +49,8 @@ TAGS: Final[Mapping[int, type[Request[Any]]]] = MappingProxyType(
         34: durables.PurgeDurable,
         35: durables.UnbindDurable,
         36: durables.DescribeOutstanding,
+        37: durables.SeekDurable,
+        38: durables.PreviewSeek,
         40: subscriptions.Subscribe,
         41: subscriptions.Attach,
         42: subscriptions.BrowseDurable,

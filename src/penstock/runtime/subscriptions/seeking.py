@@ -1,0 +1,149 @@
+"""Durables that go back or forward, seen from the shell (``core.channel.seeking``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from penstock.api.durables import SeekOutcome
+from penstock.core.channel.seeking import Seek, gone_since, preview
+from penstock.core.channel.state import ChannelState
+from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.names import durable_name
+from penstock.core.vocabulary.start_positions import AnyStart, FromEarliest, FromId, FromTime
+from penstock.runtime.delivery.delivery import Dispatch
+from penstock.runtime.subscriptions.start_positions import first_id
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.selector_scan import Matching
+from penstock.runtime.writer.shard import Shard
+from penstock.runtime.writer.with_files import with_open_files
+
+_BEYOND = 1 << 62
+
+_log = structlog.get_logger("penstock.realm")
+
+
+class Seeking:
+    """Moves durables, and tells what that would change."""
+
+    def __init__(self, shard: Shard, dispatch: Dispatch) -> None:
+        self._shard = shard
+        self._dispatch = dispatch
+
+    async def preview(self, channel_id: ChannelId, name: str, to: AnyStart) -> SeekOutcome:
+        """What :meth:`seek` would change. Raises what it does; changes nothing."""
+
+        def look(group: Group, command: Seek) -> SeekOutcome:
+            state = group.channel(channel_id).state
+            found = preview(state, command)
+            return SeekOutcome(
+                command.start_id,
+                found.again,
+                found.skipped,
+                found.taken_back,
+                found.outstanding,
+                gone_since(state, _named(state, to, command.start_id)),
+            )
+
+        return await self._at(channel_id, durable_name(name), to, "", look)
+
+    async def seek(
+        self, channel_id: ChannelId, name: str, to: AnyStart, *, key: str = ""
+    ) -> SeekOutcome:
+        """Have a durable go on from another place (SEM D20). What was done under ``key`` is
+        answered and not done again.
+
+        Raises ``NameDoesNotExist``; ``IllegalState`` for an event that is gone, and for a queue;
+        ``InvalidArgument`` for an id that was not given yet; ``DurableInUse`` while the durable is
+        held as a whole.
+        """
+
+        def move(group: Group, command: Seek) -> SeekOutcome:
+            group.do(channel_id, command)
+            state = group.channel(channel_id).state
+            durable = state.durable(command.durable)
+            last = durable.last_seek
+            return SeekOutcome(
+                last.start_id,
+                last.again,
+                last.skipped,
+                last.taken_back,
+                durable.outstanding_count(state.stored),
+                gone_since(state, _named(state, to, last.start_id)),
+            )
+
+        name = durable_name(name)
+        outcome = await self._at(channel_id, name, to, key, move)
+        _log.info("durable.sought", durable=name, position=outcome.position)
+        return outcome
+
+    async def _at(
+        self,
+        channel_id: ChannelId,
+        name: str,
+        to: AnyStart,
+        key: str,
+        action: Callable[[Group, Seek], SeekOutcome],
+    ) -> SeekOutcome:
+        """Run ``action`` in its turn, with the seek to the place where ``to`` is then."""
+
+        def selector_now(group: Group) -> str:
+            return group.channel(channel_id).state.durable(name).selector
+
+        def among(group: Group) -> IdSet:
+            first = _first(group, channel_id, to)
+            return group.channel(channel_id).state.stored.within(Span(first, _BEYOND))
+
+        selector: str = await self._shard.act(selector_now, sweeps=(channel_id,))
+        matching: Matching | None = None
+        if selector:
+            choosing = self._dispatch.choosing
+            parsed = await choosing.parse(selector)
+            matching = Matching(parsed, choosing, self._shard, self._dispatch.files)
+
+        def act(group: Group) -> SeekOutcome:
+            group.sweep(channel_id)
+            if selector_now(group) != selector:
+                raise IllegalState(
+                    f"durable {name} was deleted and created again meanwhile; try again"
+                )
+            first = _first(group, channel_id, to)
+            matched = () if matching is None else matching.now(group, channel_id, among).spans
+            is_exact = isinstance(to, FromId)
+            return action(group, Seek(name, first, matched, is_exact, key))
+
+        outcome: Any
+        if matching is not None:
+            outcome = await matching.act(channel_id, among, act)
+        elif isinstance(to, FromTime):
+            outcome = await with_open_files(self._shard, self._dispatch.files, channel_id, act)
+        else:
+            outcome = await self._shard.act(act, sweeps=(channel_id,))
+        assert isinstance(outcome, SeekOutcome), "it is what the action gives"
+        return outcome
+
+
+def _first(group: Group, channel_id: ChannelId, to: AnyStart) -> int:
+    """The id where ``to`` is now; the earliest is the first event that is stored."""
+    channel = group.channel(channel_id)
+    if isinstance(to, FromEarliest):
+        lowest = channel.state.stored.lowest
+        return channel.state.next_id if lowest is None else lowest
+    return first_id(channel, group.state.stores[channel_id], to)
+
+
+def _named(state: ChannelState, to: AnyStart, first: int) -> int:
+    """The lowest id that ``to`` may mean, whether it is stored or not: before a time are the events
+    that are stored and were published before it."""
+    match to:
+        case FromEarliest():
+            return 0
+        case FromTime():
+            before = state.stored.within(Span(0, first)).highest
+            return 0 if before is None else before + 1
+        case _:
+            return first

@@ -1,0 +1,28 @@
+"""The fact that a durable was moved, as it is stored."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.messages import StoredFact
+from penstock.core.vocabulary.seeks import LastSeek, Sought
+
+pytestmark = pytest.mark.spec("D20", "D4")
+
+
+@pytest.mark.parametrize("matched", [(), (Span(3, 5),), b"packed"])
+def test_it_is_read_as_it_was_stored(matched: tuple[Span, ...] | bytes) -> None:
+    fact = Sought("billing", 7, matched, "key", 1, 2, 3)
+
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(fact), type=StoredFact) == fact
+
+
+def test_its_form_is_fixed() -> None:
+    def stored(value: object) -> object:
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
+
+    fact = Sought("d", 7, (Span(3, 5),), "k", 1, 2, 3)
+    assert stored(fact) == ["Sought", "d", 7, [[3, 5]], "k", 1, 2, 3]
+    assert stored(LastSeek("k", 7, 1, 2, 3)) == ["k", 7, 1, 2, 3]
