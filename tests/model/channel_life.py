@@ -57,6 +57,7 @@ from tests.model.channel_model import (
 from tests.model.compared import by_when
 from tests.model.holding import Holding
 from tests.model.publishing import Publishing
+from tests.model.seeking import Seeking
 
 TYPES = ["persistent", "persistent", "mixed", "mixed"]
 TYPES += ["reliable", "simple", "transient", "off_heap", "paged"]
@@ -76,6 +77,7 @@ EVENT_TIMEOUT_MS = 100
 FIRST = ["shared", "even", "exclusive", "priority", "shared_queued", "serial", "strict"]
 FIRST += ["lanes", "lanes"]
 Step = Callable[[Any, Random], None]
+LATE = "was recalled|was taken back"
 FLAGS = st.lists(st.booleans(), min_size=1, max_size=9)
 
 
@@ -83,7 +85,7 @@ def _spans(ids: set[int]) -> tuple[Span, ...]:
     return IdSet.of(ids).spans
 
 
-class ChannelLife(Publishing, Holding):
+class ChannelLife(Publishing, Holding, Seeking):
     drawn: int = 0
     """Which backoff and timeout the next durable has."""
     steps: dict[Step, int]
@@ -337,10 +339,10 @@ class ChannelLife(Publishing, Holding):
         spans = tuple(Span(i, i + 1) for i in ids for _ in range(2))
         match how:
             case "ack" if late:
-                with pytest.raises(IllegalState, match="was recalled"):
+                with pytest.raises(IllegalState, match=LATE):
                     self.do(Ack(subscription, spans))
             case "previous" if max(ids) in late:
-                with pytest.raises(IllegalState, match="was recalled"):
+                with pytest.raises(IllegalState, match=LATE):
                     self.do(AckPrevious(subscription, max(ids)))
             case "steal":
                 self.steal(subscription, ids & seat.held)
@@ -416,7 +418,8 @@ class ChannelLife(Publishing, Holding):
 
     def recalled_from(self, seat: Seat) -> set[int]:
         """What was taken from a seat whose client does not know it yet, and is still due."""
-        return set().union(*seat.recalls) & self.model.durables[seat.durable].due - seat.held
+        late = set().union(*seat.recalls) & self.model.durables[seat.durable].due - seat.held
+        return late | seat.sought
 
     def settle_recalled(self, random: Random) -> None:
         """A client that does not know yet: refused to acknowledge, free to give back again."""
@@ -429,12 +432,12 @@ class ChannelLife(Publishing, Holding):
         recalled = sorted(self.recalled_from(seat))
         how = random.choice(("ack", "back", "confirm", "confirm", "confirm"))
         if how == "confirm" or not recalled:
-            seat.recalls.pop(0)
+            seat.sought -= seat.recalls.pop(0)
             self.do(ConfirmRecall(subscription))
         elif how == "back":
             self.do(RollBack(subscription, _spans({random.choice(recalled)})))
         else:
-            with pytest.raises(IllegalState, match="was recalled"):
+            with pytest.raises(IllegalState, match=LATE):
                 self.do(Ack(subscription, _spans({random.choice(recalled)})))
 
     def purge_durable(self, random: Random) -> None:
@@ -578,5 +581,6 @@ STEPS: dict[Step, int] = {
     ChannelLife.snapshot: 1,
     ChannelLife.restart: 2,
     ChannelLife.hold: 5,
+    ChannelLife.seek: 3,
 }
 ChannelLife.steps = STEPS

@@ -61,6 +61,8 @@ class Seat:
     """By when what it holds has to be acknowledged (SEM D19); of what it held before, too."""
     recalls: list[set[int]] = field(default_factory=list)
     """Taken back, and the client has not said that it knows (SEM D11)."""
+    sought: set[int] = field(default_factory=set)
+    """The part of it that a seek has taken back (SEM D20)."""
 
     @property
     def credit(self) -> int:
@@ -315,6 +317,28 @@ class ChannelModel:
                 seat.held -= later
                 seat.recalls.append(later)
                 self.recalls[subscription] = later
+
+    def sought(self, durable: str, start: int, after: set[int]) -> None:
+        """SEM D20: it begins anew, with ``after`` outstanding."""
+        ledger = self.durables[durable]
+        for subscription, seat in self.seats_of(durable).items():
+            if seat.held:
+                seat.recalls.append(set(seat.held))
+                seat.sought |= seat.held
+                self.recalls[subscription] = set(seat.held)
+            seat.held, seat.was_served = set(), False
+        for event_id in ledger.due - after:
+            self._done(ledger, event_id, durable)
+        ledger.due, ledger.start = set(after), start
+        ledger.counts, ledger.waits = {}, {}
+        ledger.parked, ledger.rolled_back = set(), set()
+
+    def outstanding_from(self, ledger: Ledger, start: int) -> set[int]:
+        return {
+            event_id
+            for event_id, kept in self.stored.items()
+            if event_id >= start and (kept.even or not ledger.selector)
+        }
 
     def attached(self, subscription: int, seat: Seat) -> None:
         ledger = self.durables[seat.durable]

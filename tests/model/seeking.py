@@ -1,0 +1,59 @@
+"""Durables that go back and forward, drawn at random, by a channel and its model."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from penstock.core.channel.seeking import Seek, preview
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
+from penstock.core.vocabulary.messages import Definition
+from tests.model.compared import Compared
+
+
+class Seeking(Compared):
+    definition: Definition
+    sought: int = 0
+    """How often, for the keys of what is asked again."""
+
+    def seek(self, random: Random) -> None:
+        """SEM D20."""
+        if not self.model.durables:
+            return
+        name = random.choice(sorted(self.model.durables))
+        self.settle_time()
+        ledger, next_id = self.model.durables[name], self.play.channel.state.next_id
+        start, is_exact = random.randint(0, next_id + 1), random.random() < 0.6
+        if not is_exact:
+            start = random.choice((min(self.model.stored, default=next_id), next_id))
+        after = self.model.outstanding_from(ledger, start)
+        self.sought += 1
+        matched = IdSet.of(after).spans if ledger.selector else ()
+        command = Seek(name, start, matched, is_exact, f"seek {self.sought}")
+        if self.definition.kind == "queue":
+            with pytest.raises(IllegalState, match="is a queue"):
+                self.do(command)
+        elif any(seat.sole for seat in self.model.seats_of(name).values()):
+            with pytest.raises(DurableInUse, match="held as a whole"):
+                self.do(command)
+        elif is_exact and start != next_id and start not in self.model.stored:
+            with pytest.raises((IllegalState, InvalidArgument), match=f"event {start} of life"):
+                self.do(command)
+        else:
+            self.move(name, command, after)
+            if random.random() < 0.3:  # the answer was lost: it is asked for again
+                self.do(command)
+
+    def move(self, name: str, command: Seek, after: set[int]) -> None:
+        due, held = self.model.durables[name].due, self.model.in_hands(name)
+        told = preview(self.play.channel.state, command)
+        counts = (len(after - due), len(due - after), len(held), len(after))
+        assert (told.again, told.skipped, told.taken_back, told.outstanding) == counts
+
+        self.model.sought(name, command.start_id, after)
+        self.do(command)
+
+        last = self.play.channel.state.durables[name].last_seek
+        assert (last.again, last.skipped, last.taken_back) == counts[:3]
