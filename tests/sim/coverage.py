@@ -20,6 +20,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "paused": ("L1", "X1", "X3", "X4", "X5"),
     "queues": ("C1g", "E9", "Q1", "Q2", "Q3", "T10"),
     "scheduled": ("T8", "X4"),
+    "sought": ("D20",),
     "timed": ("T1", "X4"),
     "transfers": ("L1", "X1", "X2", "X3", "X4"),
     "travel": ("C7",),

@@ -61,6 +61,7 @@ from penstock.storage.embedded.page_files import PageFiles
 from penstock.testing.loop import pass_time
 from tests.sim.reply_mutants import any_reply, hasty_removal, kept_reply_queues
 from tests.sim.rot import rot_of
+from tests.sim.seek_mutants import forgotten_seek, leaving_seek, skipping_seek
 from tests.sim.world import life_of
 
 Spoil = Callable[[pytest.MonkeyPatch], None]
@@ -507,6 +508,9 @@ MUTANTS: dict[str, Mutant] = {
     "late and taken": Mutant(
         "a late acknowledgement counts for the next delivery", late_and_taken, ("breathing",)
     ),
+    "skipping seek": Mutant("a seek skips one event", skipping_seek, ("sought",)),
+    "forgotten seek": Mutant("a restart forgets a seek", forgotten_seek, ("sought",)),
+    "leaving seek": Mutant("a seek leaves one event in hand", leaving_seek, ("sought",)),
     "lost place": Mutant("a listener that comes back is a new one", lost_place, ("jms",)),
     "silence by the clock": Mutant(
         "a connection is silent for as long as the machine's clock says",

@@ -38,7 +38,9 @@ _ANSWERED: dict[str, Any] = {"check": True, "capture_output": True, "text": True
 @pytest.mark.slow
 @pytest.mark.spec("C1c", "C1d", "C1e", "C1f", "C1g", "C7", "D4", "E4", "E6", "E8", "E9", "K1", "L1")
 @pytest.mark.spec("L3", "L5", "Q2", "Q3", "S1", "T1", "T3", "T6", "T7", "T8", "T10", "X1", "X2")
-@pytest.mark.spec("X3", "X4", "X5", "D11", "D12", "D13", "D14", "D15", "J2", "J3", "J5", "J6", "Q1")
+@pytest.mark.spec(
+    "D20", "X3", "X4", "X5", "D11", "D12", "D13", "D14", "D15", "J2", "J3", "J5", "J6", "Q1"
+)
 @pytest.mark.parametrize("seeds", [*SOON, *LATER], ids=str)
 def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: Sequence[int]) -> None:
     for seed in seeds:

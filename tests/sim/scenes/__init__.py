@@ -23,6 +23,7 @@ from tests.sim.scenes.paused import Paused
 from tests.sim.scenes.queues import Queues
 from tests.sim.scenes.scene import Scene
 from tests.sim.scenes.scheduled import Scheduled
+from tests.sim.scenes.sought import Sought
 from tests.sim.scenes.timed import Timed
 from tests.sim.scenes.transfers import Transfers
 from tests.sim.scenes.travel import Travel
@@ -49,6 +50,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "ordered": Ordered,
     "queues": Queues,
     "scheduled": Scheduled,
+    "sought": Sought,
     "timed": Timed,
     "transfers": Transfers,
     "travel": Travel,
