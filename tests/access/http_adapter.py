@@ -24,6 +24,18 @@ _BY_CODE = {
 
 Asked = tuple[str, str, Any]
 
+
+def _consuming(path: str) -> tuple[Asked, ...]:
+    lease = f"{path}/leases/none"
+    return (
+        ("POST", f"{path}/fetch", {}),
+        ("POST", f"{lease}/ack", {"all": True}),
+        ("POST", f"{lease}/rollback", {"all": True}),
+        ("POST", f"{lease}/reject", {"all": True, "reason": "no"}),
+        ("POST", f"{lease}/extend", {"all": True, "lease_ms": 1_000}),
+    )
+
+
 ASKED: dict[str, tuple[Asked, ...]] = {
     "session.open": (("GET", "me", None),),
     "realm.describe": (
@@ -107,7 +119,8 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("GET", f"{_Q}/missing", None),
         ("POST", "selectors/check", {"selector": "a = 1", "channel": QUEUE}),
     ),
-    "queue.pop": (("POST", f"{_Q}/pop", {"count": 1}),),
+    "queue.pop": (("POST", f"{_Q}/pop", {"count": 1}), *_consuming(_Q)),
+    "durable.attach": _consuming(f"{_C}/durables/kept"),
     "channel.purge": (
         ("POST", f"{_C}/purge", {"start": 0, "end": 0}),
         ("DELETE", f"{_C}/schedule/1", None),
@@ -173,7 +186,7 @@ class Http:
     without = frozenset(
         {
             # HTTP has none of these, or they are what the same request asks for.
-            *("realm.backup", "realm.reload", "transaction.describe", "durable.attach"),
+            *("realm.backup", "realm.reload", "transaction.describe"),
             *("channel.open", "queue.open", "queue.import"),
         }
     )

@@ -140,6 +140,8 @@ OTHERS_ASK = {
     "EndConnection",
     "ExplainSelector",
     "ExportTar",
+    "ExtendLease",
+    "FetchEvents",
     "ImportTar",
     "ListConnections",
     "ListPipelines",
@@ -152,6 +154,7 @@ OTHERS_ASK = {
     "ReadKeyState",
     "ReadRates",
     "ResetPassword",
+    "SettleLease",
     "SummarizeDead",
     "WatchEvents",
 }

@@ -18,6 +18,7 @@ from msgspec import Struct
 from penstock.api import (
     access,
     channels,
+    consuming,
     durables,
     joins,
     publishing,
@@ -345,6 +346,9 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         reading.WatchEvents: _numbered(READ),
         reading.BrowseOutstanding: _numbered(BROWSE),
         reading.PopEvents: _numbered(TAKE),
+        consuming.FetchEvents: _numbered(TAKE),
+        consuming.SettleLease: _numbered(TAKE),
+        consuming.ExtendLease: _numbered(TAKE),
         reading.ExplainSelector: Operation(
             (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel or None))
         ),

@@ -43,6 +43,7 @@ from penstock.runtime.access.logins import Logins
 from penstock.runtime.access.quota import ConnectionLimits
 from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
 from penstock.runtime.realm import Limits, RunningRealm
+from penstock.runtime.subscriptions.leases import LeaseLimits
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.runtime.writer.clock import SystemClock
 from penstock.runtime.writer.placement import MemoryLimits
@@ -246,6 +247,12 @@ def realm_limits(settings: Settings) -> Limits:
         stage_bytes_max=settings.limits.stage_bytes,
         tail_bytes_max=settings.limits.unsealed_bytes,
         sweep_interval_s=settings.storage.sweep_interval_ms / 1_000,
+        leases=LeaseLimits(
+            leases_max=settings.http.leases_max,
+            leases_per_user_max=settings.http.leases_per_user_max,
+            events_max=settings.http.leased_events_max,
+            events_per_user_max=settings.http.leased_events_per_user_max,
+        ),
     )
 
 

@@ -29,6 +29,7 @@ from penstock.runtime.store.large_blocks import BLOCK_BYTES_MAX, LargeBlocks
 from penstock.runtime.store.message_fields import check_all
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.subscriptions import views
+from penstock.runtime.subscriptions.leases import LeaseLimits, Leases
 from penstock.runtime.subscriptions.realm_view import RealmView
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.transfer.backups import Backups
@@ -70,6 +71,8 @@ class Limits(Struct, frozen=True):
     """On a storage engine: bytes of events in a block of the log; more of them go into a blob."""
     sweep_interval_s: float = 1.0
     """Seconds between two searches for expired events (SEM T1)."""
+    leases: LeaseLimits = LeaseLimits()
+    """How much clients may have fetched by HTTP, and not settled (SEM H3)."""
 
 
 class RunningRealm:
@@ -91,8 +94,7 @@ class RunningRealm:
         lease: OwnerLease,
     ) -> None:
         self.recovered = recovered
-        self.identity = identity
-        self.name = name
+        self.identity, self.name = identity, name
         self.limits = limits
         self.clock = clock
         self._state = recovered.state
@@ -130,6 +132,7 @@ class RunningRealm:
         self._journal_bytes_max = sealing.journal_bytes_max
         self.stages = Stages(clock, limits.stage_bytes_max)
         self.subscriptions = Subscriptions(self.shard, self.dispatch, clock)
+        self.leases = Leases(self.shard, self.subscriptions, clock, limits.leases)
         self.exports = Exports(self.shard, blobs, clock, offload, realm=identity)
         self.backups = Backups(self.shard, blobs, clock, offload, realm=identity, name=name)
         self.imports = Imports(
@@ -275,6 +278,7 @@ class RunningRealm:
                 self.shard.wake(channel_id)
             self.history.take()
             self.subscriptions.forget_places()
+            self.leases.expire()
             await self.reply_queues.remove_idle(self.access)
             self.stages.expire()
             self.exports.expire()

@@ -245,6 +245,18 @@ class HttpSettings(Section, frozen=True, kw_only=True):
     viewers_per_user_max: Annotated[
         int, Meta(ge=0, description="Most live views of one user at once.")
     ] = 25
+    leases_max: Annotated[
+        int, Meta(ge=0, description="Most fetched batches that are not settled, of all clients.")
+    ] = 1_000
+    leases_per_user_max: Annotated[
+        int, Meta(ge=0, description="Most fetched batches of one user that are not settled.")
+    ] = 100
+    leased_events_max: Annotated[
+        int, Meta(ge=0, description="Most fetched events that are not settled, of all clients.")
+    ] = 1_000_000
+    leased_events_per_user_max: Annotated[
+        int, Meta(ge=0, description="Most fetched events of one user that are not settled.")
+    ] = 100_000
     requests_per_user_max: Annotated[
         int,
         Meta(

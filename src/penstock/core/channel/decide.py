@@ -30,7 +30,13 @@ from penstock.core.channel.release import Release, decide_release
 from penstock.core.channel.retention import REDELIVERIES_MAX, check_limits, make_room
 from penstock.core.channel.seeking import Seek, decide_seek
 from penstock.core.channel.state import ChannelState
-from penstock.core.channel.timeouts import ExtendTime, check_ack_timeout, decide_extension, late
+from penstock.core.channel.timeouts import (
+    ExtendTime,
+    check_ack_timeout,
+    check_seat_timeout,
+    decide_extension,
+    late,
+)
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.seat import DurableKind
 from penstock.core.ids.ids import IdSet, Span
@@ -243,6 +249,8 @@ def _timed_out(
     facts: list[StoredFact] = []
     for durable, ids in late(state, now_us):
         ids.discard_all(leaving)
+        if ids and not durable.kind.redelivers_at_once:  # of a lease: the next one gets it
+            facts.append(TimedOut(durable.name, ids.spans))
         for fact in _given_back(state, durable, ids.spans).facts:
             if not isinstance(fact, RolledBack):
                 facts.append(fact)
@@ -317,12 +325,7 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
         raise InvalidArgument(
             f"durable {durable.name} does not take a selector for each reader; only queues do"
         )
-    if command.ack_timeout_ms and state.definition.kind != "queue":
-        raise InvalidArgument(
-            f"durable {durable.name} does not take an ack_timeout for each client; only queues do: "
-            "give it when you create the durable"
-        )
-    check_ack_timeout(command.ack_timeout_ms, kind)
+    check_seat_timeout(state, durable, command)
     others = claimed(durable, command.place)
     check_sole(state, durable, others, sole=command.sole)
     if not kind.may_attach(others):

@@ -16,7 +16,7 @@ from penstock.core.channel.holding import BuryEvents, HoldEvents, hold
 from penstock.core.channel.release import Release, release
 from penstock.core.channel.seeking import Seek
 from penstock.core.channel.state import ChannelState
-from penstock.core.channel.timeouts import ExtendTime, extend
+from penstock.core.channel.timeouts import ExtendTime, extend, timeout_of
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes, Lanes
 from penstock.core.durable.seat import Seat
@@ -200,7 +200,6 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
 def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
     durable = state.durables[command.durable]
     window = durable.kind.window_default if command.window is None else command.window
-    timeout_ms = command.ack_timeout_ms or durable.attributes.ack_timeout
     seat = Seat(
         command.subscription,
         command.session,
@@ -211,7 +210,7 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
         auto_ack=command.auto_ack and not command.sole,
         sole=command.sole,
         place=command.place,
-        ack_timeout_ms=0 if command.sole else timeout_ms,
+        ack_timeout_ms=timeout_of(durable, command),
     )
     was_fed = durable.is_fed
     durable.attach(seat)

@@ -16,10 +16,18 @@ from penstock.core.durable.seat import DurableKind
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.backoff import DELAY_MS_MAX
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Command, Decided, Spans
+from penstock.core.vocabulary.messages import Command, Decided, Spans, TakeSeat
 
 ACK_TIMEOUT_MS_MIN: Final = 100
 ACK_TIMEOUT_MS_MAX: Final = DELAY_MS_MAX
+
+
+class TakeLease(TakeSeat, frozen=True):
+    """A seat that has what it gets for ``ack_timeout_ms``, at a durable of any type (SEM H1).
+
+    What it has had for longer goes back, at types that redeliver with the next subscription, too:
+    its client takes another seat for what comes next.
+    """
 
 
 class ExtendTime(Command, frozen=True):
@@ -30,16 +38,45 @@ class ExtendTime(Command, frozen=True):
     time_ms: int
 
 
-def check_ack_timeout(timeout_ms: int, kind: DurableKind) -> None:
-    """Raise ``InvalidArgument`` for a timeout that is out of bounds, or of a type that gives back
-    only with the next subscription."""
-    if not timeout_ms:
+def check_seat_timeout(state: ChannelState, durable: Durable, command: TakeSeat) -> None:
+    """Raise ``InvalidArgument`` for a timeout that a client may not bring, or out of bounds."""
+    if isinstance(command, TakeLease):
+        check_bounds(command.ack_timeout_ms)
         return
+    if command.ack_timeout_ms and state.definition.kind != "queue":
+        raise InvalidArgument(
+            f"durable {durable.name} does not take an ack_timeout for each client; only queues do: "
+            "give it when you create the durable"
+        )
+    check_ack_timeout(command.ack_timeout_ms, durable.kind)
+
+
+def timeout_of(durable: Durable, command: TakeSeat) -> int:
+    """How long the client of a seat may have an event in hand; 0: as long as it likes. A lease is
+    never longer than the durable has it for all."""
+    own, for_all = command.ack_timeout_ms, durable.attributes.ack_timeout
+    if command.sole:
+        return 0
+    if isinstance(command, TakeLease) and for_all:
+        return min(own, for_all)
+    return own or for_all
+
+
+def check_bounds(timeout_ms: int) -> None:
+    """Raise ``InvalidArgument`` for a timeout that is too short or too long."""
     if not ACK_TIMEOUT_MS_MIN <= timeout_ms <= ACK_TIMEOUT_MS_MAX:
         raise InvalidArgument(
             f"ack_timeout is {timeout_ms} ms; allowed are {ACK_TIMEOUT_MS_MIN} to "
             f"{ACK_TIMEOUT_MS_MAX}, a year, and 0 for as long as the client likes"
         )
+
+
+def check_ack_timeout(timeout_ms: int, kind: DurableKind) -> None:
+    """Raise ``InvalidArgument`` for a timeout that is out of bounds, or of a type that gives back
+    only with the next subscription."""
+    if not timeout_ms:
+        return
+    check_bounds(timeout_ms)
     if not kind.redelivers_at_once:
         raise InvalidArgument(
             f"a durable of type {kind.name} takes no ack_timeout: what goes back there comes only "

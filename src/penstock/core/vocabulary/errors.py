@@ -118,6 +118,13 @@ class IllegalState(Refused):
     code = "illegal-state"
 
 
+class LeaseEnded(Refused):
+    """What a lease held has gone back (SEM H1): it was not settled in time, or the realm
+    restarted."""
+
+    code = "lease-ended"
+
+
 class SequenceTooOld(Refused):
     """A retried publish is older than what the realm remembers of this producer (SEM X3)."""
 

@@ -43,7 +43,9 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
     LOCKED: ("durable-in-use", "name-already-bound"),
     TOO_MUCH: (*("capacity-reached", "limit-reached", "memory-limit", "storage-failed"),),
     TOO_LARGE: ("event-too-large",),
-    "amqp:illegal-state": ("already-aborted", "already-committed", "illegal-state"),
+    "amqp:illegal-state": (
+        *("already-aborted", "already-committed", "illegal-state", "lease-ended"),
+    ),
     "amqp:precondition-failed": (
         *("conflict", "no-reply", "publishing-paused", "refused", "sequence-too-old"),
     ),

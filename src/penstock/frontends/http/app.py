@@ -36,6 +36,7 @@ from penstock.frontends.http.routing import (
     Content,
     Download,
     Events,
+    Payload,
     Route,
     RouteMatch,
     Upload,
@@ -272,6 +273,11 @@ class HttpRequest:
             await self._download(answer)
             return
         headers = [("cache-control", "no-store"), *call.reply_headers]
+        if isinstance(answer, Payload):
+            if not asker.get().is_there:
+                answer.on_unsent()
+            await self.reply(found.route.status, answer.data, answer.kind, headers)
+            return
         await self.reply(found.route.status, msgspec.json.encode(answer), JSON, headers)
 
     def _found(self) -> RouteMatch:

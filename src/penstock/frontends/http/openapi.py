@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.frontends.http.consuming_shapes import FetchedAnswer
 from penstock.frontends.http.generating import readable, said_whole, without_unused, worded
 from penstock.frontends.http.publishing import ARROW, JSON, NDJSON
 from penstock.frontends.http.routing import (
@@ -17,6 +18,7 @@ from penstock.frontends.http.routing import (
     Content,
     Download,
     Events,
+    Payload,
     Route,
     RouteTable,
     Signature,
@@ -31,6 +33,7 @@ _REFUSALS: Final = {
     "401": "The realm wants to know who asks",
     "403": "Who asks has no right to this, or asks from another site",
     "404": "There is nothing of this name",
+    "406": "A form in which this is not answered",
     "409": "It does not fit the state of what it names",
     "413": "Too large",
     "415": "A content type that is not taken here",
@@ -92,10 +95,12 @@ def _key(kind: Any) -> str:
 
 
 def _kinds(table: RouteTable) -> list[Any]:
-    found: dict[str, Any] = {_key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents)}
+    found: dict[str, Any] = {
+        _key(kind): kind for kind in (ErrorAnswer, NewEvent, NewEvents, FetchedAnswer)
+    }
     for signature in table.signatures.values():
         for kind in (signature.query, signature.body, signature.answer):
-            if kind is not None and kind not in (Content, Upload, Download, Events):
+            if kind is not None and kind not in (Content, Upload, Download, Events, Payload):
                 found.setdefault(_key(kind), kind)
     return list(found.values())
 
@@ -118,10 +123,14 @@ def _operation(
             **_refusals(schema_of),
         },
     }
-    if signature.description:
-        operation["description"] = signature.description
     if signature.body is not None:
         operation["requestBody"] = {"required": True, "content": _body(signature, schema_of)}
+    if route.examples is not None:
+        operation["requestBody"]["content"][JSON]["example"] = route.examples.body
+        answers = operation["responses"][str(route.status)]["content"]
+        answers[JSON]["example"] = route.examples.answer
+    if signature.description:
+        operation["description"] = signature.description
     if route.is_open:
         operation["security"] = [{}]
     return operation
@@ -178,6 +187,12 @@ def _answer(signature: Signature, schema_of: Mapping[str, Any]) -> dict[str, Any
         return {"text/event-stream": {"schema": {"type": "string"}}}
     if signature.answer is Download:
         return {TAR: {"schema": {"type": "string", "format": "binary"}}}
+    if signature.answer is Payload:
+        return {
+            JSON: {"schema": schema_of[_key(FetchedAnswer)]},
+            NDJSON: {"schema": {"type": "string"}},
+            ARROW: {"schema": {"type": "string", "format": "binary"}},
+        }
     return {"application/json": {"schema": schema_of[_key(signature.answer)]}}
 
 

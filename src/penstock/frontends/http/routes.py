@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.frontends.http import (
+    consuming,
     destinations,
     durables,
     events,
@@ -28,6 +29,7 @@ TABLE = RouteTable(
         *events.ROUTES,
         *durables.ROUTES,
         *queues.ROUTES,
+        *consuming.ROUTES,
         *people.ROUTES,
         *states.ROUTES,
         Route("getOpenApi", "GET", "openapi.json", None, describe),

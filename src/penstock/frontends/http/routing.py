@@ -58,6 +58,16 @@ class Upload(NamedTuple):
     parts: AsyncGenerator[bytes, None]
 
 
+class Payload:
+    """An answer that is bytes of some content type."""
+
+    def __init__(self, data: bytes, kind: str, *, on_unsent: Callable[[], None]) -> None:
+        """``on_unsent`` is called instead of sending it where the client is gone already."""
+        self.data = data
+        self.kind = kind
+        self.on_unsent = on_unsent
+
+
 class Download:
     """A file that is sent while it is made."""
 
@@ -198,6 +208,14 @@ async def run_while_there(work: Coroutine[Any, Any, ResultT]) -> ResultT:
 Endpoint = Callable[[Any], Coroutine[Any, Any, Any]]
 
 
+class Examples:
+    """A body of a request, and the answer to it."""
+
+    def __init__(self, body: Any, answer: Any) -> None:
+        self.body = body
+        self.answer = answer
+
+
 class Route(NamedTuple):
     name: str
     """Name of the operation in generated clients. Never changed, because programs use it."""
@@ -211,6 +229,8 @@ class Route(NamedTuple):
     status: int = 200
     only_asks: bool = False
     """Whether it changes nothing, although its method usually does."""
+    examples: Examples | None = None
+    """For the OpenAPI document."""
 
     @property
     def reads(self) -> bool:

@@ -204,6 +204,9 @@ class HttpServer:
         self._viewers: Counter[str] = Counter()
         """Number of live views by principal."""
         self._stop_listening = self.realm.access.on_changed(self._check_views)
+        self._stop_listening_for_leases = self.realm.access.on_changed(
+            self.realm.leases.check_rights
+        )
         self.registry = metrics.registry(self.realm, native, self._views, limits.channels_named_max)
         self.started_us = self.realm.clock.now_us()
         self.is_secure = tls is not None
@@ -312,6 +315,8 @@ class HttpServer:
         """Accept no more connections, end live views, and let requests in progress finish."""
         self._shut()
         self._stop_listening()
+        self._stop_listening_for_leases()
+        self.realm.leases.stop(stopping())
         for view in list(self._views):
             view.stop(stopping())
         for peer in list(self.uvicorn.connections):

@@ -19,7 +19,7 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
     409: (
         *("already-aborted", "already-committed", "address-in-use", "capacity-reached"),
         *("conflict", "data-directory-in-use", "durable-in-use", "durable-unbound"),
-        *("illegal-state", "name-already-bound", "sequence-too-old"),
+        *("illegal-state", "lease-ended", "name-already-bound", "sequence-too-old"),
     ),
     410: ("data-lost", "trimmed"),
     413: ("event-too-large",),

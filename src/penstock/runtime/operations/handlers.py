@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from penstock.api import (
     access,
     channels,
+    consuming,
     durables,
     joins,
     reading,
@@ -147,6 +148,9 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(reading.BrowseOutstanding, reading_handlers.browse_outstanding),
             _on(reading.ReadEvent, reading_handlers.read_event),
             _on(reading.PopEvents, reading_handlers.pop_events),
+            _on(consuming.FetchEvents, reading_handlers.fetch_events),
+            _on(consuming.SettleLease, reading_handlers.settle_lease),
+            _on(consuming.ExtendLease, reading_handlers.extend_lease),
             _on(reading.ReadKeyState, reading_handlers.read_key_state),
             _on(reading.SummarizeDead, reading_handlers.summarize_dead),
             _on(reading.ExplainSelector, reading_handlers.explain_selector),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from penstock.api import reading
+from penstock.api import consuming, reading
 from penstock.api.operations import READING
 from penstock.api.requests import Kind
 from penstock.columns.events.event import Event
@@ -14,6 +14,7 @@ from penstock.columns.schema.ipc import schema_from
 from penstock.columns.selectors import MalformedSelector, Selector
 from penstock.columns.selectors.checking import checked
 from penstock.columns.selectors.explaining import explained
+from penstock.core.access.rights import ANONYMOUS
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import IllegalState, NameDoesNotExist, Unavailable
@@ -175,6 +176,29 @@ async def _settled(by: Caller, subscription: int, events: list[Event]) -> None:
         subscription, tuple(ids.spans), reply, roll_back=False, previous=False
     )
     await settled
+
+
+# --- leases -------------------------------------------------------------------------------
+
+
+def _lease_owner(by: Caller) -> str:
+    """Whose a lease is: a user's, from wherever; where nobody signs in, a machine's."""
+    return by.principal.name if by.owner == ANONYMOUS else by.owner
+
+
+async def fetch_events(by: Caller, asked: consuming.FetchEvents) -> consuming.Fetched:
+    selector = await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
+    return await by.realm.leases.fetch(
+        asked, _lease_owner(by), by.principal.name, selector, lambda: by.check(asked)
+    )
+
+
+async def settle_lease(by: Caller, asked: consuming.SettleLease) -> consuming.Settled:
+    return await by.realm.leases.settle(asked, _lease_owner(by))
+
+
+async def extend_lease(by: Caller, asked: consuming.ExtendLease) -> consuming.Settled:
+    return await by.realm.leases.extend(asked, _lease_owner(by))
 
 
 # --- sums over events ---------------------------------------------------------------------

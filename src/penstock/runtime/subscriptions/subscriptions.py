@@ -14,6 +14,7 @@ from penstock.core.channel.awaited_seats import GiveUpSeats
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.kept_interest import AddKnownSubscriber
 from penstock.core.channel.release import Release
+from penstock.core.channel.timeouts import TakeLease
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
@@ -366,12 +367,14 @@ class Subscriptions:
         auto_ack: bool = False,
         sole: bool = False,
         ack_timeout_ms: int = 0,
+        leased: bool = False,
         place: str = "",
         room: Room | None = None,
     ) -> Opened:
         """Take a seat at a durable, or become a reader of a queue (durable ``""``). A ``sole``
-        seat holds the durable as a whole; ``place`` identifies it on another connection. ``room``
-        bounds the bytes on their way to it; who pulls says how many events it takes, and gets them.
+        seat holds the durable as a whole, a ``leased`` one has events for its own time (SEM H1);
+        ``place`` identifies it on another connection. ``room`` bounds the bytes on their way to
+        it; who pulls says how many events it takes.
 
         Raises ``DurableInUse``, ``InvalidArgument``.
         """
@@ -397,7 +400,7 @@ class Subscriptions:
                 raise IllegalState(
                     f"durable {durable} is {own.kind.name}: set its selector when you create it"
                 )
-            command = TakeSeat(
+            command = (TakeLease if leased else TakeSeat)(
                 own.name,
                 subscription,
                 outlet.session,
@@ -414,11 +417,9 @@ class Subscriptions:
                 command = replace(command, selector=wanted.text, matched=matched)
             group.do(channel_id, command)
             timeout_ms = state.seats[subscription][1].ack_timeout_ms
+            recalls, cumulative = own.recalls or timeout_ms > 0, own.kind.cumulative
             return Opened(
-                subscription,
-                recalls=own.recalls or timeout_ms > 0,
-                cumulative=own.kind.cumulative,
-                ack_timeout_ms=timeout_ms,
+                subscription, recalls=recalls, cumulative=cumulative, ack_timeout_ms=timeout_ms
             )
 
         chosen = None if matching is None else (matching, among)
@@ -486,9 +487,8 @@ class Subscriptions:
 
     def detach(self, subscription: int, reply: Reply | None = None) -> None:
         """End a subscription; what it held goes back (SEM D13)."""
-        channel_id = self._numbers.pop(subscription, None)
         self._dispatch.close(subscription)
-        if channel_id is None:
+        if (channel_id := self._numbers.pop(subscription, None)) is None:
             if reply is not None:
                 reply(None, None)
             return
