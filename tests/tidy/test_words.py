@@ -14,7 +14,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 
 ALLOWED = {
-    "topic": ("frontends/amqp/addresses.py",),  # the word of JMS for a channel
+    "topic": (
+        "frontends/amqp/addresses.py",  # the word of JMS for a channel
+        *(
+            "wire/mqtt/",
+            "core/vocabulary/topics.py",
+            "columns/selectors/topic_search.py",
+        ),  # a name that MQTT gives to a message
+    ),
+    "client_id": ("wire/mqtt/",),  # the word of MQTT for the name of a session
     "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part
 }
 """Words of the last column where they are the right ones, by where that is."""

@@ -28,6 +28,7 @@ from penstock.columns.selectors.expressions import (
     Integer,
     IsNull,
     Like,
+    Matches,
     Negative,
     Not,
     Now,
@@ -37,6 +38,7 @@ from penstock.columns.selectors.expressions import (
     Text,
     Truth,
 )
+from penstock.core.vocabulary.topics import topic_matches
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILE = 1.609344
@@ -51,7 +53,7 @@ TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
 }
-PREDICATES = (Compare, Between, In, Like, IsNull)
+PREDICATES = (Compare, Between, In, Like, Matches, IsNull)
 
 
 class Interpreter:
@@ -119,6 +121,11 @@ class Interpreter:
                 if not isinstance(text, str):
                     return None
                 return fits(text, tokens(pattern, escape)) != negated
+            case Matches(operand, text, negated):
+                topic = self.value(operand)
+                if not isinstance(topic, str):
+                    return None
+                return topic_matches(text, topic) != negated
             case IsNull(operand, negated):
                 return (self.value(operand) is None) != negated
             case _:
@@ -213,7 +220,7 @@ def searched(node: Expression) -> Reference | None:
             parts: tuple[Expression, ...] = (left, right)
         case Between(operand, low, high):
             parts = (operand, low, high)
-        case In(operand) | Like(operand) | IsNull(operand) | Negative(operand):
+        case In(operand) | Like(operand) | Matches(operand) | IsNull(operand) | Negative(operand):
             parts = (operand,)
         case _:
             return None

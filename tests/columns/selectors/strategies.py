@@ -26,6 +26,7 @@ from penstock.columns.selectors.expressions import (
     IsNull,
     Like,
     Literal,
+    Matches,
     Negative,
     Not,
     Now,
@@ -49,7 +50,9 @@ FLOATS = st.sampled_from(
 WILD_FLOATS = st.one_of(FLOATS, st.sampled_from([float("nan"), float("inf"), float("-inf")]))
 ISO_TEXTS = ["1970-01-01T00:00:00.001Z", "1970-01-01T01:00:00.002+01:00", "1969-12-31"]
 TEXTS = st.one_of(
-    st.text("ab%_\\é\n", max_size=3), st.sampled_from([*ISO_TEXTS, "it's", "NOT", "1"])
+    st.text("ab%_\\é\n", max_size=3),
+    st.sampled_from([*ISO_TEXTS, "it's", "NOT", "1"]),
+    st.sampled_from(["a/b", "/", "a/", "$a/b", "a/b/é", "a\n/b", "$"]),
 )
 TIMES = st.integers(-2000, 3000).map(lambda us: EPOCH + timedelta(microseconds=us))
 BYTES = st.sampled_from([b"", b"a", b"ab\xff", "aé".encode(), b"\xed\xa0\x80", b"\xf0\x90\x80\x80"])
@@ -201,6 +204,11 @@ def _patterns() -> st.SearchStrategy[tuple[str, str]]:
     return st.one_of(plain, escaped.map(lambda parts: ("".join(parts), "!")))
 
 
+_LEVELS = st.sampled_from(["a", "b", "", "+", "+", "$a", "é", "a\n", "$", "."])
+FILTERS = st.lists(_LEVELS, min_size=1).flatmap(
+    lambda levels: st.sampled_from(["/".join(levels) or "a", "/".join([*levels, "#"])])
+)
+"""Topic filters."""
 NUMBERS = st.sampled_from([("n",), ("i",), ("l", Each()), ("m", Each(), "k")]).map(Reference)
 WORDS = st.sampled_from([("s",), ("tag",), ("l", Each())]).map(Reference)
 NUMERALS = st.one_of(INTEGERS.map(Integer), FLOATS.map(Float))
@@ -211,6 +219,7 @@ TYPED: st.SearchStrategy[Expression] = st.one_of(
     st.builds(Compare, st.sampled_from(Comparison), WORDS, TEXTS.map(Text)),
     st.builds(Between, NUMBERS, NUMERALS, NUMERALS, st.booleans()),
     st.builds(In, st.one_of(NUMBERS, WORDS), UNIFORM_OPTIONS, st.booleans()),
+    st.builds(Matches, WORDS, FILTERS, st.booleans()),
     st.builds(
         lambda subject, pattern, negated: Like(subject, pattern[0], pattern[1], negated),
         WORDS,
@@ -229,6 +238,7 @@ ANY: st.SearchStrategy[Expression] = st.one_of(
         _patterns(),
         st.booleans(),
     ),
+    st.builds(Matches, subjects(), FILTERS, st.booleans()),
     st.builds(IsNull, subjects(), st.booleans()),
     st.one_of(REFERENCES, ARRAYS),
     st.booleans().map(Truth),

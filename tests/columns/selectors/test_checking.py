@@ -77,6 +77,7 @@ def test_a_name_no_event_has_had_is_told() -> None:
         ("price IN ('a', 'b')", "price is a number, and 'a' is text"),
         ("price BETWEEN 1 AND 'b'", "price is a number, and 'b' is text"),
         ("price LIKE '5%'", "price is a number, and LIKE is for text"),
+        ("price MATCHES '5/#'", "price is a number, and MATCHES is for text"),
         ("made = 'noon'", "made is a time, and 'noon' is text"),
         ("raw = 'x'", "raw is nothing that compares, and 'x' is text"),
         ("JMSPriority = '4'", "JMSPriority is a number, and '4' is text"),

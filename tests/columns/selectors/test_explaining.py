@@ -24,6 +24,8 @@ from tests.columns.selectors.strategies import EXPRESSIONS
         ("s LIKE '%a'", "s ends with 'a'"),
         ("s NOT LIKE '%a%'", "s is text and does not contain 'a'"),
         ("s LIKE '%'", "s is any text"),
+        ("s matches 'a/+'", "s is a topic that the filter 'a/+' takes"),
+        ("s NOT MATCHES 'a/#'", "s is text and not a topic that the filter 'a/#' takes"),
         (
             "s LIKE 'a!%_' ESCAPE '!'",
             "s fits the pattern 'a!%_', where '!' makes the next character plain",

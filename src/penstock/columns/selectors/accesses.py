@@ -25,6 +25,7 @@ from penstock.columns.selectors.expressions import (
     In,
     Integer,
     Like,
+    Matches,
     Or,
     Reference,
     Step,
@@ -33,6 +34,7 @@ from penstock.columns.selectors.expressions import (
 )
 from penstock.columns.selectors.outcomes import is_given
 from penstock.columns.selectors.patterns import parts
+from penstock.core.vocabulary.topics import fixed_part, has_wildcards
 
 Number = int | float
 Steps = tuple[Step, ...]
@@ -162,6 +164,8 @@ def _of_predicate(node: Expression) -> Accesses | None:
             negated or operand.has_each
         ):
             return _like(operand.steps, pattern, escape)
+        case Matches(Reference() as operand, text, negated) if not (negated or operand.has_each):
+            return _matches(operand.steps, text)
         case Reference(steps) if not node.has_each:
             return _equal(steps, (Truth(True),))
         case _:
@@ -216,6 +220,15 @@ def _like(steps: Steps, pattern: str, escape: str) -> Accesses | None:
             return Accesses((Prefix(steps, text[:PREFIX_CHARACTERS_MAX]),), is_exact=is_exact)
         case _:
             return None
+
+
+def _matches(steps: Steps, text: str) -> Accesses | None:
+    """By the whole topic, or by what each topic begins with that the filter takes."""
+    if not has_wildcards(text):
+        return _text(steps, text)
+    if not (start := fixed_part(text)[:PREFIX_CHARACTERS_MAX]):
+        return None
+    return Accesses((Prefix(steps, start),), is_exact=False)
 
 
 def _text(steps: Steps, text: str) -> Accesses:

@@ -28,6 +28,7 @@ from penstock.columns.selectors.expressions import (
     In,
     Integer,
     Like,
+    Matches,
     Negative,
     Now,
     Reference,
@@ -165,13 +166,17 @@ def _reason(node: Expression, stored: pa.Schema) -> str:
         case In(operand, options):
             reasons = [_unlike(operand, option, stored, Comparison.EQUAL) for option in options]
             return reasons[0] if all(reasons) else ""
-        case Like(operand):
+        case Like(operand) | Matches(operand):
             families = _families(operand, stored)
             if families and Family.TEXT not in families:
-                return f"{canonical(operand)} is {_listed(families)}, and LIKE is for text"
+                word = _WORDS[type(node)]
+                return f"{canonical(operand)} is {_listed(families)}, and {word} is for text"
             return ""
         case _:
             return ""
+
+
+_WORDS: Final[dict[type, str]] = {Like: "LIKE", Matches: "MATCHES"}
 
 
 def _unlike(left: Expression, right: Expression, stored: pa.Schema, operator: Comparison) -> str:

@@ -35,6 +35,7 @@ from penstock.columns.selectors.expressions import (
     Integer,
     IsNull,
     Like,
+    Matches,
     Negative,
     Not,
     Now,
@@ -67,6 +68,7 @@ from penstock.columns.selectors.lanes import (
 )
 from penstock.columns.selectors.outcomes import key_text
 from penstock.columns.selectors.patterns import Check, search
+from penstock.columns.selectors.topic_search import topic_search
 from penstock.columns.selectors.wording import canonical
 
 Condition = Callable[[RowFrame], Column]
@@ -127,6 +129,8 @@ def _predicate(node: Expression) -> Condition:
             return _turned(node.negated, _in(node))
         case Like(operand, pattern, escape):
             return _turned(node.negated, _like(value(operand), search(pattern, escape)))
+        case Matches(operand, text):
+            return _turned(node.negated, _like(value(operand), topic_search(text)))
         case IsNull(operand):
             subject = value(operand)
             return _turned(not node.negated, lambda frame: _present(subject(frame)))

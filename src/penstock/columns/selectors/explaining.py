@@ -14,6 +14,7 @@ from penstock.columns.selectors.expressions import (
     In,
     IsNull,
     Like,
+    Matches,
     Not,
     Or,
     each_references,
@@ -66,6 +67,9 @@ def _condition(node: Expression) -> str:
             return f"{canonical(operand)} {word} {', '.join(map(canonical, options))}"
         case Like():
             return _like(node)
+        case Matches(operand, text, negated):
+            verb = "is text and not a topic" if negated else "is a topic"
+            return f"{canonical(operand)} {verb} that the filter {quoted(text)} takes"
         case IsNull(operand, negated):
             return f"{canonical(operand)} {'is there' if negated else 'is missing or null'}"
         case _:

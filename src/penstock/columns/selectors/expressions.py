@@ -170,6 +170,14 @@ class Like(Expression, frozen=True):
     negated: bool = False
 
 
+class Matches(Expression, frozen=True):
+    """``MATCHES``: the text is a topic that the filter takes, level by level (SEM F6)."""
+
+    operand: Expression
+    filter: str
+    negated: bool = False
+
+
 class IsNull(Expression, frozen=True):
     """``IS NULL``: the value is unknown; negated, it is known. Never unknown itself."""
 
@@ -195,7 +203,7 @@ class Or(Expression, frozen=True):
     operands: tuple[Expression, ...]
 
 
-PREDICATES = (Compare, Between, In, Like, IsNull)
+PREDICATES = (Compare, Between, In, Like, Matches, IsNull)
 CONDITIONS = (*PREDICATES, Not, And, Or)
 _LEAVES = frozenset((Text, Integer, Float, Truth, Reference, Now, Distance, DataLength, DataText))
 
@@ -211,7 +219,9 @@ def children(node: Expression) -> tuple[Expression, ...]:
             return (operand, low, high)
         case And(operands) | Or(operands):
             return operands
-        case In(operand) | Like(operand) | IsNull(operand) | Not(operand) | Negative(operand):
+        case In(operand) | Like(operand) | Matches(operand) | IsNull(operand):
+            return (operand,)
+        case Not(operand) | Negative(operand):
             return (operand,)
         case _:
             return ()

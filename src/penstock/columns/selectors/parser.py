@@ -22,6 +22,7 @@ from penstock.columns.selectors.expressions import (
     IsNull,
     Like,
     Literal,
+    Matches,
     Negative,
     Not,
     Or,
@@ -34,6 +35,7 @@ from penstock.columns.selectors.patterns import WILDCARDS_MAX, wildcards
 from penstock.columns.selectors.reader import TokenReader
 from penstock.columns.selectors.references import read_name
 from penstock.columns.selectors.tokens import Token, TokenKind
+from penstock.core.vocabulary.topics import filter_fault
 
 DEPTH_MAX: Final = 100
 """Most levels of nesting, in parentheses or in the tree."""
@@ -106,6 +108,8 @@ class _Parser:
 
     def _infix_power(self) -> int:
         token = self._reader.token
+        if _is_matches(token):
+            return _PREDICATE
         if token.kind not in (TokenKind.SIGN, TokenKind.KEYWORD):
             return 0
         return _POWERS.get(token.text, 0)
@@ -199,14 +203,19 @@ class _Parser:
         negated = token.text == "NOT"
         if negated:
             token = self._reader.token
-            self._reader.expect("BETWEEN", "IN", "LIKE")
+            if _is_matches(token):
+                self._reader.advance()
+            else:
+                self._reader.expect("BETWEEN", "IN", "LIKE")
         height = self._height
         match token.text:
+            case _ if _is_matches(token):
+                found: Expression = Matches(left, self._filter(), negated)
             case "BETWEEN":
                 low = self._expression(_SUM)
                 height = max(height, self._height)
                 self._reader.expect("AND")
-                found: Expression = Between(left, low, self._expression(_SUM), negated)
+                found = Between(left, low, self._expression(_SUM), negated)
             case "IN":
                 found = In(left, self._options(), negated)
             case "LIKE":
@@ -256,6 +265,17 @@ class _Parser:
             raise self._reader.fault(f"a character after the last {escape!r} in it", token)
         return pattern, escape
 
+    def _filter(self) -> str:
+        token = self._reader.token
+        text = self._reader.text_literal("a topic filter in single quotes")
+        if len(text) > PATTERN_MAX:
+            raise self._reader.fault(f"a topic filter of at most {PATTERN_MAX} characters", token)
+        if text.count("+") > WILDCARDS_MAX:
+            raise self._reader.fault(f"a topic filter of at most {WILDCARDS_MAX} '+'", token)
+        if wrong := filter_fault(text):
+            raise self._reader.fault(f"a topic filter ({wrong})", token)
+        return text
+
     def _check_condition(self, found: Expression, start: Token) -> None:
         if not isinstance(found, (*CONDITIONS, Truth, Reference)):
             raise self._reader.fault(
@@ -282,6 +302,12 @@ class _Parser:
             raise self._reader.fault(
                 f"at most {DEPTH_MAX} levels of nesting", self._reader.token, "a deeper one"
             )
+
+
+def _is_matches(token: Token) -> bool:
+    """Whether the word behind a value is the operator MATCHES. It is no keyword, so that a property
+    may have this name: behind a value no name can stand."""
+    return token.kind is TokenKind.NAME and token.text.isascii() and token.text.upper() == "MATCHES"
 
 
 def _ends_in_escape(pattern: str, escape: str) -> bool:

@@ -21,6 +21,7 @@ from penstock.columns.selectors.expressions import (
     Expression,
     In,
     Like,
+    Matches,
     Negative,
     Not,
     Or,
@@ -38,6 +39,7 @@ from penstock.columns.selectors.patterns import search_row_bytes, search_work
 from penstock.columns.selectors.statistics import ColumnStatistics, StoreStatistics, outcomes
 from penstock.columns.selectors.summaries import known_of
 from penstock.columns.selectors.tokens import LENGTH_MAX
+from penstock.columns.selectors.topic_search import topic_search_work
 from penstock.columns.selectors.wording import canonical
 
 _STORED_CHARACTERS_MAX: Final = 1 << 21
@@ -174,6 +176,8 @@ selector_of: Final = TextCache(lambda text: Selector(text, is_stored=True), _STO
 def _work(node: Expression) -> int:
     if isinstance(node, Like):
         return search_work(node.pattern, node.escape)
+    if isinstance(node, Matches):
+        return topic_search_work(node.filter)
     if isinstance(node, In):
         # A set is searched at once, unless its values are of several types, or the column is of
         # another type than they are.

@@ -28,6 +28,7 @@ from penstock.columns.selectors.expressions import (
     IsNull,
     Like,
     Literal,
+    Matches,
     Not,
     Now,
     Or,
@@ -38,6 +39,7 @@ from penstock.columns.selectors.expressions import (
 )
 from penstock.columns.selectors.headers import column_path
 from penstock.columns.selectors.patterns import parts
+from penstock.core.vocabulary.topics import fixed_part, topic_matches
 
 
 class ColumnStatistics(NamedTuple):
@@ -117,8 +119,8 @@ def outcomes(node: Expression, statistics: StoreStatistics) -> Outcomes:
             return _turned(outcomes(ends, statistics), is_turned=negated)
         case In(operand, options, negated):
             return _turned(_in(operand, options, statistics), is_turned=negated)
-        case Like(Reference() as reference, pattern, escape, negated):
-            return _turned(_like(reference, pattern, escape, statistics), is_turned=negated)
+        case Like() | Matches():
+            return _turned(_pattern(node, statistics), is_turned=node.negated)
         case IsNull(Reference() as reference, negated):
             return _turned(_is_null(reference, statistics), is_turned=negated)
         case Reference() | Truth():
@@ -325,6 +327,14 @@ def _bounded(operator: str, scale: _Scale, known: ColumnStatistics) -> Outcomes:
     return found
 
 
+def _pattern(node: Like | Matches, statistics: StoreStatistics) -> Outcomes:
+    if not isinstance(node.operand, Reference):
+        return ANYTHING
+    if isinstance(node, Like):
+        return _like(node.operand, node.pattern, node.escape, statistics)
+    return _matches(node.operand, node.filter, statistics)
+
+
 def _like(
     reference: Reference,
     pattern: str,
@@ -340,5 +350,23 @@ def _like(
     low, high, start = known.minimum, known.maximum, pieces[0]
     if not (isinstance(low, str) and isinstance(high, str)):
         return ANYTHING
+    size = len(start)
+    return Outcomes(may_hold=low[:size] <= start <= high[:size], may_fail=True)
+
+
+def _matches(reference: Reference, text: str, statistics: StoreStatistics) -> Outcomes:
+    """The outcomes of a topic filter: by all values where they are known, else by what each topic
+    begins with that it takes."""
+    known = _known(reference, statistics)
+    if known is None:
+        return ANYTHING
+    if known.has_no_value:
+        return UNKNOWN
+    low, high = known.minimum, known.maximum
+    if not (isinstance(low, str) and isinstance(high, str)):
+        return ANYTHING
+    if known.distinct is not None and all(isinstance(value, str) for value in known.distinct):
+        return Outcomes(any(topic_matches(text, value) for value in known.distinct), may_fail=True)
+    start = fixed_part(text)
     size = len(start)
     return Outcomes(may_hold=low[:size] <= start <= high[:size], may_fail=True)

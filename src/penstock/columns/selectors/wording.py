@@ -21,6 +21,7 @@ from penstock.columns.selectors.expressions import (
     Integer,
     IsNull,
     Like,
+    Matches,
     Negative,
     Not,
     Now,
@@ -79,7 +80,7 @@ def _power(node: Expression) -> int:
             return _PREDICATE if isinstance(node, PREDICATES) else _ATOM
 
 
-def _predicate(node: Compare | Between | In | Like | IsNull) -> str:
+def _predicate(node: Compare | Between | In | Like | Matches | IsNull) -> str:
     if isinstance(node, Compare):
         return f"{_inside(node.left, _SUM)} {node.operator} {_inside(node.right, _SUM)}"
     subject, negation = _inside(node.operand, _SUM), "NOT " if node.negated else ""
@@ -92,6 +93,8 @@ def _predicate(node: Compare | Between | In | Like | IsNull) -> str:
         case Like(_, pattern, escape):
             ending = f" ESCAPE {quoted(escape)}" if escape else ""
             return f"{subject} {negation}LIKE {quoted(pattern)}{ending}"
+        case Matches(_, text):
+            return f"{subject} {negation}MATCHES {quoted(text)}"
         case IsNull():
             return f"{subject} IS {negation}NULL"
         case _:
