@@ -51,6 +51,26 @@ from penstock.settings.loading import load
 from penstock.spark.pipelines.definition import parse
 from penstock.storage.embedded.frames import FileHeader, file_header, frame, scan
 from penstock.storage.embedded.records import decode_record, encode_record
+from penstock.wire.mqtt.framing import PacketReader
+from penstock.wire.mqtt.packets import (
+    MQTT_3,
+    MQTT_5,
+    ConnectPacket,
+    DisconnectPacket,
+    Packet,
+    PingreqPacket,
+    PubackPacket,
+    PublishPacket,
+    SubackPacket,
+    SubscribePacket,
+    TopicSubscription,
+    UnsubscribePacket,
+    Will,
+)
+from penstock.wire.mqtt.properties import PacketProperties
+from penstock.wire.mqtt.reading import packet_of
+from penstock.wire.mqtt.reasons import MqttViolation, Reason
+from penstock.wire.mqtt.writing import packet_bytes
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader
 from penstock.wire.native.frames import frame as wire_frame
@@ -94,6 +114,43 @@ def answers(data: bytes) -> None:
         reader.receive(data)
         for header, _ in reader.frames():
             wire.decode_from_server(header)
+
+
+def mqtt_packets(data: bytes) -> None:
+    """Packets of MQTT, in the version that their first byte says; what is read is written again,
+    and means the same."""
+    version = MQTT_3 if data[:1] == b"\x04" else MQTT_5
+    reader = PacketReader(64 << 10)
+    reader.receive(data[1:])
+    with contextlib.suppress(MqttViolation):
+        for first, raw in reader.packets():
+            packet = packet_of(first, raw, version)
+            own = getattr(packet, "version", version)
+            again = PacketReader()
+            again.receive(packet_bytes(packet, own))
+            assert [packet_of(*each, own) for each in again.packets()] == [packet]
+
+
+def _mqtt_packets() -> list[bytes]:
+    packets: list[Packet] = [
+        ConnectPacket("c", user="u", password=b"p", will=Will("w", b"gone", 1, retain=True)),
+        PublishPacket(
+            "a/b", b"x", 1, 7, properties=PacketProperties(content_type="t", topic_alias=1)
+        ),
+        SubscribePacket(1, (TopicSubscription("a/+/#", 1, no_local=True, retain_handling=2),)),
+        SubackPacket(1, (Reason.GRANTED_QOS_1,)),
+        PubackPacket(7, Reason.NOT_AUTHORIZED, PacketProperties(user_properties=(("a", "b"),))),
+        UnsubscribePacket(2, ("a/+/#",)),
+        DisconnectPacket(Reason.SESSION_TAKEN_OVER),
+        PingreqPacket(),
+    ]
+    each = [packet_bytes(packet, MQTT_5) for packet in packets]
+    plain: list[Packet] = [
+        PublishPacket("a/b", b"x", 1, 7),
+        SubscribePacket(1, (TopicSubscription("#"),)),
+    ]
+    old = [packet_bytes(packet, MQTT_3) for packet in plain]
+    return [b"\5" + b"".join(each), *(b"\5" + one for one in each), b"\4" + b"".join(old)]
 
 
 def _asked() -> list[bytes]:
@@ -290,6 +347,7 @@ TARGETS: Final[dict[str, Target]] = {
     "amqp": Target(amqp.serve, amqp.conversations),
     "amqp_messages": Target(amqp.messages, amqp.letters),
     "frames": Target(frames, _asked),
+    "mqtt_packets": Target(mqtt_packets, _mqtt_packets),
     "extremes": Target(extremes.serve, extremes.headers),
     "connections": Target(connections.serve, connections.conversations),
     "http": Target(http.serve, http.conversations),

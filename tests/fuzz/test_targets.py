@@ -50,7 +50,7 @@ def test_what_is_right_is_taken_and_what_is_nearly_right_harms_nobody(name: str)
 
 
 GROUPS = (
-    ("frames", "bodies", "schemas", "selectors", "answers", "segments"),
+    ("frames", "bodies", "schemas", "selectors", "answers", "segments", "mqtt_packets"),
     ("journal", "blocks", "tables", "snapshots", "records", "manifests"),
     ("amqp", "amqp_messages"),
     ("connections", "extremes", "http", "realms"),

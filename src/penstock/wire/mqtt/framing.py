@@ -1,0 +1,82 @@
+"""Packets in a stream of bytes: their bounds and their largest size (2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.wire.mqtt.primitives import VARIABLE_MAX
+from penstock.wire.mqtt.reasons import MqttViolation, Reason, malformed
+
+PACKET_BYTES_MAX: Final = VARIABLE_MAX + 5
+"""Bytes of the largest packet of all."""
+_LENGTH_BYTES_MAX: Final = 4
+
+
+class PacketReader:
+    """Cuts what is received on one connection into packets."""
+
+    def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
+        self.packet_bytes_max = packet_bytes_max
+        """Most bytes of a packet, with its fixed header."""
+        self._data = b""
+        self._at = 0
+        self._later: list[bytes] = []
+        """What has come behind ``_data``; put together once a packet may be complete, so that one
+        that comes in many small pieces is not copied with each."""
+        self._held_bytes = self._wanted_bytes = 0
+
+    def receive(self, data: bytes) -> None:
+        """Add bytes that were received."""
+        self._later.append(data)
+        self._held_bytes += len(data)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that were received and belong to no packet that was given."""
+        return self._held_bytes
+
+    def packets(self) -> Iterator[tuple[int, bytes]]:
+        """The first byte and the body of each packet that is complete.
+
+        Raises :class:`~penstock.wire.mqtt.reasons.MqttViolation` with 0x81 for a length that is
+        none, and with 0x95, before the packet has come, for one that is too large.
+        """
+        if self._held_bytes < self._wanted_bytes:
+            return
+        self._data = b"".join((self._data[self._at :], *self._later))
+        self._at = 0
+        self._later.clear()
+        while True:
+            data, at = self._data, self._at
+            found = self._length(data, at + 1)
+            if found is None:
+                self._wanted_bytes = 0
+                return
+            length, begin = found
+            end = begin + length
+            if end - at > self.packet_bytes_max:
+                raise MqttViolation(
+                    Reason.PACKET_TOO_LARGE,
+                    f"a packet has {end - at} bytes; at most {self.packet_bytes_max} are allowed",
+                )
+            if end > len(data):
+                self._wanted_bytes = end - at
+                return
+            self._at = end
+            self._held_bytes -= end - at
+            yield data[at], data[begin:end]
+
+    def _length(self, data: bytes, at: int) -> tuple[int, int] | None:
+        """The length of a packet's body, and where it begins."""
+        length = 0
+        for index in range(_LENGTH_BYTES_MAX):
+            if at + index >= len(data):
+                return None
+            byte = data[at + index]
+            length |= (byte & 0x7F) << 7 * index
+            if byte < 0x80:
+                if index and not byte:
+                    raise malformed("the length of a packet is written longer than it has to be")
+                return length, at + index + 1
+        raise malformed("the length of a packet has more than 4 bytes")

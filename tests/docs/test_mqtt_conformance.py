@@ -1,0 +1,60 @@
+"""The page of MQTT's normative statements says what is there."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "reference" / "mqtt-conformance.md"
+SOURCE = ROOT / "src" / "penstock"
+TESTS = ROOT / "tests"
+STATEMENTS = 251
+"""How many normative statements appendix B of MQTT 5 has."""
+
+_ROW = re.compile(r"^\| MQTT-([\d.]+-\d+) \|[^|]+\|([^|]+)\|([^|]+)\|$", re.MULTILINE)
+_SECTION = re.compile(r"^\| (\d[\d.]+) \| ([\d, to]+) \|", re.MULTILINE)
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def listed() -> Iterator[str]:
+    """Every statement on the page, those that are only counted by section, too."""
+    text = PAGE.read_text(encoding="utf-8")
+    yield from (found[0] for found in _ROW.findall(text))
+    for section, numbers in _SECTION.findall(text):
+        for part in numbers.split(", "):
+            first, _, last = part.strip().partition(" to ")
+            yield from (f"{section}-{n}" for n in range(int(first), int(last or first) + 1))
+
+
+def test_each_statement_stands_there_once() -> None:
+    found = Counter(listed())
+
+    assert {each: count for each, count in found.items() if count > 1} == {}
+    assert len(found) == STATEMENTS
+
+
+def test_what_is_named_there_exists() -> None:
+    rows = _ROW.findall(PAGE.read_text(encoding="utf-8"))
+    assert rows
+    for statement, where, tests in rows:
+        file = ""
+        for place in _CODE.findall(where):
+            said, _, name = place.rpartition(": ")
+            file = said or file
+            folder = SOURCE if "/" in file else SOURCE / "wire" / "mqtt"
+            text = (folder / file).read_text(encoding="utf-8")
+            assert re.search(rf"(def|class) {name.rpartition('.')[2]}\b", text), statement
+        for place in _CODE.findall(tests):
+            file, _, name = place.partition("::")
+            path = ROOT / file if file.startswith("tests/") else TESTS / "wire" / "mqtt" / file
+            assert f"def {name}(" in path.read_text(encoding="utf-8"), statement
+
+
+def test_the_counts_are_those_of_the_tables() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    built = len(_ROW.findall(text))
+
+    assert f"{built} of {STATEMENTS} statements" in text
