@@ -97,6 +97,8 @@ OTHERS: Final = {
     "ReceivedBatch": "sync_received",
     "ReceivedEvent": "sync_received",
     "Producer": "sync_producer",
+    "PatternSubscription": "sync_pattern_subscription",
+    "PatternDurableSubscription": "sync_pattern_subscription",
 }
 """Blocking classes that are written by hand altogether, with their modules."""
 

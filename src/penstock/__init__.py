@@ -55,6 +55,10 @@ if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
     )
     from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
     from penstock.client.sync.sync_merging import Registered
+    from penstock.client.sync.sync_pattern_subscription import (
+        PatternDurableSubscription,
+        PatternSubscription,
+    )
     from penstock.client.sync.sync_producer import Producer
     from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
     from penstock.columns.events.batch import EventBatch
@@ -159,6 +163,10 @@ _HOMES = {
     ),
     "penstock.client.sync.sync_delivered": ("DeliveredBatch", "DeliveredEvent"),
     "penstock.client.sync.sync_merging": ("Registered",),
+    "penstock.client.sync.sync_pattern_subscription": (
+        "PatternDurableSubscription",
+        "PatternSubscription",
+    ),
     "penstock.client.sync.sync_producer": ("Producer",),
     "penstock.client.sync.sync_received": ("ReceivedBatch", "ReceivedEvent"),
     "penstock.columns.events.batch": ("EventBatch",),
@@ -233,6 +241,8 @@ __all__ = [
     "NoSuchStage",
     "NoSuchTransaction",
     "Origin",
+    "PatternDurableSubscription",
+    "PatternSubscription",
     "Peeked",
     "PenstockError",
     "Producer",

@@ -31,6 +31,10 @@ from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.reading.holding import DurableHold
 from penstock.client.reading.key_state import KeyState
 from penstock.client.reading.merging import Registered
+from penstock.client.reading.pattern_subscription import (
+    PatternDurableSubscription,
+    PatternSubscription,
+)
 from penstock.client.reading.peeking import Peeked
 from penstock.client.reading.reader import Reader
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
@@ -95,6 +99,8 @@ __all__ = [
     "JointTransaction",
     "KeyState",
     "Opening",
+    "PatternDurableSubscription",
+    "PatternSubscription",
     "Peeked",
     "Producer",
     "Queue",

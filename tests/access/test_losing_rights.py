@@ -243,3 +243,43 @@ def test_acts_are_written_down_refused_ones_too(realm: penstock.Realm, owner: Se
         ("owner@localhost", "realm.pause", "", "access-denied"),
         ("owner@localhost", "channel.create", "orders", "done"),
     ]
+
+
+@pytest.mark.spec("D21")
+def test_a_pattern_has_the_channels_that_may_be_read_as_rights_come_and_go(
+    owner: Session, reader: Session
+) -> None:
+    errors: list[Exception] = []
+    reader.on_error(errors.append)
+    for name in ("a/1", "a/2"):
+        owner.channels.create(name).publish(b"1")
+    owner.access.grant("reader@*", "subscribe", channel="a/1")
+    first = owner.channels.get("a/1")
+    with reader.subscribe("a/*", start="earliest") as subscription:
+        assert subscription.channels == ["a/1"]
+        assert next(iter(subscription)).channel == "a/1"
+
+        owner.access.grant("reader@*", "subscribe", channel="a/2")
+        assert next(iter(subscription)).channel == "a/2"
+        owner.access.revoke("reader@*", "subscribe", channel="a/1")
+        first.publish(b"2")
+        assert subscription.next_batch(0.2) is None
+        assert subscription.channels == ["a/2"]
+        owner.access.grant("reader@*", "subscribe", channel="a/1")
+        event = next(iter(subscription))
+
+    assert (event.channel, event.data) == ("a/1", b"2")
+    assert errors == []
+
+
+@pytest.mark.spec("D21")
+def test_a_channel_made_by_its_owner_joins_the_owners_pattern(owner: Session) -> None:
+    with owner.subscribe("a/*") as subscription:
+        owner.channels.create("a/1").publish(b"1")
+        owner.channels.delete("a/1")
+        owner.channels.create("a/1").publish(b"2")
+
+        while (event := next(iter(subscription))).data != b"2":
+            pass  # the first one may have been read in time
+
+    assert event.channel == "a/1"

@@ -24,6 +24,7 @@ from penstock.api.operations import (
     OnRealm,
     PasswordTarget,
 )
+from penstock.api.patterns import WatchChannels
 from penstock.api.reading import WatchEvents
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Settle, Subscribe, Unsubscribe
@@ -46,6 +47,7 @@ CONNECTIONS_OWN = {
     Attach,
     BrowseDurable,
     WatchEvents,
+    WatchChannels,
     Unsubscribe,
     PutImport,
     ImportTar,

@@ -224,3 +224,69 @@ def test_what_has_left_is_read_from_the_archive(
     durable = penstock_command("subscribe", "orders", "--durable", "d", "--archive", "x")
     assert durable.exit_code == 2
     assert "leave out --archive" in durable.stderr
+
+
+@pytest.mark.spec("D21")
+def test_a_pattern_prints_the_events_of_all_its_channels(
+    penstock_command: Run, session: Session
+) -> None:
+    for name in ("shop/eu", "shop/us", "other"):
+        session.channels.create(name).publish(name.encode(), properties={"channel": 5})
+    command = ("subscribe", "shop/*", "--from", "earliest", "--timeout", "0.1")
+
+    lines = penstock_command(*command, "--format", "json").stdout.splitlines()
+    found = [json.loads(line) for line in lines]
+    assert sorted((each["channel"], each["data"]) for each in found) == [
+        ("shop/eu", "shop/eu"),
+        ("shop/us", "shop/us"),
+    ]
+
+    header, *rows = penstock_command(*command).stdout.splitlines()
+    assert header.split() == ["channel", "event_id", "published", "data", "properties.channel"]
+    assert sorted(row.split()[0] for row in rows) == ["shop/eu", "shop/us"]
+
+    printed = penstock_command(*command, "--format", "arrow")
+    table = ipc.open_stream(printed.stdout_bytes).read_all()
+    assert sorted(table["channel"].to_pylist()) == ["shop/eu", "shop/us"]
+    assert table["properties.channel"].to_pylist() == [5, 5]
+
+    again = penstock_command("publish", "other", "--file", "-", given="\n".join(lines))
+    assert again.exit_code == 0, again.stderr
+    assert session.channels.get("other").info().events == 3
+
+
+@pytest.mark.spec("D21")
+def test_a_durable_of_a_pattern_is_consumed_up_to_a_limit(
+    penstock_command: Run, session: Session
+) -> None:
+    for name in ("shop/eu", "shop/us"):
+        channel = session.channels.create(name)
+        channel.durables.create("billing", type="shared")
+        for n in range(3):
+            channel.publish(b"%d" % n)
+    command = ("subscribe", "shop/*", "--durable", "billing", "--timeout", "0.1")
+
+    first = penstock_command(*command, "--count", "4", "--format", "json").stdout.splitlines()
+    rest = penstock_command(*command, "--format", "json").stdout.splitlines()
+
+    printed = [json.loads(line) for line in (*first, *rest)]
+    assert (len(first), len(rest)) == (4, 2)
+    assert sorted((each["channel"], each["data"]) for each in printed) == [
+        (name, str(n)) for name in ("shop/eu", "shop/us") for n in range(3)
+    ]
+
+
+@pytest.mark.spec("D21")
+def test_a_channel_that_is_called_like_a_pattern_is_meant_by_it(
+    penstock_command: Run, session: Session
+) -> None:
+    for name in ("a*", "ab"):
+        session.channels.create(name).publish(name.encode())
+
+    printed = penstock_command(
+        *("subscribe", "a*", "--from", "earliest", "--timeout", "0.1", "--format", "json")
+    )
+
+    assert [json.loads(line)["data"] for line in printed.stdout.splitlines()] == ["a*"]
+    refused = penstock_command("subscribe", "b*", "--archive", "")
+    assert "reads no archives" in refused.stderr

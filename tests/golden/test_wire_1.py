@@ -8,8 +8,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from penstock.api.channels import CreateChannel
+from penstock.api.channels import ChannelOpened, CreateChannel
 from penstock.api.durables import CreateDurable, DurableInfo, UnbindDurable
+from penstock.api.patterns import WatchChannels
 from penstock.api.publishing import CommitStagedParts, CommitStages, PublishEvents
 from penstock.api.realm import Ping
 from penstock.api.subscriptions import Attach, Extend, Settle, Subscribe
@@ -158,6 +159,15 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     (
         wire.Follow(),
         "9104",
+    ),
+    (
+        wire.Asked(7, WatchChannels("orders/*, eu/**", 2, "billing")),
+        "953a07af6f72646572732f2a2c2065752f2a2a02a762696c6c696e67",
+    ),
+    (
+        wire.ChannelsFound(2, (ChannelOpened(ChannelId(5), "orders/eu", Definition()),)),
+        "933e029184a76368616e6e656c05a46e616d65a96f72646572732f6575aa646566696e6974696f6e"
+        "de0000a372756ea0",
     ),
     (
         wire.Owners(3, {0: "10.0.0.1:9000"}, ("10.0.0.1:9000", "10.0.0.2:9000")),

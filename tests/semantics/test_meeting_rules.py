@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import penstock
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
 from penstock.core.realm.directory import Directory
@@ -403,3 +404,37 @@ def test_an_event_purged_in_the_hands_of_a_late_client_does_not_go_back() -> Non
 
     assert play.channel.state.counters.redelivered == 0
     assert delivered(play.do(publish(1))) == {1: [1]}
+
+
+@pytest.mark.spec("D21", "C3")
+def test_what_had_come_of_a_deleted_channel_of_a_pattern_is_handed_out() -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        session.channels.create("a/1").publish_many([penstock.Event(b"old") for _ in range(600)])
+        with session.subscribe("a/*", start="earliest") as subscription:
+            first = subscription.next_batch(30)
+            session.channels.delete("a/1")
+            session.channels.create("a/1").publish(b"new")
+            found = [event.data for event in first or ()]
+            while found[-1] != b"new":
+                batch = subscription.next_batch(30)
+                assert batch is not None
+                found += [event.data for event in batch]
+
+    assert found == [b"old"] * 600 + [b"new"]
+
+
+@pytest.mark.spec("D21", "D15")
+def test_an_acknowledgement_of_an_event_of_a_deleted_channel_of_a_pattern_is_no_error() -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        channel = session.channels.create("a/1")
+        channel.durables.create("d")
+        channel.publish_many([penstock.Event() for _ in range(600)])
+        with session.subscribe("a/*", durable="d") as subscription:
+            batch = subscription.next_batch(30)
+            assert batch is not None
+            session.channels.delete("a/1")
+
+            assert subscription.next_batch(0.1) is None
+            batch[0].ack()
+            batch.ack()
+            subscription.flush()

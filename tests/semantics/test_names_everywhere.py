@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.program import app
 from penstock.columns.files.segments import segment_folder, segment_name
+from penstock.core.vocabulary.choice import choice_of, fits
 from penstock.core.vocabulary.names import NAME_LENGTH_MAX, escaped, unescaped
 from penstock.frontends.amqp.addresses import parsed
 from penstock.runtime.access.accounts import checked_resource
-from penstock.spark.choice import choice_of, fits
 from penstock.storage.blob_names import check_blob_name
 from tests.client.patience import eventually
 from tests.frontends.http.asking import Web

@@ -21,6 +21,7 @@ from penstock.api import (
     consuming,
     durables,
     joins,
+    patterns,
     publishing,
     reading,
     realm,
@@ -365,6 +366,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         subscriptions.Hold: _OWN,
         subscriptions.Bury: _OWN,
         subscriptions.Extend: _OWN,
+        patterns.WatchChannels: _on_realm("channel.list"),  # and reading, channel by channel
         # Durables. A queue has none; a user who may open the queue is told so.
         durables.ListDurables: _numbered(("durable.list", "queue.open")),
         durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),

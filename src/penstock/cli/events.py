@@ -40,16 +40,19 @@ class Printer(Protocol):
         ...
 
 
-def printer(style: Format, messages: Messages | None = None) -> Printer:
-    """A printer; ``messages`` decodes Protocol Buffers data. Raises ``InvalidArgument`` for Arrow
+def printer(
+    style: Format, messages: Messages | None = None, *, tells_channels: bool = False
+) -> Printer:
+    """A printer; ``messages`` decodes Protocol Buffers data, and with ``tells_channels`` each event
+    says which channel it is of. Raises ``InvalidArgument`` for Arrow
     on a terminal."""
     if style == "json":
-        return _Lines(messages)
+        return _Lines(messages, tells_channels=tells_channels)
     if style == "table":
-        return _Rows(messages)
+        return _Rows(messages, tells_channels=tells_channels)
     if sys.stdout.isatty():
         raise InvalidArgument("an Arrow stream is binary; redirect it to a file: > events.arrow")
-    return _Stream()
+    return _Stream(tells_channels=tells_channels)
 
 
 def print_events(
@@ -58,13 +61,14 @@ def print_events(
     limit: int | None = None,
     *,
     messages: Messages | None = None,
+    tells_channels: bool = False,
 ) -> int:
     """Print arriving events, at most ``limit``; gives their number.
 
     The next batch is asked for only when the one before is printed.
     """
     printed = 0
-    with closing(printer(style, messages)) as out:
+    with closing(printer(style, messages, tells_channels=tells_channels)) as out:
         for batch in batches:
             taken = len(batch) if limit is None else min(len(batch), limit - printed)
             out.add(batch, taken)
@@ -77,8 +81,9 @@ def print_events(
 class _Rows:
     """A line for each event; a new header when the properties change."""
 
-    def __init__(self, messages: Messages | None) -> None:
+    def __init__(self, messages: Messages | None, *, tells_channels: bool = False) -> None:
         self._messages = messages
+        self._tells_channels = tells_channels
         self._table: TextTable | None = None
         self._names: tuple[str, ...] = ()
 
@@ -86,7 +91,7 @@ class _Rows:
         self.write(islice(batch, taken))
 
     def write(self, events: Iterable[Event]) -> None:
-        lines = [_fields(event, self._messages) for event in events]
+        lines = [self._line(event) for event in events]
         names = tuple(dict.fromkeys(name for fields in lines for name in fields))
         if self._table is None or not set(names) <= set(self._names):
             if self._table is not None:
@@ -95,6 +100,14 @@ class _Rows:
             self._table = TextTable(self._names)
         self._table.write([fields.get(name) for name in self._names] for fields in lines)
         sys.stdout.flush()
+
+    def _line(self, event: Event) -> dict[str, Any]:
+        fields = _fields(event, self._messages)
+        if not self._tells_channels:
+            return fields
+        if "channel" in fields:  # a property
+            fields["properties.channel"] = fields.pop("channel")
+        return {"channel": _channel(event), **fields}
 
     def close(self) -> None:
         pass
@@ -121,6 +134,12 @@ def _fields(event: Event, messages: Messages | None) -> dict[str, Any]:
     return fields
 
 
+def _channel(event: Event) -> str:
+    from penstock.client.reading.received import channel_of
+
+    return channel_of(event)
+
+
 def _whence(origin: Origin) -> str:
     said = " ".join(origin.reason.split())
     why = f": {said}" if said else ""
@@ -130,12 +149,16 @@ def _whence(origin: Origin) -> str:
 class _Lines:
     """A JSON object for each event, which ``penstock publish --file`` accepts."""
 
-    def __init__(self, messages: Messages | None) -> None:
+    def __init__(self, messages: Messages | None, *, tells_channels: bool = False) -> None:
         self._messages = messages
+        self._tells_channels = tells_channels
 
     def add(self, batch: EventBatch, taken: int) -> None:
         for event in islice(batch, taken):
-            write_json_line(document_of(event, self._messages))
+            document = document_of(event, self._messages)
+            if self._tells_channels:
+                document = {"channel": _channel(event), **document}
+            write_json_line(document)
         sys.stdout.flush()
 
     def close(self) -> None:
@@ -145,18 +168,33 @@ class _Lines:
 class _Stream:
     """One Arrow stream of all events, written at the end, because a stream has one schema."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_channels: bool = False) -> None:
         self._batches: list[pa.RecordBatch] = []
+        self._tells_channels = tells_channels
+        self._channels: list[str] = []
+        """The channel of each event."""
 
     def add(self, batch: EventBatch, taken: int) -> None:
         self._batches.append(batch.to_arrow().slice(0, taken))
+        if self._tells_channels and taken:
+            self._channels += [_channel(batch[0])] * taken
 
     def close(self) -> None:
         from pyarrow import ipc
 
         table = one_table(self._batches)
+        if self._tells_channels:
+            table = _with_channels(table, self._channels)
         with ipc.new_stream(sys.stdout.buffer, table.schema) as out:
             out.write_table(table)
+
+
+def _with_channels(table: pa.Table, channels: list[str]) -> pa.Table:
+    import pyarrow as pa
+
+    named = ["properties.channel" if name == "channel" else name for name in table.column_names]
+    column = pa.array(channels, pa.string()).dictionary_encode()
+    return table.rename_columns(named).add_column(0, "channel", column)
 
 
 def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
 
 from penstock.cli import completing, given
-from penstock.cli.events import EventFormat, Printer, print_events, printer
+from penstock.cli.events import EventFormat, Format, Printer, print_events, printer
 from penstock.cli.messages import known_to
 from penstock.cli.output import note, write
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.core.vocabulary.choice import is_pattern
+from penstock.core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.client.sync.sync import Durable, Subscription
+    from penstock.client.reading.start_positions import StartLike
+    from penstock.client.sync.sync import Durable, Session
+    from penstock.client.sync.sync_pattern_subscription import PatternDurableSubscription
     from penstock.columns.events.batch import EventBatch
 
 FETCH_EVENTS = 1_000
@@ -27,6 +32,14 @@ WAIT_S = 0.1
 Name = Annotated[
     str,
     typer.Argument(help="Name of the channel.", metavar="NAME", autocompletion=completing.channels),
+]
+NameOrPattern = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the channel; or a pattern, or several names and patterns between commas.",
+        metavar="NAME",
+        autocompletion=completing.channels,
+    ),
 ]
 Selector = Annotated[
     str, typer.Option(help="Only events that match, e.g. \"price > 5 AND sku LIKE 'a%'\".")
@@ -46,13 +59,24 @@ Archive = Annotated[
 ]
 
 
+BatchT = TypeVar("BatchT", bound="EventBatch", covariant=True)
+
+
+class _BatchSource(Protocol[BatchT]):
+    """What is read batch by batch."""
+
+    def next_batch(self, timeout: float | None = None) -> BatchT | None:
+        """The next one; None: none came in time."""
+        ...
+
+
 def register(app: typer.Typer) -> None:
     app.command("subscribe")(subscribe)
     app.command("browse")(browse)
 
 
 def subscribe(
-    name: Name,
+    name: NameOrPattern,
     start: Annotated[
         str | None,
         typer.Option(
@@ -85,12 +109,18 @@ def subscribe(
     """Print events as they come, until Ctrl-C. Those that have left the channel come from its
     archive, where it has one.
 
+    A pattern means all channels that it fits, also those that are made meanwhile, which are read
+    from their first event: * is any part of a name up to the next /, ** any part across them,
+    ? one character.
+
     \b
     Examples:
       penstock subscribe orders --from earliest --selector "price > 5"
       penstock subscribe orders --from 2026-05-04T12:00 --count 10 --format json
       penstock subscribe orders --durable billing --timeout 1
       penstock subscribe rates --from earliest --merged
+      penstock subscribe "orders/*" --format json
+      penstock subscribe "orders/*" --durable billing
     """
     if durable is not None and (start is not None or selector):
         raise typer.BadParameter(
@@ -108,6 +138,15 @@ def subscribe(
         )
     begin = given.start(start or "latest")
     with session(url) as realm:
+        if _means_several(realm, name):
+            if archive is not None:
+                raise typer.BadParameter("a pattern reads no archives; leave out --archive")
+            printed = _subscribe_all(
+                realm, name, begin, selector, limit, timeout, durable, merged, format
+            )
+            if not printed and format == "table":
+                note("no events came")
+            return
         channel = realm.channels.get(name)
         if durable is not None:
             out = printer(format, known_to(channel))
@@ -124,13 +163,67 @@ def subscribe(
         note("no events came")
 
 
+def _means_several(realm: Session, name: str) -> bool:
+    """Whether it is a pattern or a list, and not a channel that is called just that."""
+    if not (is_pattern(name) or "," in name):
+        return False
+    try:
+        realm.channels.get(name)
+    except PenstockError:  # no such channel, or no such name
+        return True
+    return False
+
+
+def _subscribe_all(
+    realm: Session,
+    pattern: str,
+    begin: StartLike,
+    selector: str,
+    limit: int | None,
+    timeout: float | None,
+    durable: str | None,
+    merged: bool,
+    format: Format,
+) -> int:
+    """Print the events of all channels of a pattern, each with its channel; gives their number."""
+    if durable is not None:
+        seats = realm.subscribe(pattern, durable=durable, window=FETCH_EVENTS)
+        with seats:
+            say_waiting(pattern, timeout)
+            return _consume_all(seats, printer(format, tells_channels=True), limit, timeout)
+    reading = realm.subscribe(pattern, start=begin, selector=selector, merged=merged)
+    with reading:
+        say_waiting(pattern, timeout)
+        return print_events(_live(reading, timeout), format, limit, tells_channels=True)
+
+
+def _consume_all(
+    seats: PatternDurableSubscription, out: Printer, limit: int | None, timeout: float | None
+) -> int:
+    """Print events, then acknowledge them, as :func:`_consume` does."""
+    printed = 0
+    with closing(out):
+        for batch in _live(seats, timeout):
+            taken = len(batch) if limit is None else min(len(batch), limit - printed)
+            out.add(batch, taken)
+            printed += taken
+            if taken == len(batch):
+                batch.ack()
+            else:
+                for event in islice(batch, taken):
+                    event.ack()
+            if printed == limit:
+                break
+    return printed
+
+
 def say_waiting(name: str, timeout: float | None) -> None:
     """Tell a person at the terminal that the command waits."""
     if timeout is None and sys.stderr.isatty():
         note(f"waiting for events on {name}; Ctrl-C ends")
 
 
-def _live(reading: Subscription, timeout: float | None) -> Iterator[EventBatch]:
+def _live(reading: _BatchSource[BatchT], timeout: float | None) -> Iterator[BatchT]:
     """Yield batches until nothing comes for ``timeout`` seconds."""
     idle_s = 0.0
     while timeout is None or idle_s <= timeout:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from penstock.columns.events.event import Event
     from penstock.columns.protobuf import Messages
 
-_GIVEN_BY_REALM: Final = frozenset(("event_id", "published", "redelivery_count", "origin"))
+_GIVEN_BY_REALM: Final = frozenset(
+    ("event_id", "published", "redelivery_count", "origin", "channel")
+)
 
 
 def document_of(event: Event, messages: Messages | None = None) -> dict[str, Any]:

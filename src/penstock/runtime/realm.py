@@ -32,6 +32,7 @@ from penstock.runtime.subscriptions import views
 from penstock.runtime.subscriptions.leases import LeaseLimits, Leases
 from penstock.runtime.subscriptions.realm_view import RealmView
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
+from penstock.runtime.subscriptions.watches import ChannelWatches
 from penstock.runtime.transfer.backups import Backups
 from penstock.runtime.transfer.exports import Exports
 from penstock.runtime.transfer.imports import Imports
@@ -146,8 +147,9 @@ class RunningRealm:
             self.directory,
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
         )
-        self.shard.on_scheduled = self._alarm.changed.set
-        self.shard.on_deposed = self.cut
+        self.watches = ChannelWatches(self._state)
+        self.shard.on_scheduled, self.shard.on_deposed = self._alarm.changed.set, self.cut
+        self.shard.on_made = self.watches.made
         self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
             self.shard.quarantine(channel_id, command)
@@ -256,6 +258,7 @@ class RunningRealm:
         """Serve until :meth:`close`. Raises ``StorageFailed`` when the journal failed, ``Deposed``
         when another owner has taken over, and ``Unknown`` when it was closed meanwhile."""
         self.access.on_changed(lambda: self.joins.check_owners(self.access))
+        self.access.on_new_version = self.watches.rights_changed
         self.joins.check_owners(self.access)  # rights may have changed while the realm was stopped
         async with asyncio.TaskGroup() as group:
             sealing = group.create_task(self._sealer.run())
@@ -351,6 +354,7 @@ class RunningRealm:
                 files += self._state.stores[fact.number].files
                 group.realm_fact(0, fact)
                 group.touched[fact.number] = None
+                self.watches.deleted(fact.number)
             return files
 
         for file in await self.shard.act(delete):

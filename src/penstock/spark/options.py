@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from penstock.client.connection.connection import RECONNECT_TIMEOUT_S
 from penstock.client.connection.urls import parse_url, safe
 from penstock.client.copies.object_store_uri import check_place
+from penstock.core.vocabulary.choice import Choice, choice_of
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.names import durable_name
-from penstock.spark.choice import Choice, choice_of
 from penstock.spark.starts import StartPositions, places
 
 URL_VARIABLE: Final = "PENSTOCK_URL"

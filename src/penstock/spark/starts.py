@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from penstock.core.vocabulary.choice import Choice
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.names import destination_name
-from penstock.spark.choice import Choice
 
 Place = str | int | datetime
 """``earliest``, ``latest``, an event id, or a time: the first event published then or later."""

@@ -369,6 +369,10 @@ class RealmConnection:
                 incoming = self._incoming.get(number)
                 if incoming is not None and incoming.recalled is not None:
                     incoming.recalled(spans)
+            case wire.ChannelsFound(number, channels):
+                incoming = self._incoming.get(number)
+                if incoming is not None and incoming.found is not None:
+                    incoming.found(channels)
             case wire.Finished(number):
                 if incoming := self._incoming.get(number):
                     incoming.finished()

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pyarrow as pa
 from msgspec import Struct
 
+from penstock.api.channels import ChannelOpened
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.messages import Spans
 from penstock.wire.native import messages as wire
@@ -28,3 +29,5 @@ class DeliveryRoute(Struct, frozen=True):
     none."""
     lost: Callable[[], None] | None = None
     """Called when the connection is lost; None: what has come stays with the client."""
+    found: Callable[[tuple[ChannelOpened, ...]], None] | None = None
+    """Called with channels of the pattern that is watched; None: none is."""

@@ -96,7 +96,7 @@ class Durables:
         if not if_missing:
             made = await create()
         else:
-            there = Durable(self._connection, self._channel, name)
+            there = Durable(self._connection, self._channel, name, self._of)
             made, was_there = await found_or_created(there.info, create)
             if was_there:
                 given = {"type": type, "selector": selector, **sent}
@@ -104,12 +104,12 @@ class Durables:
                 refuse_differences(
                     f"durable {made.name} of {self._of}", differing_fields(given, made)
                 )
-        return Durable(self._connection, self._channel, made.name)
+        return Durable(self._connection, self._channel, made.name, self._of)
 
     async def get(self, name: str) -> Durable:
         """Raises ``NameDoesNotExist``."""
-        info = await Durable(self._connection, self._channel, name).info()
-        return Durable(self._connection, self._channel, info.name)
+        info = await Durable(self._connection, self._channel, name, self._of).info()
+        return Durable(self._connection, self._channel, info.name, self._of)
 
     async def list(self) -> list[DurableInfo]:
         """Descriptions of the channel's durables, by name."""
@@ -128,8 +128,11 @@ class Durable:
 
     name: str
 
-    def __init__(self, connection: RealmConnection, channel: ChannelId, name: str) -> None:
+    def __init__(
+        self, connection: RealmConnection, channel: ChannelId, name: str, channel_name: str
+    ) -> None:
         self.name = name
+        self._channel_name = channel_name
         self._connection = connection
         self._channel = channel
         self._puller: DurableSubscription | None = None
@@ -173,6 +176,7 @@ class Durable:
             timeout=timeout,
             buffer_bytes=buffer_bytes,
             handler=handler,
+            channel_name=self._channel_name,
         )
 
     async def fetch(self, count: int, timeout: float = 0.0) -> list[DeliveredEvent]:
@@ -189,7 +193,13 @@ class Durable:
         check_timeout(timeout)
         async with self._fetching:  # there is one seat, so other callers wait for their turn
             if self._puller is None:
-                puller = DurableSubscription(self._connection, self._channel, self.name, pull=True)
+                puller = DurableSubscription(
+                    self._connection,
+                    self._channel,
+                    self.name,
+                    pull=True,
+                    channel_name=self._channel_name,
+                )
                 await puller.open()
                 self._puller = puller
             return await self._puller._fetch(count, timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import pyarrow as pa
 
@@ -30,8 +30,14 @@ from penstock.client.handles.wait_for_events import wait_for_events
 from penstock.client.publishing.publishing import parts_of, stage
 from penstock.client.publishing.replying import Replies
 from penstock.client.publishing.transaction import JointTransaction, Named, describe
+from penstock.client.reading.pattern_subscription import (
+    CHANNEL_BUFFER_BYTES,
+    PatternDurableSubscription,
+    PatternSubscription,
+)
+from penstock.client.reading.start_positions import StartLike, start_of
 from penstock.columns.schema.ipc import batch_bytes
-from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
+from penstock.core.vocabulary.errors import ConnectionLost, InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.copies.backup import BackupResult, FolderLike
@@ -136,6 +142,89 @@ class Session:
         """Wait until one of the channels and queues has an event of the id given with it, or a
         later one; False: none has for ``timeout`` seconds."""
         return await wait_for_events(self._connection, starts, timeout)
+
+    # --- reading a pattern ---------------------------------------------------------------
+
+    @overload
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        start: StartLike = "latest",
+        selector: str = "",
+        timeout: float | None = None,
+        merged: bool = False,
+        buffer_bytes: int = CHANNEL_BUFFER_BYTES,
+    ) -> PatternSubscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        durable: str,
+        window: int | None = None,
+        auto_ack: bool = False,
+        selector: str = "",
+        timeout: float | None = None,
+        buffer_bytes: int = CHANNEL_BUFFER_BYTES,
+    ) -> PatternDurableSubscription: ...
+
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        start: StartLike | None = None,
+        durable: str | None = None,
+        window: int | None = None,
+        auto_ack: bool = False,
+        selector: str = "",
+        timeout: float | None = None,
+        merged: bool = False,
+        buffer_bytes: int = CHANNEL_BUFFER_BYTES,
+    ) -> PatternSubscription | PatternDurableSubscription:
+        """Read all channels that ``pattern`` names, also those that are made later (SEM D21):
+        ``"orders/*"``, ``"eu/**"``, ``"day-?"``, or several between commas. ``*`` stands for any
+        part of a name up to the next ``/``, ``**`` for any part across them.
+
+        Each channel is read from ``start`` on, and one that is made later from its first event.
+        The channels have their turns, so that a busy one does not hold up the others;
+        ``event.channel`` tells where an event came from. Channels that one may not read are left
+        out. ``buffer_bytes`` counts for each channel; archives are not read.
+
+        With ``durable`` it takes a seat at the durable of that name on each channel that has one:
+        events are to be acknowledged, at most ``window`` of a channel unsettled at a time.
+        Raises ``InvalidArgument`` for options of the other kind.
+        """
+        if durable is None:
+            if window is not None or auto_ack:
+                raise InvalidArgument(
+                    "window and auto_ack are for events that are acknowledged; give a durable, too"
+                )
+            return PatternSubscription(
+                self._connection,
+                pattern,
+                start_of("latest" if start is None else start),
+                selector=selector,
+                timeout=timeout,
+                merged=merged,
+                buffer_bytes=buffer_bytes,
+            )
+        if start is not None or merged:
+            raise InvalidArgument(
+                "a durable has its own start, and always delivers whole events; leave out start "
+                "and merged"
+            )
+        return PatternDurableSubscription(
+            self._connection,
+            pattern,
+            durable,
+            window=window,
+            auto_ack=auto_ack,
+            selector=selector,
+            timeout=timeout,
+            buffer_bytes=buffer_bytes,
+        )
 
     # --- transactions --------------------------------------------------------------------
 

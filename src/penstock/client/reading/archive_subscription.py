@@ -68,6 +68,7 @@ class SeamlessSubscription(Subscription):
             last_id=last_id,
             merger=merger,
             buffer_bytes=buffer_bytes,
+            channel_name=channel.name,
         )
         self._name = channel.name
         self._opened = channel
@@ -253,7 +254,7 @@ class SeamlessSubscription(Subscription):
             if rows is not None:
                 if self._merger is not None:
                     rows = self._merger.merged(rows)
-                batch = ReceivedBatch(rows, None, self._connection.replier)
+                batch = ReceivedBatch(rows, None, self._connection.replier, channel=self._name)
                 self._at = int(batch.event_ids[-1]) + 1
                 return batch
             self._at, self._past = max(self._at, self._past_end), None

@@ -93,7 +93,13 @@ class DeliveredBatch(ReceivedBatch):
     ) -> None:
         """``spans`` are the ids of its events, where they are known without looking."""
         super().__init__(
-            batch, redeliveries, subscription._connection.replier, publishers, DeliveredEvent
+            batch,
+            redeliveries,
+            subscription._connection.replier,
+            publishers,
+            DeliveredEvent,
+            subscription._channel_name,
+            subscription._channel,
         )
         self._spans = spans
         self._subscription = subscription

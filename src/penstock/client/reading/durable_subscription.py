@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from types import TracebackType
 
 import pyarrow as pa
 
@@ -61,6 +60,8 @@ class DurableSubscription:
         handler: Handler | None = None,
         pull: bool = False,
         buffer_bytes: int = BUFFER_BYTES_MAX,
+        channel_name: str = "",
+        on_arrival: Callable[[], None] | None = None,
     ) -> None:
         self._connection = connection
         self._channel = channel
@@ -72,7 +73,8 @@ class DurableSubscription:
         self._timeout = timeout
         self._handler = handler
         self._pull = pull
-        self._inbox: Inbox[DeliveredBatch] = Inbox()
+        self._inbox: Inbox[DeliveredBatch] = Inbox(on_arrival)
+        self._channel_name = channel_name
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         # with demands the client says how many it takes
         self._buffer_bytes = 0 if pull else buffer_bytes
@@ -588,10 +590,5 @@ class DurableSubscription:
     async def __aenter__(self) -> DurableSubscription:
         return await self.open()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -113,29 +113,41 @@ class Loops(Generic[B]):
 class Inbox(Generic[B]):
     """Batches in order, then the end or an error."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_arrival: Callable[[], None] | None = None) -> None:
+        """``on_arrival`` is called when there is something to take, or an end to hear of."""
         self._batches: deque[B] = deque()
         self._arrived = asyncio.Event()
+        self._on_arrival = on_arrival
         self._error: PenstockError | None = None
         self._ended = False
 
     def put(self, batch: B) -> None:
         self._batches.append(batch)
-        self._arrived.set()
+        self._arrives()
 
     def end(self) -> None:
         """Note that nothing will follow."""
         self._ended = True
-        self._arrived.set()
+        self._arrives()
 
     def fail(self, error: PenstockError) -> None:
         self._error = error
+        self._arrives()
+
+    def _arrives(self) -> None:
         self._arrived.set()
+        if self._on_arrival is not None:
+            self._on_arrival()
 
     def raise_failure(self) -> None:
         """Raises the error the subscription ended with, if it did."""
         if self._error is not None:
             raise self._error
+
+    @property
+    def failure(self) -> PenstockError | None:
+        """The error that the subscription ended with, if it did."""
+        return self._error
 
     @property
     def has_failed(self) -> bool:
@@ -153,13 +165,13 @@ class Inbox(Generic[B]):
     def put_back(self, batch: B) -> None:
         """Put a batch back, as the next one, also for those who wait already."""
         self._batches.appendleft(batch)
-        self._arrived.set()
+        self._arrives()
 
     def renewed(self) -> Inbox[B]:
         """The inbox for a new beginning. It is this one, emptied, because somebody may wait at it.
         Only after its end it is another one: whoever waits at this one is still to hear of that."""
         if self._ended or self.has_failed:
-            return Inbox()
+            return Inbox(self._on_arrival)
         self.clear()
         return self
 

@@ -17,7 +17,7 @@ from penstock.core.vocabulary.errors import IllegalState
 class ReceivedRows(Rows):
     """Rows of a batch, and who replies to their events."""
 
-    __slots__ = ("replier",)
+    __slots__ = ("channel", "replier")
 
     def __init__(
         self,
@@ -26,8 +26,10 @@ class ReceivedRows(Rows):
         replier: Replier | None,
         *,
         in_order: bool,
+        channel: str = "",
     ) -> None:
         super().__init__(batch, publishers, in_order=in_order)
+        self.channel = channel
         self.replier = replier
 
 
@@ -66,6 +68,11 @@ class ReceivedEvent(Event):
         return await self._replier.reply(self, data, attributes)
 
     @property
+    def channel(self) -> str:
+        """The channel it was received from; empty where a queue's reader has received it."""
+        return channel_of(self)
+
+    @property
     def _replier(self) -> Replier:
         return replier_of(self)
 
@@ -78,10 +85,17 @@ def replier_of(event: Event) -> Replier:
     return rows.replier
 
 
+def channel_of(event: Event) -> str:
+    """The channel that ``event`` was received from; empty for one that was not."""
+    return event._rows.channel if isinstance(event._rows, ReceivedRows) else ""
+
+
 class ReceivedBatch(EventBatch):
     """Received events in columns."""
 
-    __slots__ = ("_replier",)
+    __slots__ = ("_channel_id", "_replier", "channel")
+    channel: str
+    """The channel they were received from; empty where a queue's reader has received them."""
 
     def __init__(
         self,
@@ -90,12 +104,18 @@ class ReceivedBatch(EventBatch):
         replier: Replier | None,
         publishers: Publishers = (),
         event_type: type[Event] = ReceivedEvent,
+        channel: str = "",
+        channel_id: int = 0,
     ) -> None:
         super().__init__(batch, redeliveries, event_type, publishers)
         self._replier = replier
+        self.channel = channel
+        self._channel_id = channel_id
 
     def _reader(self, *, in_order: bool) -> Rows:
-        return ReceivedRows(self._batch, self._publishers, self._replier, in_order=in_order)
+        return ReceivedRows(
+            self._batch, self._publishers, self._replier, in_order=in_order, channel=self.channel
+        )
 
     def __iter__(self) -> Iterator[ReceivedEvent]:
         return cast("Iterator[ReceivedEvent]", super().__iter__())
@@ -109,4 +129,11 @@ class ReceivedBatch(EventBatch):
 
     def _with(self, rows: pa.RecordBatch) -> ReceivedBatch:
         """``rows`` of this batch as one of their own."""
-        return ReceivedBatch(rows, self._redeliveries, self._replier, self._publishers)
+        return ReceivedBatch(
+            rows,
+            self._redeliveries,
+            self._replier,
+            self._publishers,
+            channel=self.channel,
+            channel_id=self._channel_id,
+        )

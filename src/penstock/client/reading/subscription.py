@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pyarrow as pa
 
@@ -89,7 +89,11 @@ class Subscription:
         merger: Merger | None = None,
         first_credit: int = CREDIT_FIRST,
         buffer_bytes: int = BUFFER_BYTES_MAX,
+        channel_name: str = "",
+        on_arrival: Callable[[], None] | None = None,
     ) -> None:
+        """``channel_name`` is what its events tell; ``on_arrival`` is called when there is
+        something to take."""
         check_timeout(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._buffer_bytes = buffer_bytes
@@ -105,7 +109,8 @@ class Subscription:
         self._browse = browse
         self._last_id = last_id
         self._merger = merger
-        self._inbox: Inbox[ReceivedBatch] = Inbox()
+        self._inbox: Inbox[ReceivedBatch] = Inbox(on_arrival)
+        self._channel_name = channel_name
         self._loops: Loops[ReceivedBatch] = Loops()
         self._number = 0
         self._is_open = False
@@ -187,7 +192,14 @@ class Subscription:
         if self._merger is not None:
             rows = self._merger.merged(rows)
         counts = redelivery_counts(message)  # a browse of a durable or queue shows them
-        batch = ReceivedBatch(rows, counts or None, self._connection.replier, message.publishers)
+        batch = ReceivedBatch(
+            rows,
+            counts or None,
+            self._connection.replier,
+            message.publishers,
+            channel=self._channel_name,
+            channel_id=self._channel,
+        )
         self._next_id = int(batch.event_ids[-1]) + 1
         self._credit -= message.count
         per_event = max(1, len(body) // message.count)

@@ -7,12 +7,24 @@ import contextlib
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, overload
 
 from penstock.client.connection.session_listeners import ErrorListener, InterruptionListener
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles.session import Session as AioSession
+from penstock.client.reading.pattern_subscription import CHANNEL_BUFFER_BYTES
+from penstock.client.reading.pattern_subscription import (
+    PatternDurableSubscription as AioPatternDurableSubscription,
+)
+from penstock.client.reading.pattern_subscription import (
+    PatternSubscription as AioPatternSubscription,
+)
+from penstock.client.reading.start_positions import StartLike
 from penstock.client.sync.sync_destination import Destination
+from penstock.client.sync.sync_pattern_subscription import (
+    PatternDurableSubscription,
+    PatternSubscription,
+)
 from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
 
 _open: weakref.WeakSet[SessionEnd] = weakref.WeakSet()
@@ -58,6 +70,74 @@ class SessionEnd:
         later one; False: none has for ``timeout`` seconds."""
         inner = {each._inner: start for each, start in starts.items()}
         return self._loop.call(self._inner.wait_for_events(inner, timeout))
+
+    @overload
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        start: StartLike = "latest",
+        selector: str = "",
+        timeout: float | None = None,
+        merged: bool = False,
+        buffer_bytes: int = CHANNEL_BUFFER_BYTES,
+    ) -> PatternSubscription: ...
+
+    @overload
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        durable: str,
+        window: int | None = None,
+        auto_ack: bool = False,
+        selector: str = "",
+        timeout: float | None = None,
+        buffer_bytes: int = CHANNEL_BUFFER_BYTES,
+    ) -> PatternDurableSubscription: ...
+
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        start: StartLike | None = None,
+        durable: str | None = None,
+        window: int | None = None,
+        auto_ack: bool = False,
+        selector: str = "",
+        timeout: float | None = None,
+        merged: bool = False,
+        buffer_bytes: int = CHANNEL_BUFFER_BYTES,
+    ) -> PatternSubscription | PatternDurableSubscription:
+        """Read all channels that ``pattern`` names, also those that are made later (SEM D21):
+        ``"orders/*"``, ``"eu/**"``, ``"day-?"``, or several between commas. ``*`` stands for any
+        part of a name up to the next ``/``, ``**`` for any part across them.
+
+        Each channel is read from ``start`` on, and one that is made later from its first event.
+        The channels have their turns, so that a busy one does not hold up the others;
+        ``event.channel`` tells where an event came from. Channels that one may not read are left
+        out. ``buffer_bytes`` counts for each channel; archives are not read.
+
+        With ``durable`` it takes a seat at the durable of that name on each channel that has one:
+        events are to be acknowledged, at most ``window`` of a channel unsettled at a time.
+        Raises ``InvalidArgument`` for options of the other kind.
+        """
+        options: dict[str, Any] = {
+            "start": start,
+            "durable": durable,
+            "window": window,
+            "auto_ack": auto_ack,
+            "selector": selector,
+            "timeout": timeout,
+            "merged": merged,
+            "buffer_bytes": buffer_bytes,
+        }
+        inner: AioPatternSubscription | AioPatternDurableSubscription = self._inner.subscribe(
+            pattern, **options
+        )
+        if isinstance(inner, AioPatternDurableSubscription):
+            return PatternDurableSubscription(inner, self._loop)
+        return PatternSubscription(inner, self._loop)
 
     def close(self) -> None:
         """End the session in order: settled events are settled, all others go back (SEM D13).

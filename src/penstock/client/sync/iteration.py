@@ -121,11 +121,12 @@ class DurableIteration:
         with _Closing(self._loop, inner, lambda: inner._loops.ends(begun)):
             while (batch := self._next()) is not None:
                 begun.begin(batch._inner, int(inner._auto_ack))
+                seat = batch._inner._subscription
                 for event in batch:
-                    if inner._may_recall and self._loop.call(inner._is_recalled(event)):
+                    if seat._may_recall and self._loop.call(seat._is_recalled(event)):
                         begun.count += 1
                         continue
-                    if batch.is_stale or inner._has_ended:
+                    if batch.is_stale or seat._has_ended:
                         break  # the realm has taken back the rest, and delivers it again
                     begun.count += not inner._auto_ack
                     yield event

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from penstock.client.connection.threads import LoopThread
 from penstock.client.reading import received
-from penstock.client.reading.received import replier_of
+from penstock.client.reading.received import channel_of, replier_of
 from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Rows
@@ -55,6 +55,11 @@ class BlockingEvent(Event):
         }
         return self._loop.call(replier_of(self).reply(self, data, attributes))
 
+    @property
+    def channel(self) -> str:
+        """The channel it was received from; empty where a queue's reader has received it."""
+        return channel_of(self)
+
 
 class BlockingBatch(EventBatch):
     """Received events in columns, for blocking callers."""
@@ -72,6 +77,11 @@ class BlockingBatch(EventBatch):
         super().__init__(inner.to_arrow(), inner.redeliveries or None, event_type, inner.publishers)
         self._inner = inner
         self._loop = loop
+
+    @property
+    def channel(self) -> str:
+        """The channel they were received from; empty where a queue's reader has received them."""
+        return self._inner.channel
 
     def _reader(self, *, in_order: bool) -> Rows:
         return self._inner._reader(in_order=in_order)

@@ -33,6 +33,7 @@ from penstock.runtime.access.open_connections import ConnectionState
 from penstock.runtime.access.permits import Permits
 from penstock.runtime.access.quota import Quota
 from penstock.runtime.operations.callers import Caller
+from penstock.runtime.subscriptions.watches import ChannelWatch
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import (
     FRAME_BYTES_MAX,
@@ -84,6 +85,7 @@ class Connection(asyncio.BufferedProtocol):
         self.subscriptions: dict[int, int] = {}
         """The realm's number of each subscription, by the client's number; 0 while it is being
         opened."""
+        self.watches: dict[int, ChannelWatch] = {}  # of patterns, by the client's number
         self.opening: dict[int, asyncio.Event] = {}
         """Subscriptions that are being opened, oldest first. The event is set when that ends."""
         self.interrupted: set[int] = set()
@@ -103,8 +105,7 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes | memoryview] = []
         self._flush_is_due = False
         self._opened_s = self.heard_s = 0.0
-        self._unsent = 0
-        self._in_progress = 0
+        self._unsent = self._in_progress = 0
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
         self._is_open = self._is_parting = False
         """Parting: the peer has said Bye, and gets nothing more but the end of the connection."""
@@ -172,6 +173,8 @@ class Connection(asyncio.BufferedProtocol):
         if lost:
             self.interrupted.update(self.opening.keys() & self.subscriptions.keys())
         self.subscriptions.clear()
+        for number in list(self.watches):
+            self.end_watch(number)
         self.listener.left(self)
         if self.caller is not None:
             self.caller.leave()
@@ -517,6 +520,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.permits is not None:
             self.permits.closed(number)
         return self.subscriptions.pop(number, None)
+
+    def end_watch(self, number: int) -> None:
+        """Watch the pattern of this number no more, if one is watched."""
+        watch = self.watches.pop(number, None)
+        if watch is not None:
+            self.realm.watches.end(watch)
 
     def spawn(self, request: int, work: Callable[[], Any]) -> None:
         """Run a request that has to wait for the realm, and answer it."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from penstock.api.channels import ChannelOpened
+from penstock.api.patterns import WatchChannels
 from penstock.api.publishing import PublishEvents, StageEvents
 from penstock.api.requests import Request
 from penstock.api.subscriptions import (
@@ -29,7 +31,13 @@ from penstock.frontends.native.deliveries import SubscriptionOutlet
 from penstock.runtime.access.permits import Opening
 from penstock.runtime.operations.beginners import BEGINNERS
 from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.door import begin, check, execute, open_subscription
+from penstock.runtime.operations.door import (
+    begin,
+    check,
+    execute,
+    open_subscription,
+    watch_channels,
+)
 from penstock.runtime.store.bodies import Body
 from penstock.wire.native import messages as wire
 
@@ -61,6 +69,9 @@ class Requests:
                     self._open_soon(number, request)
                 case Unsubscribe(subscription):
                     self._unsubscribe(number, subscription)
+                case WatchChannels():
+                    check(self._caller, request)
+                    self._watch(number, request)
                 case BeginImport() if len(body):
                     self._execute(number, replace(request, manifest=bytes(body)), body)
                 case _:
@@ -180,6 +191,21 @@ class Requests:
             opened.ack_timeout_ms,
         )
 
+    def _watch(self, asked: int, message: WatchChannels) -> None:
+        """Watch the channels of a pattern (SEM D21), as one of the connection's subscriptions."""
+        connection, number = self._connection, message.subscription
+        if number in connection.subscriptions or number in connection.opening:
+            raise InvalidArgument(f"subscription {number} is already open")
+        connection.listener.limits.each.check_subscriptions(len(connection.subscriptions))
+
+        def tell(found: tuple[ChannelOpened, ...]) -> None:
+            connection.send(wire.ChannelsFound(number, found))
+
+        connection.end_watch(number)
+        watch, found = watch_channels(self._caller, message, tell)
+        connection.watches[number] = watch
+        connection.send(wire.Done(asked, found))
+
     async def _given_back(self, subscription: int) -> None:
         """Give back a seat; returns when it is free."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -210,6 +236,7 @@ class Requests:
     def _unsubscribe(self, request: int, number: int) -> None:
         """End a subscription, even one still being opened; the answer comes when its seat is
         free."""
+        self._connection.end_watch(number)
         opening = self._connection.opening.get(number)
         subscription = self._connection.forget(number)
         if opening is not None:

@@ -88,6 +88,8 @@ class AccessControl:
         self.logins = logins
         self.version = 0
         """Grows with each change, after which earlier results may be invalid."""
+        self.on_new_version: Callable[[], None] = lambda: None
+        """Called with each change, also when somebody has only gained rights."""
         self.first_password = ""
         """The password of an administrator made at this start; shown once, and then forgotten."""
         self.definition_of: DefinitionOf = lambda name: None
@@ -475,6 +477,7 @@ class AccessControl:
         if lost:
             for listener in list(self._listeners):
                 listener()
+        self.on_new_version()
 
     def reload(self) -> None:
         """Fetch the keys for tokens again when the next token comes."""

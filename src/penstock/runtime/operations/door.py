@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from penstock.api.channels import ChannelOpened
-from penstock.api.operations import REQUESTS, operation_on
+from penstock.api.operations import READ, REQUESTS, TAKE, operation_on
+from penstock.api.patterns import ChannelsWatched, WatchChannels
 from penstock.api.reading import WatchEvents
 from penstock.api.requests import AnswerT, Kind, Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Subscribe
@@ -26,6 +27,7 @@ from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.handlers import HANDLERS, put_import
 from penstock.runtime.operations.tar_handlers import import_tar
 from penstock.runtime.subscriptions.subscriptions import Opened
+from penstock.runtime.subscriptions.watches import ChannelWatch, Tell
 from penstock.runtime.writer.requests import Reply
 
 Content = memoryview | AsyncGenerator[bytes, None] | None
@@ -176,6 +178,18 @@ def open_subscription(
                 request.credit,
                 room=_room(request.bytes_max),
             )
+
+
+def watch_channels(
+    caller: Caller, request: WatchChannels, tell: Tell
+) -> tuple[ChannelWatch, ChannelsWatched]:
+    """Watch the channels of a pattern, as far as ``caller`` may read them; its right to look at all
+    was asked for by :func:`check`.
+
+    Raises ``InvalidName``, ``InvalidArgument``, ``NameDoesNotExist``.
+    """
+    operation, _ = TAKE if request.durable else READ
+    return caller.realm.watches.begin(request, lambda name: caller.allows(operation, name), tell)
 
 
 def _room(bytes_max: int, held: int = 0) -> Room | None:

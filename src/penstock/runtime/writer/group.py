@@ -19,11 +19,13 @@ from penstock.core.channel.channel_type import Home
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.id_lists import listed
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.realm.directory import ChannelCreated
 from penstock.core.vocabulary.errors import NameDoesNotExist, PublishingPaused
 from penstock.core.vocabulary.messages import (
     Ack,
     Acked,
     AckPrevious,
+    AddDurable,
     Appended,
     Buried,
     Command,
@@ -102,8 +104,9 @@ class Group:
         self.looked_ahead = LookedAhead()
         self.looks: list[NeedsLook] = []
         """What due events wait for that do not move in this group."""
-        self._looked = 0
-        self._size = 0
+        # channels that were made, with an empty name, and durables
+        self.made: list[tuple[int, str]] = []
+        self._looked = self._size = 0
         self._size_max = 1 << 62
         self._closes_us = 1 << 62
 
@@ -188,6 +191,8 @@ class Group:
             looking_ahead.refuse_to_move(self, number, channel, decided.facts)
         for fact in decided.facts:
             self._store(number, channel, fact, reason)
+        if type(command) is AddDurable:
+            self.made.append((number, command.name))
         channel.attend(command, self.now_us)
         return decided
 
@@ -509,6 +514,8 @@ class Group:
         self.record(number, fact, refs)
         self.bodies += bodies
         self.state.apply(number, fact, bodies=bodies)
+        if type(fact) is ChannelCreated:
+            self.made.append((fact.number, ""))
 
     def schema_number(self, schema: bytes) -> int:
         known = self.state.schemas.known(schema)

@@ -87,31 +87,29 @@ class Shard:
         self._waiting: list[ShardRequest] = []
         self._serving: list[ShardRequest] = []
         self._between: list[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = []
-        self._idle: asyncio.Future[None] | None = None
-        """Done once there is something to do."""
+        self._idle: asyncio.Future[None] | None = None  # done once there is something to do
         self.ended = asyncio.Event()
         """Set when :meth:`run` has ended, after which nothing is written."""
         self._woken: dict[int, None] = {}
         self._resting: asyncio.TimerHandle | None = None
         """The timer until which no dead events move."""
-        self._held_back: dict[int, None] = {}
-        """Channels, in order, that wait for it."""
+        self._held_back: dict[int, None] = {}  # channels, in order, that wait for it
         self._has_room = True
         """Whether the disk has room for what the next group leads to."""
         self.changed = set(state.channels)
         """Channels something was done on since the sealer took this: it looks at no other."""
         self._failed: PenstockError | None = None
         self._stopping = False
-        self.tail = journal.info().tail
-        """Sequence of the newest block."""
+        self.tail = journal.info().tail  # sequence of the newest block
         self.large_blocks: LargeBlocks | None = None
         """Where bodies go that are too much for the log of an engine; None: the journal is ours."""
         self.groups = 0
         self.on_scheduled: Callable[[], None] = lambda: None
         """Called when events wait for a time they did not wait for before (SEM X4)."""
+        self.on_made: Callable[[list[tuple[int, str]]], None] = lambda made: None
+        """Called with the durables that were made, and channels, which have an empty name."""
         self.on_deposed: Callable[[], None] = lambda: None
-        """Called when another owner has taken over, before anybody is answered who still waits:
-        nothing that is said from then on may reach a client."""
+        """Called when another owner has taken over, before those are answered who still wait."""
         self.is_answering = False
         self.on_answered: Callable[[], None] = lambda: None
         """Called once all answers of a group are given, and what is delivered before it is stored:
@@ -320,6 +318,8 @@ class Shard:
         for reply, result, error in answers:
             _reply(reply, result, error)
         self.is_answering = False
+        if group.made:
+            self.on_made(group.made)
         self.on_answered()
 
     def _rest(self, began_s: float) -> None:

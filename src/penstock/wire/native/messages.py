@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from penstock.api.channels import ChannelOpened
 from penstock.api.requests import Request
 from penstock.core.bounds import (
     NUMBER_MAX,
@@ -211,6 +212,14 @@ class Owners(Message, frozen=True, tag=109):
     """Host and port of each node that is there."""
 
 
+class ChannelsFound(Message, frozen=True, tag=62):
+    """Channels of a pattern that the client watches were made, or it may read them from now on
+    (SEM D21)."""
+
+    subscription: int
+    channels: tuple[ChannelOpened, ...]
+
+
 class Challenge(Message, frozen=True, tag=108):
     """The server's messages during sign-in: a challenge, then its own proof."""
 
@@ -239,6 +248,7 @@ FromServer = (
     | Goodbye
     | Recalled
     | Owners
+    | ChannelsFound
 )
 FromNode = ClusterWelcome | Redirect | Parting
 """Said in the place of two of them, with more fields."""
@@ -254,6 +264,7 @@ _Decoded = (
     | Parting
     | Recalled
     | Owners
+    | ChannelsFound
 )
 """What the decoder makes: of two messages with one tag the longer one."""
 

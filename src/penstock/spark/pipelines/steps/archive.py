@@ -121,7 +121,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _is_several(source: Source) -> bool:
-    from penstock.spark.choice import choice_of
+    from penstock.core.vocabulary.choice import choice_of
 
     names = source.channel if isinstance(source.channel, str) else listed(source.channel)
     return not choice_of(names).is_one

@@ -11,8 +11,8 @@ import msgspec
 from pyarrow import fs
 
 from penstock.columns.schema.layout import RESERVED_PREFIX, key_path
+from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.spark.choice import choice_of
 from penstock.spark.nulls import NULLS
 from penstock.spark.options import nearest
 from penstock.spark.pipelines.expressions import words_of

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.vocabulary.choice import Choice, choice_of, fits
 from penstock.core.vocabulary.errors import InvalidName
-from penstock.spark.choice import Choice, choice_of, fits
-from penstock.spark.pipelines.sources import listed
 
 
 @pytest.mark.parametrize(
@@ -54,11 +53,6 @@ def test_a_name_with_a_sign_of_lists_is_written_escaped() -> None:
     assert choice_of("a%2A").is_one
     assert choice_of("a%2A").takes("a*")
     assert not choice_of("a%2A").takes("ab")
-
-
-@pytest.mark.spec("C2")
-def test_a_list_of_a_pipeline_is_one_option() -> None:
-    assert choice_of(listed(["a,b", "c*"])) == Choice(("a,b",), ("c*",))
 
 
 @pytest.mark.parametrize("text", ["a\tb", "orders/..", "or\nders*", "%FF"])

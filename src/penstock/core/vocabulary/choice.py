@@ -1,8 +1,9 @@
-"""The channels or queues that a read names: one name, several, or patterns.
+"""The channels or queues that somebody names: one name, several, or patterns (SEM D21).
 
-In a pattern ``*`` stands for any part of a name up to the next ``/``, ``**`` for any part across
-them, ``?`` for one character. A name that has one of these or a comma in it is written as
-:func:`penstock.core.vocabulary.names.escaped` does: ``%2C`` for the comma.
+It is the one language of patterns: of subscriptions, of durables over a pattern, of the command
+line and of Spark. In a pattern ``*`` stands for any part of a name up to the next ``/``, ``**`` for
+any part across them, ``?`` for one character. A name that has one of these or a comma in it is
+written as :func:`penstock.core.vocabulary.names.escaped` does: ``%2C`` for the comma.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -22,7 +24,7 @@ _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
 
 
 class Choice(Struct, frozen=True):
-    """The names and patterns of a read, in canonical form."""
+    """Names and patterns, in canonical form."""
 
     names: tuple[str, ...]
     patterns: tuple[str, ...] = ()
@@ -77,9 +79,15 @@ def is_pattern(text: str) -> bool:
 
 def fits(name: str, pattern: str) -> bool:
     """Whether a name is one of a pattern."""
+    return _expression(pattern).fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1_024)
+def _expression(pattern: str) -> re.Pattern[str]:
     pieces = re.split(r"(\*\*|\*|\?)", pattern)
-    expression = "".join(
-        _WILD.get(piece) or re.escape(unicodedata.normalize("NFC", unescaped(piece)))
-        for piece in pieces
+    return re.compile(
+        "".join(
+            _WILD.get(piece) or re.escape(unicodedata.normalize("NFC", unescaped(piece)))
+            for piece in pieces
+        )
     )
-    return re.fullmatch(expression, name) is not None
