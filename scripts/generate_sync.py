@@ -97,6 +97,7 @@ OTHERS: Final = {
     "ReceivedBatch": "sync_received",
     "ReceivedEvent": "sync_received",
     "Producer": "sync_producer",
+    "PatternDurables": "sync_pattern_durables",
     "PatternSubscription": "sync_pattern_subscription",
     "PatternDurableSubscription": "sync_pattern_subscription",
 }

@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # loaded at first use; a test keeps both lists equal
     )
     from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
     from penstock.client.sync.sync_merging import Registered
+    from penstock.client.sync.sync_pattern_durables import PatternDurables
     from penstock.client.sync.sync_pattern_subscription import (
         PatternDurableSubscription,
         PatternSubscription,
@@ -163,6 +164,7 @@ _HOMES = {
     ),
     "penstock.client.sync.sync_delivered": ("DeliveredBatch", "DeliveredEvent"),
     "penstock.client.sync.sync_merging": ("Registered",),
+    "penstock.client.sync.sync_pattern_durables": ("PatternDurables",),
     "penstock.client.sync.sync_pattern_subscription": (
         "PatternDurableSubscription",
         "PatternSubscription",
@@ -242,6 +244,7 @@ __all__ = [
     "NoSuchTransaction",
     "Origin",
     "PatternDurableSubscription",
+    "PatternDurables",
     "PatternSubscription",
     "Peeked",
     "PenstockError",

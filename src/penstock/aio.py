@@ -21,6 +21,7 @@ from penstock.client.handles.destination import Destination
 from penstock.client.handles.durables import Durable, Durables
 from penstock.client.handles.joins import Joins
 from penstock.client.handles.opening import Opening
+from penstock.client.handles.pattern_durables import PatternDurables
 from penstock.client.handles.queues import Queue, Queues
 from penstock.client.handles.schedule import Schedule, Scheduled
 from penstock.client.handles.session import Session, open_session
@@ -100,6 +101,7 @@ __all__ = [
     "KeyState",
     "Opening",
     "PatternDurableSubscription",
+    "PatternDurables",
     "PatternSubscription",
     "Peeked",
     "Producer",

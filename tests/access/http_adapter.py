@@ -188,6 +188,7 @@ class Http:
             # HTTP has none of these, or they are what the same request asks for.
             *("realm.backup", "realm.reload", "transaction.describe"),
             *("channel.open", "queue.open", "queue.import"),
+            *("pattern.list", "pattern.create", "pattern.delete"),
         }
     )
 

@@ -103,6 +103,15 @@ class NativeCaller:
     def _transaction_describe(self) -> None:
         self._session.is_committed("unknown")
 
+    def _pattern_list(self) -> None:
+        self._session.durables.list()
+
+    def _pattern_create(self) -> None:
+        self._session.durables.create("nothing/*", "kept")
+
+    def _pattern_delete(self) -> None:
+        self._session.durables.delete("matrix/*", "unknown")
+
     def _join_list(self) -> None:
         self._session.joins.list()
 

@@ -195,3 +195,29 @@ def test_a_refusal_has_its_code(
 
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.splitlines()[0].endswith(f"[{code}]")
+
+
+@pytest.mark.spec("D22")
+def test_a_durable_over_a_pattern_is_made_shown_and_ended(
+    penstock_command: Run, session: Session
+) -> None:
+    session.channels.create("shop/eu")
+    pattern = ("shop/*", "billing")
+
+    made = penstock_command("durable", "create", *pattern, "--type", "serial")
+    assert made.stdout == "durable billing created over shop/*: serial, on 1 channel now\n"
+    listed = penstock_command("durable", "list").stdout.splitlines()
+    assert listed[-1].split() == ["shop/*", "billing", "serial", "1"]
+    (document,) = json.loads(penstock_command("durable", "list", "--format", "json").stdout)
+    assert (document["pattern"], document["channels"]) == ("shop/*", 1)
+    shown = penstock_command("durable", "show", *pattern)
+    assert "lasts as its channel" in shown.stdout
+    refused = penstock_command("durable", "delete", "shop/eu", "billing", "--yes")
+    assert "belongs to the pattern shop/*" in refused.stderr
+    unsure = penstock_command("durable", "delete", *pattern, given="n\n")
+    assert unsure.exit_code != 0
+    assert session.durables.list() != []
+    ended = penstock_command("durable", "delete", *pattern, "--yes")
+    assert ended.stdout == "durable billing over shop/* deleted\n"
+    assert "make one with" in penstock_command("durable", "list").stdout
+    assert session.channels.get("shop/eu").durables.list() == []

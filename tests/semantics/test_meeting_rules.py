@@ -438,3 +438,13 @@ def test_an_acknowledgement_of_an_event_of_a_deleted_channel_of_a_pattern_is_no_
             batch[0].ack()
             batch.ack()
             subscription.flush()
+
+
+@pytest.mark.spec("D22", "T10")
+def test_a_channel_that_cannot_bury_is_not_made_for_a_pattern_that_has_to() -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        session.durables.create("a/*", "billing", max_deliveries=3)
+        with pytest.raises(InvalidArgument, match="durable billing of the pattern"):
+            session.channels.create("a/1")
+
+        assert session.channels.list() == []

@@ -438,3 +438,66 @@ def test_what_is_there_is_written_and_read_again(guarded: Session) -> None:
         applied(session, written)
         again = to_toml(topology_of(look(session)), heading="The shop")
     assert again == written
+
+
+OVER = """
+[[durable]]
+pattern = "orders/*"
+name = "billing"
+type = "serial"
+ack_timeout = "30s"
+
+[[channel]]
+name = "orders/eu"
+
+[[channel]]
+name = "trades"
+"""
+
+
+@pytest.mark.spec("D22")
+def test_a_durable_over_a_pattern_is_made_kept_written_and_pruned(session: Session) -> None:
+    session.channels.create("orders/us").durables.create("billing", type="serial", ack_timeout=30)
+
+    first = applied(session, OVER)
+    session.channels.create("orders/asia")
+
+    assert "+ durable billing over orders/*" in shown(first)
+    names = {
+        name: [each.name for each in session.channels.get(name).durables.list()]
+        for name in session.channels.list()
+    }
+    assert names == {name: ["billing"] * name.startswith("orders/") for name in names}
+    assert shown(planned(session, OVER)) == []
+    written = to_toml(topology_of(look(session)))
+    assert written.count("billing") == 1
+    assert '[[durable]]\npattern = "orders/*"\nname = "billing"' in written
+    assert planned(session, written, prune=True) == Plan()
+
+    differing = planned(session, OVER.replace("serial", "shared"))
+    (immovable,) = differing.immovable
+    assert immovable.what == "durable billing over orders/*"
+    assert immovable.remedy.startswith("penstock durable delete")
+    assert immovable.loses == "its position on 3 channels"
+
+    rest = "".join(OVER.partition("[[channel]]")[1:])
+    kept = planned(session, rest)
+    assert "durable billing over orders/*" in kept.unnamed
+    assert not any("durable billing of" in each for each in kept.unnamed)
+    pruned = applied(session, rest, prune=True)
+    assert "- durable billing over orders/*" in shown(pruned)
+    assert session.durables.list() == []
+    assert session.channels.get("orders/eu").durables.list() == []
+
+
+@pytest.mark.spec("D22")
+def test_what_a_realm_would_refuse_of_a_pattern_is_refused_before(session: Session) -> None:
+    other = session.channels.create("orders/us").durables.create("billing")
+    with pytest.raises(InvalidArgument, match=r"shop.toml:5: durable billing over orders.*another"):
+        planned(session, OVER)
+    assert other.info().type == "shared"
+    with pytest.raises(InvalidArgument, match="cannot be on"):
+        planned(
+            session,
+            OVER.replace("orders/*", "tr*").replace('"30s"', '"30s"\nmax_deliveries = 3'),
+        )

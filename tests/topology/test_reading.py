@@ -222,3 +222,27 @@ def test_descriptors_stand_in_a_file_of_their_own_or_in_this_one(tmp_path: Path)
 
     assert beside.stores[0].definition.descriptors == descriptors
     assert inside.stores == beside.stores
+
+
+@pytest.mark.spec("D22")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[durable]]\nname = "d"', "pattern"),
+        ('[[durable]]\nname = "d"\npattern = "orders"', "names channels, and no pattern"),
+        ('[[durable]]\nname = "d"\npattern = "a/../*"', "pattern:"),
+        ('[[durable]]\nname = "d"\npattern = "a*"\n\n' * 2, "a second time"),
+        (
+            '[[durable]]\nname = "d"\npattern = "a*"\n\n'
+            '[[channel]]\nname = "ab"\n[[channel.durable]]\nname = "d"',
+            "the pattern a* gives it to the channel; leave one out",
+        ),
+    ],
+)
+def test_a_durable_over_a_pattern_that_cannot_be_is_refused_with_its_place(
+    text: str, said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"shop.toml:\d+: ") as refused:
+        parse(text, file="shop.toml")
+
+    assert said in str(refused.value)

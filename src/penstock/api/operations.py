@@ -107,6 +107,9 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "durable.unbind": Need("channel", ("durable",), audited=True),
         "durable.seek": Need("channel", ("durable",), audited=True),
         "durable.preview": Need("channel", ("subscribe", "durable")),
+        "pattern.list": _realm("access"),
+        "pattern.create": _realm("full", audited=True),
+        "pattern.delete": _realm("full", audited=True),
         # Queues
         **_on("queue", "peek", "push"),
         "queue.pop": Need("queue", ("pop",)),
@@ -279,6 +282,10 @@ def _join(request: joins.CreateJoin | joins.DeleteJoin) -> str:
     return f"{request.source} -> {request.destination}"
 
 
+def _over_pattern(request: patterns.CreatePatternDurable | patterns.DeletePatternDurable) -> str:
+    return f"{request.name} over {request.pattern}"
+
+
 def _entry(sign: str, none: str = "") -> Callable[[Any], str]:
     def about(request: access.Grant | access.Revoke) -> str:
         rights = ",".join(request.rights) or none
@@ -367,6 +374,9 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         subscriptions.Bury: _OWN,
         subscriptions.Extend: _OWN,
         patterns.WatchChannels: _on_realm("channel.list"),  # and reading, channel by channel
+        patterns.CreatePatternDurable: _on_realm("pattern.create", _over_pattern),
+        patterns.DeletePatternDurable: _on_realm("pattern.delete", _over_pattern),
+        patterns.ListPatternDurables: _on_realm("pattern.list"),
         # Durables. A queue has none; a user who may open the queue is told so.
         durables.ListDurables: _numbered(("durable.list", "queue.open")),
         durables.DescribeDurable: _numbered(("durable.describe", "queue.open")),

@@ -6,7 +6,9 @@ from msgspec import Struct
 
 from penstock.api.channels import ChannelOpened
 from penstock.api.requests import Request
-from penstock.core.bounds import GivenName, Number, Text
+from penstock.core.bounds import GivenName, Name, Number, SelectorText, Text
+from penstock.core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
+from penstock.core.vocabulary.start_positions import AnyStart
 
 
 class ChannelsWatched(Struct, frozen=True):
@@ -26,3 +28,39 @@ class WatchChannels(Request[ChannelsWatched], frozen=True):
     subscription: Number
     durable: GivenName = ""
     """Only channels that have a durable of this name; empty: all of them."""
+
+
+class PatternDurableInfo(DurableAttributes, frozen=True, kw_only=True):
+    """The description of a durable over a pattern (SEM D22)."""
+
+    pattern: str
+    name: str
+    type: str
+    selector: str
+    persistent: bool | None
+    """None: where the channel's events survive a restart."""
+    channels: int
+    """How many channels have it now."""
+
+
+class CreatePatternDurable(GivenDurableAttributes, Request[PatternDurableInfo], frozen=True):
+    """Give each channel of a pattern a durable of one name, also those that are made later."""
+
+    pattern: Text
+    name: GivenName
+    kind: Name
+    start: AnyStart
+    """Where it begins on the channels that are there."""
+    selector: SelectorText = ""
+    persistent: bool | None = None
+
+
+class DeletePatternDurable(Request[None], frozen=True):
+    """End a durable over a pattern, with the durables that it has made."""
+
+    pattern: Text
+    name: GivenName
+
+
+class ListPatternDurables(Request[list[PatternDurableInfo]], frozen=True):
+    pass

@@ -18,6 +18,7 @@ from penstock.runtime.subscriptions.documents import DEPRECATED
 
 if TYPE_CHECKING:
     from penstock.api.durables import DurableInfo
+    from penstock.api.patterns import PatternDurableInfo
     from penstock.api.requests import Kind
     from penstock.core.vocabulary.messages import Definition
 
@@ -356,7 +357,7 @@ def type_shown(name: str) -> str:
 # --- as facts -----------------------------------------------------------------------------
 
 
-def cluster_wide_fact(described: Definition | DurableInfo) -> tuple[str, str]:
+def cluster_wide_fact(described: Definition | DurableInfo | PatternDurableInfo) -> tuple[str, str]:
     """Whether a store or a durable is on every node."""
     return ("cluster-wide", "yes" if described.cluster_wide else "no")
 
@@ -367,7 +368,7 @@ def after_deliveries(definition: Definition) -> str:
     return f"; also what was delivered {count(limit, 'time')}" if limit else ""
 
 
-def of_durable(info: DurableInfo) -> list[tuple[str, str]]:
+def of_durable(info: DurableInfo | PatternDurableInfo) -> list[tuple[str, str]]:
     """The facts about the attributes of a durable."""
     limit = f"{info.max_deliveries:,} at most, then an event is dead"
     return [
@@ -379,7 +380,7 @@ def of_durable(info: DurableInfo) -> list[tuple[str, str]]:
     ]
 
 
-def _order(info: DurableInfo) -> str:
+def _order(info: DurableInfo | PatternDurableInfo) -> str:
     if info.strict_order:
         return "strict; a rolled-back event comes before every later one"
     if info.order_by:

@@ -22,16 +22,26 @@ from penstock.cli.output import (
     write_json,
     write_table,
 )
+from penstock.cli.patterns import means_several
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
     from penstock.api.durables import DurableInfo, SeekOutcome
+    from penstock.api.patterns import PatternDurableInfo
     from penstock.client.handles.attributes import DurableType
 
 Channel = Annotated[
     str,
     typer.Argument(
         help="Name of the channel.", metavar="CHANNEL", autocompletion=completing.channels
+    ),
+]
+ChannelOrPattern = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the channel; or a pattern, for one durable on each channel that it fits.",
+        metavar="CHANNEL",
+        autocompletion=completing.channels,
     ),
 ]
 Name = Annotated[
@@ -54,7 +64,7 @@ def register(app: typer.Typer) -> None:
 @commands.command()
 @attributes.durable_options
 def create(
-    channel: Channel,
+    channel: ChannelOrPattern,
     name: Name,
     type: Annotated[
         str,
@@ -77,7 +87,9 @@ def create(
 ) -> None:
     """Make a durable.
 
-    For it the realm keeps what its clients have not acknowledged.
+    For it the realm keeps what its clients have not acknowledged. With a pattern there is one of
+    the name on each channel that it fits, also on those that are made later: * is any part of a
+    name up to the next /, ** any part across them, ? one character.
 
     \b
     Examples:
@@ -85,9 +97,23 @@ def create(
       penstock durable create orders mail --max-deliveries 5 --backoff 1s
       penstock durable create orders ledger --type serial --strict-order
       penstock durable create orders accounts --type serial --order-by account
+      penstock durable create "orders/*" billing --type serial
     """
     begin, attributes_of = given.start(start), attributes.chosen_of_durable(more)
     with session(url) as realm:
+        if means_several(realm, channel):
+            over = realm.durables.create(
+                channel,
+                name,
+                type=cast("DurableType", type),
+                start=begin,
+                selector=selector,
+                persistent=persistent,
+                **attributes_of,
+            )
+            many = count(over.channels, "channel")
+            write(f"durable {name} created over {over.pattern}: {type}, on {many} now")
+            return
         made = realm.channels.get(channel).durables.create(
             name,
             type=cast("DurableType", type),  # the realm checks the type
@@ -102,16 +128,27 @@ def create(
 
 @commands.command("list")
 def list_(
-    channel: Channel,
+    channel: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of the channel; without one: the durables over patterns.",
+            metavar="CHANNEL",
+            autocompletion=completing.channels,
+        ),
+    ] = None,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """List the durables of a channel.
+    """List the durables of a channel, or those over patterns.
 
     \b
-    Example:
+    Examples:
       penstock durable list orders
+      penstock durable list
     """
+    if channel is None:
+        _list_over_patterns(format, url)
+        return
     with session(url) as realm:
         infos = realm.channels.get(channel).durables.list()
     if format == "json":
@@ -139,9 +176,21 @@ def list_(
     write_table(columns, rows, hint)
 
 
+def _list_over_patterns(format: ListFormat, url: str) -> None:
+    with session(url) as realm:
+        infos = realm.durables.list()
+    if format == "json":
+        write_json(infos)
+        return
+    rows = [(each.pattern, each.name, each.type, each.channels, each.selector) for each in infos]
+    columns = ("pattern", "durable", "type", "channels", "selector")
+    hint = 'no durables over patterns; make one with: penstock durable create "PATTERN" NAME'
+    write_table(columns, rows, hint)
+
+
 @commands.command()
 def show(
-    channel: Channel,
+    channel: ChannelOrPattern,
     name: Name,
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
@@ -153,11 +202,31 @@ def show(
       penstock durable show orders billing
     """
     with session(url) as realm:
+        if means_several(realm, channel):
+            over = realm.durables.get(channel, name)
+            if format == "json":
+                write_json(over)
+            else:
+                write_facts(_facts_of_pattern(over))
+            return
         info = realm.channels.get(channel).durables.get(name).info()
     if format == "json":
         write_json(info)
         return
     write_facts(_facts(info))
+
+
+def _facts_of_pattern(info: PatternDurableInfo) -> list[tuple[str, str]]:
+    lasting = {True: "survives a restart", False: "ends with the realm"}
+    lasts = "lasts as its channel" if info.persistent is None else lasting[info.persistent]
+    return [
+        ("durable", info.name),
+        ("pattern", info.pattern),
+        ("type", f"{info.type}, {lasts}"),
+        ("selector", info.selector or "none"),
+        *attributes.of_durable(info),
+        ("channels", f"{info.channels:,} have it now"),
+    ]
 
 
 def _facts(info: DurableInfo) -> list[tuple[str, str]]:
@@ -319,14 +388,23 @@ def unbind(channel: Channel, name: Name, yes: Yes = False, url: Url = DEFAULT_UR
 
 
 @commands.command()
-def delete(channel: Channel, name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
-    """End a durable for good; what only it kept leaves the channel.
+def delete(channel: ChannelOrPattern, name: Name, yes: Yes = False, url: Url = DEFAULT_URL) -> None:
+    """End a durable for good; what only it kept leaves the channel. With a pattern, on all its
+    channels.
 
     \b
-    Example:
+    Examples:
       penstock durable delete orders billing --yes
+      penstock durable delete "orders/*" billing --yes
     """
     with session(url) as realm:
+        if means_several(realm, channel):
+            over = realm.durables.get(channel, name)
+            many = count(over.channels, "channel")
+            confirm(f"Delete {name} over {over.pattern}, on {many}, with what it keeps?", yes=yes)
+            realm.durables.delete(channel, name)
+            write(f"durable {name} over {over.pattern} deleted")
+            return
         durables = realm.channels.get(channel).durables
         outstanding = count(durables.get(name).info().outstanding, "outstanding event")
         confirm(f"Delete {name} with {outstanding}?", yes=yes)

@@ -14,9 +14,8 @@ from penstock.cli import completing, given
 from penstock.cli.events import EventFormat, Format, Printer, print_events, printer
 from penstock.cli.messages import known_to
 from penstock.cli.output import note, write
+from penstock.cli.patterns import means_several
 from penstock.cli.realm import DEFAULT_URL, Url, session
-from penstock.core.vocabulary.choice import is_pattern
-from penstock.core.vocabulary.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.reading.start_positions import StartLike
@@ -138,7 +137,7 @@ def subscribe(
         )
     begin = given.start(start or "latest")
     with session(url) as realm:
-        if _means_several(realm, name):
+        if means_several(realm, name):
             if archive is not None:
                 raise typer.BadParameter("a pattern reads no archives; leave out --archive")
             printed = _subscribe_all(
@@ -161,17 +160,6 @@ def subscribe(
                 printed = print_events(batches, format, limit, messages=messages)
     if not printed and format == "table":
         note("no events came")
-
-
-def _means_several(realm: Session, name: str) -> bool:
-    """Whether it is a pattern or a list, and not a channel that is called just that."""
-    if not (is_pattern(name) or "," in name):
-        return False
-    try:
-        realm.channels.get(name)
-    except PenstockError:  # no such channel, or no such name
-        return True
-    return False
 
 
 def _subscribe_all(

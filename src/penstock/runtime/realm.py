@@ -30,6 +30,7 @@ from penstock.runtime.store.message_fields import check_all
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.subscriptions import views
 from penstock.runtime.subscriptions.leases import LeaseLimits, Leases
+from penstock.runtime.subscriptions.pattern_durables import PatternDurableOperations
 from penstock.runtime.subscriptions.realm_view import RealmView
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.subscriptions.watches import ChannelWatches
@@ -45,6 +46,7 @@ from penstock.runtime.writer.asked import parse_stored
 from penstock.runtime.writer.clock import OwnerClock
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.joins import JoinOperations
+from penstock.runtime.writer.pattern_durables import check_new, make_own
 from penstock.runtime.writer.placement import MemoryLimits, Placing
 from penstock.runtime.writer.redrive import MayPublish, Redriving
 from penstock.runtime.writer.requests import PublishBatches, Reply
@@ -96,12 +98,10 @@ class RunningRealm:
     ) -> None:
         self.recovered = recovered
         self.identity, self.name = identity, name
-        self.limits = limits
-        self.clock = clock
+        self.limits, self.clock = limits, clock
         self._state = recovered.state
         self._state.run = f"{clock.now_us():x}" + (f".{lease.epoch}" if lease.epoch else "")
-        self._journal = journal
-        self.blobs = blobs
+        self._journal, self.blobs = journal, blobs
         self.dispatch = Dispatch(
             blobs, clock, offload, cache_bytes_max=sealing.cache_bytes_max, lease=lease
         )
@@ -141,6 +141,9 @@ class RunningRealm:
         )
         self.transactions = TransactionOperations(self.shard, self.stages, limits.event_bytes_max)
         self.joins = JoinOperations(self.shard, self.dispatch.choosing)
+        self.pattern_durables = PatternDurableOperations(
+            self.shard, self.subscriptions, self.dispatch.choosing
+        )
         self._redriving = Redriving(self.shard, self.dispatch)
         self._alarm = Alarm(self.shard, clock)
         self.reply_queues = ReplyQueues(
@@ -328,7 +331,9 @@ class RunningRealm:
 
         def create(group: Group) -> ChannelOpened:
             fact = self.directory.decide_create(name, definition)
+            wanted = check_new(group, fact.name, fact.definition)
             group.realm_fact(0, fact)
+            make_own(group, fact.number, wanted)
             return group.state.opened(fact.number)
 
         opened: ChannelOpened = await self.shard.act(create, sweeps=())

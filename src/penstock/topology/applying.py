@@ -22,6 +22,8 @@ from penstock.topology.steps import (
     GroupToDelete,
     JoinToCreate,
     JoinToDelete,
+    PatternToCreate,
+    PatternToDelete,
     Plan,
     PlannedStep,
     RightsToAdd,
@@ -90,9 +92,14 @@ def _do_to_store(session: Session, act: ActOfStores) -> None:
         case StoreToDelete(kind, name):
             _stores(session, kind).delete(name)
         case DurableToCreate(channel, durable):
-            _create_durable(session, channel, durable)
+            durables = session.channels.get(channel).durables
+            durables.create(durable.name, **_given_of_durable(durable))
         case DurableToDelete(channel, name):
             session.channels.get(channel).durables.delete(name)
+        case PatternToCreate(durable):
+            session.durables.create(durable.pattern, durable.name, **_given_of_durable(durable))
+        case PatternToDelete(pattern, name):
+            session.durables.delete(pattern, name)
         case _:
             assert_never(act)
 
@@ -118,17 +125,15 @@ def _do_to_access(session: Session, act: ActOfAccess) -> None:
             assert_never(act)
 
 
-def _create_durable(session: Session, channel: str, durable: WantedDurable) -> None:
-    attributes = asdict(durable.attributes)
-    attributes["ack_timeout"] = timedelta(milliseconds=durable.attributes.ack_timeout)
-    session.channels.get(channel).durables.create(
-        durable.name,
-        type=durable.type,  # type: ignore[arg-type]  # the realm says which there are
-        start=durable.start,
-        selector=durable.selector,
-        persistent=durable.persistent,
-        **attributes,
-    )
+def _given_of_durable(durable: WantedDurable) -> dict[str, Any]:
+    return {
+        "type": durable.type,
+        "start": durable.start,
+        "selector": durable.selector,
+        "persistent": durable.persistent,
+        **asdict(durable.attributes),
+        "ack_timeout": timedelta(milliseconds=durable.attributes.ack_timeout),
+    }
 
 
 def _stores(session: Session, kind: str) -> Any:

@@ -31,6 +31,8 @@ class WantedDurable(Struct, frozen=True, kw_only=True):
     """None: where the channel's events survive a restart."""
     attributes: DurableAttributes = DURABLE_DEFAULTS
     place: Place = ()
+    pattern: str = ""
+    """The channels that have it, in canonical form; empty: the one that it stands at (SEM D22)."""
 
 
 class WantedStore(Struct, frozen=True, kw_only=True):
@@ -114,6 +116,8 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     stores: tuple[WantedStore, ...] = ()
     """Channels and queues, in the order of the file."""
+    durables: tuple[WantedDurable, ...] = ()
+    """Durables over patterns."""
     joins: tuple[WantedJoin, ...] = ()
     users: tuple[WantedUser, ...] = ()
     groups: tuple[WantedGroup, ...] = ()

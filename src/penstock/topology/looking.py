@@ -13,8 +13,10 @@ from penstock.api.access import Me
 from penstock.api.channels import ChannelInfo
 from penstock.api.durables import DurableInfo
 from penstock.api.joins import JoinInfo
+from penstock.api.patterns import PatternDurableInfo
 from penstock.api.requests import Kind
 from penstock.bootstrap.registries import rules
+from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.messages import Definition, durable_attributes
 from penstock.core.vocabulary.temporary import is_temporary
@@ -58,6 +60,8 @@ class Found(Struct, frozen=True, kw_only=True):
     me: Me
     """Who looks."""
     stores: Mapping[str, FoundStore] = {}
+    durables: Mapping[tuple[str, str], PatternDurableInfo] = {}
+    """Durables over patterns, by pattern and name."""
     joins: Mapping[tuple[str, str], JoinInfo] = {}
     users: tuple[str, ...] = ()
     groups: Mapping[str, tuple[str, ...]] = {}
@@ -68,6 +72,12 @@ class Found(Struct, frozen=True, kw_only=True):
         """Whether it is a realm on several machines, as far as its stores show: only these know
         whether they are cluster-wide."""
         return any(each.definition.cluster_wide is not None for each in self.stores.values())
+
+    def gives(self, channel: str, durable: str) -> bool:
+        """Whether a pattern gives a channel the durable of a name."""
+        return any(
+            name == durable and choice_of(pattern).takes(channel) for pattern, name in self.durables
+        )
 
     @property
     def keeps_access(self) -> bool:
@@ -82,6 +92,7 @@ def look(session: Session, wanted: Topology | None = None) -> Found:
         realm=session.info().name,
         me=session.access.me(),
         stores={each.name: each for each in _stores(session)},
+        durables={(each.pattern, each.name): each for each in session.durables.list()},
         joins={(each.source, each.destination): each for each in session.joins.list()},
     )
     if not found.keeps_access or (wanted is not None and not wanted.tells_access):
@@ -161,10 +172,23 @@ def topology_of(found: Found) -> Topology:
                 name=name,
                 definition=_portable(store.definition),
                 durables=tuple(
-                    _durable(each, store.definition) for _, each in sorted(store.durables.items())
+                    _durable(each, store.definition)
+                    for _, each in sorted(store.durables.items())
+                    if not found.gives(name, each.name)
                 ),
             )
             for name, store in sorted(found.stores.items())
+        ),
+        durables=tuple(
+            WantedDurable(
+                name=each.name,
+                type=each.type,
+                selector=each.selector,
+                persistent=each.persistent,
+                attributes=durable_attributes(each),
+                pattern=each.pattern,
+            )
+            for _, each in sorted(found.durables.items())
         ),
         joins=tuple(
             WantedJoin(

@@ -7,29 +7,23 @@ those that it needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec.structs import asdict, fields, replace
+from msgspec.structs import fields
 
 from penstock.api.durables import DurableInfo
-from penstock.bootstrap.registries import rules
+from penstock.api.patterns import PatternDurableInfo
 from penstock.core.access.rights import parse_subject
-from penstock.core.realm.directory import ChannelCreated, Directory, JoinCreated
-from penstock.core.realm.joins import Join as RealmJoin
-from penstock.core.vocabulary.errors import InvalidArgument, Refused
+from penstock.core.vocabulary.choice import choice_of
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import (
-    AddDurable,
     Definition,
-    DurableCreated,
-    DurableDeleted,
-    Edit,
-    Edited,
     Storage,
-    durable_attributes,
 )
-from penstock.topology.document import Topology, WantedDurable, WantedGrant, WantedJoin, WantedStore
+from penstock.topology.document import Topology, WantedDurable, WantedGrant, WantedStore
 from penstock.topology.looking import Found, FoundStore, GrantKey
+from penstock.topology.rehearsing import Rehearsal, comparable
 from penstock.topology.steps import (
     DurableToCreate,
     DurableToDelete,
@@ -39,6 +33,8 @@ from penstock.topology.steps import (
     Immovable,
     JoinToCreate,
     JoinToDelete,
+    PatternToCreate,
+    PatternToDelete,
     Plan,
     PlannedStep,
     RightsToAdd,
@@ -77,9 +73,9 @@ class _Planning:
         steps = [*self._store_steps()]
         for store in self._wanted.stores:
             steps += self._durable_steps(store)
-        steps += [*self._join_steps(), *self._deletions()]
+        steps += [*self._pattern_steps(), *self._join_steps(), *self._deletions()]
         if not self._immovable:
-            steps = _Rehearsal(self._wanted, self._found).ordered(steps)
+            steps = Rehearsal(self._wanted, self._found).ordered(steps)
         access = list(self._access_steps())
         return Plan(
             steps=(*steps, *access),
@@ -172,6 +168,25 @@ class _Planning:
                     )
                 )
 
+    def _pattern_steps(self) -> Iterator[PlannedStep]:
+        for durable in self._wanted.durables:
+            what = f"durable {durable.name} over {durable.pattern}"
+            info = self._found.durables.get((durable.pattern, durable.name))
+            if info is None:
+                details = tuple(_durable_shown(durable))
+                act = PatternToCreate(durable)
+                yield PlannedStep(sign="+", what=what, act=act, details=details)
+            elif differing := list(_durable_changes(durable, info)):
+                self._immovable.append(
+                    Immovable(
+                        what=what,
+                        details=tuple(_change(*each) for each in differing),
+                        loses=_positions(info.channels),
+                        remedy=f"penstock durable delete {_quoted(durable.pattern)} "
+                        f"{_quoted(durable.name)}",
+                    )
+                )
+
     # --- joins ---------------------------------------------------------------------------
 
     def _join_steps(self) -> Iterator[PlannedStep]:
@@ -211,12 +226,21 @@ class _Planning:
             if pair not in joins and pair[0] not in going:
                 what = f"join {pair[0]} -> {pair[1]}"
                 yield from self._gone(what, JoinToDelete(*pair), "what it would copy")
+        patterns = {(each.pattern, each.name) for each in self._wanted.durables}
+        for pair, over in sorted(self._found.durables.items()):
+            if pair not in patterns:
+                what = f"durable {pair[1]} over {pair[0]}"
+                yield from self._gone(what, PatternToDelete(*pair), _positions(over.channels))
         for name, there in sorted(self._found.stores.items()):
             if name in going:
                 act = StoreToDelete(there.kind, name)
                 yield from self._gone(there.what, act, self._content(there))
                 continue
             named = {each.name for each in wanted[name].durables}
+            named |= {
+                each.name for each in self._wanted.durables if choice_of(each.pattern).takes(name)
+            }
+            named |= {key for key in there.durables if self._found.gives(name, key)}
             for info in (each for key, each in sorted(there.durables.items()) if key not in named):
                 gone = DurableToDelete(name, info.name)
                 yield from self._gone(f"durable {info.name} of {name}", gone, _position(info))
@@ -343,121 +367,7 @@ class _Planning:
                     )
 
 
-class _Rehearsal:
-    """Plays steps on the realm's own rules, which refuse what the realm would refuse."""
-
-    def __init__(self, wanted: Topology, found: Found) -> None:
-        self._wanted = wanted
-        told = any(each.definition.cluster_wide for each in wanted.stores)
-        is_cluster = found.is_cluster or (told and not found.stores)
-        # The realm has its own limits
-        own = replace(rules(), stores_max=0, durables_max=0, is_cluster=is_cluster)
-        self._directory = directory = Directory(own)
-        for name, store in found.stores.items():
-            number = directory.next_number
-            directory.apply(ChannelCreated(number, name, store.definition))
-            for info in store.durables.values():
-                directory.channels[number].apply(_as_created(info))
-        for source, destination in found.joins:
-            ends = directory.find(source), directory.find(destination)
-            if ends[0] is not None and ends[1] is not None:
-                directory.apply(JoinCreated(RealmJoin(*ends)))  # type: ignore[arg-type]
-
-    def ordered(self, steps: Sequence[PlannedStep]) -> list[PlannedStep]:
-        """The steps in an order in which each is possible. Raises what the first is refused with
-        that is possible in none."""
-        waiting, done = list(steps), []
-        while waiting:
-            later: list[PlannedStep] = []
-            why: InvalidArgument | None = None
-            for step in waiting:
-                try:
-                    self.play(step)
-                    done.append(step)
-                except InvalidArgument as error:
-                    why = why or error
-                    later.append(step)
-            if why is not None and len(later) == len(waiting):
-                raise why
-            waiting = later
-        return done
-
-    def play(self, step: PlannedStep) -> None:
-        """Do a step as the realm would. Raises ``InvalidArgument`` with its place in the file."""
-        act, directory = step.act, self._directory
-        match act:
-            case StoreToCreate(store):
-                with self._wanted.naming(store.place, store.what):
-                    directory.apply(directory.decide_create(store.name, store.definition))
-            case StoreToEdit():
-                self._edit(act)
-            case DurableToCreate(channel, durable):
-                with self._wanted.naming(durable.place, f"durable {durable.name} of {channel}"):
-                    self._create_durable(channel, durable)
-            case JoinToCreate(join):
-                self._join(join)
-            case JoinToDelete(source, destination):
-                directory.apply(directory.decide_unjoin(source, destination))
-            case DurableToDelete(channel, name):
-                number = directory.number_of(channel, "channel")
-                directory.channels[number].apply(DurableDeleted(name))
-            case StoreToDelete(kind, name):
-                self._delete(step.what, lambda: directory.decide_delete(name, kind))
-            case _:
-                pass  # what remains depends on nothing here
-
-    def _edit(self, act: StoreToEdit) -> None:
-        store = next(each for each in self._wanted.stores if each.name == act.name)
-        machine = self._directory.channels[self._directory.number_of(act.name, act.kind)]
-        with self._wanted.naming(store.place, store.what):
-            now = comparable(store.definition, machine.state.definition)
-            kept = self._directory.checked(act.name, now)
-            machine.decide(Edit(kept), 0)
-            machine.apply(Edited(kept))
-
-    def _create_durable(self, channel: str, durable: WantedDurable) -> None:
-        machine = self._directory.channels[self._directory.number_of(channel, "channel")]
-        command = AddDurable(
-            name=durable.name,
-            kind=durable.type,
-            selector=durable.selector,
-            persistent=durable.persistent,
-            **asdict(durable.attributes),
-        )
-        for fact in machine.decide(command, 0).facts:
-            machine.apply(fact)
-
-    def _join(self, join: WantedJoin) -> None:
-        with self._wanted.naming(join.place, join.what):
-            made = self._directory.decide_join(
-                join.source, join.destination, join.selector, archive=join.archive
-            )
-            self._directory.apply(made)
-
-    def _delete(self, what: str, decide: Callable[[], Any]) -> None:
-        try:
-            for fact in decide():
-                self._directory.apply(fact)
-        except Refused as error:
-            raise InvalidArgument(f"{what} is not in the file, but {error}") from error
-
-
-def _as_created(info: DurableInfo) -> DurableCreated:
-    attributes = asdict(durable_attributes(info))
-    return DurableCreated(
-        info.name, info.type, 0, info.selector, persistent=info.persistent, **attributes
-    )
-
-
 # --- differences -----------------------------------------------------------------------------
-
-
-def comparable(wanted: Definition, found: Definition) -> Definition:
-    """``wanted`` in the form in which the realm keeps it: where nothing is said of
-    ``cluster_wide``, or the same in another form, it is as it is."""
-    if wanted.cluster_wide is None or bool(found.cluster_wide) == wanted.cluster_wide:
-        return replace(wanted, cluster_wide=found.cluster_wide)
-    return wanted
 
 
 Change = tuple[str, Any, Any]
@@ -490,7 +400,9 @@ def _durable_shown(durable: WantedDurable) -> Iterator[str]:
             yield f"{each.name} {value!r}"
 
 
-def _durable_changes(wanted: WantedDurable, found: DurableInfo) -> Iterator[Change]:
+def _durable_changes(
+    wanted: WantedDurable, found: DurableInfo | PatternDurableInfo
+) -> Iterator[Change]:
     for name in ("type", "selector"):
         if getattr(found, name) != getattr(wanted, name):
             yield name, getattr(found, name), getattr(wanted, name)
@@ -528,6 +440,10 @@ def _lost_by(there: FoundStore, wanted: Definition) -> str:
     if found.retain_consumed and not wanted.retain_consumed:
         lost.append("events that every durable has acknowledged")
     return ", ".join(lost)
+
+
+def _positions(channels: int) -> str:
+    return f"its position on {channels:,} channel{'' if channels == 1 else 's'}"
 
 
 def _position(info: DurableInfo) -> str:

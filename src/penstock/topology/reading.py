@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.api.requests import Kind
 from penstock.client.handles.definitions import backoff_of, definition_of
@@ -27,6 +28,7 @@ from penstock.core.access.rights import (
 )
 from penstock.core.vocabulary.argument_errors import TOML, explain
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.durable_attributes import DurableAttributes, GivenDurableAttributes
 from penstock.core.vocabulary.errors import InvalidArgument, Refused
 from penstock.core.vocabulary.messages import Definition, attributes_of, durable_attributes
@@ -47,7 +49,7 @@ from penstock.topology.document import (
 
 T = TypeVar("T")
 
-SECTIONS: Final = ("channel", "queue", "join", "user", "group", "grant", "pipeline")
+SECTIONS: Final = ("channel", "queue", "durable", "join", "user", "group", "grant", "pipeline")
 EMBEDDED: Final = "base64:"
 """Begins descriptors that stand in the file itself."""
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -168,6 +170,7 @@ class _TopologyReading:
                 *self._each("channel", lambda *given: self._store("channel", *given)),
                 *self._each("queue", lambda *given: self._store("queue", *given)),
             ),
+            durables=self._each("durable", self._pattern_durable),
             joins=self._each("join", self._join),
             users=self._each("user", self._user),
             groups=self._each("group", self._group),
@@ -178,6 +181,8 @@ class _TopologyReading:
         self._refuse_twice(topology.stores, lambda each: f"store {each.name}")
         for store in topology.stores:
             self._refuse_twice(store.durables, lambda each: f"durable {each.name}")
+        self._refuse_twice(topology.durables, lambda each: f"durable {each.name} {each.pattern}")
+        self._refuse_given(topology)
         self._refuse_twice(topology.joins, lambda each: each.what)
         self._refuse_twice(topology.users, lambda each: f"user {each.name}")
         self._refuse_twice(topology.groups, lambda each: f"group {each.name}")
@@ -231,6 +236,18 @@ class _TopologyReading:
                 raise self._refusal(place, "", f"{what} stands here a second time; leave one out")
             seen.add(what)
 
+    def _refuse_given(self, topology: Topology) -> None:
+        """A channel's own durable cannot be one that a pattern gives to it."""
+        for store in topology.stores:
+            for own in store.durables:
+                for over in topology.durables:
+                    if over.name == own.name and choice_of(over.pattern).takes(store.name):
+                        raise self._refusal(
+                            own.place,
+                            f"durable {own.name} of {store.name}",
+                            f"the pattern {over.pattern} gives it to the channel; leave one out",
+                        )
+
     # --- one table each ------------------------------------------------------------------
 
     def _store(self, kind: Kind, table: Mapping[str, Any], place: Place) -> WantedStore:
@@ -281,6 +298,16 @@ class _TopologyReading:
             raise InvalidArgument(
                 f"descriptors: {given} cannot be read: {error.strerror or error}"
             ) from error
+
+    def _pattern_durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
+        rest = {key: value for key, value in table.items() if key != "pattern"}
+        choice = _about("pattern", lambda: choice_of(_text(table, "pattern")))
+        if not choice.patterns:
+            raise InvalidArgument(
+                f"pattern: {choice.text!r} names channels, and no pattern; write the durable as "
+                "[[channel.durable]] under each of them"
+            )
+        return replace(self._durable(rest, place), pattern=choice.text)
 
     def _durable(self, table: Mapping[str, Any], place: Place) -> WantedDurable:
         known = ("name", "type", "selector", "start", "persistent", *_OF_DURABLES)

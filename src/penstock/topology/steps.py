@@ -39,6 +39,15 @@ class DurableToDelete(Struct, frozen=True):
     name: str
 
 
+class PatternToCreate(Struct, frozen=True):
+    durable: WantedDurable
+
+
+class PatternToDelete(Struct, frozen=True):
+    pattern: str
+    name: str
+
+
 class JoinToCreate(Struct, frozen=True):
     join: WantedJoin
 
@@ -84,7 +93,15 @@ class RightsToTake(Struct, frozen=True):
     rights: tuple[str, ...]
 
 
-ActOfStores = StoreToCreate | StoreToEdit | StoreToDelete | DurableToCreate | DurableToDelete
+ActOfStores = (
+    StoreToCreate
+    | StoreToEdit
+    | StoreToDelete
+    | DurableToCreate
+    | DurableToDelete
+    | PatternToCreate
+    | PatternToDelete
+)
 ActOfAccess = (
     UserToCreate
     | UserToDelete

@@ -36,6 +36,8 @@ def _tables(topology: Topology) -> Iterator[list[str]]:
         yield _store(store)
         for durable in store.durables:
             yield _durable(durable)
+    for durable in topology.durables:
+        yield _durable(durable)
     for join in topology.joins:
         yield _join(join)
     for user in topology.users:
@@ -58,7 +60,10 @@ def _store(store: WantedStore) -> list[str]:
 
 
 def _durable(durable: WantedDurable) -> list[str]:
-    lines = ["[[channel.durable]]", _pair("name", durable.name), _pair("type", durable.type)]
+    lines = ["[[channel.durable]]"]
+    if durable.pattern:
+        lines = ["[[durable]]", _pair("pattern", durable.pattern)]
+    lines += [_pair("name", durable.name), _pair("type", durable.type)]
     if durable.selector:
         lines.append(_pair("selector", durable.selector))
     if durable.start != "earliest":

@@ -24,6 +24,7 @@ from penstock.client.handles.access import Access
 from penstock.client.handles.channels import Channels
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.joins import Joins
+from penstock.client.handles.pattern_durables import PatternDurables
 from penstock.client.handles.queues import Queues
 from penstock.client.handles.requesting import Requester
 from penstock.client.handles.wait_for_events import wait_for_events
@@ -57,6 +58,8 @@ class Session:
     """The queues of the realm."""
     joins: Joins
     """The joins of the realm."""
+    durables: PatternDurables
+    """The durables over patterns of the realm."""
 
     def __init__(self, connection: RealmConnection) -> None:
         self._connection = connection
@@ -67,6 +70,7 @@ class Session:
         self.channels = Channels(connection)
         self.queues = Queues(connection)
         self.joins = Joins(connection)
+        self.durables = PatternDurables(connection)
 
     @property
     def session_id(self) -> str:

@@ -18,6 +18,7 @@ from penstock.client.sync.ending import SessionEnd
 from penstock.client.sync.sync_access import Access
 from penstock.client.sync.sync_channels import Channels
 from penstock.client.sync.sync_joins import Joins
+from penstock.client.sync.sync_pattern_durables import PatternDurables
 from penstock.client.sync.sync_queues import Queues
 from penstock.client.sync.sync_transaction import JointTransaction
 from penstock.core.vocabulary.errors import PenstockError
@@ -39,6 +40,8 @@ class Session(SessionEnd):
     """The queues of the realm."""
     joins: Joins
     """The joins of the realm."""
+    durables: PatternDurables
+    """The durables over patterns of the realm."""
 
     def __init__(
         self, inner: AioSession, loop: LoopThread, on_close: Callable[[], None] | None = None
@@ -48,6 +51,7 @@ class Session(SessionEnd):
         self.channels = Channels(inner.channels, loop)
         self.queues = Queues(inner.queues, loop)
         self.joins = Joins(inner.joins, loop)
+        self.durables = PatternDurables(inner.durables, loop)
 
     @property
     def session_id(self) -> str:

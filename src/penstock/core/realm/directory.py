@@ -12,6 +12,7 @@ from penstock.core.channel.channel_type import ChannelType
 from penstock.core.channel.retention import check_limits
 from penstock.core.channel.state import RealmRules
 from penstock.core.realm.joins import Join, JoinTable
+from penstock.core.realm.pattern_durables import PatternDurable, PatternTable
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
@@ -56,7 +57,26 @@ class PublishingPauseSet(RealmFact, frozen=True, tag="PublishingPaused"):
     paused: bool
 
 
-AnyRealmFact = ChannelCreated | ChannelDeleted | JoinCreated | JoinDeleted | PublishingPauseSet
+class PatternDurableCreated(RealmFact, frozen=True):
+    """From now on each channel of a pattern has a durable (SEM D22)."""
+
+    made: PatternDurable
+
+
+class PatternDurableDeleted(RealmFact, frozen=True):
+    pattern: str
+    name: str
+
+
+AnyRealmFact = (
+    ChannelCreated
+    | ChannelDeleted
+    | JoinCreated
+    | JoinDeleted
+    | PublishingPauseSet
+    | PatternDurableCreated
+    | PatternDurableDeleted
+)
 
 
 class Directory:
@@ -65,6 +85,7 @@ class Directory:
         self.channels: dict[int, ChannelMachine] = {}
         """Queues and schedules among them."""
         self.joins = JoinTable()
+        self.patterns = PatternTable()
         self.publishing_paused = False
         self._numbers: dict[str, ChannelId] = {}
         self._schedules: dict[str, ChannelId] = {}
@@ -300,6 +321,10 @@ class Directory:
                 self.joins.remove(source, destination)
             case PublishingPauseSet(paused):
                 self.publishing_paused = paused
+            case PatternDurableCreated(made):
+                self.patterns.add(made)
+            case PatternDurableDeleted(pattern, name):
+                self.patterns.remove((pattern, name))
 
     def _deleted(self, channel_id: int) -> None:
         channel = self.channels.pop(channel_id, None)

@@ -13,6 +13,7 @@ from penstock.api import (
     consuming,
     durables,
     joins,
+    patterns,
     reading,
     requesting,
     subscriptions,
@@ -216,6 +217,19 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                 lambda by, it: by.realm.subscriptions.holding.bury(
                     by.seat(it.subscription), checked(it.spans), it.reason
                 ),
+            ),
+            # Durables over patterns
+            _on(
+                patterns.CreatePatternDurable,
+                lambda by, it: by.realm.pattern_durables.create(it),
+            ),
+            _on(
+                patterns.DeletePatternDurable,
+                lambda by, it: by.realm.pattern_durables.delete(it.pattern, it.name),
+            ),
+            _on(
+                patterns.ListPatternDurables,
+                lambda by, it: by.realm.pattern_durables.list(),
             ),
             # Transactions
             _on(

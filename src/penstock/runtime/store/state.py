@@ -24,6 +24,8 @@ from penstock.core.realm.directory import (
     Directory,
     JoinCreated,
     JoinDeleted,
+    PatternDurableCreated,
+    PatternDurableDeleted,
     PublishingPauseSet,
 )
 from penstock.core.realm.joins import Join
@@ -217,7 +219,13 @@ class RealmState:
         match fact:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
-            case JoinCreated() | JoinDeleted() | PublishingPauseSet():
+            case (
+                JoinCreated()
+                | JoinDeleted()
+                | PublishingPauseSet()
+                | PatternDurableCreated()
+                | PatternDurableDeleted()
+            ):
                 self.directory.apply(fact)
             case TransactionEnded(ended):
                 self.transactions.apply(ended)
@@ -437,6 +445,7 @@ class RealmState:
                 if place is None:
                     kept_bodies.append(body)
         of_channels += [FactRecord(0, JoinCreated(join)) for join in self.directory.joins]
+        of_channels += [FactRecord(0, PatternDurableCreated(m)) for m in self.directory.patterns]
         of_channels += [FactRecord(0, TransactionEnded(end)) for end in self.transactions.state()]
         of_channels += [FactRecord(0, CommitsKept(*kept)) for kept in self.producers.remembered()]
         if self.directory.publishing_paused:

@@ -299,17 +299,18 @@ class Subscriptions:
     async def delete_durable(self, channel_id: ChannelId, name: str) -> None:
         def delete(group: Group) -> tuple[str, list[int]]:
             state = group.channel(channel_id).state
-            seats = [seat.subscription for seat in state.durable(durable_name(name)).seats]
+            durable = state.durable(durable_name(name))
+            seats = [seat.subscription for seat in durable.seats]
+            group.state.directory.patterns.refuse_removal(state.name, durable.name)
             group.do(channel_id, RemoveDurable(name))
             return state.name, seats
 
         channel, seats = await self._shard.act(delete, sweeps=(channel_id,))
         _log.info("durable.deleted", name=name, channel=channel)
-        self._ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
+        self.ended(seats, NameDoesNotExist(f"durable {name} was deleted"))
 
     async def unbind(self, channel_id: ChannelId, name: str) -> int:
-        """End all subscriptions of a durable; the events they held go back as if their clients had
-        left (SEM D13, D14). Gives their number."""
+        """End all subscriptions of a durable, as if their clients had left (SEM D13, D14)."""
 
         def unbind(group: Group) -> list[int]:
             durable = group.channel(channel_id).state.durable(durable_name(name))
@@ -320,7 +321,7 @@ class Subscriptions:
             return seats
 
         seats: list[int] = await self._shard.act(unbind, sweeps=(channel_id,))
-        self._ended(
+        self.ended(
             seats,
             DurableUnbound(
                 f"an administrator ended all subscriptions of durable {name}; its events went "
@@ -329,7 +330,7 @@ class Subscriptions:
         )
         return len(seats)
 
-    def _ended(self, seats: list[int], reason: PenstockError) -> None:
+    def ended(self, seats: list[int], reason: PenstockError) -> None:
         self._dispatch.ended(seats, reason)
         for subscription in seats:
             self._numbers.pop(subscription, None)
@@ -580,7 +581,7 @@ class Subscriptions:
         return self._matching(await self._dispatch.choosing.parse(selector))
 
     def _matching(self, selector: Selector) -> Matching:
-        """A scan of stored events, before the turn that acts: so that turn is short."""
+        """A scan that applies a selector to stored events before the turn that acts."""
         return Matching(selector, self._dispatch.choosing, self._shard, self._dispatch.files)
 
     async def _act(

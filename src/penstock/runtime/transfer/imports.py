@@ -58,6 +58,7 @@ from penstock.runtime.store.sealed_file import Publishers, SealedFile, publisher
 from penstock.runtime.store.tail_batch import Meter, TailBatch
 from penstock.runtime.transfer.transfer_registry import Transfer, TransferRegistry
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.pattern_durables import check_new, make_own
 from penstock.runtime.writer.placement import MemoryLimits
 from penstock.runtime.writer.shard import Shard
 
@@ -444,13 +445,14 @@ def _created(
     wanted = _wanted(under_way.manifest, rules)
     created = state.directory.decide_create(under_way.name, wanted)
     _refuse_beyond(group.limits, state.meter, under_way, rules)
-    group.realm_fact(0, created)
     number, definition = created.number, created.definition
-    channel, store = state.channels[number], state.stores[number]
     wide = definition.cluster_wide is True
     durables = tuple(
         replace(each, cluster_wide=wide and bool(each.name)) for each in taken.restored.durables
     )
+    missing = check_new(group, created.name, definition, durables)
+    group.realm_fact(0, created)
+    channel, store = state.channels[number], state.stores[number]
     restored = replace(taken.restored, definition=definition, durables=durables)
     take_over(channel.state, ExportedState(restored, taken.volatile))
     group.record(number, channel.snapshot())
@@ -470,6 +472,7 @@ def _created(
         store.index()
     elif keys is not None:
         store.keys = keys
+    make_own(group, number, missing)
     return state.opened(number)
 
 
