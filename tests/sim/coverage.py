@@ -4,6 +4,7 @@ from __future__ import annotations
 
 RULES: dict[str, tuple[str, ...]] = {
     "asked": ("R1", "R2", "R3"),
+    "born": ("D21", "D22"),
     "breathing": ("D18", "D19", "E9", "Q3", "T7", "T11"),
     "chain": ("C1g", "T1", "T3", "T4", "T5", "T7", "T8", "T9"),
     "dead": ("C1a", "C1b", "C3", "T1", "T2", "T3", "T5", "T6", "T7", "T8", "T9", "T10"),

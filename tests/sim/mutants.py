@@ -59,6 +59,13 @@ from penstock.storage.disk import Disk
 from penstock.storage.embedded import FileJournal, blobs, frames, journal
 from penstock.storage.embedded.page_files import PageFiles
 from penstock.testing.loop import pass_time
+from tests.sim.born_mutants import (
+    childless_birth,
+    forgotten_pattern,
+    late_birth,
+    missed_birth,
+    starved,
+)
 from tests.sim.reply_mutants import any_reply, hasty_removal, kept_reply_queues
 from tests.sim.rot import rot_of
 from tests.sim.seek_mutants import forgotten_seek, leaving_seek, skipping_seek
@@ -503,6 +510,15 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "hasty removal": Mutant(
         "a session that reconnects finds its reply queue removed", hasty_removal, ("asked",)
+    ),
+    "missed birth": Mutant("a channel made later is missed", missed_birth, ("born",)),
+    "late birth": Mutant("a channel made later is read from its end", late_birth, ("born",)),
+    "starved": Mutant("a busy channel starves others", starved, ("born",), says="waits behind"),
+    "forgotten pattern": Mutant(
+        "a restart forgets the durables over patterns", forgotten_pattern, ("born",)
+    ),
+    "childless birth": Mutant(
+        "a channel is made without the durable of its pattern", childless_birth, ("born",)
     ),
     "endless time": Mutant("clients may take as long as they like", endless_time, ("breathing",)),
     "late and taken": Mutant(

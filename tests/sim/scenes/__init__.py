@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tests.sim.scenes.asked import Asked
+from tests.sim.scenes.born import Born
 from tests.sim.scenes.breathing import Breathing
 from tests.sim.scenes.chain import Chain
 from tests.sim.scenes.dead import Dead
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 SCENES: dict[str, Callable[[World], Scene]] = {
     "asked": Asked,
+    "born": Born,
     "breathing": Breathing,
     "chain": Chain,
     "dead": Dead,

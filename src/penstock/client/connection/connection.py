@@ -581,5 +581,5 @@ class RealmConnection:
     def give_up(self, number: int, error: BaseException) -> None:
         """A subscription was refused, or its caller cancelled; then the realm may have it open."""
         self.remove(number)
-        if not isinstance(error, PenstockError):
+        if not isinstance(error, PenstockError) and self._closed is None:
             self.request(Unsubscribe(number), resend=False)

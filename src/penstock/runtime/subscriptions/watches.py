@@ -49,12 +49,13 @@ class ChannelWatches:
         """Watch a pattern; gives the channels there are, and ``tell`` is called with later ones.
 
         Raises ``InvalidName``, ``InvalidArgument``, and ``NameDoesNotExist`` for a durable that
-        no channel of the pattern has.
+        no channel of the pattern has, and that is over no pattern.
         """
         durable = durable_name(asked.durable) if asked.durable else ""
         watch = ChannelWatch(choice_of(asked.pattern), durable, allows, tell)
         self._sort(watch, self._state.channels)
-        if durable and not watch.shown:
+        patterns = self._state.directory.patterns
+        if durable and not watch.shown and durable not in {each.name for each in patterns}:
             raise NameDoesNotExist(
                 f"no channel of {watch.choice.text} that you may read has a durable {durable}; "
                 "create it there first"

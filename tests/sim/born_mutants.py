@@ -1,0 +1,68 @@
+"""Mistakes about patterns; ``mutants.py`` lists them with all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.client.reading.channel_ring import ChannelRing, Member
+from penstock.core.realm.directory import PatternDurableCreated
+from penstock.core.vocabulary.ports import Pages
+from penstock.runtime import realm
+from penstock.runtime.store.records import FactRecord
+from penstock.runtime.store.state import RealmState
+from penstock.runtime.subscriptions.watches import ChannelWatches
+
+
+def missed_birth(patch: pytest.MonkeyPatch) -> None:
+    """Nobody hears of a channel that is made later."""
+    patch.setattr(ChannelWatches, "made", lambda *_: None)
+
+
+def late_birth(patch: pytest.MonkeyPatch) -> None:
+    """A channel that is made later is read from its end, as if it had been there."""
+    whole = ChannelRing._made
+
+    def made(ring: ChannelRing[Any], channel: Any) -> Member[Any]:
+        born, ring._born_from = ring._born_from, 1 << 60
+        try:
+            return whole(ring, channel)
+        finally:
+            ring._born_from = born
+
+    patch.setattr(ChannelRing, "_made", made)
+
+
+def starved(patch: pytest.MonkeyPatch) -> None:
+    """A channel that has more goes first again."""
+
+    def again(ring: ChannelRing[Any], member: Member[Any]) -> None:
+        if member.has_more and not member.is_ready:
+            member.is_ready = True
+            ring._ring.appendleft(member)
+            ring._arrived.set()
+
+    patch.setattr(ChannelRing, "again", again)
+
+
+def forgotten_pattern(patch: pytest.MonkeyPatch) -> None:
+    """A restart forgets the durables over patterns."""
+    whole = RealmState.apply_stored
+
+    def forget(
+        state: RealmState,
+        record: FactRecord,
+        bodies: Iterator[memoryview],
+        pages: Pages | None = None,
+    ) -> None:
+        if not isinstance(record.fact, PatternDurableCreated):
+            whole(state, record, bodies, pages)
+
+    patch.setattr(RealmState, "apply_stored", forget)
+
+
+def childless_birth(patch: pytest.MonkeyPatch) -> None:
+    """A channel is made without the durable of its pattern."""
+    patch.setattr(realm, "make_own", lambda *_: None)
