@@ -6,15 +6,18 @@ import pytest
 
 import penstock
 from penstock.bootstrap import rules
+from penstock.core.channel.seeking import Seek, gone_since
 from penstock.core.ids.ids import Span
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.backoff import Backoff
-from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
+from penstock.core.vocabulary.effects import Recall
+from penstock.core.vocabulary.errors import CapacityReached, IllegalState, InvalidArgument
 from penstock.core.vocabulary.messages import (
     Ack,
     AddDurable,
     AddSubscriber,
     Cause,
+    ConfirmRecall,
     Definition,
     Detach,
     Edit,
@@ -448,3 +451,120 @@ def test_a_channel_that_cannot_bury_is_not_made_for_a_pattern_that_has_to() -> N
             session.channels.create("a/1")
 
         assert session.channels.list() == []
+
+
+# --- a durable that is moved ---------------------------------------------------------------
+
+
+@pytest.mark.spec("D6", "D20")
+def test_what_was_consumed_does_not_come_again_and_is_counted() -> None:
+    play = durable_play("shared", 5, events=3)
+    play.do(Ack(1, (span(0),)))
+    with pytest.raises(IllegalState, match=r"event 0 of orders is gone \(consumed\)"):
+        play.do(Seek("d", 0, is_exact=True))
+    play.do(Seek("d", 1))
+
+    assert outstanding(play) == [1, 2]
+    assert gone_since(play.channel.state, 0) == {"consumed": 1}
+
+
+@pytest.mark.spec("D6", "D20")
+def test_what_one_durable_skips_stays_for_another() -> None:
+    play = play_of(events=2)
+    play.do(AddDurable("d", "shared"))
+    play.do(AddDurable("other", "shared"))
+    play.do(Seek("d", 2))
+    assert outstanding(play, "other") == [0, 1]
+    play.do(Seek("other", 1))
+
+    assert list(play.channel.state.stored) == [1]
+
+
+@pytest.mark.spec("D18", "T10", "D20")
+def test_what_waits_and_was_nearly_dead_comes_at_once_with_a_count_of_0() -> None:
+    play = play_of(dead_event_store="dead", events=1)
+    play.do(AddDurable("d", "shared", max_deliveries=2, backoff=Backoff(1_000)))
+    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(RollBack(1, (span(0),)))
+    effects = play.do(Seek("d", 0))
+
+    assert (delivered(effects), redelivered(effects)) == ({1: [0]}, {})
+    play.do(RollBack(1, (span(0),)))
+    assert outstanding(play) == [0]
+
+
+@pytest.mark.spec("D19", "D20")
+def test_what_comes_again_has_its_whole_time() -> None:
+    play = play_of(events=1)
+    play.do(AddDurable("d", "shared", ack_timeout=1_000))
+    play.do(TakeSeat("d", 1, "s1", 5))
+    play.wait(900)
+    assert play.do(Seek("d", 0)) == [Recall(1, (span(0),))]
+    play.wait(200)
+    assert play.do(publish(1)) == [], "it was taken back, and not once more for being late"
+    assert delivered(play.do(ConfirmRecall(1))) == {1: [0, 1]}
+    play.wait(900)
+    play.do(Ack(1, (span(0, 1),)))
+
+    assert outstanding(play) == []
+
+
+@pytest.mark.spec("D7", "D20")
+def test_what_comes_again_expires_as_any_other() -> None:
+    play = durable_play("shared", None, events=2, ttl=100, retain_consumed=True)
+    play.do(Ack(1, (span(0, 1),)))
+    play.do(Detach(1))
+    play.do(Seek("d", 0))
+    assert outstanding(play) == [0, 1]
+    play.wait(100)
+    play.sweep()
+
+    assert outstanding(play) == []
+
+
+@pytest.mark.spec("K1", "D20")
+def test_only_the_newest_value_of_a_key_comes_again() -> None:
+    play = durable_play("shared", 5, keys={"k": 1}, retain_consumed=True, events=1)
+    play.do(publish(1, superseded=(span(0),)))
+    play.do(Ack(1, (span(1),)))
+    with pytest.raises(IllegalState, match=r"event 0 of orders is gone \(replaced\)"):
+        play.do(Seek("d", 0, is_exact=True))
+
+    assert delivered(play.do(Seek("d", 0))) == {1: [1]}
+
+
+@pytest.mark.spec("D11", "D20")
+def test_a_strict_durable_that_is_moved_back_goes_on_in_order() -> None:
+    play = play_of(events=4, retain_consumed=True)
+    play.do(AddDurable("d", "serial", strict_order=True))
+    play.do(TakeSeat("d", 1, "s1", 5))
+    play.do(Ack(1, (span(0, 2),)))
+    assert play.do(Seek("d", 1)) == [Recall(1, (span(3),))]
+
+    assert delivered(play.do(ConfirmRecall(1))) == {1: [1, 2, 3]}
+
+
+@pytest.mark.spec("J4", "D20")
+def test_on_the_jms_engine_what_is_stored_comes_again_and_what_passed_does_not() -> None:
+    play = play_of(engine="jms")
+    play.do(AddSubscriber(1, "s", 0, credit=9))
+    play.do(publish(1))
+    play.do(AddDurable("other", "shared"))
+    play.do(AddDurable("d", "shared"))
+    play.do(publish(1))
+    play.do(Seek("d", 2))
+    assert outstanding(play) == []
+
+    play.do(Seek("d", 0))
+
+    assert outstanding(play) == [1]
+
+
+@pytest.mark.spec("K2", "D20")
+def test_on_a_merge_channel_the_states_come_again() -> None:
+    play = durable_play("shared", 5, engine="merge", keys={"k": 1}, events=1)
+    play.do(publish(1, superseded=(span(0),)))
+    play.do(Ack(1, (span(1),)))
+    assert outstanding(play) == []
+
+    assert delivered(play.do(Seek("d", 0))) == {1: [1]}
