@@ -281,6 +281,34 @@ def test_a_durable_shows_its_lag_its_client_is_unbound_and_it_is_deleted(
     assert api.ask("GET", f"{path}/durables")["items"] == []
 
 
+@pytest.mark.spec("D20")
+def test_a_durable_is_moved_after_a_preview_and_wants_the_name_typed(
+    opened: Opened, api: Api
+) -> None:
+    path = api.create("moved")
+    api.ask("POST", f"{path}/durables", {"name": "billing", "start": "earliest"})
+    api.publish(path, *({"data": f"event {number}"} for number in range(5)))
+    page = opened(place("moved", "durables"))
+    page.get_by_role("main").get_by_role("link", name="billing").click()
+    page.get_by_role("button", name="Move…").click()
+    dialog = page.get_by_role("dialog")
+
+    expect(dialog.get_by_text("It would go on from 0, with 5 events outstanding")).to_be_visible()
+    dialog.get_by_label("To", exact=True).select_option("id")
+    dialog.get_by_label("Event id").fill("77")
+    expect(dialog.get_by_text("event 77 of moved does not exist yet")).to_be_visible()
+    dialog.get_by_label("Event id").fill("3")
+    expect(dialog.get_by_text("3 would be skipped")).to_be_visible()
+    assert api.ask("GET", f"{path}/durables/billing")["outstanding"] == 5
+    act = dialog.get_by_role("button", name="Move")
+    expect(act).to_be_disabled()
+    dialog.get_by_label("Type billing").fill("billing")
+    act.click()
+
+    expect(page.get_by_text("billing goes on from 3, with 2 events outstanding.")).to_be_visible()
+    assert api.ask("GET", f"{path}/durables/billing")["outstanding"] == 2
+
+
 def test_dead_events_are_shown_by_cause_and_redriven_after_a_dry_run(
     opened: Opened, api: Api
 ) -> None:

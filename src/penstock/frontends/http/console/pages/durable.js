@@ -11,6 +11,7 @@ import { Day } from "./day.js";
 import { Detail } from "./detail.js";
 import { Rows } from "./events.js";
 import { PurgeDialog } from "./purge.js";
+import { SeekDialog } from "./seek.js";
 
 const PAGE = 50;
 
@@ -49,7 +50,7 @@ export function DurablePage({ channel, name }) {
     if (done) { tell(`Durable ${name} is deleted.`); go("channel", channel, "durables"); }
   };
   const crumbs = [[channel, to("channel", channel)], ["Durables", to("channel", channel, "durables")]];
-  const acts = info && html`<${Button} onClick=${() => setAsked("unbind")}>Unbind clients…</${Button}><${Button} kind="danger" onClick=${() => setAsked("purge")}>Purge…</${Button}><${Button} kind="danger" onClick=${() => setAsked("delete")}>Delete…</${Button}>`;
+  const acts = info && html`<${Button} onClick=${() => setAsked("unbind")}>Unbind clients…</${Button}><${Button} onClick=${() => setAsked("seek")}>Move…</${Button}><${Button} kind="danger" onClick=${() => setAsked("purge")}>Purge…</${Button}><${Button} kind="danger" onClick=${() => setAsked("delete")}>Delete…</${Button}>`;
   return html`<div class="page"><${Head} crumbs=${crumbs} title=${name} tags=${info && html`<${Tag} kind="accent">durable</${Tag}><${Tag}>${info.type}</${Tag}>`} acts=${acts} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}${!info && !loaded.error && html`<${Loading} />`}
     ${info && html`${info.clients.length === 0 && info.outstanding > 0 && html`<${Note} kind="warn" title="Nobody reads this durable.">${many(info.outstanding, "event")} wait, the oldest for ${duration(info.oldest_outstanding_ms)}.</${Note}>`}
@@ -73,6 +74,7 @@ export function DurablePage({ channel, name }) {
       ${hasFigures() && html`<${Day} channel=${channel} durable=${name} whose="of ${name}" />`}`}
     ${asked === "unbind" && html`<${TypeName} title="Unbind the clients of ${name}" name=${name} verb="Unbind" doing=${unbinding} onDone=${unbind} onClose=${() => setAsked(null)}>
       <${Note} kind="warn" title="${many(info.clients.length, "client")} lose their place.">What they hold and have not acknowledged goes back and is delivered again. They may subscribe again at once.</${Note}></${TypeName}>`}
+    ${asked === "seek" && html`<${SeekDialog} route="${route}/seek" name=${name} onClose=${() => setAsked(null)} onDone=${loaded.again} />`}
     ${asked === "purge" && html`<${PurgeDialog} route="${route}/purge" name=${name} what="what ${name} is owed" of=${info.outstanding} onClose=${() => setAsked(null)} onDone=${loaded.again} />`}
     ${asked === "delete" && html`<${TypeName} title="Delete durable ${name}" name=${name} verb="Delete" doing=${deleting} onDone=${destroy} onClose=${() => setAsked(null)}>
       <${Note} kind="warn" title="Its place is forgotten.">${many(info.outstanding, "event")} it is still owed ${info.outstanding === 1 ? "is" : "are"} kept for it no longer; ${many(info.clients.length, "client")} will be refused.</${Note}></${TypeName}>`}</div>`;
