@@ -9,6 +9,7 @@ from penstock.bootstrap import rules
 from penstock.core.channel.awaited_seats import AwaitSeats, GiveUpSeats
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.holding import HoldEvents
+from penstock.core.channel.seeking import Seek
 from penstock.core.vocabulary.errors import DurableInUse
 from penstock.core.vocabulary.messages import (
     Ack,
@@ -228,3 +229,26 @@ def test_a_deleted_durable_keeps_no_seats() -> None:
     play.restart()
 
     assert sit(play, 1, "b") == {}
+
+
+@pytest.mark.spec("N6", "D20")
+@pytest.mark.parametrize("by_snapshot", [False, True])
+def test_a_durable_is_where_it_was_moved_to_for_the_next_owner(by_snapshot: bool) -> None:
+    play = cluster("exclusive", events=3)
+    sit(play, 1, "a")
+    play.do(Seek("d", 1))
+    (play.restart_from_snapshot if by_snapshot else play.restart)()
+
+    assert sit(play, 2, "a") == {2: [1, 2]}
+
+
+@pytest.mark.spec("N6", "D20")
+def test_a_durable_that_is_held_as_a_whole_is_not_moved_while_its_seat_waits() -> None:
+    play = cluster("shared", events=3)
+    sit(play, 1, "a", sole=True)
+    play.restart()
+
+    with pytest.raises(DurableInUse, match=r"session a, which keeps a place of its own.*has taken"):
+        play.do(Seek("d", 0))
+    play.do(GiveUpSeats("d"))
+    play.do(Seek("d", 3))

@@ -78,7 +78,14 @@ class Seeking:
 
         name = durable_name(name)
         outcome = await self._at(channel_id, name, to, key, move)
-        _log.info("durable.sought", durable=name, position=outcome.position)
+        _log.info(
+            "durable.sought",
+            durable=name,
+            channel=self._shard.state.channels[channel_id].state.name,
+            position=outcome.position,
+            again=outcome.again,
+            skipped=outcome.skipped,
+        )
         return outcome
 
     async def _at(
