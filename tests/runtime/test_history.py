@@ -58,6 +58,7 @@ async def next_step(steps: int = 1) -> None:
 
 
 def told(lives: Lives, channel: str | None = None, durable: str | None = None) -> HistoryInfo:
+    lives.realm.history.take()
     return lives.realm.history.told(channel, durable)
 
 
@@ -242,6 +243,100 @@ async def test_a_queue_owes_what_nobody_has_taken() -> None:
 
         assert told(lives, "work").acknowledged[-1] is not None
         assert told(lives).outstanding[-1] == told(lives, "work").outstanding[-1]
+
+
+class Turns:
+    """Counts the turns that others have while something is done."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def take(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def many(channels: int = 30, durables: int = 4) -> AsyncIterator[Lives]:
+    """A realm in which a step is over that much was done in, and of which no sample is taken."""
+    async with life(limits=ASKED) as lives:
+        for number in range(channels):
+            await lives.create(f"c{number}")
+            for durable in range(durables):
+                await lives.durable(f"c{number}", f"d{durable}")
+            await lives.put(f"c{number}", *named("x"))
+        await next_step()
+        yield lives
+
+
+@simulated
+async def test_a_sample_of_many_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "LOOKED_A_TURN", 10)
+    async with many() as lives:
+        turns = Turns()
+        other = asyncio.get_running_loop().create_task(turns.take())
+
+        await lives.realm.history.take_in_turns()
+        other.cancel()
+
+        assert turns.count >= 30 * (4 + 1) // 10, "durables count as well as channels"
+        assert told(lives).outstanding[-1] == 30 * 4
+        assert told(lives, "c29").outstanding[-1] == 4
+
+
+@simulated
+async def test_half_a_sample_is_not_told() -> None:
+    async with many() as lives:
+        kept = lives.realm.history
+        before = kept.told()
+        kept._begin()
+        assert kept._look(40)
+
+        during = [kept.told(), kept.told("c0"), kept.told("c0", "d0"), kept.told("c29")]
+        kept.take()
+        after = kept.told()
+
+        assert {len(each.outstanding) for each in during} == {len(before.outstanding)}
+        assert during[0] == before
+        assert len(after.outstanding) > len(before.outstanding)
+        assert after.outstanding[-1] == 30 * 4
+
+
+@simulated
+async def test_whoever_leaves_in_the_middle_leaves_a_sample_that_is_gone_on_with() -> None:
+    async with many() as lives:
+        kept = lives.realm.history
+        leaving = asyncio.get_running_loop().create_task(kept.take_in_turns())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.sleep(0)
+        assert kept._going is not None
+
+        await asyncio.gather(kept.take_in_turns(), kept.take_in_turns())  # noqa: TID251  two askers
+
+        assert kept._going is None
+        assert kept.told().outstanding[-1] == 30 * 4
+
+
+@simulated
+async def test_a_channel_deleted_between_two_turns_takes_its_figures_along() -> None:
+    async with many() as lives:
+        kept = lives.realm.history
+        kept._begin()
+        kept._look(2)
+        await lives.realm.delete_channel("c0")
+        await lives.realm.delete_channel("c7")
+        await lives.durable("c3", "late")
+        kept.take()
+
+        assert kept.told().outstanding[-1] == 28 * 4 + 1
+        assert {*kept._stores} == {
+            lives.number(f"c{each}") for each in range(30) if each not in (0, 7)
+        }
+        await next_step()
+        kept.take()
+        assert kept.told("c3").outstanding[-1] == 4 + 1
 
 
 def test_a_track_is_as_large_as_the_guide_says() -> None:

@@ -282,7 +282,7 @@ class RunningRealm:
             now_us = self.clock.now_us()
             for channel_id in self._state.sweep_times.due(now_us):
                 self.shard.wake(channel_id)
-            self.history.take()
+            await self.history.take_in_turns()
             self.subscriptions.forget_places()
             self.leases.expire()
             await self.reply_queues.remove_idle(self.access)

@@ -86,6 +86,7 @@ async def read_rates(by: Caller, asked: realms.ReadRates) -> realms.RatesNow:
 async def read_history(by: Caller, asked: realms.ReadHistory) -> realms.HistoryInfo:
     if asked.durable is not None and asked.channel is None:
         raise InvalidArgument("a durable is one of a channel, and channel is missing")
+    await by.realm.history.take_in_turns()
     return by.realm.history.told(asked.channel, asked.durable)
 
 
