@@ -6,25 +6,43 @@ an application decides; an embedded realm says warnings and worse on standard er
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import sys
 import textwrap
-from collections.abc import MutableMapping
+from collections import Counter
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Literal, TextIO, cast
+from threading import Lock
+from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
 from structlog.typing import ExcInfo, Processor
 
 from penstock.core.printable import on_one_line, plain
+from penstock.runtime.writer.clock import SystemClock
+
+LINES_A_SECOND: Final = 100
+"""Most lines of one event in a second: what strangers cause, such as a storm of connections, fills
+no disk. Lines of ``debug`` are all written, for who asks for them wants them."""
+LEFT_OUT: Final = "lines.left_out"
+"""The event that tells how many lines of another were not written."""
+
+_log = structlog.get_logger("penstock.logs")
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["auto", "text", "json"]
 
 
-def configure(level: Level, style: Format = "auto", stream: TextIO | None = None) -> None:
+def configure(
+    level: Level,
+    style: Format = "auto",
+    stream: TextIO | None = None,
+    *,
+    steady_us: Callable[[], int] | None = None,
+) -> None:
     """Write lines of ``level`` and above to ``stream`` (standard error when None).
 
     ``auto`` is text on a terminal and JSON lines elsewhere. Lines of other libraries, which use
@@ -39,7 +57,7 @@ def configure(level: Level, style: Format = "auto", stream: TextIO | None = None
     rendering = _text(coloured=out.isatty()) if as_text else _json()
     number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
-        processors=[*shared, *rendering],
+        processors=[_Bounded(steady_us or SystemClock().steady_us), *shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(number),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", out)),
         cache_logger_on_first_use=False,
@@ -52,6 +70,51 @@ def configure(level: Level, style: Format = "auto", stream: TextIO | None = None
         )
     )
     logging.basicConfig(handlers=[lines], level=max(number, logging.WARNING), force=True)
+
+
+class _Bounded:
+    """Leaves out what is more than :data:`LINES_A_SECOND` of one event, and tells how many lines
+    that were: a second later where a loop runs, otherwise with the next line of any event."""
+
+    def __init__(self, steady_us: Callable[[], int]) -> None:
+        self._steady_us = steady_us
+        self._second = 0
+        self._written: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
+        self._lock = Lock()
+        """Threads log, too."""
+
+    def __call__(
+        self, _: Any, method: str, entry: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        event = str(entry.get("event"))
+        if method == "debug" or event == LEFT_OUT:
+            return entry
+        with self._lock:
+            second = self._steady_us() // 1_000_000
+            is_new, is_first = second != self._second, False
+            if is_new:
+                self._second, self._written = second, Counter()
+            self._written[event] += 1
+            is_written = self._written[event] <= LINES_A_SECOND
+            if not is_written:
+                is_first = not self._left_out
+                self._left_out[event] += 1
+        if is_written:
+            if is_new:
+                self.tell()
+            return entry
+        if is_first:
+            with suppress(RuntimeError):  # no loop runs in this thread
+                asyncio.get_running_loop().call_later(1, self.tell)
+        raise structlog.DropEvent
+
+    def tell(self) -> None:
+        """Say what was left out since this was said last."""
+        with self._lock:
+            left_out, self._left_out = self._left_out, Counter()
+        for event, lines in left_out.items():
+            _log.warning("lines.left_out", of=event, lines=lines)
 
 
 class _Tolerant:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 import structlog
@@ -14,7 +16,8 @@ import structlog
 import penstock
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.urls import parse_url
-from penstock.logs import configure, configure_unless_done
+from penstock.logs import LEFT_OUT, LINES_A_SECOND, configure, configure_unless_done
+from penstock.testing.loop import pass_time, simulated
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +175,81 @@ def test_the_client_warns_where_the_application_listens(caplog: pytest.LogCaptur
         ("penstock.client", "WARNING")
     ]
     assert caplog.messages == ["session.error: full [capacity-reached]"]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.us = 0
+
+    def __call__(self) -> int:
+        return self.us
+
+
+def written(out: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_a_storm_of_one_event_is_cut_short_and_told_and_others_are_written() -> None:
+    out, clock = io.StringIO(), Clock()
+    configure("info", "json", out, steady_us=clock)
+    log = structlog.get_logger()
+
+    for number in range(LINES_A_SECOND + 250):
+        log.info("connection.opened", connection=number)
+    log.info("store.created", name="orders")
+    clock.us += 1_000_000
+    log.info("connection.opened", connection=-1)
+
+    lines = written(out)
+    opened = [each["connection"] for each in lines if each["event"] == "connection.opened"]
+    assert opened == [*range(LINES_A_SECOND), -1]
+    assert [each["name"] for each in lines if each["event"] == "store.created"] == ["orders"]
+    (left_out,) = [each for each in lines if each["event"] == LEFT_OUT]
+    assert (left_out["of"], left_out["lines"]) == ("connection.opened", 250)
+    assert left_out["level"] == "warning"
+
+
+def test_storms_that_go_on_are_told_second_by_second_and_nothing_is_forgotten() -> None:
+    out, clock = io.StringIO(), Clock()
+    configure("info", "json", out, steady_us=clock)
+    log = structlog.get_logger()
+
+    for _ in range(4):
+        for _ in range(LINES_A_SECOND * 2):
+            log.info("connection.opened")
+            log.warning("connection.refused")
+        clock.us += 1_000_000
+    log.info("realm.stopped")
+
+    told: Counter[str] = Counter()
+    lines = written(out)
+    for each in lines:
+        if each["event"] == LEFT_OUT:
+            told[each["of"]] += each["lines"]
+    kept = Counter(each["event"] for each in lines)
+    assert told == {
+        name: LINES_A_SECOND * 4 for name in ("connection.opened", "connection.refused")
+    }
+    assert kept["connection.opened"] == kept["connection.refused"] == LINES_A_SECOND * 4
+
+
+@simulated
+async def test_the_end_of_a_storm_is_told_though_nothing_else_is_logged() -> None:
+    out, clock = io.StringIO(), Clock()
+    configure("info", "json", out, steady_us=clock)
+
+    for _ in range(LINES_A_SECOND + 3):
+        structlog.get_logger().info("connection.closed")
+    await pass_time(2)
+
+    assert written(out)[-1]["lines"] == 3
+
+
+def test_whoever_asks_for_debug_gets_all_of_it() -> None:
+    out = io.StringIO()
+    configure("debug", "json", out, steady_us=Clock())
+
+    for _ in range(LINES_A_SECOND * 3):
+        structlog.get_logger().debug("channel.sealed")
+
+    assert len(written(out)) == LINES_A_SECOND * 3

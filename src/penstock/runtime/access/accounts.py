@@ -191,6 +191,7 @@ class Accounts:
             return replace(users, users={**users.users, name: _User(now_us, now_us, made)})
 
         await self._change(create)
+        _log.info("user.created", name=name)
         return self.user(name)
 
     async def set_password(self, name: str, password: str | Verifier) -> None:
@@ -222,6 +223,7 @@ class Accounts:
 
         await self._forget(lambda subject: not subject.is_group and subject.user == name)
         await self._change(delete)
+        _log.info("user.deleted", name=name)
         self.user_changed(name)
 
     def _keep_an_administrator(self, name: str) -> None:
