@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -56,13 +57,19 @@ class LoopThread:
 
         Raises ``IllegalState`` on the loop's own thread, and ``SessionClosed`` after a fork or when
         closed. A different event loop that runs in this thread, as in a notebook, is blocked
-        meanwhile.
+        meanwhile. A Ctrl-C ends the wait, and cancels the work.
         """
-        refusal = self._refusal()
-        if refusal is not None:
+        try:
+            self._check()
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except PenstockError:
             work.close()
-            raise refusal
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+            raise
+        except BaseException as error:  # a Ctrl-C, or another thread has closed the loop
+            self._give_up(work)
+            if isinstance(error, RuntimeError) and self._loop.is_closed():
+                raise SessionClosed("the session is closed") from None
+            raise
         try:
             return future.result()
         except CancelledError:
@@ -70,6 +77,23 @@ class LoopThread:
         except BaseException:
             future.cancel()
             raise
+
+    def _give_up(self, work: Coroutine[Any, Any, object]) -> None:
+        """End what the loop may have been given or not. The loop knows, once it would have begun:
+        what it has begun goes on, and the rest is closed, so that Python does not complain of work
+        that nobody waited for in the middle of the program's output."""
+
+        def look() -> None:
+            self._loop.call_soon(end)  # the first step of the work, if there is one, comes before
+
+        def end() -> None:
+            if inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                work.close()
+
+        try:
+            self._loop.call_soon_threadsafe(look)
+        except RuntimeError:  # it is closed, and begins nothing
+            work.close()
 
     def call_from_finalizer(self, begin: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Run what ``begin`` returns, from where nobody could catch an error: the finalizer of a
@@ -109,16 +133,15 @@ class LoopThread:
             return SessionClosed("the session is closed")
         return None
 
-    def _refusal(self) -> PenstockError | None:
+    def _check(self) -> None:
         ended = self._end()
         if ended is not None:
-            return ended
+            raise ended
         if self.is_own_thread:
-            return IllegalState(
+            raise IllegalState(
                 "a blocking call from the client's own thread (an error listener) would wait for "
                 "itself for ever; do the work in another thread"
             )
-        return None
 
     @property
     def is_usable(self) -> bool:
