@@ -56,7 +56,7 @@ def test_the_owner_is_killed_and_nothing_is_lost_and_nothing_stays(tmp_path: Pat
         assert process.stdout is not None
         for row in process.stdout:
             told.append(row)
-            if is_at_work(row, epoch=2):
+            if is_at_work(row, since=2):
                 break
         started = children(process)
         process.send_signal(signal.SIGINT)
@@ -74,9 +74,12 @@ def test_the_owner_is_killed_and_nothing_is_lost_and_nothing_stays(tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
-def is_at_work(row: str, epoch: int) -> bool:
-    """Whether an owner of this epoch has acknowledged something in the last second."""
-    return f"epoch {epoch}; " in row and " owner none" not in row and "; 0 ack" not in row
+def is_at_work(row: str, since: int) -> bool:
+    """Whether an owner of this epoch, or of a later one, has acknowledged something in the last
+    second: on a busy machine the next owner may lose its lease before it comes to that."""
+    epoch = re.search(r"epoch (\d+); ", row)
+    is_new = epoch is not None and int(epoch[1]) >= since
+    return is_new and " owner none" not in row and "; 0 ack" not in row
 
 
 def test_it_ends_by_itself_after_so_many_seconds(tmp_path: Path) -> None:

@@ -183,7 +183,9 @@ class _Demo:
         started_us = self._clock.steady_us()
         with suppress(TimeoutError):
             async with asyncio.timeout(UP_S):
-                while not self.traffic.ledger.published:
+                # Deeds are timed from here, and "the owner" has to be somebody by then: what a node
+                # says of itself may come after what its first client is told
+                while not (self.traffic.ledger.published and self._processes.owner):
                     self._check_nodes()
                     await asyncio.sleep(_LOOK_S)
                 self._began_us = self._clock.steady_us()

@@ -1,0 +1,56 @@
+"""When a demonstration is up, and its script begins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from penstock.demo.actions import Action
+from penstock.demo.processes import DemoProcesses
+from penstock.demo.run import _Demo, _Ending
+from penstock.demo.screen import Picture
+from penstock.demo.traffic import Traffic
+from penstock.testing.loop import SimLoop, pass_time, simulated
+
+
+class Told:
+    """A display that keeps what it is told."""
+
+    every_s = 1.0
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def show(self, picture: Picture) -> None: ...
+
+    def tell(self, text: str) -> None:
+        self.lines.append(text)
+
+    def listen(self, act: Callable[[Action], None], end: Callable[[], None]) -> None: ...
+
+
+@simulated
+async def test_it_is_up_when_an_event_is_acknowledged_and_its_owner_is_known() -> None:
+    """A node's word that it serves may be read after the first acknowledgement: a script that kills
+    the owner at once would find nobody to kill."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimLoop)
+    processes: Any = SimpleNamespace(owner=None, nodes=[], url="", settings="realm.toml")
+    traffic: Any = SimpleNamespace(ledger=SimpleNamespace(published=0), trouble="")
+    display = Told()
+    demo = _Demo(
+        cast("DemoProcesses", processes), cast("Traffic", traffic), display, loop, _Ending()
+    )
+    coming = loop.create_task(demo._come_up())
+
+    await pass_time(1)
+    traffic.ledger.published = 1
+    await pass_time(1)
+    assert not coming.done(), "nobody is known to own the realm"
+    processes.owner = SimpleNamespace(name="n1")
+    await pass_time(1)
+
+    assert coming.done()
+    assert "the first event was acknowledged after 2" in display.lines[-1]
