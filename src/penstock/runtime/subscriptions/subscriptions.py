@@ -541,8 +541,7 @@ class Subscriptions:
             return answer
 
         chosen = None if matching is None else (matching, among)
-        count: int = await self._act(channel_id, purge, chosen=chosen)
-        return count
+        return int(await self._act(channel_id, purge, chosen=chosen))
 
     async def purge_durable(
         self,
@@ -574,8 +573,7 @@ class Subscriptions:
             return answer
 
         chosen = None if matching is None else (matching, among)
-        count: int = await self._act(channel_id, purge, chosen=chosen)
-        return count
+        return int(await self._act(channel_id, purge, chosen=chosen))
 
     async def _matching_text(self, selector: str) -> Matching:
         return self._matching(await self._dispatch.choosing.parse(selector))
