@@ -13,6 +13,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "jms": ("C1g", "J2", "J3", "J5", "J6", "X3"),
     "joined": ("C1g", "E3", "L1", "L2", "L3", "L5"),
     "keyed": ("C1g", "K1", "T8"),
+    "leased": ("D18", "D19", "H1", "H2"),
     "lent": ("D13", "J5", "X2", "X3"),
     "memory": ("C1c", "C1d", "C1f", "C1g", "E4", "E5"),
     "merged": ("C1g", "E6", "K2", "K3", "K4", "T8"),
@@ -60,8 +61,9 @@ ELSEWHERE: dict[str, str] = {
     "K5": "history is read, not written: tests/client/test_merging.py",
     "Q4": "peeks: tests/runtime/test_queues.py, tests/client/test_queues.py",
     "Q5": "keys on queues: tests/core/durable/test_queue.py, tests/runtime/test_keys.py",
+    "H3": "bounds and whose a lease is: tests/frontends/http/test_consuming.py",
     "L4": "joins are made before the first publish: tests/runtime/test_join_copies.py",
 }
 """Built rules of these chapters that no scene plays, and who does."""
 
-CHAPTERS = ("E", "C", "T", "S", "K", "Q", "R", "X", "L", "D", "J")
+CHAPTERS = ("E", "C", "T", "S", "K", "Q", "R", "X", "L", "D", "J", "H")

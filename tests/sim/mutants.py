@@ -66,6 +66,7 @@ from tests.sim.born_mutants import (
     missed_birth,
     starved,
 )
+from tests.sim.lease_mutants import LEASED
 from tests.sim.reply_mutants import any_reply, hasty_removal, kept_reply_queues
 from tests.sim.rot import rot_of
 from tests.sim.seek_mutants import forgotten_seek, leaving_seek, skipping_seek
@@ -527,6 +528,10 @@ MUTANTS: dict[str, Mutant] = {
     "skipping seek": Mutant("a seek skips one event", skipping_seek, ("sought",)),
     "forgotten seek": Mutant("a restart forgets a seek", forgotten_seek, ("sought",)),
     "leaving seek": Mutant("a seek leaves one event in hand", leaving_seek, ("sought",)),
+    "lost to a lease's time": Mutant(
+        "what a lease did not settle in time is lost", lost_to_time, ("leased",)
+    ),
+    **{name: Mutant(mistake, spoil, ("leased",)) for name, (mistake, spoil) in LEASED.items()},
     "lost place": Mutant("a listener that comes back is a new one", lost_place, ("jms",)),
     "silence by the clock": Mutant(
         "a connection is silent for as long as the machine's clock says",

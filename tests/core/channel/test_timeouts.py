@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.channel.timeouts import ExtendTime
+from penstock.core.channel.timeouts import ExtendTime, TakeLease
 from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.effects import Recall
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
@@ -18,6 +18,7 @@ from penstock.core.vocabulary.messages import (
     Detach,
     PurgeEvents,
     RollBack,
+    SetDemand,
     TakeSeat,
     Withhold,
 )
@@ -280,3 +281,66 @@ def test_a_client_of_a_durable_brings_none_of_its_own() -> None:
 
     with pytest.raises(InvalidArgument, match="does not take an ack_timeout for each client; only"):
         play.do(TakeSeat("d", 1, "s1", 1, ack_timeout_ms=SECOND))
+
+
+# --- leases -------------------------------------------------------------------------------
+
+
+def leased_play(kind: str, *, stored: int = 2, **more: Any) -> Play:
+    """A durable without a timeout for all, and a seat that has events for a second."""
+    play = play_of(events=stored)
+    play.do(AddDurable("d", kind, **more))
+    play.do(TakeLease("d", 1, "lease", pull=True, ack_timeout_ms=SECOND))
+    return play
+
+
+@pytest.mark.spec("H1")
+@pytest.mark.parametrize("kind", [*AT_ONCE, "exclusive", "priority"])
+def test_a_lease_gives_back_at_its_end_whatever_the_type(kind: str) -> None:
+    play = leased_play(kind)
+    assert delivered(play.do(SetDemand(1, 2))) == {1: [0, 1]}
+
+    pass_by(play, SECOND + GRAIN)
+    with pytest.raises(IllegalState, match="given back"):
+        play.do(Ack(1, (span(0, 1),)))
+    play.do(Detach(1))
+    play.do(TakeLease("d", 2, "lease", pull=True, ack_timeout_ms=SECOND))
+    effects = play.do(SetDemand(2, 2))
+    assert delivered(effects) == {2: [0, 1]}
+    counted = {0: 1, 1: 1} if kind in AT_ONCE else {}
+    assert redelivered(effects) == counted
+    play.do(Ack(2, (span(0, 1),)))
+    assert outstanding(play) == []
+
+
+@pytest.mark.spec("H1", "H2")
+@pytest.mark.parametrize("kind", ["exclusive", "priority"])
+def test_a_later_acknowledgement_does_not_cover_what_a_lease_gave_back(kind: str) -> None:
+    play = leased_play(kind)
+    play.do(SetDemand(1, 2))
+    play.do(ExtendTime(1, (span(1),), 10 * SECOND))
+    pass_by(play, SECOND + GRAIN)
+
+    play.do(Ack(1, (span(1),)))
+    assert outstanding(play) == [0]
+
+
+@pytest.mark.spec("H1", "D4")
+def test_a_restart_knows_what_a_lease_of_an_exclusive_durable_gave_back() -> None:
+    play = leased_play("exclusive")
+    play.do(SetDemand(1, 2))
+    pass_by(play, SECOND + GRAIN)
+    play.do(Detach(1))
+    play.restart()
+
+    play.do(TakeLease("d", 2, "lease", pull=True, ack_timeout_ms=SECOND))
+    assert delivered(play.do(SetDemand(2, 2))) == {2: [0, 1]}
+
+
+@pytest.mark.spec("H1")
+def test_a_lease_is_no_longer_than_the_durable_has_it_for_all() -> None:
+    play = leased_play("shared", ack_timeout=SECOND // 2)
+    assert play.channel.state.seats[1][1].ack_timeout_ms == SECOND // 2
+    for wrong in (0, 1):
+        with pytest.raises(InvalidArgument, match="allowed are 100 to"):
+            play.do(TakeLease("d", 2, "lease", pull=True, ack_timeout_ms=wrong))

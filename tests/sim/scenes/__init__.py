@@ -15,6 +15,7 @@ from tests.sim.scenes.followed import Followed
 from tests.sim.scenes.jms import Jms
 from tests.sim.scenes.joined import Joined
 from tests.sim.scenes.keyed import Keyed
+from tests.sim.scenes.leased import Leased
 from tests.sim.scenes.lent import Lent
 from tests.sim.scenes.memory import Memory
 from tests.sim.scenes.merged import Merged
@@ -44,6 +45,7 @@ SCENES: dict[str, Callable[[World], Scene]] = {
     "jms": Jms,
     "joined": Joined,
     "keyed": Keyed,
+    "leased": Leased,
     "lent": Lent,
     "memory": Memory,
     "passing": Passing,

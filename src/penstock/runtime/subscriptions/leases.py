@@ -44,6 +44,8 @@ GRACE_S: Final = 0.25
 """Seconds to wait for events that are stored already."""
 SEAT_S: Final = 1.0
 """Seconds between two looks whether a seat is free that somebody else has without a lease."""
+_SOON_S: Final = 0.001
+"""Less than this is not waited for: a clock may not show that it has passed."""
 ENDED_MAX: Final = 10_000
 """Leases that are over and remembered, so that a repeated request is answered as the first one."""
 OVERTIME_US: Final = 2_000_000
@@ -165,7 +167,7 @@ class Leases:
                 left_s = ends_s - loop.time()
                 if lease.error is not None:
                     raise lease.error from None
-                if left_s <= 0:
+                if left_s < _SOON_S:
                     raise
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left_s, SEAT_S)):

@@ -1,0 +1,59 @@
+"""Mistakes about leases of HTTP consumers; ``mutants.py`` lists them with all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from penstock.api.consuming import Settled, SettleLease
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import LeaseEnded
+from penstock.runtime.subscriptions.lease import EventLease
+from penstock.runtime.subscriptions.leases import Leases
+
+
+def late_lease_taken(patch: pytest.MonkeyPatch) -> None:
+    """What comes too late is answered as done."""
+    whole = Leases.settle
+
+    async def settle(leases: Leases, asked: SettleLease, owner: str) -> Settled:
+        try:
+            return await whole(leases, asked, owner)
+        except LeaseEnded:
+            if leases._find(asked, owner) is None:
+                raise
+            return Settled(count=len(IdSet(asked.chosen.spans or ())), left=0, ends_us=None)
+
+    patch.setattr(Leases, "settle", settle)
+
+
+def outlived_restart(patch: pytest.MonkeyPatch) -> None:
+    """A lease of an earlier life of the realm is taken for one of this."""
+
+    async def settled(leases: Leases, asked: SettleLease) -> Settled:
+        return Settled(count=len(IdSet(asked.chosen.spans or ())), left=0, ends_us=None)
+
+    patch.setattr(Leases, "_settled_before", settled)
+
+
+def unremembered(patch: pytest.MonkeyPatch) -> None:
+    """A request that is repeated is taken for another one."""
+    whole = EventLease.meant
+
+    def meant(lease: EventLease, *asked: object) -> IdSet:
+        found = whole(lease, *asked)  # type: ignore[arg-type]  # as it is called
+        lease.lost.add_all(found.overlap(lease.done["ack"]))
+        lease.done["ack"] = IdSet()
+        return found
+
+    patch.setattr(EventLease, "meant", meant)
+
+
+LEASED: Final[dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]]] = {
+    "late lease taken": ("a late acknowledgement under a lease is taken", late_lease_taken),
+    "outlived restart": ("a lease outlives its realm's restart", outlived_restart),
+    "unremembered": ("an acknowledgement that is sent again is refused", unremembered),
+}
+"""Each with what it is called in the table of mistakes; the scene ``leased`` is to notice."""
