@@ -374,7 +374,9 @@ def test_how_much_may_be_fetched_is_bounded() -> None:
         refused = web.ask("POST", f"{TEAM}/fetch", {"count": 6})
         assert (refused.status, refused.code) == (429, "limit-reached")
         assert "http.leased_events_max" in refused.reason
-        lease = fetch(web, count=2)["lease"]
+        lease = fetch(web, count=4)["lease"]
+        assert "would have 6 events" in web.ask("POST", f"{TEAM}/fetch", {"count": 2}).reason
+        assert settle(web, lease, "ack", ids=[0, 1]).document["left"] == 2
         fetch(web, count=2)
         refused = web.ask("POST", f"{TEAM}/fetch", {"count": 1})
         assert "http.leases_max" in refused.reason

@@ -214,7 +214,7 @@ class Leases:
         for each in self._open.values():
             is_own = each.terms.owner == owner
             leases[is_own] += 1
-            events[is_own] += len(each.ids) if each.is_answered else each.terms.count
+            events[is_own] += self._count(each) if each.is_answered else each.terms.count
         for held, most, what, setting in (
             (leases.total() + 1, limits.leases_max, "leases", "http.leases_max"),
             (events.total() + terms.count, limits.events_max, *_EVENTS),
@@ -411,9 +411,13 @@ class Leases:
             self._end(lease)
 
     def _is_empty(self, lease: EventLease) -> bool:
+        return not self._count(lease)
+
+    def _count(self, lease: EventLease) -> int:
+        """How many events it holds."""
         channel = self._shard.state.channels.get(lease.terms.channel)
         seat = None if channel is None else channel.state.seats.get(lease.subscription)
-        return seat is None or not seat[1].in_flight
+        return 0 if seat is None else len(seat[1].in_flight)
 
     def _end(self, lease: EventLease) -> None:
         """The seat is free; what it held has gone back, or goes back now (SEM D13)."""
