@@ -8,8 +8,12 @@ from penstock import aio
 from penstock.core.vocabulary.errors import NoQuorum, PenstockError
 from penstock.testing.engine import EngineServers
 from penstock.testing.loop import pass_time, simulated
+from penstock.wire.amqp import sasl
+from penstock.wire.amqp.performatives import opening
+from penstock.wire.native import messages as wire
 from tests.cluster.machines import NodeMachine, Valve, end, owner_and_others, the_loop, until
 from tests.cluster.serving import HOST
+from tests.cluster.test_roles import ask, call, performatives, say_hello
 
 
 @pytest.mark.spec("N2", "N4")
@@ -41,6 +45,38 @@ async def test_a_session_that_asks_all_nodes_is_told_once_and_when_it_goes_on() 
 
 @pytest.mark.spec("N2")
 @simulated
+async def test_a_node_that_stands_by_and_knows_nobody_who_serves_says_so_in_every_protocol() -> (
+    None
+):
+    valve = Valve()
+    owner, (other,) = await owner_and_others(EngineServers(), call=valve)
+
+    valve.open.clear()
+    await pass_time(20)
+    native = await say_hello(other)
+    status, headers, document = await ask(other.http, "GET /api/v1/channels")
+    heard = await call(other.amqp, sasl.PROTOCOL + opening("a client"))
+
+    assert isinstance(native, wire.Goodbye)
+    assert (native.code, type(native)) == ("no-quorum", wire.Goodbye)
+    assert (status, headers["retry-after"]) == ("HTTP/1.1 503 Service Unavailable", "1")
+    error = document["error"]
+    assert isinstance(error, dict)
+    assert (error["code"], error["retryable"]) == ("no-quorum", True)
+    condition, text, *_ = performatives(heard)[1].value[0].value
+    assert (condition, text.partition(":")[0]) == ("amqp:connection:forced", "no-quorum")
+    look = await ask(other.http, "GET /health")
+    assert (look[0], look[2]["status"]) == ("HTTP/1.1 503 Service Unavailable", "no-quorum")
+    valve.open.set()
+
+    await until(lambda: owner.serves or other.serves)
+    session = await aio.connect(f"{owner.url},{HOST}:{other.native}")
+    await session.close()
+    await end(owner, other)
+
+
+@pytest.mark.spec("N2")
+@simulated
 async def test_a_session_that_waits_no_longer_ends_with_the_reason() -> None:
     valve = Valve()
     owner = NodeMachine(EngineServers(), 1, call=valve)
@@ -55,9 +91,9 @@ async def test_a_session_that_waits_no_longer_ends_with_the_reason() -> None:
     await until(lambda: not session.is_connected)
     waiting = the_loop().create_task(channel.info())
 
-    for call in (publishing, waiting, the_loop().create_task(channel.publish(b"b"))):
+    for asked in (publishing, waiting, the_loop().create_task(channel.publish(b"b"))):
         with pytest.raises(NoQuorum, match="no majority of its servers"):
-            await call
+            await asked
     assert [error.code for error in reported] == ["no-quorum"]
     with pytest.raises(NoQuorum):
         await channel.publish(b"c")

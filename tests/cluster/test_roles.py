@@ -100,7 +100,7 @@ async def test_an_older_client_hears_a_goodbye_that_it_understands() -> None:
 
 
 @simulated
-async def test_while_nobody_serves_a_node_says_so() -> None:
+async def test_a_node_that_has_not_reached_the_engine_yet_says_so() -> None:
     valve = Valve()
     valve.open.clear()
     machine = NodeMachine(EngineServers(), 1, call=valve)
@@ -110,8 +110,8 @@ async def test_while_nobody_serves_a_node_says_so() -> None:
 
     assert isinstance(said, wire.Goodbye)
     assert not isinstance(said, wire.Redirect)
-    assert said.code == "elsewhere"
-    with pytest.raises(CannotConnect, match="no node of the cluster serves this realm at the mo"):
+    assert said.code == "no-quorum"
+    with pytest.raises(CannotConnect, match="no majority of its servers"):
         await aio.connect(machine.url, reconnect_timeout=0)
     await end(machine)
 

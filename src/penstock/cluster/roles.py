@@ -14,16 +14,12 @@ from penstock.core.owning.claims import SHARD, MemberRecord
 from penstock.core.vocabulary.errors import NoQuorum
 from penstock.core.vocabulary.ports import Blobs, Journal
 from penstock.frontends.native.listener import NativeListener
-from penstock.frontends.shared.serving_node import ServingNode
+from penstock.frontends.shared.serving_node import QUORUM_LOST, ServingNode
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.native import messages as wire
 
 _LOOK_S: Final = 0.1
-_QUORUM_LOST: Final = (
-    "the engine of the cluster has no majority of its servers, or this node does not reach it: "
-    "nothing can be stored; what was not answered is neither refused nor done"
-)
 
 OpenRealm = Callable[[Journal, Blobs, OwnerLease], Awaitable[RunningRealm]]
 ServeRealm = Callable[[RunningRealm, OwnerLease, asyncio.Event], Awaitable[None]]
@@ -129,5 +125,5 @@ async def suspend_without_quorum(lease: OwnerLease, listener: NativeListener) ->
                 listener.resume()
                 _log.info("realm.quorum_back")
         elif listener.suspended is None:
-            listener.suspend(NoQuorum(_QUORUM_LOST))
-            _log.warning("realm.no_quorum", reason=_QUORUM_LOST)
+            listener.suspend(NoQuorum(QUORUM_LOST))
+            _log.warning("realm.no_quorum", reason=QUORUM_LOST)

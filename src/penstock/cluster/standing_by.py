@@ -52,9 +52,8 @@ class StandbyListener:
     ) -> None:
         """``name`` is the node's own. Without ``relays`` nothing is relayed: everybody is told
         where to go. ``has_quorum`` says whether the node reaches the engine."""
-        self._has_quorum = has_quorum
         self.is_open = False
-        self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX)
+        self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX, has_quorum)
         self._followers = OwnerFollowers(owners)
         self._places = places
         self._name = name
@@ -77,7 +76,7 @@ class StandbyListener:
         if amqp is not None:
             await self._listen("amqp", amqp, self._amqp, amqp_standby.wants_relay)
         if http is not None:
-            make = partial(StandbyHttpConnection, self._arrivals, self._is_ready, self._has_quorum)
+            make = partial(StandbyHttpConnection, self._arrivals, self._is_ready)
             await self._listen("http", http, make, http_standby.wants_relay)
 
     def close(self) -> None:

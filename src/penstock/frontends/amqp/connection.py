@@ -129,7 +129,8 @@ class AmqpConnection(asyncio.Protocol):
         self.host = host_of(transport)
         self.certificate = transport.get_extra_info("peercert")
         self.is_secure = transport.get_extra_info("sslcontext") is not None
-        if not self.listener.opened(self):
+        self._not_admitted = self.listener.suspended  # told once there is an open frame
+        if not self.listener.opened(self, is_told_later=True):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -238,6 +239,8 @@ class AmqpConnection(asyncio.Protocol):
         self.principal = principal
         self.publisher = principal.name
         self._is_signed_in = True
+        if self._not_admitted is not None:
+            return
         try:
             self.listener.greeted(self, f"amqp-{self.number}")
         except PenstockError as error:  # only after an open frame can the reason be sent

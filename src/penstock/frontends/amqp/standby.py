@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.core.vocabulary.errors import PenstockError, RemoteProtocolViolation
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.frontends.amqp.conditions import description_of
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
 from penstock.frontends.shared.protocol_detection import AMQP
-from penstock.frontends.shared.serving_node import ServingNode, part, refusal
+from penstock.frontends.shared.serving_node import part
 from penstock.wire.amqp import sasl
 from penstock.wire.amqp.performatives import closing, opening
 from penstock.wire.amqp.types import Symbol, UInt
@@ -50,7 +51,7 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
             return
         if self._data is not None and _holds_a_frame(self._data):
             self._has_answered = True
-            part(self._transport, opening(self._container) + _farewell(self._arrivals.owner()))
+            part(self._transport, opening(self._container) + self._farewell())
 
     def eof_received(self) -> bool:
         return False
@@ -80,6 +81,20 @@ class StandbyAmqpConnection(StandbyProtocol, asyncio.Protocol):
         transport.write(sasl.outcome(sasl.OK))
         self._is_signing_in = False
 
+    def _farewell(self) -> bytes:
+        """Where the owner is, or why nobody is named."""
+        owner, reason = self._arrivals.owner(), self._arrivals.refusal("amqp")
+        place = None if owner is None else owner.place("amqp")
+        if place is None:
+            return closing(FORCED, description_of(reason))
+        host, port = place
+        info = {
+            Symbol("hostname"): host,
+            Symbol("network-host"): host,
+            Symbol("port"): UInt(port),
+        }
+        return closing(REDIRECT, str(reason), info)
+
 
 def wants_relay(data: bytes) -> bool | None:
     """Whether a connection that begins so is relayed to the owner."""
@@ -88,17 +103,3 @@ def wants_relay(data: bytes) -> bool | None:
 
 def _holds_a_frame(data: bytes) -> bool:
     return len(data) >= max(_FRAME_HEAD, int.from_bytes(data[:4], "big"))
-
-
-def _farewell(owner: ServingNode | None) -> bytes:
-    reason: PenstockError = refusal(owner, "amqp")
-    place = None if owner is None else owner.place("amqp")
-    if place is None:
-        return closing(FORCED, str(reason))
-    host, port = place
-    info = {
-        Symbol("hostname"): host,
-        Symbol("network-host"): host,
-        Symbol("port"): UInt(port),
-    }
-    return closing(REDIRECT, str(reason), info)

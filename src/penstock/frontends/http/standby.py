@@ -13,7 +13,7 @@ from penstock.frontends.http.routing import BASE
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, State
 from penstock.frontends.http.statuses import status_of
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
-from penstock.frontends.shared.serving_node import ServingNode, part, refusal
+from penstock.frontends.shared.serving_node import ServingNode, part
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """Most bytes of a request's first line and headers."""
@@ -34,17 +34,10 @@ class StandbyHealth(msgspec.Struct, frozen=True):
 class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
     """Answers one request and ends, so that the next one may find the realm served here."""
 
-    def __init__(
-        self,
-        arrivals: Arrivals,
-        is_ready: Callable[[], bool],
-        has_quorum: Callable[[], bool],
-    ) -> None:
-        """``is_ready`` says whether the node relays requests to the owner, ``has_quorum`` whether
-        it reaches the engine."""
+    def __init__(self, arrivals: Arrivals, is_ready: Callable[[], bool]) -> None:
+        """``is_ready`` says whether the node relays requests to the owner."""
         super().__init__(arrivals)
         self._is_ready = is_ready
-        self._has_quorum = has_quorum
         self._head = b""
 
     def data_received(self, data: bytes) -> None:
@@ -68,7 +61,8 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
         is_head, path = method == "HEAD", target.partition("?")[0]
         if path in _LOOKS:
             return self._look(path, owner, is_head=is_head)
-        error, url = refusal(owner, "http"), "" if owner is None else owner.url("http")
+        error = self._arrivals.refusal("http")
+        url = "" if owner is None else owner.url("http")
         is_page = not path.startswith(f"{BASE}/") and path != "/metrics"
         if url and is_page and method in ("GET", "HEAD"):
             return _response(307, _error(error), f"location: {url}{target}", is_head=is_head)
@@ -77,7 +71,7 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
 
     def _look(self, path: str, owner: ServingNode | None, *, is_head: bool) -> bytes:
         """How this node is: well if it knows who serves, ready if it relays to that one."""
-        is_lost = owner is None and not self._has_quorum()
+        is_lost = owner is None and not self._arrivals.has_quorum()
         told = StandbyHealth(
             status="no-quorum" if is_lost else "standing-by",
             owner="" if owner is None else owner.name,

@@ -220,8 +220,11 @@ class NativeListener:
 
     # --- connections coming and going ----------------------------------------------------
 
-    def opened(self, connection: PeerConnection) -> bool:
-        if self.refusal is not None:
+    def opened(self, connection: PeerConnection, *, is_told_later: bool = False) -> bool:
+        """Count a connection; gives whether it is taken. Of one that ``is_told_later`` why nobody
+        is served at the moment, that is no reason to refuse it."""
+        is_told = is_told_later and self.suspended is not None
+        if self._refusal if is_told else self.refusal:
             return False
         self.connections[connection] = None
         self._opened += 1
@@ -232,8 +235,10 @@ class NativeListener:
     @property
     def refusal(self) -> PenstockError | None:
         """Why no more connections are accepted; None: they are."""
-        if self.suspended is not None:
-            return self.suspended
+        return self.suspended or self._refusal
+
+    @property
+    def _refusal(self) -> PenstockError | None:
         if self._stopping or len(self.connections) >= self.limits.connections_max:
             return Unavailable("the realm accepts no more connections at the moment")
         return None

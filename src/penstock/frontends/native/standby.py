@@ -13,7 +13,7 @@ from penstock.core.vocabulary.errors import PenstockError, RemoteProtocolViolati
 from penstock.frontends.native.connection import GREETING_BYTES_MAX
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
 from penstock.frontends.shared.protocol_detection import AMQP
-from penstock.frontends.shared.serving_node import part, refusal
+from penstock.frontends.shared.serving_node import part
 from penstock.frontends.shared.transports import close
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, FrameReader, frame
@@ -145,7 +145,7 @@ class StandbyConnection(StandbyProtocol, asyncio.BufferedProtocol):
     def _where(self) -> tuple[PenstockError, str]:
         owner = self._arrivals.owner()
         url = "" if owner is None else owner.url("native")
-        return refusal(owner, "native"), url.partition("://")[2]
+        return self._arrivals.refusal("native"), url.partition("://")[2]
 
     def _answer(self, reason: PenstockError, address: str) -> None:
         self._has_answered = True

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import cast
 
-from penstock.frontends.shared.serving_node import FindOwner
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.shared.serving_node import FindOwner, FrontEnd, refusal
 
 
 class Arrivals:
     """The connections of a node that stands by. None of them stays for long."""
 
-    def __init__(self, owner: FindOwner, patience_s: float, connections_max: int) -> None:
-        """A connection that has said nothing after ``patience_s`` seconds is dropped."""
+    def __init__(
+        self,
+        owner: FindOwner,
+        patience_s: float,
+        connections_max: int,
+        has_quorum: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """A connection that has said nothing after ``patience_s`` seconds is dropped.
+        ``has_quorum`` says whether the node reaches the engine."""
         self.owner = owner
+        self.has_quorum = has_quorum
         self._patience_s = patience_s
         self._connections_max = connections_max
         self._patience: dict[asyncio.Transport, asyncio.TimerHandle] = {}
@@ -26,6 +36,10 @@ class Arrivals:
         if len(self._patience) > self._connections_max:
             entered.abort()
         return entered
+
+    def refusal(self, front_end: FrontEnd) -> PenstockError:
+        """What somebody is told who wants to be served here."""
+        return refusal(self.owner(), front_end, has_quorum=self.has_quorum())
 
     def leave(self, transport: asyncio.Transport) -> None:
         """Forget a connection that has ended."""

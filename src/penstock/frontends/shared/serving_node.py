@@ -9,13 +9,18 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from penstock.core.vocabulary.errors import Elsewhere
+from penstock.core.vocabulary.errors import Elsewhere, NoQuorum, PenstockError
 from penstock.frontends.shared.transports import LINGER_S
 
 FrontEnd = Literal["native", "http", "amqp"]
 
 NOBODY: Final = (
     "no node of the cluster serves this realm at the moment, and one of them will soon; try again"
+)
+
+QUORUM_LOST: Final = (
+    "the engine of the cluster has no majority of its servers, or this node does not reach it: "
+    "nothing can be stored; what was not answered is neither refused nor done"
 )
 
 
@@ -44,10 +49,13 @@ FindOwner = Callable[[], ServingNode | None]
 """Gives the node that serves the realm now; None while nobody is known to."""
 
 
-def refusal(owner: ServingNode | None, front_end: FrontEnd) -> Elsewhere:
-    """What somebody is told who has come to a node that stands by."""
+def refusal(
+    owner: ServingNode | None, front_end: FrontEnd, *, has_quorum: bool = True
+) -> PenstockError:
+    """What somebody is told who has come to a node that stands by. While it does not reach the
+    engine and knows nobody who serves, it can promise nothing (SEM N2)."""
     if owner is None:
-        return Elsewhere(NOBODY)
+        return Elsewhere(NOBODY) if has_quorum else NoQuorum(QUORUM_LOST)
     url = owner.url(front_end)
     return Elsewhere(f"node {owner.name} serves this realm now" + (f", at {url}" if url else ""))
 
