@@ -101,19 +101,36 @@ def test_a_large_publish_whose_answer_is_lost_is_stored_once(
     assert there.channels.get("orders").info().events == 40
 
 
-def test_what_may_not_be_done_twice_is_reported_as_unknown(
+def test_a_channel_that_was_created_without_an_answer_is_found(
     relay: Relay, session: Session, there: Session
 ) -> None:
     relay.hold_answers()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(session.channels.create, "new")
+        waiting = pool.submit(session.channels.create, "new", ttl=5_000)
         eventually(lambda: there.channels.list() == ["new"])
         relay.cut()
         relay.release_answers()
 
-        with pytest.raises(penstock.ConnectionLost, match=r"CreateChannel .* is unknown"):
-            waiting.result(WAIT_S)
+        assert waiting.result(WAIT_S).name == "new"
     assert session.channels.list() == ["new"]
+
+
+def test_what_may_not_be_done_twice_is_reported_as_unknown(
+    relay: Relay, orders: Channel, there: Session
+) -> None:
+    orders.publish(b"a")
+    seen = there.channels.get("orders")
+    relay.hold_answers()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(orders.purge)
+        eventually(lambda: seen.info().events == 0)
+        seen.publish(b"later")
+        relay.cut()
+        relay.release_answers()
+
+        with pytest.raises(penstock.ConnectionLost, match=r"PurgeChannel .* is unknown"):
+            waiting.result(WAIT_S)
+    assert seen.info().events == 1
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import aio
+from penstock.core.vocabulary.errors import ConnectionLost, NameAlreadyBound
 from penstock.testing.engine import EngineServers
 from penstock.testing.loop import pass_time, simulated
 from tests.cluster.machines import NodeMachine, end, the_loop, until
@@ -129,6 +130,60 @@ async def test_so_is_every_other_change() -> None:
     assert await pair.session.queues.list() == []
     assert await pair.session.joins.list() == []
     await pair.ends()
+
+
+@pytest.mark.spec("N4")
+@simulated
+async def test_what_was_stored_by_an_owner_that_was_killed_before_it_could_say_so() -> None:
+    pair = await Pair.made()
+    orders = await pair.session.channels.create("orders", type="persistent")
+    await pair.session.queues.create("work", type="persistent")
+    await orders.durables.create("old")
+    await orders.publish(b"a")
+    changes = [
+        pair.session.channels.create("more", type="persistent", ttl=5_000),
+        pair.session.queues.create("jobs", type="persistent"),
+        orders.durables.create("new", type="serial"),
+        orders.durables.delete("old"),
+        pair.session.joins.create("orders", "work", selector="a > 1"),
+        orders.edit(capacity=7),
+    ]
+
+    pair.engine.is_slow = True
+    asked = [the_loop().create_task(_of(each)) for each in changes]
+    purging = the_loop().create_task(orders.purge())
+    await pass_time(SLOW_S / 2)
+    pair.owner.kill()
+    for each in asked:
+        await each
+    with pytest.raises(ConnectionLost, match="it is unknown whether it was done"):
+        await purging  # a second one might remove what came after the first
+
+    assert await pair.session.channels.list() == ["more", "orders"]
+    assert await pair.session.queues.list() == ["jobs", "work"]
+    assert [each.name for each in await orders.durables.list()] == ["new"]
+    assert (await orders.info()).definition.capacity == 7
+    await pair.session.close()
+    await end(pair.other)
+
+
+@pytest.mark.spec("N4")
+@simulated
+async def test_what_has_other_attributes_was_created_by_somebody_else() -> None:
+    pair = await Pair.made()
+    await pair.session.channels.create("orders", type="persistent", ttl=1_000)
+
+    async def create() -> aio.Channel:
+        return await pair.session.channels.create("orders", type="persistent", ttl=5_000)
+
+    asked = the_loop().create_task(create())
+    await asyncio.sleep(0)
+    pair.owner.kill()
+    with pytest.raises(NameAlreadyBound, match="ttl is 1000 there, not 5000"):
+        await asked
+
+    await pair.session.close()
+    await end(pair.other)
 
 
 @pytest.mark.spec("N4")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from penstock.api.access import (
@@ -33,7 +34,7 @@ from penstock.api.access import (
     change_said,
 )
 from penstock.client.connection.connection import RealmConnection
-from penstock.client.handles.if_missing import found_or_created
+from penstock.client.handles.if_missing import created, deleted, found_or_created
 from penstock.core.vocabulary.errors import InvalidArgument, NameAlreadyBound, NameDoesNotExist
 from penstock.wire.scram import check_length, check_rounds, proof_of, verifier
 
@@ -99,7 +100,9 @@ class Access:
     async def delete_user(self, name: str) -> None:
         """The user's sessions end at once. Raises ``NameDoesNotExist``, ``IllegalState`` for the
         last one who may administer."""
-        await self._connection.request(DeleteUser(name), resend=False)
+        message = DeleteUser(name)
+        find = partial(self._user, name)
+        await deleted(lambda: self._connection.request(message, resend=False), find)
 
     async def _verifier(self, password: str) -> Verifier:
         """A verifier for a password, computed as slowly as the realm's settings want it; the
@@ -123,17 +126,17 @@ class Access:
         perhaps others. Raises ``NameAlreadyBound``, ``InvalidArgument``."""
         message = CreateGroup(name, tuple(members))
 
-        async def create() -> GroupInfo:
-            return await self._connection.ask(message, GroupInfo, resend=if_missing)
+        async def create(resend: bool) -> GroupInfo:
+            return await self._connection.ask(message, GroupInfo, resend=resend)
 
-        if not if_missing:
-            return await create()
-        found, _ = await found_or_created(lambda: self._group(name), create)
-        if lacking := sorted({*message.members} - {*found.members}):
-            raise NameAlreadyBound(
-                f"group {name} exists without {', '.join(lacking)}; change_group adds members"
-            )
-        return found
+        def check(found: GroupInfo) -> None:
+            if lacking := sorted({*message.members} - {*found.members}):
+                raise NameAlreadyBound(
+                    f"group {name} exists without {', '.join(lacking)}; change_group adds members"
+                )
+
+        find = partial(self._group, name)
+        return await created(find, create, check, if_missing=if_missing)
 
     async def _group(self, name: str) -> GroupInfo:
         for each in await self.groups():
@@ -150,7 +153,9 @@ class Access:
 
     async def delete_group(self, name: str) -> None:
         """Delete a group with what was granted to it. Raises ``NameDoesNotExist``."""
-        await self._connection.request(DeleteGroup(name), resend=False)
+        message = DeleteGroup(name)
+        find = partial(self._group, name)
+        await deleted(lambda: self._connection.request(message, resend=False), find)
 
     # --- rights --------------------------------------------------------------------------
 

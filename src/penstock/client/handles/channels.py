@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from penstock.api.channels import (
     ChannelOpened,
-    DeleteChannel,
     ListChannels,
     OpenChannel,
 )
@@ -17,7 +16,7 @@ from penstock.api.publishing import CommitStages, DropStages
 from penstock.api.requests import Kind
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import ChannelAttributes
-from penstock.client.handles.definitions import create_store
+from penstock.client.handles.definitions import create_store, delete_store
 from penstock.client.handles.destination import Destination
 from penstock.client.handles.durables import Durables
 from penstock.client.publishing.event_attributes import (
@@ -77,7 +76,7 @@ class Channels:
 
     async def delete(self, name: str) -> None:
         """Remove a channel with its events and durables. Raises ``NameDoesNotExist``."""
-        await self._connection.request(DeleteChannel(name), resend=False)
+        await delete_store(self._connection, name, "channel")
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
         """Write a channel, as it is now, to a new or empty folder: events, durables, producers and

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-from penstock.api.channels import ChannelOpened, CreateChannel, OpenChannel
+from penstock.api.channels import ChannelOpened, CreateChannel, DeleteChannel, OpenChannel
 from penstock.api.requests import Kind
 from penstock.client.connection.arguments import milliseconds
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.if_missing import (
+    created,
+    deleted,
     differing_attributes,
-    found_or_created,
     refuse_differences,
 )
 from penstock.core.vocabulary.argument_errors import PYTHON, explain
@@ -38,16 +39,23 @@ async def create_store(
     async def find() -> ChannelOpened:
         return await connection.ask(OpenChannel(name, kind), ChannelOpened)
 
-    async def create() -> ChannelOpened:
-        return await connection.ask(CreateChannel(name, wanted), ChannelOpened, resend=if_missing)
+    async def create(resend: bool) -> ChannelOpened:
+        return await connection.ask(CreateChannel(name, wanted), ChannelOpened, resend=resend)
 
-    if not if_missing:
-        return await create()
-    opened, was_there = await found_or_created(find, create)
-    if was_there:
-        differing = differing_attributes(attributes, wanted, opened.definition)
-        refuse_differences(f"{kind} {opened.name}", differing)
-    return opened
+    def check(there: ChannelOpened) -> None:
+        differing = differing_attributes(attributes, wanted, there.definition)
+        refuse_differences(f"{kind} {there.name}", differing)
+
+    return await created(find, create, check, if_missing=if_missing)
+
+
+async def delete_store(connection: RealmConnection, name: str, kind: Kind) -> None:
+    """Remove a channel or queue. Raises ``NameDoesNotExist``."""
+
+    async def find() -> ChannelOpened:
+        return await connection.ask(OpenChannel(name, kind), ChannelOpened)
+
+    await deleted(lambda: connection.request(DeleteChannel(name, kind), resend=False), find)
 
 
 def definition_of(

@@ -46,6 +46,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.protobuf import Messages
 from penstock.columns.schema.ipc import schema_from
+from penstock.core.vocabulary.errors import ConnectionLost
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromId
 
@@ -211,7 +212,11 @@ class Destination:
         """Change attributes in place; they apply at once (SEM C3). Raises ``InvalidArgument``."""
         current = (await self.info()).definition
         wanted = definition_of(attributes, self._kind, current)
-        await self._connection.request(EditChannel(self.name, wanted), resend=False)
+        try:
+            await self._connection.request(EditChannel(self.name, wanted), resend=False)
+        except ConnectionLost:
+            if (await self.info()).definition != wanted:
+                raise  # nobody knows whether it is still to be done
 
     async def messages(self) -> Messages:
         """The message types of the descriptors as they are now, to write and read events that

@@ -29,8 +29,9 @@ from penstock.client.handles.attributes import (
     with_durable_attributes,
 )
 from penstock.client.handles.if_missing import (
+    created,
+    deleted,
     differing_fields,
-    found_or_created,
     refuse_differences,
 )
 from penstock.client.reading.browsing import DurableBrowse
@@ -90,20 +91,17 @@ class Durables:
             self._channel, name, type, start_of(start), selector, persistent, **sent
         )
 
-        async def create() -> DurableInfo:
-            return await self._connection.ask(message, DurableInfo, resend=if_missing)
+        async def create(resend: bool) -> DurableInfo:
+            return await self._connection.ask(message, DurableInfo, resend=resend)
 
-        if not if_missing:
-            made = await create()
-        else:
-            there = Durable(self._connection, self._channel, name, self._of)
-            made, was_there = await found_or_created(there.info, create)
-            if was_there:
-                given = {"type": type, "selector": selector, **sent}
-                given |= {} if persistent is None else {"persistent": persistent}
-                refuse_differences(
-                    f"durable {made.name} of {self._of}", differing_fields(given, made)
-                )
+        def check(found: DurableInfo) -> None:
+            given = {"type": type, "selector": selector, **sent}
+            given |= {} if persistent is None else {"persistent": persistent}
+            what = f"durable {found.name} of {self._of}"
+            refuse_differences(what, differing_fields(given, found))
+
+        there = Durable(self._connection, self._channel, name, self._of)
+        made = await created(there.info, create, check, if_missing=if_missing)
         return Durable(self._connection, self._channel, made.name, self._of)
 
     async def get(self, name: str) -> Durable:
@@ -117,7 +115,9 @@ class Durables:
 
     async def delete(self, name: str) -> None:
         """End a durable for good. Raises ``NameDoesNotExist``."""
-        await self._connection.request(DeleteDurable(self._channel, name), resend=False)
+        message = DeleteDurable(self._channel, name)
+        there = Durable(self._connection, self._channel, name)
+        await deleted(lambda: self._connection.request(message, resend=False), there.info)
 
 
 _INFOS: Any = list[DurableInfo]

@@ -4,9 +4,15 @@ as it has the attributes that were given."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    NameAlreadyBound,
+    NameDoesNotExist,
+    PenstockError,
+)
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 
@@ -34,6 +40,46 @@ async def found_or_created(
         except NameAlreadyBound:
             pass  # it was created a moment ago, or is of another kind
     raise NameAlreadyBound(why)
+
+
+async def created(
+    find: Callable[[], Awaitable[T]],
+    create: Callable[[bool], Awaitable[T]],
+    check: Callable[[T], None],
+    *,
+    if_missing: bool,
+) -> T:
+    """What ``create`` gives, which takes whether it may be asked again on another connection; with
+    ``if_missing`` what is there already, if ``check`` does not refuse it.
+
+    Where the connection is lost before the answer, it may have been created: then what is there
+    with these attributes is taken for it. Raises what the three raise.
+    """
+    if not if_missing:
+        with suppress(ConnectionLost):
+            return await create(False)
+    found, was_there = await found_or_created(find, lambda: create(True))
+    if was_there:
+        check(found)
+    return found
+
+
+async def deleted(
+    delete: Callable[[], Awaitable[object]], find: Callable[[], Awaitable[object]]
+) -> None:
+    """Delete something. Where the connection is lost before the answer, it was deleted if ``find``
+    does not find it any more. Otherwise it is not asked again, for it may be another one of that
+    name. Raises what ``delete`` raises, among it ``ConnectionLost`` where nobody can tell."""
+    try:
+        await delete()
+    except ConnectionLost as lost:
+        try:
+            await find()
+        except NameDoesNotExist:
+            return
+        except PenstockError:
+            raise lost from None  # who may delete need not be allowed to look
+        raise
 
 
 def refuse_differences(what: str, differing: Iterable[tuple[str, object, object]]) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from penstock.api.joins import CreateJoin, DeleteJoin, JoinInfo, ListJoins
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.if_missing import (
+    created,
+    deleted,
     differing_fields,
-    found_or_created,
     refuse_differences,
 )
 from penstock.core.vocabulary.errors import NameDoesNotExist
@@ -41,17 +43,16 @@ class Joins:
         """
         message = CreateJoin(source, destination, selector, archive)
 
-        async def create() -> JoinInfo:
-            return await self._connection.ask(message, JoinInfo, resend=if_missing)
+        async def create(resend: bool) -> JoinInfo:
+            return await self._connection.ask(message, JoinInfo, resend=resend)
 
-        if not if_missing:
-            return await create()
-        found, was_there = await found_or_created(lambda: self._find(source, destination), create)
-        if was_there:
+        def check(found: JoinInfo) -> None:
             given = {"selector": selector, "archive": archive}
             what = f"the join from {found.source} to {found.destination}"
             refuse_differences(what, differing_fields(given, found))
-        return found
+
+        find = partial(self._find, source, destination)
+        return await created(find, create, check, if_missing=if_missing)
 
     async def _find(self, source: str, destination: str) -> JoinInfo:
         ends = destination_name(source), destination_name(destination)
@@ -67,4 +68,5 @@ class Joins:
     async def delete(self, source: str, destination: str) -> None:
         """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
         message = DeleteJoin(source, destination)
-        await self._connection.request(message, resend=False)
+        find = partial(self._find, source, destination)
+        await deleted(lambda: self._connection.request(message, resend=False), find)

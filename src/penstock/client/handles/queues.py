@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from penstock.api.channels import (
     ChannelOpened,
-    DeleteChannel,
     ListChannels,
     OpenChannel,
 )
@@ -14,7 +13,7 @@ from penstock.api.requests import Kind
 from penstock.client.connection.arguments import Duration, check_timeout
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.handles.attributes import QueueAttributes
-from penstock.client.handles.definitions import create_store
+from penstock.client.handles.definitions import create_store, delete_store
 from penstock.client.handles.destination import Destination
 from penstock.client.publishing.event_attributes import (
     QUEUED,
@@ -65,7 +64,7 @@ class Queues:
 
     async def delete(self, name: str) -> None:
         """Remove a queue with its events. Raises ``NameDoesNotExist``."""
-        await self._connection.request(DeleteChannel(name, "queue"), resend=False)
+        await delete_store(self._connection, name, "queue")
 
     async def export(self, name: str, folder: FolderLike) -> Manifest:
         """Write a queue, as it is now, to a new or empty folder: events, redelivery counts,
