@@ -12,6 +12,7 @@ NOT_RUN = {
     "python -m tests.fuzz": "its input is one that broke a target once",
     "nats-server": "needs three machines; tests/cluster/test_serve.py starts such servers",
     "penstock serve --data /var/lib/penstock --cluster": "needs a running engine; so does that",
+    "penstock cluster node": "needs three machines; tests/cluster/test_cluster_node.py has them",
     "penstock cluster status": "needs a running engine; tests/cluster/test_serve.py looks at one",
     "penstock cluster doctor": "needs a running engine; tests/cluster/test_serve.py looks at one",
     "penstock cluster import": "needs a running engine; tests/cluster/test_serve.py imports there",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+import ssl
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -76,8 +77,10 @@ async def open_engine(settings: ClusterSettings, clock: Clock) -> StorageEngine:
                 monitors=_monitors(settings.monitors),
                 clock=clock,
                 offload=asyncio.to_thread,
+                tls=engine_tls(settings),
             )
             return _with_blobs(await jetstream.open(), settings)
+        _check_no_tls(settings)
         from penstock.storage.postgres.engine import PostgresEngine
 
         return _with_blobs(PostgresEngine(urls, cluster=settings.name), settings)
@@ -114,7 +117,9 @@ def open_inspector(settings: ClusterSettings, clock: Clock) -> EngineInspector:
                 monitors=_monitors(settings.monitors),
                 clock=clock,
                 offload=asyncio.to_thread,
+                tls=engine_tls(settings),
             )
+        _check_no_tls(settings)
         from penstock.storage.postgres.inspection import PostgresInspector
 
         return PostgresInspector(urls, cluster=settings.name)
@@ -180,6 +185,37 @@ def _check_server(url: str, host: str, engine: str) -> None:
         f"in which {safe(host)!r} is not the address of a server; "
         f"the URL of an engine looks like {_LOOKS_LIKE}"
     )
+
+
+def engine_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
+    """How the servers of a NATS engine are known, and this node to them; None: as the system has
+    it. Raises ``InvalidArgument`` for files that do not do."""
+    authority, certificate = settings.tls_authority, settings.tls_certificate
+    if bool(certificate) != bool(settings.tls_key):
+        raise InvalidArgument(
+            "cluster.tls_certificate and cluster.tls_key belong together: name both, or neither"
+        )
+    if not (authority or certificate):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=authority or None)
+        if certificate:
+            context.load_cert_chain(certificate, settings.tls_key)
+    except (OSError, ValueError) as error:  # an error of TLS is one of the operating system
+        named = ", ".join(filter(None, (authority, certificate, settings.tls_key)))
+        raise InvalidArgument(
+            f"cluster.tls_authority, cluster.tls_certificate and cluster.tls_key name files that "
+            f"cannot be used ({named}): {error}"
+        ) from error
+    return context
+
+
+def _check_no_tls(settings: ClusterSettings) -> None:
+    if settings.tls_authority or settings.tls_certificate or settings.tls_key:
+        raise InvalidArgument(
+            "cluster.tls_authority, cluster.tls_certificate and cluster.tls_key are for NATS; "
+            "PostgreSQL has these files in its URL: ?sslrootcert=FILE&sslcert=FILE&sslkey=FILE"
+        )
 
 
 def _monitors(text: str) -> list[str]:
@@ -256,14 +292,15 @@ async def made_identity(registry: Registry, wanted: str) -> str:
 async def cluster_secret(registry: Registry, settings: ClusterSettings) -> bytes:
     """The secret that all nodes share. Raises ``InvalidArgument`` for a file that does not do."""
     if settings.secret_file:
-        return await asyncio.to_thread(_secret_in, settings.secret_file)
+        return await asyncio.to_thread(read_secret, settings.secret_file)
     while (record := await registry.get(SECRET_KEY)) is None:
         with suppress(Conflict):  # another node was the first
             await registry.cas(SECRET_KEY, 0, secrets.token_hex(SECRET_BYTES_MIN).encode())
     return record.value
 
 
-def _secret_in(file: str) -> bytes:
+def read_secret(file: str) -> bytes:
+    """The secret that all nodes share, from a file. Raises ``InvalidArgument``."""
     try:
         secret = Path(file).read_bytes().strip()
     except OSError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli import cluster_looks, cluster_moves, cluster_orders, cluster_upgrade
+from penstock.cli import cluster_looks, cluster_moves, cluster_node, cluster_orders, cluster_upgrade
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import note, write
 from penstock.core.printable import plain
@@ -41,6 +41,7 @@ commands = typer.Typer(
 def register(app: typer.Typer) -> None:
     cluster_looks.register(commands)
     cluster_moves.register(commands)
+    cluster_node.register(commands)
     cluster_orders.register(commands)
     cluster_upgrade.register(commands)
     app.add_typer(commands, name="cluster")

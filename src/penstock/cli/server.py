@@ -83,7 +83,7 @@ def serve(
     try:
         _serve(data.expanduser(), settings, flags)
     except Exception as error:  # noqa: BLE001  whatever ends a realm is said where the rest is said
-        _log_failure(error)
+        log_failure(error)
         raise typer.Exit(FAILED) from None
 
 
@@ -93,7 +93,7 @@ def _serve(data: Path, file: Path | None, flags: dict[str, Any]) -> None:
     try:
         wanted = chosen(file, flags)
     except PenstockError:
-        logs.configure("info", _format_wanted(flags))
+        logs.configure("info", format_wanted(flags))
         raise
     _run(data, wanted)
 
@@ -108,7 +108,7 @@ def _run(data: Path, wanted: Settings) -> None:
     run(data, wanted)
 
 
-def _format_wanted(flags: dict[str, Any]) -> Any:
+def format_wanted(flags: dict[str, Any]) -> Any:
     """The log format to use when the settings as a whole are invalid."""
     from penstock.logs import Format
 
@@ -116,7 +116,8 @@ def _format_wanted(flags: dict[str, Any]) -> Any:
     return cast("Format", wanted if wanted in get_args(Format) else "auto")
 
 
-def _log_failure(error: Exception) -> None:
+def log_failure(error: Exception) -> None:
+    """Say what has ended a realm, or has kept it from starting."""
     import structlog
 
     _log = structlog.get_logger("penstock.realm")

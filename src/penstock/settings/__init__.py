@@ -472,6 +472,21 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             "Empty: the first node makes one and keeps it on the engine."
         ),
     ] = ""
+    tls_authority: Annotated[
+        str,
+        Meta(
+            description="Certificates of the authorities that the servers of the engine are "
+            "checked with (PEM), where `engine` is `tls://`. Empty: those of the system."
+        ),
+    ] = ""
+    tls_certificate: Annotated[
+        str,
+        Meta(
+            description="Certificate by which the servers of the engine know this node (PEM), for "
+            "those that ask for one. Needs `tls_key`."
+        ),
+    ] = ""
+    tls_key: Annotated[str, Meta(description="Private key of `tls_certificate` (PEM).")] = ""
     relays_max: Annotated[
         int,
         Meta(

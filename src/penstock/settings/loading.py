@@ -37,6 +37,7 @@ PATHS: Final = frozenset(
     (
         *("listen.tls_certificate", "listen.tls_key", "listen.tls_client_ca"),
         *("listen.tls_client_revoked", "access.token_keys", *PATH_LISTS),
+        *("cluster.tls_authority", "cluster.tls_certificate", "cluster.tls_key"),
     )
 )
 """Options that name files and folders; relative ones in a settings file are of its folder."""

@@ -44,15 +44,17 @@ class ServerProcess:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         program: Sequence[str] = ("-m", "penstock"),
+        command: Sequence[str] = ("serve",),
     ) -> None:
         """``arguments`` follow our own and override them: ``"--port", "9001"``. ``program`` is what
-        Python runs, which takes the rest of the line as ``penstock`` does."""
+        Python runs, which takes the rest of the line as ``penstock`` does; ``command`` is what it
+        is to do, such as ``cluster node``."""
         self.directory = Path(directory)
         self.url = ""
         """The URL it listens at, as a realm on its own or as a node that serves or stands by; empty
         until it does."""
         self._command = [
-            *(sys.executable, *program, "serve", "--data", str(directory)),
+            *(sys.executable, *program, *command, "--data", str(directory)),
             *("--port", "0", "--no-http", "--log-format", "json"),
             *arguments,
         ]

@@ -116,7 +116,7 @@ class Durables:
     async def delete(self, name: str) -> None:
         """End a durable for good. Raises ``NameDoesNotExist``."""
         message = DeleteDurable(self._channel, name)
-        there = Durable(self._connection, self._channel, name)
+        there = Durable(self._connection, self._channel, name, self._of)
         await deleted(lambda: self._connection.request(message, resend=False), there.info)
 
 

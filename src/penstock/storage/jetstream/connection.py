@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from ssl import SSLContext
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -66,6 +68,12 @@ class _Client(Client):
         await super()._connect_to_server(s)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Each end of a connection with TLS would be told, because nats-py reads from a stream that
+    does not know of the TLS below it."""
+    return "eof_received() has no effect when using ssl" not in record.getMessage()
+
+
 class NatsConnection:
     """Asks servers by subject. Reconnects by itself, to whichever server answers."""
 
@@ -78,8 +86,13 @@ class NatsConnection:
         servers: Sequence[str],
         on_reconnect: Callable[[], Awaitable[None]],
         timeout_s: float = _OPEN_TIMEOUT_S,
+        *,
+        tls: SSLContext | None = None,
     ) -> NatsConnection:
-        """Connect to one of the servers. Raises ``Unavailable`` when none can be reached."""
+        """Connect to one of the servers, by ``tls`` where they want that. Raises ``Unavailable``
+        when none can be reached."""
+        if tls is not None:
+            logging.getLogger("asyncio").addFilter(_is_news)
         client = _Client()
         failures: list[Exception] = []
 
@@ -91,6 +104,7 @@ class NatsConnection:
                 await client.connect(
                     list(servers),
                     name="penstock",
+                    tls=tls,
                     error_cb=note,
                     reconnected_cb=on_reconnect,
                     connect_timeout=int(ANSWER_TIMEOUT_S),

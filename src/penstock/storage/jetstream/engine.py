@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from ssl import SSLContext
 from typing import Final
 
 import msgspec
@@ -50,11 +52,14 @@ class JetStreamEngine:
         clock: Clock,
         offload: Offload,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        connect: Connect = NatsConnection.open,
+        tls: SSLContext | None = None,
+        connect: Connect | None = None,
     ) -> None:
         """``name`` begins the names of all streams, so that several clusters can share the servers.
-        ``monitors``: where each server serves its monitoring, unless on the usual port."""
-        self._connect = connect
+        ``monitors``: where each server serves its monitoring, unless on the usual port.
+        ``tls``: how servers are known, and this node to them."""
+        self._connect = connect or partial(NatsConnection.open, tls=tls)
+        self._tls = tls
         self._servers = list(servers)
         self._name = name
         self._monitors = list(monitors) or monitors_of(servers)
@@ -224,7 +229,7 @@ class JetStreamEngine:
         return servers
 
     async def _read_server(self, monitor: str) -> ServerState:
-        return await self._offload(lambda: read_server(monitor))
+        return await self._offload(partial(read_server, monitor, self._tls))
 
     async def _reconnected(self) -> None:
         """Whoever answers now may have been restarted with other settings."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import urllib.request
 from collections.abc import Iterable, Sequence
+from ssl import SSLContext
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -125,11 +126,12 @@ def monitors_of(servers: Iterable[str]) -> list[str]:
     return [f"http://{f'[{host}]' if ':' in host else host}:{MONITORING_PORT}" for host in hosts]
 
 
-def read_server(monitor: str) -> ServerState:
-    """Ask one server, through its monitoring. It takes a while where the server is gone."""
+def read_server(monitor: str, tls: SSLContext | None = None) -> ServerState:
+    """Ask one server, through its monitoring, with ``tls`` where that is https. It takes a while
+    where the server is gone."""
     try:
-        varz = _varz.decode(_fetch(f"{monitor}/varz"))
-        jsz = _jsz.decode(_fetch(f"{monitor}/jsz?config=true"))
+        varz = _varz.decode(_fetch(f"{monitor}/varz", tls))
+        jsz = _jsz.decode(_fetch(f"{monitor}/jsz?config=true", tls))
     except (OSError, ValueError, msgspec.DecodeError) as error:
         return ServerState(monitor, failure=f"{error}")
     meta = jsz.meta_cluster or _MetaCluster()
@@ -234,11 +236,11 @@ def _where(server: ServerState) -> str:
     return f"server {server.name} ({server.monitor})"
 
 
-def read_copy(monitor: str, stream: str) -> StreamCopy | None:
+def read_copy(monitor: str, stream: str, tls: SSLContext | None = None) -> StreamCopy | None:
     """A server's copy of a stream; None: it has none, or does not answer. It takes a while where
     the server is gone."""
     try:
-        raw = _fetch(f"{monitor}/jsz?accounts=true&streams=true")
+        raw = _fetch(f"{monitor}/jsz?accounts=true&streams=true", tls)
         listing = _listing.decode(raw)
     except (OSError, ValueError, msgspec.DecodeError):
         return None
@@ -246,11 +248,12 @@ def read_copy(monitor: str, stream: str) -> StreamCopy | None:
     return next((copy for copy in copies if copy.name == stream), None)
 
 
-def _fetch(url: str) -> bytes:
+def _fetch(url: str, tls: SSLContext | None) -> bytes:
     if urlsplit(url).scheme not in ("http", "https"):
         raise ValueError("monitoring is read over http:// or https://")
     # Monitoring is inside the cluster's own network, whatever proxy the environment names.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    secure = urllib.request.HTTPSHandler(context=tls)
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), secure)
     with opener.open(url, timeout=_TIMEOUT_S) as answer:
         read: bytes = answer.read()
         return read

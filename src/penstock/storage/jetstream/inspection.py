@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from ssl import SSLContext
 from typing import Final
 
 from penstock.core.vocabulary.errors import Damaged, PenstockError, Unavailable
@@ -47,13 +48,15 @@ class JetStreamInspector:
         monitors: Sequence[str] = (),
         clock: Clock,
         offload: Offload,
+        tls: SSLContext | None = None,
     ) -> None:
-        """``name`` and ``monitors`` are those of the cluster's nodes."""
+        """``name``, ``monitors`` and ``tls`` are those of the cluster's nodes."""
         self._urls = list(servers)
         self._name = name
         self._monitors = list(monitors) or guard.monitors_of(servers)
         self._clock = clock
         self._offload = offload
+        self._tls = tls
         self._connection: NatsConnection | None = None
 
     async def records(self, prefix: str = "") -> Mapping[str, VersionedRecord]:
@@ -205,10 +208,10 @@ class JetStreamInspector:
         return await together(self._state(each) for each in self._monitors)
 
     async def _state(self, monitor: str) -> ServerState:
-        return await self._offload(partial(guard.read_server, monitor))
+        return await self._offload(partial(guard.read_server, monitor, self._tls))
 
     async def _copy(self, monitor: str, stream: str) -> StreamCopy | None:
-        return await self._offload(partial(guard.read_copy, monitor, stream))
+        return await self._offload(partial(guard.read_copy, monitor, stream, self._tls))
 
     async def _registry(self) -> BucketRegistry | None:
         registry = BucketRegistry(await self._connected(), self._name)
@@ -230,7 +233,9 @@ class JetStreamInspector:
 
     async def _connected(self) -> NatsConnection:
         if self._connection is None:
-            self._connection = await NatsConnection.open(self._urls, _ignore, _OPEN_S)
+            self._connection = await NatsConnection.open(
+                self._urls, _ignore, _OPEN_S, tls=self._tls
+            )
         return self._connection
 
 
