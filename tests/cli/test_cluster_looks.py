@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.bootstrap import cluster
 from penstock.cli.checks import Check
-from penstock.cli.cluster_checks import checks_of
+from penstock.cli.cluster_checks import checks_of, how_it_is
 from penstock.cli.program import app
 from penstock.cluster.observation import ClusterExamined, PortReached
 from penstock.core.owning.claims import ClaimRecord, MemberRecord
@@ -24,6 +24,7 @@ from penstock.settings.loading import load
 from penstock.testing.engine import EngineServers, MemoryInspector
 
 ENGINE = "nats://a,b,c"
+MINUTE_US = 60_000_000
 
 
 class Renewing(MemoryInspector):
@@ -229,6 +230,20 @@ def test_a_node_that_is_alone_or_away_is_a_warning() -> None:
     away = said(node("n1", "owner"), node("n2"), node("n3", "silent"))["nodes"]
     assert (away.status, away.found) == ("warning", "n1, n2 there; n3 is silent")
     assert said(node("n1", "gone"))["nodes"].status == "failed"
+    assert (
+        "penstock cluster remove NODE"
+        in said(node("n1", "owner"), node("n3", "gone"), node("n2"))["nodes"].remedy
+    )
+
+
+def test_a_node_that_is_not_there_is_said_since_when() -> None:
+    at = MINUTE_US
+
+    assert how_it_is(msgspec.structs.replace(node("n1", "gone"), renewed_us=at)) == (
+        "gone since 1970-01-01 00:01:00Z"
+    )
+    assert how_it_is(msgspec.structs.replace(node("n1", "owner"), renewed_us=at)) == "owner"
+    assert how_it_is(node("n1", "silent")) == "silent"
 
 
 def test_versions_that_differ_are_told_and_one_that_cannot_claim_fails() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Final
 
 from penstock.cli.checks import Check
 from penstock.cluster.observation import ClusterExamined, PortReached
 from penstock.core.owning.clocks import APART_US_MAX, SECOND_US
-from penstock.core.owning.observing import ClusterSeen
+from penstock.core.owning.observing import ClusterSeen, MemberSeen
 from penstock.core.vocabulary.ports import EngineCheck
 
 APART_S_MAX: Final = APART_US_MAX / SECOND_US
@@ -34,6 +35,14 @@ def checks_of(name: str, found: ClusterExamined) -> Iterator[Check]:
     yield from map(_port, found.ports)
 
 
+def how_it_is(member: MemberSeen) -> str:
+    """The condition of a node, and since when where it is not there."""
+    if member.is_alive or not member.renewed_us:
+        return member.condition
+    at = datetime.fromtimestamp(member.renewed_us // 1_000_000, UTC)
+    return f"{member.condition} since {at:%Y-%m-%d %H:%M:%SZ}"
+
+
 def _engine_check(check: EngineCheck) -> Check:
     name = f"engine {check.name}"
     if check.is_ok:
@@ -55,7 +64,7 @@ def _owner(seen: ClusterSeen) -> Check:
 
 def _nodes(seen: ClusterSeen) -> Check:
     alive = [each.node for each in seen.members if each.is_alive]
-    away = [f"{each.node} is {each.condition}" for each in seen.members if not each.is_alive]
+    away = [f"{each.node} is {how_it_is(each)}" for each in seen.members if not each.is_alive]
     found = f"{', '.join(alive) or 'none'} there{''.join(f'; {each}' for each in away)}"
     if not alive:
         return Check("nodes", "failed", found, "start the nodes")
@@ -65,7 +74,7 @@ def _nodes(seen: ClusterSeen) -> Check:
         "nodes",
         "ok" if not away else "warning",
         found,
-        "start the others, if they should be there" if away else "",
+        "start the others, or have them forgotten: penstock cluster remove NODE" if away else "",
     )
 
 

@@ -36,8 +36,9 @@ def status(
     """Show a cluster: its owner, its nodes, and the servers of its engine.
 
     It reads the engine, as a node would, and changes nothing. The register is watched until every
-    node has renewed, or has had the time of a lease to do so. The name of the cluster, its lease
-    and where NATS serves its monitoring are read where `penstock serve` reads them: the settings
+    node has renewed, or has had the time of a lease to do so. Of one that is not there it says
+    since when; `penstock cluster remove` has it forgotten. The name of the cluster, its lease and
+    where NATS serves its monitoring are read where `penstock serve` reads them: the settings
     file and the environment.
 
     \b
@@ -166,10 +167,12 @@ def _facts(name: str, found: ClusterState) -> Sequence[tuple[str, str]]:
 
 
 def _member_row(member: MemberSeen) -> tuple[Any, ...]:
+    from penstock.cli.cluster_checks import how_it_is
+
     ahead = member.clock_ahead_s
     clock = "" if ahead is None else f"{ahead:+.1f} s"
     where = member.serves.get("native", member.address)
-    return member.node, member.condition, member.version, clock, where
+    return member.node, how_it_is(member), member.version, clock, where
 
 
 def _state_json(found: ClusterState) -> dict[str, Any]:

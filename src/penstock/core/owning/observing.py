@@ -46,6 +46,9 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     clock_ahead_s: float | None
     """How far its clock is ahead of the clock of this machine, as little as it can be; negative:
     behind; None: it has not renewed meanwhile."""
+    renewed_us: int = 0
+    """What its clock showed when it renewed last, in microseconds since 1970; 0: it does not
+    tell."""
 
     @property
     def is_alive(self) -> bool:
@@ -165,6 +168,7 @@ class Observer:
             address=member.address,
             serves=member.serves,
             clock_ahead_s=ahead[0] / SECOND_US if ahead else None,
+            renewed_us=member.wall_us,
         )
 
     def _condition(self, member: MemberRecord) -> MemberCondition:
