@@ -45,6 +45,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "realm.watch": (
         ("GET", "/metrics", None),
         ("GET", "pipelines", None),
+        ("GET", "cluster", None),
         ("GET", "pipelines/none", None),
         ("HEAD", "rates", None),
         ("GET", "history", None),

@@ -25,6 +25,7 @@ PAGES = {
     f"{ORDERS}/missing": "eu/orders",
     "#/pipelines": "Pipelines",
     "#/connections": "Connections",
+    "#/cluster": "Cluster",
     ORDERS: "eu/orders",
     f"{ORDERS}/durables/billing": "billing",
     f"{ORDERS}/events": "eu/orders",

@@ -15,6 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
+from penstock.api.realm import ClusterInfo, ClusterNodeInfo
 from tests.access.realms import authority_in
 from tests.docs.pages import ROOT
 from tests.frontends.http.asking import Web
@@ -26,6 +27,9 @@ STORE = f'{REALM},kind="channel",name="orders"'
 DURABLE = f'{REALM},channel="orders",durable="billing"'
 CASES: dict[str, tuple[dict[str, str], str]] = {
     "RealmDown": ({f"up{{{REALM}}}": "1 1 0x30"}, REALM),
+    "NodeDown": ({f'penstock_node_up{{{REALM},node="n2"}}': "1 0x30"}, f'{REALM},node="n2"'),
+    "EngineWaits": ({f"penstock_engine_waiting_seconds{{{REALM}}}": "0 3+60x30"}, REALM),
+    "TakeoversFrequent": ({f"penstock_shard_epoch{{{REALM}}}": "2 2 7x30"}, REALM),
     "PublishersWait": ({f"penstock_publish_congested{{{REALM}}}": "0 0 1x30"}, REALM),
     "DiskSlow": (
         {
@@ -223,6 +227,9 @@ def test_what_alerts_look_at_is_told_by_a_realm(tmp_path: Path) -> None:
         listen__tls_key=str(tmp_path / "realm.key"),
     ) as realm:
         trusting = ssl.create_default_context(cafile=str(authority.file))
+        assert realm._running is not None
+        seen = ClusterNodeInfo(node="n1", state="owner", version="1", url="", renewed_us=0)
+        realm._running.cluster = lambda: ClusterInfo(node="n1", nodes=[seen])
         text = Web(realm.listen_http(), tls=trusting).ask("GET", "/metrics").data.decode()
     told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
 

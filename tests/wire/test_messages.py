@@ -136,6 +136,7 @@ OTHERS_ASK = {
     "ChangePassword",
     "CountDurablePurge",
     "CountPurge",
+    "DescribeCluster",
     "DescribePipeline",
     "EndConnection",
     "ExplainSelector",

@@ -427,6 +427,7 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         realm.PausePublishing: _on_realm("realm.pause"),
         realm.ListConnections: _on_realm("connection.list"),
         realm.EndConnection: _on_realm("connection.end", lambda request: request.id),
+        realm.DescribeCluster: _on_realm("realm.watch"),
         realm.ListPipelines: _on_realm("realm.watch"),
         realm.DescribePipeline: _on_realm("realm.watch"),
         realm.ReadRates: _on_realm("realm.watch"),

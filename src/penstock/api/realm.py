@@ -49,6 +49,35 @@ class ConnectionInfo(Struct, frozen=True, kw_only=True):
     is_stalled: bool
 
 
+class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
+    """A node of a cluster, as the owner of the realm sees it."""
+
+    node: str
+    state: str
+    """``owner``, ``stands by``, ``drained``, ``left`` (stopped in order), or ``down``: it has not
+    renewed for a lease, or nobody is at its address."""
+    version: str
+    url: str
+    renewed_us: int
+    """What its clock showed when it renewed last, in microseconds since 1970; 0: it does not
+    tell."""
+
+
+class ClusterInfo(Struct, frozen=True, kw_only=True):
+    """The cluster that a realm is in; without one, there is no ``node``."""
+
+    node: str = ""
+    """The node that owns the realm, and has answered."""
+    epoch: int = 0
+    """How often the realm was claimed: each takeover and each start raises it."""
+    lease_s: float = 0.0
+    lease_left_s: float = 0.0
+    """How long the owner may serve without a further renewal."""
+    engine_waiting_s: float = 0.0
+    """How long the append under way has waited for the engine; 0: none waits."""
+    nodes: list[ClusterNodeInfo] = []
+
+
 class PipelineStep(Struct, frozen=True, kw_only=True):
     name: str
     status: dict[str, Any]
@@ -161,6 +190,10 @@ class Ping(Request[None], frozen=True):
 
 class ListConnections(Request[list[ConnectionInfo]], frozen=True):
     """List the connections of clients, oldest first."""
+
+
+class DescribeCluster(Request[ClusterInfo], frozen=True):
+    """Show the cluster that the realm is in: its nodes, and which of them owns the realm."""
 
 
 class EndConnection(Request[None], frozen=True):

@@ -8,9 +8,11 @@ from typing import Final
 
 import structlog
 
+from penstock.api.realm import ClusterInfo, ClusterNodeInfo
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.standing_by import StandbyListener
 from penstock.core.owning.claims import SHARD, MemberRecord
+from penstock.core.owning.clocks import SECOND_US
 from penstock.core.vocabulary.errors import NoQuorum
 from penstock.core.vocabulary.ports import Blobs, Journal
 from penstock.frontends.native.listener import NativeListener
@@ -98,6 +100,41 @@ def owners_in(node: ClusterNode) -> wire.Owners:
         owners={} if owner is None else {SHARD: _native_place(owner)},
         nodes=tuple(filter(None, known.values())),
     )
+
+
+def cluster_info(node: ClusterNode, realm: RunningRealm, now_us: int) -> ClusterInfo:
+    """What the owner of a realm sees of its cluster at a moment of its steady clock."""
+    claims = node.claims
+    present = {(each.node, each.nonce) for each in claims.present(now_us)}
+    claim = claims.claims.get(SHARD)
+    members = sorted(claims.members.values(), key=lambda each: each.node)
+    return ClusterInfo(
+        node=claims.me.node,
+        epoch=0 if claim is None else claim.epoch,
+        lease_s=claims.lease.length_us / SECOND_US,
+        lease_left_s=max(0, claims.lease.until_us - now_us) / SECOND_US,
+        engine_waiting_s=realm.journal_info.waiting_us / SECOND_US,
+        nodes=[
+            ClusterNodeInfo(
+                node=each.node,
+                state=_state(node, each, (each.node, each.nonce) in present),
+                version=each.version,
+                url=each.serves.get("native", ""),
+                renewed_us=each.wall_us,
+            )
+            for each in members
+            if not each.removed
+        ],
+    )
+
+
+def _state(node: ClusterNode, member: MemberRecord, is_present: bool) -> str:
+    if member.nonce == node.claims.me.nonce:
+        return "owner"
+    if not is_present:
+        return "left" if member.leaving else "down"
+    drained = node.claims.orders.is_drained((member.node, member.nonce))
+    return "drained" if drained else "stands by"
 
 
 def _native_place(member: MemberRecord) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from penstock.api.channels import ChannelInfo, ChannelOpened, Maintained
 from penstock.api.joins import Redriven
-from penstock.api.realm import RealmInfo
+from penstock.api.realm import ClusterInfo, RealmInfo
 from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
 from penstock.core.channel.state import RealmRules
@@ -80,6 +80,9 @@ class Limits(Struct, frozen=True):
 
 class RunningRealm:
     """Opened by :meth:`open`, run by :meth:`run`, ended by :meth:`close`."""
+
+    cluster: Callable[[], ClusterInfo] = ClusterInfo
+    """Shows the cluster that the realm is in, as its node sees it; without one, none."""
 
     def __init__(
         self,

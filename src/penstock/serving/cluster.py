@@ -27,6 +27,7 @@ from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.roles import (
     NodeRoles,
+    cluster_info,
     owners_in,
     serving_node,
     suspend_without_quorum,
@@ -221,6 +222,7 @@ class _NodeProcess:
             self._home.path,
             identity,
         )
+        realm.cluster = lambda: cluster_info(self._node, realm, self._clock.steady_us())
         log_recovery(realm)
         return realm
 

@@ -92,6 +92,7 @@ class RealmCollector(Collector):
         gone = realm.connections.opened - len(realm.connections)
         yield _counter("connections_closed", "Connections that have ended.", gone)
         yield from self._of_relays()
+        yield from self._of_cluster()
         yield _gauge("http_views", "Live views that are open.", len(self._views))
         logins = len(realm.access.logins)
         yield _gauge("console_sessions", "Console sessions that are kept.", logins)
@@ -302,6 +303,35 @@ class RealmCollector(Collector):
         for node, count in sorted(gate.open_by_node().items()):
             relayed.add_metric([node], count)
         yield relayed
+
+    def _of_cluster(self) -> Iterator[Metric]:
+        """The cluster, as the owner of the realm sees it."""
+        found = self._realm.cluster()
+        if not found.node:
+            return
+        up = GaugeMetricFamily(
+            "penstock_node_up",
+            "1 while a node of the cluster renews; 0: it does not, or nobody is there.",
+            labels=["node"],
+        )
+        owner = GaugeMetricFamily(
+            "penstock_shard_owner", "1 for the node that owns the realm.", labels=["node"]
+        )
+        for each in found.nodes:
+            up.add_metric([each.node], each.state not in ("down", "left"))
+            owner.add_metric([each.node], each.state == "owner")
+        yield from (up, owner)
+        yield _gauge("shard_epoch", "How often the realm was claimed.", found.epoch)
+        yield _gauge(
+            "lease_left_seconds",
+            "How long the owner may serve without renewing.",
+            found.lease_left_s,
+        )
+        yield _gauge(
+            "engine_waiting_seconds",
+            "How long the append under way has waited for the engine; 0: none waits.",
+            found.engine_waiting_s,
+        )
 
     def _of_journal(self) -> Iterator[Metric]:
         info = self._realm.journal_info

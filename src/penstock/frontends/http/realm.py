@@ -17,7 +17,9 @@ from penstock.api.reading import (
     WaitingEvents,
 )
 from penstock.api.realm import (
+    ClusterInfo,
     ConnectionInfo,
+    DescribeCluster,
     DescribePipeline,
     DescribeRealm,
     EndConnection,
@@ -197,6 +199,12 @@ async def end_connection(call: Call[NoQuery, None]) -> Done:
     return Done()
 
 
+async def cluster(call: Call[NoQuery, None]) -> ClusterInfo:
+    """Show the cluster that the realm is in: its nodes, and which of them owns the realm. On a
+    realm without a cluster there is no node."""
+    return await call.ask(DescribeCluster())
+
+
 async def list_pipelines(call: Call[After, None]) -> Page[PipelineInfo]:
     """List the pipelines in the folders that the realm was given, with the progress of their
     steps."""
@@ -255,6 +263,7 @@ ROUTES = (
     ),
     Route("listConnections", "GET", "connections", ListConnections, connections),
     Route("endConnection", "DELETE", "connections/{id}", EndConnection, end_connection),
+    Route("getCluster", "GET", "cluster", DescribeCluster, cluster),
     Route("listPipelines", "GET", "pipelines", ListPipelines, list_pipelines),
     Route("getPipeline", "GET", "pipelines/{pipeline}", DescribePipeline, show_pipeline),
     Route("watchRates", "GET", "rates", ReadRates, watch_rates),

@@ -286,6 +286,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
             _on(realms.PausePublishing, lambda by, it: by.realm.pause(it.paused)),
             _on(realms.ListConnections, realm_handlers.list_connections),
             _on(realms.EndConnection, realm_handlers.end_connection),
+            _on(realms.DescribeCluster, realm_handlers.describe_cluster),
             _on(realms.ListPipelines, realm_handlers.list_pipelines),
             _on(realms.DescribePipeline, realm_handlers.describe_pipeline),
             _on(realms.ReadRates, realm_handlers.read_rates),

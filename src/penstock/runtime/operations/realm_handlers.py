@@ -35,6 +35,10 @@ async def list_connections(by: Caller, _: realms.ListConnections) -> list[realms
     ]
 
 
+async def describe_cluster(by: Caller, _: realms.DescribeCluster) -> realms.ClusterInfo:
+    return by.realm.cluster()
+
+
 async def end_connection(by: Caller, asked: realms.EndConnection) -> None:
     is_number = asked.id.isdecimal() and len(asked.id) < 19
     found = by.realm.connections.find(int(asked.id)) if is_number else None

@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "./view.js";
 import { Dialog } from "./parts.js";
 import { go } from "./router.js";
 
-const PLACES = { o: [""], d: ["dead"], j: ["joins"], s: ["scheduled"], p: ["pipelines"], c: ["connections"], a: ["access"] };
+const PLACES = { o: [""], d: ["dead"], j: ["joins"], s: ["scheduled"], p: ["pipelines"], c: ["connections"], l: ["cluster"], a: ["access"] };
 
 const LISTED = [
   ["Everywhere", [
@@ -16,6 +16,7 @@ const LISTED = [
     [["g", "s"], "scheduled events"],
     [["g", "p"], "pipelines"],
     [["g", "c"], "connections"],
+    [["g", "l"], "cluster"],
     [["g", "a"], "access"],
     [["Esc"], "close a dialog, leave the filter"],
   ]],

@@ -19,15 +19,16 @@ import { JoinsPage } from "./pages/joins.js";
 import { ScheduledPage } from "./pages/scheduled.js";
 import { PipelinesPage } from "./pages/pipelines.js";
 import { ConnectionsPage } from "./pages/connections.js";
+import { ClusterPage } from "./pages/cluster.js";
 import { AccessPage } from "./pages/access.js";
 
 const PAGES = [
   ["", "overview", "Overview"], ["dead", "dead", "Dead events"], ["joins", "join", "Joins"], ["scheduled", "schedule", "Scheduled"],
-  ["pipelines", "pipeline", "Pipelines"], ["connections", "connection", "Connections"], ["access", "access", "Access"],
+  ["pipelines", "pipeline", "Pipelines"], ["connections", "connection", "Connections"], ["cluster", "system", "Cluster"], ["access", "access", "Access"],
 ];
 
 /** Rights on the realm, any of which is enough; the others need none. */
-const NEEDS = { joins: ["realm", "admin", "monitor"], pipelines: ["admin", "monitor"], connections: ["admin", "monitor"] };
+const NEEDS = { joins: ["realm", "admin", "monitor"], pipelines: ["admin", "monitor"], connections: ["admin", "monitor"], cluster: ["admin", "monitor"] };
 
 const seen = (key, me) => (key === "access" ? me.mode !== "off" : !NEEDS[key] || may(...NEEDS[key]));
 
@@ -112,6 +113,7 @@ function Page({ route, realm, me }) {
     case "scheduled": return html`<${ScheduledPage} />`;
     case "pipelines": return html`<${PipelinesPage} />`;
     case "connections": return html`<${ConnectionsPage} />`;
+    case "cluster": return html`<${ClusterPage} />`;
     case "access": return html`<${AccessPage} tab=${name ?? ""} me=${me} />`;
     default:
   }

@@ -1,0 +1,53 @@
+"""What HTTP tells of the cluster that a realm is in."""
+
+from __future__ import annotations
+
+import penstock
+from penstock.api.realm import ClusterInfo, ClusterNodeInfo
+from tests.frontends.http.asking import Web
+
+
+def node(name: str, state: str) -> ClusterNodeInfo:
+    return ClusterNodeInfo(node=name, state=state, version="1", url="", renewed_us=0)
+
+
+FOUND = ClusterInfo(
+    node="n1",
+    epoch=7,
+    lease_s=6.0,
+    lease_left_s=4.5,
+    engine_waiting_s=0.5,
+    nodes=[node("n1", "owner"), node("n2", "stands by"), node("n3", "down"), node("n4", "left")],
+)
+
+
+def test_nodes_and_who_of_them_is_there_are_told() -> None:
+    with penstock.Realm() as realm:
+        web = Web(realm.listen_http())
+        alone = web.ask("GET", "/api/v1/cluster").document
+        assert (alone["node"], alone["nodes"]) == ("", [])
+        assert "penstock_node_up" not in web.ask("GET", "/metrics").data.decode()
+        assert realm._running is not None
+        realm._running.cluster = lambda: FOUND
+
+        told = web.ask("GET", "/api/v1/cluster").document
+        assert (told["node"], told["epoch"], told["lease_left_s"]) == ("n1", 7, 4.5)
+        assert {each["node"]: each["state"] for each in told["nodes"]} == {
+            "n1": "owner",
+            "n2": "stands by",
+            "n3": "down",
+            "n4": "left",
+        }
+        text = web.ask("GET", "/metrics").data.decode().splitlines()
+
+    assert {line for line in text if line.startswith("penstock_node_up{")} == {
+        'penstock_node_up{node="n1"} 1.0',
+        'penstock_node_up{node="n2"} 1.0',
+        'penstock_node_up{node="n3"} 0.0',
+        'penstock_node_up{node="n4"} 0.0',
+    }
+    assert 'penstock_shard_owner{node="n1"} 1.0' in text
+    assert 'penstock_shard_owner{node="n3"} 0.0' in text
+    assert "penstock_shard_epoch 7.0" in text
+    assert "penstock_lease_left_seconds 4.5" in text
+    assert "penstock_engine_waiting_seconds 0.5" in text
