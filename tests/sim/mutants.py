@@ -59,13 +59,7 @@ from penstock.storage.disk import Disk
 from penstock.storage.embedded import FileJournal, blobs, frames, journal
 from penstock.storage.embedded.page_files import PageFiles
 from penstock.testing.loop import pass_time
-from tests.sim.born_mutants import (
-    childless_birth,
-    forgotten_pattern,
-    late_birth,
-    missed_birth,
-    starved,
-)
+from tests.sim import born_mutants as born
 from tests.sim.lease_mutants import LEASED
 from tests.sim.reply_mutants import any_reply, hasty_removal, kept_reply_queues
 from tests.sim.rot import rot_of
@@ -512,15 +506,11 @@ MUTANTS: dict[str, Mutant] = {
     "hasty removal": Mutant(
         "a session that reconnects finds its reply queue removed", hasty_removal, ("asked",)
     ),
-    "missed birth": Mutant("a channel made later is missed", missed_birth, ("born",)),
-    "late birth": Mutant("a channel made later is read from its end", late_birth, ("born",)),
-    "starved": Mutant("a busy channel starves others", starved, ("born",), says="waits behind"),
-    "forgotten pattern": Mutant(
-        "a restart forgets the durables over patterns", forgotten_pattern, ("born",)
-    ),
-    "childless birth": Mutant(
-        "a channel is made without the durable of its pattern", childless_birth, ("born",)
-    ),
+    "missed birth": Mutant("a channel made later is missed", born.missed_birth, ("born",)),
+    "late birth": Mutant("a channel made later is read from its end", born.late_birth, ("born",)),
+    "starved": Mutant("a busy channel starves others", born.starved, ("born",), says="behind"),
+    "lost pattern": Mutant("a restart forgets patterns", born.forgotten_pattern, ("born",)),
+    "childless": Mutant("a channel is made without its durable", born.childless_birth, ("born",)),
     "endless time": Mutant("clients may take as long as they like", endless_time, ("breathing",)),
     "late and taken": Mutant(
         "a late acknowledgement counts for the next delivery", late_and_taken, ("breathing",)
