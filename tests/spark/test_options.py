@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from penstock.core.vocabulary.choice import Choice, choice_of
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidName, InvalidSelector
 from penstock.spark.options import READ_LIMIT_EVENTS, Where, sink_options, source_options
+from penstock.spark.pipelines.sources import listed
 from penstock.spark.starts import StartPositions
 
 HERE = {"url": "penstock://localhost:9000", "channel": "orders"}
@@ -167,3 +169,8 @@ def test_a_durable_is_for_channels() -> None:
         source_options({"url": url, "queue": "work", "durable": "lake"})
     with pytest.raises(InvalidName):
         source_options({"url": url, "channel": "orders", "durable": "a\nb"})
+
+
+@pytest.mark.spec("C2")
+def test_a_list_of_a_pipeline_is_one_option() -> None:
+    assert choice_of(listed(["a,b", "c*"])) == Choice(("a,b",), ("c*",))

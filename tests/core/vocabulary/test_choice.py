@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.vocabulary.choice import Choice, choice_of, fits
-from penstock.core.vocabulary.errors import InvalidName
+from penstock.core.vocabulary.choice import Choice, choice_of, fits, short_choice_of
+from penstock.core.vocabulary.errors import InvalidName, LimitReached
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,34 @@ def test_a_name_with_a_sign_of_lists_is_written_escaped() -> None:
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidName):
         choice_of(text)
+
+
+@pytest.mark.spec("D21")
+@pytest.mark.parametrize(
+    ("pattern", "fitting", "others"),
+    [
+        ("*a*b*", ["ab", "xaxbx"], ["ba", "a/b", "x/ab"]),
+        ("**a**b**c", ["a/b/c", "abc", "aabbcc"], ["abcd", "acb"]),
+        ("?*?*?", ["abc", "abcd"], ["ab", "a/b"]),
+        ("*/*/**", ["a/b/", "a/b/c/d", "//"], ["a/b", "a"]),
+        ("%2A*%2A**%2A?", ["***a", "*x*y/z*a"], ["***", "aaaa"]),
+    ],
+)
+def test_many_wildcards_mean_what_few_do(
+    pattern: str, fitting: list[str], others: list[str]
+) -> None:
+    assert [name for name in fitting + others if fits(name, pattern)] == fitting
+
+
+@pytest.mark.spec("D21")
+def test_a_pattern_that_could_go_many_ways_does_not_try_them_one_by_one() -> None:
+    assert not fits("a" * 255, "**a" * 60 + "**b")
+    assert fits("a" * 255, "**a" * 60 + "**")
+
+
+def test_what_a_realm_looks_at_each_time_is_short() -> None:
+    assert short_choice_of(",".join(f"a{n}*" for n in range(64))).patterns
+    with pytest.raises(LimitReached, match="65 names and patterns"):
+        short_choice_of(",".join(f"a{n}*" for n in range(65)))
+    with pytest.raises(InvalidName, match="256 characters"):
+        choice_of("?" * 256)

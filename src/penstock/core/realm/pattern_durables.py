@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.state import RealmRules
 from penstock.core.durable.durable import Durable
-from penstock.core.vocabulary.choice import Choice, choice_of
+from penstock.core.vocabulary.choice import Choice, choice_of, short_choice_of
 from penstock.core.vocabulary.durable_attributes import DURABLE_DEFAULTS, DurableAttributes
 from penstock.core.vocabulary.errors import (
     IllegalState,
@@ -120,7 +120,7 @@ class PatternTable:
         also where the name has other attributes over another pattern: on a channel that
         both take it could be only one of them.
         """
-        choice = choice_of(made.pattern)
+        choice = short_choice_of(made.pattern)
         if not choice.patterns:
             raise InvalidArgument(
                 f"{choice.text!r} names channels, and no pattern: make the durable on each of them"

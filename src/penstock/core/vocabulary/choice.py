@@ -16,11 +16,17 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.names import destination_name, unescaped
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidName, LimitReached
+from penstock.core.vocabulary.names import NAME_LENGTH_MAX, destination_name, unescaped
 
 _WILD: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
 _SPECIAL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "%,*?"})
+
+
+WILD_IN_EXPRESSION_MAX: Final = 2
+"""Wildcards of a pattern that is matched by a regular expression."""
+TERMS_MAX: Final = 64
+"""Names and patterns in a choice that a realm looks at whenever a channel is made."""
 
 
 class Choice(Struct, frozen=True):
@@ -65,11 +71,28 @@ def choice_of(text: str, *, queues: bool = False) -> Choice:
     names = {destination_name(unescaped(part)) for part in parts if not is_pattern(part)}
     patterns = {part.removeprefix("/") for part in parts if is_pattern(part)}
     for pattern in patterns:
+        if len(pattern) > NAME_LENGTH_MAX:
+            raise InvalidName(
+                f"{pattern[:40]!r}… has {len(pattern)} characters; a pattern may have at most "
+                f"{NAME_LENGTH_MAX}"
+            )
         bare = re.sub(r"[*?]+", "x", pattern)
         destination_name(unescaped(bare))  # the parts without wildcards must be valid in names
     if not parts:
         raise InvalidArgument("no channel is given")
     return Choice(tuple(sorted(names)), tuple(sorted(patterns)), queues)
+
+
+def short_choice_of(text: str) -> Choice:
+    """Parse a choice that a realm looks at whenever a channel is made. Raises ``LimitReached`` for
+    one of many terms, and as :func:`choice_of`."""
+    choice = choice_of(text)
+    if len(choice.names) + len(choice.patterns) > TERMS_MAX:
+        raise LimitReached(
+            f"these are {len(choice.names) + len(choice.patterns)} names and patterns; at most "
+            f"{TERMS_MAX} are looked at: take a shorter pattern, or several subscriptions"
+        )
+    return choice
 
 
 def is_pattern(text: str) -> bool:
@@ -78,16 +101,63 @@ def is_pattern(text: str) -> bool:
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether a name is one of a pattern."""
-    return _expression(pattern).fullmatch(name) is not None
+    """Whether a name is one of a pattern. Its time grows with both, and no faster."""
+    tokens = _tokens(pattern)
+    if sum(wild for _, wild in tokens) <= WILD_IN_EXPRESSION_MAX:
+        return _expression(pattern).fullmatch(name) is not None
+    return _leads_to_end(tokens, name)
+
+
+@lru_cache(maxsize=1_024)
+def _tokens(pattern: str) -> tuple[tuple[str, bool], ...]:
+    """Characters and wildcards, each with whether it is one of the latter."""
+    found: list[tuple[str, bool]] = []
+    for piece in _pieces(pattern):
+        if piece in _WILD:
+            found.append((piece, True))
+        else:
+            found += [(sign, False) for sign in _literal(piece)]
+    return tuple(found)
+
+
+def _pieces(pattern: str) -> list[str]:
+    return re.split(r"(\*\*|\*|\?)", pattern)
+
+
+def _literal(piece: str) -> str:
+    return unicodedata.normalize("NFC", unescaped(piece))
 
 
 @lru_cache(maxsize=1_024)
 def _expression(pattern: str) -> re.Pattern[str]:
-    pieces = re.split(r"(\*\*|\*|\?)", pattern)
     return re.compile(
-        "".join(
-            _WILD.get(piece) or re.escape(unicodedata.normalize("NFC", unescaped(piece)))
-            for piece in pieces
-        )
+        "".join(_WILD.get(piece) or re.escape(_literal(piece)) for piece in _pieces(pattern))
     )
+
+
+def _leads_to_end(tokens: tuple[tuple[str, bool], ...], name: str) -> bool:
+    """Go through the name with all places of the pattern at once: a regular expression with many
+    wildcards tries one way after the other."""
+    places = _with_skipped(tokens, {0})
+    for sign in name:
+        after = set()
+        for place in places:
+            if place == len(tokens):
+                continue
+            token, is_wild = tokens[place]
+            if not is_wild:
+                after |= {place + 1} if token == sign else set()
+            elif token == "**" or sign != "/":
+                after.add(place + 1 if token == "?" else place)
+        places = _with_skipped(tokens, after)
+    return len(tokens) in places
+
+
+def _with_skipped(tokens: tuple[tuple[str, bool], ...], places: set[int]) -> set[int]:
+    """These places, and those behind wildcards there that may stand for nothing."""
+    found = set(places)
+    for place in places:
+        while place < len(tokens) and tokens[place] in (("*", True), ("**", True)):
+            place += 1
+            found.add(place)
+    return found

@@ -196,7 +196,8 @@ class Requests:
         connection, number = self._connection, message.subscription
         if number in connection.subscriptions or number in connection.opening:
             raise InvalidArgument(f"subscription {number} is already open")
-        connection.listener.limits.each.check_subscriptions(len(connection.subscriptions))
+        open_ = len(connection.subscriptions) + len(connection.watches)
+        connection.listener.limits.each.check_subscriptions(open_)
 
         def tell(found: tuple[ChannelOpened, ...]) -> None:
             connection.send(wire.ChannelsFound(number, found))

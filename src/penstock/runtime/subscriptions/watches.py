@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from penstock.api.channels import ChannelOpened
 from penstock.api.patterns import ChannelsWatched, WatchChannels
-from penstock.core.vocabulary.choice import Choice, choice_of
+from penstock.core.vocabulary.choice import Choice, short_choice_of
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.names import durable_name
 from penstock.runtime.store.state import RealmState
@@ -52,7 +52,7 @@ class ChannelWatches:
         no channel of the pattern has, and that is over no pattern.
         """
         durable = durable_name(asked.durable) if asked.durable else ""
-        watch = ChannelWatch(choice_of(asked.pattern), durable, allows, tell)
+        watch = ChannelWatch(short_choice_of(asked.pattern), durable, allows, tell)
         self._sort(watch, self._state.channels)
         patterns = self._state.directory.patterns
         if durable and not watch.shown and durable not in {each.name for each in patterns}:
