@@ -13,7 +13,7 @@ from penstock.core.access.rights import RIGHTS
 from penstock.core.vocabulary.errors import AccessDenied, PenstockError
 from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import RouteMatch
-from tests.access import http_adapter, native_adapter  # noqa: F401  they register themselves
+from tests.access import http_adapter, mqtt_adapter, native_adapter  # noqa: F401  they register themselves
 from tests.access.http_adapter import ASKED
 from tests.access.matrix import ADAPTERS, CHANNEL, OTHER, PASSWORD, QUEUE, USER, Adapter, Caller
 from tests.through_a_node import through_a_node

@@ -16,13 +16,11 @@ SOURCE = ROOT / "src"
 ALLOWED = {
     "topic": (
         "frontends/amqp/addresses.py",  # the word of JMS for a channel
-        *(
-            "wire/mqtt/",
-            "core/vocabulary/topics.py",
-            "columns/selectors/topic_search.py",
-        ),  # a name that MQTT gives to a message
+        # a name in levels, as MQTT has it
+        *("wire/mqtt/", "core/vocabulary/topics.py", "columns/selectors/topic_search.py"),
+        "frontends/mqtt/",
     ),
-    "client_id": ("wire/mqtt/",),  # the word of MQTT for the name of a session
+    "client_id": ("wire/mqtt/", "frontends/mqtt/"),  # the word of MQTT for the name of a session
     "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part
 }
 """Words of the last column where they are the right ones, by where that is."""

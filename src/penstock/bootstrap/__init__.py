@@ -33,6 +33,7 @@ from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import ConnectionLost, InvalidArgument
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.frontends.amqp import hub_of
+from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.native.listener import NativeLimits, NativeListener, check_exposed
 from penstock.frontends.shared.tls import Tls
 from penstock.logs import configure_unless_done
@@ -399,6 +400,14 @@ class Realm:
         """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
         bound = self._loop.call(hub_of(self._listener).listen(host, port))
         return f"{'amqp' if self._listener.tls is None else 'amqps'}://{Address(host, bound)}"
+
+    def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve MQTT clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        bound = self._loop.call(self._listen_mqtt(host, port))
+        return f"{'mqtt' if self._listener.tls is None else 'mqtts'}://{Address(host, bound)}"
+
+    async def _listen_mqtt(self, host: str, port: int) -> int:
+        return await MqttHub(self._listener, self._settings.listen.mqtt_channel).listen(host, port)
 
     @property
     def access(self) -> AccessControl:

@@ -82,6 +82,10 @@ class Realm:
         """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
         return await asyncio.to_thread(self._open.listen_amqp, host, port)
 
+    async def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve MQTT clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        return await asyncio.to_thread(self._open.listen_mqtt, host, port)
+
     async def listen_http(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Serve the administration API, metrics and the console; gives their URL.
 

@@ -11,6 +11,7 @@ SCHEMES: Final[dict[FrontEnd, tuple[str, str]]] = {
     "native": (SCHEME, TLS_SCHEME),
     "http": ("http://", "https://"),
     "amqp": ("amqp://", "amqps://"),
+    "mqtt": ("mqtt://", "mqtts://"),
 }
 """The beginnings of a front end's URLs, without TLS and with it."""
 

@@ -24,6 +24,9 @@ AmqpPort = Annotated[
     int | None,
     typer.Option(help="Port of AMQP 1.0, usually 5672; 0 takes any free one. [default: no AMQP]"),
 ]
+MqttPort = Annotated[
+    int | None, typer.Option(help="Port of MQTT; not given: no MQTT.", metavar="N")
+]
 HttpPort = Annotated[
     int | None,
     typer.Option(

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli.configuring import AmqpPort, Host, Http, HttpPort, Port, SettingsFile, chosen
+from penstock.cli.configuring import (
+    AmqpPort,
+    Host,
+    Http,
+    HttpPort,
+    MqttPort,
+    Port,
+    SettingsFile,
+    chosen,
+)
 from penstock.cli.output import ListFormat, write, write_json
 from penstock.core.vocabulary.errors import InvalidArgument
 
@@ -27,6 +36,7 @@ def health(
     host: Host = None,
     port: Port = None,
     amqp_port: AmqpPort = None,
+    mqtt_port: MqttPort = None,
     http_port: HttpPort = None,
     http: Http = None,
     ready: Annotated[
@@ -53,6 +63,7 @@ def health(
         "listen.host": host,
         "listen.port": port,
         "listen.amqp_port": amqp_port,
+        "listen.mqtt_port": mqtt_port,
         "http.port": http_port,
         "http.enabled": http,
     }
@@ -95,6 +106,9 @@ def _asked(
     if listen.amqp_port is not None:
         place = _place(wanted, host, listen.amqp_port, "listen.amqp_port")
         yield "amqp", place, probing.amqp(place, timeout_s)
+    if listen.mqtt_port is not None:
+        place = _place(wanted, host, listen.mqtt_port, "listen.mqtt_port")
+        yield "mqtt", place, probing.mqtt(place, timeout_s)
 
 
 def _place(wanted: Settings, host: str, port: int, option: str) -> Endpoint:

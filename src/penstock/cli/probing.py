@@ -18,6 +18,7 @@ from penstock.core.vocabulary.errors import PenstockError
 
 _EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 _AMQP: Final = b"AMQP\x03\x01\x00\x00"
+_MQTT: Final = bytes.fromhex("100c00044d5154547f0000000000")
 """The header of an AMQP client that wants to sign in; every realm answers with the same bytes."""
 
 
@@ -92,6 +93,20 @@ def amqp(place: Endpoint, timeout_s: float) -> PortAnswer:
     if not said:
         return _hung_up(place)
     return PortAnswer(said == _AMQP, "answers" if said == _AMQP else "speaks another protocol")
+
+
+def mqtt(place: Endpoint, timeout_s: float) -> PortAnswer:
+    """Ask over MQTT for a protocol version that nobody speaks."""
+    try:
+        with closing(_connected(place, timeout_s)) as line:
+            line.sendall(_MQTT)
+            said = line.recv(2)
+    except OSError as error:
+        return _failed(place, error)
+    if not said:
+        return _hung_up(place)
+    is_good = said[:1] == b"\x20"
+    return PortAnswer(is_good, "answers" if is_good else "speaks another protocol")
 
 
 def _connected(place: Endpoint, timeout_s: float) -> socket.socket:

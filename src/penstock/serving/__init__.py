@@ -20,6 +20,7 @@ from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.threads import fast_loop
 from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
 from penstock.frontends.amqp import hub_of
+from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.tls import Tls
 from penstock.runtime.access.accounts import FIRST_USER
@@ -73,6 +74,11 @@ def serve(directory: Path, settings: Settings) -> None:
     if settings.http.enabled and settings.http.host:
         check_exposed(settings.http.host, settings.access.mode)
     _check_cluster(settings.cluster)
+    if settings.cluster.engine and settings.listen.mqtt_port is not None:
+        raise InvalidArgument(
+            "listen.mqtt_port is set, and so is cluster.engine: the nodes of a cluster do not "
+            "speak MQTT yet; leave listen.mqtt_port out"
+        )
     leave_pandas_out()
     relays_max = settings.cluster.relays_max if settings.cluster.engine else 0
     _raise_file_limit(settings.listen.connections_max + 2 * relays_max)
@@ -152,6 +158,8 @@ async def run(
                     await _listen_http(http, settings)
                 if settings.listen.amqp_port is not None:
                     await _listen_amqp(listener, settings)
+                if settings.listen.mqtt_port is not None:
+                    await _listen_mqtt(listener, settings)
                 _warn_of_eavesdroppers(listener, settings)
                 is_safe = listener.tls is not None
                 url = front_end_url("native", settings.listen.host, port, is_safe=is_safe)
@@ -230,6 +238,14 @@ async def _listen_amqp(listener: NativeListener, settings: Settings) -> None:
     port = await hub_of(listener).listen(host, wanted)
     url = front_end_url("amqp", host, port, is_safe=listener.tls is not None)
     _log.info("amqp.listening", url=url)
+
+
+async def _listen_mqtt(listener: NativeListener, settings: Settings) -> None:
+    host, wanted = settings.listen.host, settings.listen.mqtt_port
+    assert wanted is not None, "somebody wants it"
+    port = await MqttHub(listener, settings.listen.mqtt_channel).listen(host, wanted)
+    url = front_end_url("mqtt", host, port, is_safe=listener.tls is not None)
+    _log.info("mqtt.listening", url=url)
 
 
 async def _listen_http(http: HttpServer, settings: Settings) -> None:

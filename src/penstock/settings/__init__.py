@@ -45,6 +45,17 @@ class ListenSettings(Section, frozen=True, kw_only=True):
             "free one. Not given: no AMQP. Needs the extra `amqp`."
         ),
     ] = None
+    mqtt_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port of MQTT 3.1.1 and 5; its own is 1883, or 8883 with TLS, 0 takes any "
+            "free one. Not given: no MQTT. Not for the nodes of a cluster."
+        ),
+    ] = None
+    mqtt_channel: Annotated[
+        str,
+        Meta(description="Channel of everything that is published over MQTT; made if missing."),
+    ] = "mqtt"
     connections_max: Annotated[int, Meta(ge=1, description="Most connections at once.")] = 10_000
     idle_timeout_s: Annotated[
         float, Meta(gt=0, description="A connection that is silent for this long is closed.")

@@ -38,7 +38,7 @@ def read(data: bytes, version: int, pieces: list[int] | None = None) -> list[Pac
     for begin, end in pairwise(places):
         reader.receive(data[begin:end])
         found += [packet_of(first, body, version) for first, body in reader.packets()]
-    assert reader.held_bytes == 0
+    assert reader._held_bytes == 0
     return found
 
 

@@ -94,10 +94,11 @@ HEADERS: Final[dict[str, pa.DataType]] = {
     "publisher": pa.string(),
     "host": pa.string(),
     "amqp": pa.string(),
+    "mqtt": pa.string(),
 }
 """Header fields and their types (SEM E3); only fields in use are present.
 
-``amqp`` holds, as JSON, the parts of an AMQP message that have no column.
+``amqp`` and ``mqtt`` hold, as JSON, the parts of a message that have no column.
 """
 
 ORIGIN: Final[dict[str, pa.DataType]] = {

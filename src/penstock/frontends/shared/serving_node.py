@@ -12,7 +12,7 @@ from msgspec import Struct
 from penstock.core.vocabulary.errors import Elsewhere, NoQuorum, PenstockError
 from penstock.frontends.shared.transports import LINGER_S
 
-FrontEnd = Literal["native", "http", "amqp"]
+FrontEnd = Literal["native", "http", "amqp", "mqtt"]
 
 NOBODY: Final = (
     "no node of the cluster serves this realm at the moment, and one of them will soon; try again"

@@ -16,7 +16,7 @@ class ConnectionState(Struct, frozen=True, kw_only=True):
     number: int
     """Connection number, unique until the realm restarts."""
     protocol: str
-    """``native`` or ``amqp``."""
+    """``native``, ``amqp`` or ``mqtt``."""
     session: str
     user: str
     """``user@host``."""
@@ -60,7 +60,7 @@ class OpenConnections:
         self._open: dict[int, OpenConnection] = {}
         self.opened = 0
         """How many there have been since the realm started."""
-        self.traffic = {protocol: ByteCounts() for protocol in ("native", "amqp", "http")}
+        self.traffic = {protocol: ByteCounts() for protocol in ("native", "amqp", "mqtt", "http")}
         self.refusals: Counter[str] = Counter()
         """Errors that clients were told since the realm started, by code."""
 

@@ -31,11 +31,6 @@ class PacketReader:
         self._later.append(data)
         self._held_bytes += len(data)
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that were received and belong to no packet that was given."""
-        return self._held_bytes
-
     def packets(self) -> Iterator[tuple[int, bytes]]:
         """The first byte and the body of each packet that is complete.
 

@@ -156,7 +156,6 @@ class AuthPacket(Struct, frozen=True):
     properties: PacketProperties = NO_PROPERTIES
 
 
-Acknowledgement = PubackPacket | PubrecPacket | PubrelPacket | PubcompPacket
 Packet = (
     ConnectPacket
     | ConnackPacket

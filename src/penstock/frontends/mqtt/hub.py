@@ -1,0 +1,206 @@
+"""State shared by all MQTT connections of a realm: who is there, and who wants which topics."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from penstock.core.vocabulary.errors import (
+    InvalidArgument,
+    NameAlreadyBound,
+    NameDoesNotExist,
+    PenstockError,
+)
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.messages import Definition, Spans
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.start_positions import FromLatest
+from penstock.frontends.mqtt.connection import MqttConnection
+from penstock.frontends.mqtt.messages import Received, TopicMessage, body_of_messages, messages_of
+from penstock.frontends.mqtt.outbox import Filter
+from penstock.frontends.mqtt.topic_index import TopicIndex
+from penstock.runtime.store.bodies import body_from
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
+
+if TYPE_CHECKING:
+    from penstock.columns.selectors import Selector
+    from penstock.frontends.native.listener import NativeListener
+
+CREDIT: Final = 10_000
+"""Events that the realm may hand out before the last ones are given on."""
+
+_log = structlog.get_logger("penstock.mqtt")
+
+
+class MqttHub:
+    """Makes MQTT connections, gathers what they publish, and gives out what they want."""
+
+    session = "mqtt"
+    writable = True
+    selector: Selector | None = None
+
+    def __init__(self, listener: NativeListener, channel: str) -> None:
+        """``channel`` is the name of the channel that has all topics."""
+        self.listener = listener
+        self.realm = listener.realm
+        self.channel = channel
+        self.traffic = listener.realm.connections.traffic["mqtt"]
+        self.filters: TopicIndex[Filter] = TopicIndex()
+        self._clients: dict[str, MqttConnection] = {}
+        self._gathered: dict[str, list[tuple[MqttConnection, Received]]] = {}
+        self._subscription = 0
+        self._opening = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+
+    def connection(self) -> MqttConnection:
+        """Make the protocol of a new connection."""
+        return MqttConnection(self)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept MQTT connections; gives the port."""
+        await self.open_channel()
+        return await self.listener.listen(host, port, self.connection)
+
+    async def open_channel(self) -> ChannelId:
+        """The channel of all topics, made when it is missing."""
+        try:
+            return self._channel()
+        except NameDoesNotExist:
+            with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
+                await self.realm.create_channel(destination_name(self.channel), Definition())
+            return self._channel()
+
+    def _channel(self) -> ChannelId:
+        """Raises ``NameDoesNotExist`` if it is missing, or no channel."""
+        store = self.realm.view.named(self.channel)
+        if store is None:
+            raise NameDoesNotExist(f"there is no channel {self.channel!r} (listen.mqtt_channel)")
+        if store.kind != "channel":
+            raise InvalidArgument(f"listen.mqtt_channel is {self.channel!r}, which is a queue")
+        return store.number
+
+    # --- who is there --------------------------------------------------------------------
+
+    def enter(self, client_id: str, connection: MqttConnection) -> None:
+        """Register a client, and end an older connection of it. Raises ``NameAlreadyBound`` if the
+        client is somebody else's."""
+        older = self._clients.get(client_id)
+        if older is not None:
+            if older.principal.user != connection.principal.user:
+                raise NameAlreadyBound(f"client {client_id[:40]!r} is another user's")
+            older.replaced()
+        self._clients[client_id] = connection
+
+    def leave(self, client_id: str, connection: MqttConnection) -> None:
+        if self._clients.get(client_id) is connection:
+            del self._clients[client_id]
+
+    def new_client_id(self) -> str:
+        """A client id that nobody has."""
+        return f"auto-{secrets.token_hex(12)}"
+
+    # --- messages come -------------------------------------------------------------------
+
+    def gather(self, connection: MqttConnection, message: Received) -> None:
+        """Publish a message with the others of this turn of the loop."""
+        if not self._gathered:
+            self._loop.call_soon(self._publish)
+        self._gathered.setdefault(connection.publisher, []).append((connection, message))
+
+    def _publish(self) -> None:
+        gathered, self._gathered = self._gathered, {}
+        for publisher, messages in gathered.items():
+            self._submit(publisher, messages)
+
+    def _submit(self, publisher: str, messages: list[tuple[MqttConnection, Received]]) -> None:
+        try:
+            channel = self._channel()
+            body = body_from(body_of_messages([each for _, each in messages]))
+        except PenstockError as error:
+            self._failed(publisher, messages, error)
+            return
+        size = body.weight
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            self.listener.pending_bytes -= size
+            if error is None:
+                for connection, each in messages:
+                    connection.stored(each.packet)
+            elif isinstance(error, PenstockError):
+                self._failed(publisher, messages, error)
+            else:
+                raise error
+
+        self.listener.pending_bytes += size
+        try:
+            self.realm.publish(channel, [body], "", 0, reply, publisher=publisher)
+        except PenstockError as error:
+            reply(None, error)
+
+    def _failed(
+        self,
+        publisher: str,
+        messages: list[tuple[MqttConnection, Received]],
+        error: PenstockError,
+    ) -> None:
+        """Publish one by one what was refused together, so that only what is wrong is refused."""
+        if len(messages) > 1:
+            for each in messages:
+                self._submit(publisher, [each])
+            return
+        ((connection, message),) = messages
+        connection.not_stored(message.packet, error)
+
+    # --- events go out -------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """See to it that what is published from now on is given out."""
+        async with self._opening:
+            if self._subscription:
+                return
+            channel = await self.open_channel()
+            opened = await self.realm.subscriptions.subscribe(
+                channel, FromLatest(), self, credit=CREDIT
+            )
+            self._subscription = opened.number
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: object) -> None:
+        """Give events to everybody who wants their topics. Never raises: its caller serves others,
+        too."""
+        try:
+            self._give_out(rows)
+        except Exception:  # noqa: BLE001  whatever it is, the others must live on
+            _log.exception("mqtt.failed")
+        self.realm.subscriptions.credit(self._subscription, rows.count)
+
+    def _give_out(self, rows: OutgoingBatch) -> None:
+        for message in messages_of(rows.batch):
+            self._give(message)
+
+    def _give(self, message: TopicMessage) -> None:
+        wanted: dict[MqttConnection, list[Filter]] = {}
+        for each in self.filters.find(message.topic):
+            if not (each.no_local and each.connection.client_id == message.client_id):
+                wanted.setdefault(each.connection, []).append(each)
+        for connection, filters in wanted.items():
+            try:
+                connection.outbox.give(message, filters)
+            except ValueError as error:  # a native publisher has said what MQTT cannot
+                _log.debug("mqtt.not_given_out", topic=message.topic, reason=str(error))
+
+    def recall(self, spans: Spans) -> None:
+        """Nothing is taken back from a plain subscription."""
+
+    def finished(self) -> None:
+        """A plain subscription has no end."""
+
+    def closed(self, reason: PenstockError) -> None:
+        """End whoever has subscribed: the channel is gone."""
+        self._subscription = 0
+        for connection in list(self._clients.values()):
+            if connection.has_filters:
+                connection.end(reason)

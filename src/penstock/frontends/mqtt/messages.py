@@ -1,0 +1,152 @@
+"""Messages of MQTT as events, and events as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Meta, Struct
+
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import Rows
+from penstock.core.vocabulary.topics import name_fault
+from penstock.wire.mqtt.packets import PublishPacket
+from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
+
+TOPIC: Final = "topic"
+"""The property with an event's topic."""
+
+
+class _Residue(Struct, frozen=True, omit_defaults=True):
+    """What an event has no column for; JSON in its header ``mqtt``."""
+
+    content_type: str | None = None
+    payload_format: Annotated[int, Meta(ge=0, le=1)] | None = None
+    user: tuple[tuple[str, str], ...] | None = None
+    """The user properties in their order."""
+    hex: bool = False
+    """Whether ``correlation_id`` is bytes, written as hexadecimal digits."""
+
+
+class Received(Struct, frozen=True):
+    """A message of a client, with the topic that an alias stood for."""
+
+    topic: str
+    packet: PublishPacket
+    client_id: str
+
+
+def body_of_messages(messages: Sequence[Received]) -> pa.RecordBatch:
+    """The events of messages, in their order. Raises ``InvalidEvent``."""
+    plain = all(each.packet.properties is NO_PROPERTIES for each in messages)
+    qos = [each.packet.qos > 0 for each in messages]
+    return body_of_columns(
+        [each.packet.payload for each in messages],
+        None,
+        [{TOPIC: each.topic} for each in messages] if plain else list(map(_properties, messages)),
+        headers=[{"application_id": each.client_id} for each in messages]
+        if plain
+        else list(map(_headers, messages)),
+        ttls=None if plain else [_ttl_ms(each.packet.properties) for each in messages],
+        persistents=None if all(qos) else qos,
+    )
+
+
+def _ttl_ms(properties: PacketProperties) -> int | None:
+    seconds = properties.message_expiry_s
+    return None if seconds is None else max(1, seconds * 1_000)
+
+
+def _properties(message: Received) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in message.packet.properties.user_properties:
+        known = found.get(name)
+        if known is None:
+            found[name] = value
+        else:
+            found[name] = [*known, value] if isinstance(known, list) else [known, value]
+    return found | {TOPIC: message.topic}
+
+
+def _headers(message: Received) -> dict[str, Any]:
+    own = message.packet.properties
+    found: dict[str, Any] = {"application_id": message.client_id}
+    if own.response_topic is not None:
+        found["reply_to"] = own.response_topic
+    if own.correlation_data is not None:
+        found["correlation_id"] = own.correlation_data.hex()
+    rest = _Residue(
+        content_type=own.content_type,
+        payload_format=own.payload_format,
+        user=own.user_properties or None,
+        hex=own.correlation_data is not None,
+    )
+    if rest != _Residue():
+        found["mqtt"] = msgspec.json.encode(rest).decode()
+    return found
+
+
+class TopicMessage(Struct, frozen=True):
+    """An event as a message, for whoever gets it."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    client_id: str
+    """Who published it; empty: no client of MQTT."""
+    ends_us: int
+    """When it expires, in microseconds since 1970; 0: never."""
+    properties: PacketProperties
+
+
+def messages_of(batch: pa.RecordBatch) -> list[TopicMessage]:
+    """The events of a stored batch that have a topic, as messages."""
+    rows = Rows(batch)
+    found = (_message(Event.received(rows, row)) for row in range(batch.num_rows))
+    return [each for each in found if each is not None]
+
+
+def _message(event: Event) -> TopicMessage | None:
+    properties = event.properties
+    topic = properties.pop(TOPIC, None)
+    if not isinstance(topic, str) or name_fault(topic):
+        return None
+    headers = event.headers
+    ends_us = 0
+    if event.ttl and event.published is not None:
+        ends_us = int(event.published.timestamp() * 1_000_000) + event.ttl * 1_000
+    client_id = headers.get("application_id") or ""
+    qos = 1 if event.persistent else 0
+    return TopicMessage(topic, event.data, qos, client_id, ends_us, _own(headers, properties))
+
+
+def _own(headers: Mapping[str, Any], properties: Mapping[str, Any]) -> PacketProperties:
+    try:
+        rest = msgspec.json.decode(headers.get("mqtt") or "{}", type=_Residue)
+    except msgspec.MsgspecError:  # whoever published it wrote something else there
+        rest = _Residue()
+    correlation = headers.get("correlation_id")
+    user = rest.user
+    if user is None:
+        user = tuple((name, v) for name, v in properties.items() if isinstance(v, str))
+    reply_to = headers.get("reply_to")
+    found = PacketProperties(
+        payload_format=rest.payload_format,
+        content_type=rest.content_type,
+        response_topic=None if not reply_to or name_fault(reply_to) else reply_to,
+        correlation_data=_correlation(correlation, is_hex=rest.hex),
+        user_properties=user,
+    )
+    return NO_PROPERTIES if found == NO_PROPERTIES else found
+
+
+def _correlation(text: str | None, *, is_hex: bool) -> bytes | None:
+    if text is None:
+        return None
+    try:
+        return bytes.fromhex(text) if is_hex else text.encode()
+    except ValueError:
+        return text.encode()

@@ -1,0 +1,86 @@
+"""The reason code of each error code, which never changes, and of what is not offered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.wire.mqtt.packets import MQTT_3, ConnectPacket
+from penstock.wire.mqtt.reasons import MqttViolation, Reason
+
+_BY_REASON: Final[dict[Reason, tuple[str, ...]]] = {
+    Reason.NOT_AUTHORIZED: ("access-denied", "cross-site", "insecure-connection"),
+    Reason.BAD_USER_OR_PASSWORD: ("authentication-failed", "sign-in-locked"),
+    Reason.CLIENT_IDENTIFIER_NOT_VALID: ("name-already-bound",),
+    Reason.PACKET_TOO_LARGE: ("event-too-large",),
+    Reason.QUOTA_EXCEEDED: (
+        *("capacity-reached", "limit-reached", "memory-limit", "storage-failed"),
+    ),
+    Reason.SERVER_BUSY: ("publishing-paused", "unavailable", "no-quorum", "no-reply"),
+    Reason.SERVER_SHUTTING_DOWN: ("realm-stopping",),
+    Reason.USE_ANOTHER_SERVER: ("elsewhere", "deposed"),
+    Reason.KEEP_ALIVE_TIMEOUT: ("connection-lost",),
+    Reason.ADMINISTRATIVE_ACTION: ("durable-unbound", "name-does-not-exist", "session-closed"),
+    Reason.PROTOCOL_ERROR: (
+        *("local-protocol-violation", "protocol-violation", "remote-protocol-violation"),
+    ),
+    Reason.IMPLEMENTATION_SPECIFIC: (
+        *("already-aborted", "already-committed", "conflict", "data-lost", "durable-in-use"),
+        *("illegal-state", "invalid-argument", "invalid-descriptor", "invalid-event"),
+        *("invalid-name", "invalid-selector", "damaged-backup", "damaged-export", "refused"),
+        *("no-such-stage", "no-such-transaction", "sequence-too-old", "trimmed"),
+    ),
+    Reason.UNSPECIFIED: (
+        *("address-in-use", "cannot-connect", "corrupt", "damaged", "data-directory-in-use"),
+        *("fenced", "internal", "newer-format", "penstock", "step-failed", "unknown"),
+    ),
+}
+
+REASONS: Final[Mapping[str, Reason]] = MappingProxyType(
+    {code: reason for reason, codes in _BY_REASON.items() for code in codes}
+)
+"""Every error code with its reason code."""
+
+
+def reason_of(error: PenstockError) -> Reason:
+    """The reason code that an error is reported with."""
+    if isinstance(error, MqttViolation):
+        return error.reason
+    return REASONS.get(error.code, Reason.UNSPECIFIED)
+
+
+def reason_within(error: PenstockError, allowed: frozenset[int]) -> Reason:
+    """The reason code of an error in a packet that may not carry each of them."""
+    found = reason_of(error)
+    return found if found in allowed else Reason.UNSPECIFIED
+
+
+_RETURN_CODES: Final = {
+    Reason.UNSUPPORTED_VERSION: 1,
+    Reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
+    Reason.BAD_USER_OR_PASSWORD: 4,
+    Reason.NOT_AUTHORIZED: 5,
+}
+
+
+def return_code(reason: Reason) -> int:
+    """What MQTT 3.1.1 says for a reason in a CONNACK: 3, the server is unavailable, for most."""
+    return _RETURN_CODES.get(reason, 3)
+
+
+def not_offered(packet: ConnectPacket) -> tuple[Reason, str] | None:
+    """What a client asks for with its CONNECT that there is not, and the reason for people."""
+    will = packet.will
+    if packet.properties.authentication_method is not None:
+        return Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered"
+    if will is not None and will.qos > 1:
+        return Reason.QOS_NOT_SUPPORTED, "a will has QoS 0 or 1 here"
+    if will is not None and will.retain:
+        return Reason.RETAIN_NOT_SUPPORTED, "messages are not retained"
+    if packet.version == MQTT_3 and not packet.clean_start:
+        if not packet.client_id:
+            return Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that lasts needs a client id"
+        return Reason.SERVER_UNAVAILABLE, "no session lasts here: set clean session"
+    return None

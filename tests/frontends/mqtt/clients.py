@@ -1,0 +1,97 @@
+"""A blocking client of MQTT that says and hears packets, right or wrong."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.wire.mqtt.framing import PacketReader
+from penstock.wire.mqtt.packets import (
+    MQTT_5,
+    ConnackPacket,
+    ConnectPacket,
+    Packet,
+    PublishPacket,
+    SubscribePacket,
+    TopicSubscription,
+)
+from penstock.wire.mqtt.reading import packet_of
+from penstock.wire.mqtt.writing import packet_bytes
+
+WAIT_S = 20.0
+
+
+class Hung(Exception):
+    """The server has closed the connection."""
+
+
+class PacketClient:
+    """One connection."""
+
+    def __init__(self, url: str, version: int = MQTT_5) -> None:
+        host, _, port = url.rpartition("//")[2].rpartition(":")
+        self._version = version
+        self._line = socket.create_connection((host, int(port)), WAIT_S)
+        self._reader = PacketReader()
+        self._heard: deque[tuple[int, bytes]] = deque()
+        self._last_id = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._line.close()
+
+    def send(self, *packets: Packet) -> None:
+        self.send_bytes(b"".join(packet_bytes(each, self._version) for each in packets))
+
+    def send_bytes(self, data: bytes) -> None:
+        self._line.sendall(data)
+
+    def receive(self) -> Any:
+        """The next packet. Raises :class:`Hung`."""
+        while not self._heard:
+            try:
+                data = self._line.recv(65_536)
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                raise Hung
+            self._reader.receive(data)
+            self._heard.extend(self._reader.packets())
+        return packet_of(*self._heard.popleft(), self._version)
+
+    def connect(self, client_id: str = "", **fields: Any) -> ConnackPacket:
+        self.send(ConnectPacket(client_id, self._version, **fields))
+        found = self.receive()
+        assert isinstance(found, ConnackPacket)
+        return found
+
+    def subscribe(self, *filters: str, qos: int = 1, **fields: Any) -> Any:
+        wanted = tuple(TopicSubscription(each, qos, **fields) for each in filters)
+        self._last_id += 1
+        self.send(SubscribePacket(self._last_id, wanted))
+        return self.receive()
+
+    def publish(self, topic: str, payload: bytes = b"", **fields: Any) -> Any:
+        """Publish with QoS 1, and give the answer."""
+        self._last_id += 1
+        self.send(PublishPacket(topic, payload, 1, self._last_id, **fields))
+        return self.receive()
+
+
+def connected(url: str, client_id: str = "", version: int = MQTT_5, **fields: Any) -> PacketClient:
+    """A client that is let in."""
+    client = PacketClient(url, version)
+    assert client.connect(client_id, **fields).reason == 0
+    return client

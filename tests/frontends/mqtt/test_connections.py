@@ -1,0 +1,325 @@
+"""MQTT connections of a real realm, over sockets, with packets of the codec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.wire.mqtt.packets import (
+    MQTT_3,
+    MQTT_5,
+    ConnackPacket,
+    ConnectPacket,
+    DisconnectPacket,
+    PingreqPacket,
+    PingrespPacket,
+    PubackPacket,
+    PublishPacket,
+    SubscribePacket,
+    TopicSubscription,
+    UnsubscribePacket,
+    Will,
+)
+from penstock.wire.mqtt.properties import PacketProperties
+from penstock.wire.mqtt.reasons import Reason
+from penstock.wire.mqtt.writing import packet_bytes
+from tests.frontends.mqtt.clients import Hung, PacketClient, connected
+
+VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
+
+
+@pytest.fixture(scope="module")
+def realm() -> Iterator[penstock.Realm]:
+    with penstock.Realm() as realm:
+        yield realm
+
+
+@pytest.fixture(scope="module")
+def url(realm: penstock.Realm) -> str:
+    return realm.listen_mqtt()
+
+
+def stored(realm: penstock.Realm, topic: str) -> list[penstock.Event]:
+    with realm.connect() as session:
+        channel = session.channels.get("mqtt")
+        return list(channel.browse(selector=f"topic = '{topic}'"))
+
+
+def ended(client: PacketClient) -> Reason | None:
+    """The reason that a connection ends with; None: without a word."""
+    try:
+        last = client.receive()
+    except Hung:
+        return None
+    assert isinstance(last, DisconnectPacket)
+    with pytest.raises(Hung):
+        client.receive()
+    return last.reason
+
+
+@VERSIONS
+@pytest.mark.spec("M2")
+def test_a_message_is_acknowledged_once_it_is_stored(
+    realm: penstock.Realm, url: str, version: int
+) -> None:
+    topic = f"plant/{version}/temp"
+    with connected(url, "device", version) as client:
+        assert client.publish(topic, b"21.5") == PubackPacket(1)
+
+    (event,) = stored(realm, topic)
+    assert (event.data, event.properties) == (b"21.5", {"topic": topic})
+    assert event.headers["application_id"] == "device"
+
+
+@VERSIONS
+def test_subscribers_get_what_their_filters_take_with_the_lower_qos(url: str, version: int) -> None:
+    with connected(url, version=version) as one, connected(url) as two:
+        assert one.subscribe(f"{version}/+/temp", qos=2).reasons == (Reason.GRANTED_QOS_1,)
+        two.send(PublishPacket(f"{version}/a/b/temp", b"no"))
+        two.publish(f"{version}/3/temp", b"yes")
+        got = one.receive()
+        two.send(PublishPacket(f"{version}/4/temp", b"too"))
+
+        assert (got.topic, got.payload, got.qos, got.packet_id) == (
+            f"{version}/3/temp",
+            b"yes",
+            1,
+            1,
+        )
+        assert one.receive() == PublishPacket(f"{version}/4/temp", b"too")
+
+
+@pytest.mark.spec("M3")
+def test_a_native_event_with_a_topic_reaches_subscribers(realm: penstock.Realm, url: str) -> None:
+    with connected(url) as client, realm.connect() as session:
+        client.subscribe("native/#", qos=0)
+        channel = session.channels.get("mqtt")
+        channel.publish(b"no topic")
+        channel.publish(b"1", properties={"topic": "native/+"})
+        channel.publish(b"x", properties={"topic": "native/a", "unit": "C", "n": 5})
+
+        user = PacketProperties(user_properties=(("unit", "C"),))
+        assert client.receive() == PublishPacket("native/a", b"x", properties=user)
+
+
+def test_properties_reach_receivers_as_they_were_sent(realm: penstock.Realm, url: str) -> None:
+    sent = PacketProperties(
+        payload_format=1,
+        message_expiry_s=3_600,
+        content_type="text/plain",
+        response_topic="answers/1",
+        correlation_data=b"\x00\xff",
+        user_properties=(("b", "1"), ("a", "2"), ("b", "3")),
+    )
+    with connected(url) as client:
+        client.subscribe("all/of/it", qos=0)
+        client.send(PublishPacket("all/of/it", "ü".encode(), properties=sent))
+        got = client.receive()
+
+    assert got.properties.message_expiry_s in (3_599, 3_600)
+    again = {n: getattr(got.properties, n) for n in PacketProperties.__struct_fields__}
+    assert PacketProperties(**again | {"message_expiry_s": 3_600}) == sent
+    (event,) = stored(realm, "all/of/it")
+    assert event.properties == {"topic": "all/of/it", "b": ["1", "3"], "a": "2"}
+    assert (event.ttl, event.headers["reply_to"]) == (3_600_000, "answers/1")
+    assert event.headers["correlation_id"] == "00ff"
+
+
+def test_options_of_a_subscription_are_kept(url: str) -> None:
+    with connected(url, "own") as client, connected(url, "other") as other:
+        ids = PacketProperties(subscription_ids=(7,))
+        wanted = TopicSubscription("options", no_local=True)
+        client.send(SubscribePacket(9, (wanted,), ids))
+        assert client.receive().packet_id == 9
+        client.publish("options", b"mine")
+        other.publish("options", b"theirs")
+
+        got = client.receive()
+        assert (got.payload, got.properties.subscription_ids) == (b"theirs", (7,))
+        client.send(UnsubscribePacket(10, ("options", "nothing")))
+        codes = (Reason.SUCCESS, Reason.NO_SUBSCRIPTION_EXISTED)
+        assert client.receive().reasons == codes
+
+
+def test_a_client_gets_no_more_than_it_takes(url: str) -> None:
+    own = PacketProperties(receive_maximum=2)
+    with connected(url, properties=own) as client, connected(url) as other:
+        client.subscribe("flow")
+        for number in range(3):
+            other.publish("flow", b"%d" % number)
+        first, second = client.receive(), client.receive()
+        client.send(PingreqPacket())
+        assert isinstance(client.receive(), PingrespPacket), "and not the third"
+        client.send(PubackPacket(first.packet_id))
+
+        assert second.payload == b"1"
+        assert client.receive().payload == b"2"
+
+
+def test_a_packet_that_a_client_does_not_take_counts_as_sent(url: str) -> None:
+    small = PacketProperties(maximum_packet_bytes=100, receive_maximum=1)
+    with connected(url, properties=small) as client, connected(url) as other:
+        client.subscribe("size")
+        other.publish("size", bytes(200))
+        other.publish("size", b"small")
+
+        assert client.receive().payload == b"small"
+
+
+def test_an_alias_stands_for_its_topic(realm: penstock.Realm, url: str) -> None:
+    alias = PacketProperties(topic_alias=5)
+    with connected(url) as client:
+        client.publish("long/topic", properties=alias)
+        client.publish("", b"again", properties=alias)
+        assert [event.data for event in stored(realm, "long/topic")] == [b"", b"again"]
+        client.send(PublishPacket("", properties=PacketProperties(topic_alias=6)))
+        assert ended(client) == Reason.TOPIC_ALIAS_INVALID
+
+
+@VERSIONS
+def test_a_will_is_published_unless_its_client_says_goodbye(
+    realm: penstock.Realm, url: str, version: int
+) -> None:
+    will = Will(f"gone/{version}", b"bye", 1)
+    with connected(url) as watcher:
+        watcher.subscribe(f"gone/{version}", qos=0)
+        with connected(url, "polite", version, will=will) as client:
+            client.send(DisconnectPacket())
+            assert ended(client) is None
+        with connected(url, "lost", version, will=will):
+            pass
+        assert watcher.receive().payload == b"bye"
+
+    assert len(stored(realm, f"gone/{version}")) == 1
+
+
+def test_a_client_that_connects_again_takes_over(url: str) -> None:
+    with connected(url, "twin") as older, connected(url, "twin") as newer:
+        assert ended(older) == Reason.SESSION_TAKEN_OVER
+        assert newer.publish("twin", b"") == PubackPacket(1)
+
+
+def test_a_client_without_a_name_is_given_one(url: str) -> None:
+    with PacketClient(url) as one, PacketClient(url) as two:
+        names = [each.connect().properties.assigned_client_id for each in (one, two)]
+
+    assert all(names)
+    assert len(set(names)) == 2
+
+
+@pytest.mark.spec("M1")
+@pytest.mark.parametrize(
+    ("packet", "reason"),
+    [
+        (PublishPacket("a", b"", 2, 1), Reason.QOS_NOT_SUPPORTED),
+        (PublishPacket("a", b"", retain=True), Reason.RETAIN_NOT_SUPPORTED),
+        (PublishPacket("a", properties=PacketProperties(subscription_ids=(1,))), 0x82),
+        (ConnectPacket("again"), Reason.PROTOCOL_ERROR),
+        (PingrespPacket(), Reason.PROTOCOL_ERROR),
+        (DisconnectPacket(properties=PacketProperties(session_expiry_s=5)), 0x82),
+    ],
+)
+def test_what_may_not_be_sent_ends_the_connection_with_its_reason(
+    url: str, packet: Any, reason: int
+) -> None:
+    with connected(url) as client:
+        client.send(packet)
+
+        assert ended(client) == reason
+
+
+@pytest.mark.spec("M1")
+def test_what_is_malformed_ends_the_connection(url: str) -> None:
+    with connected(url) as client:
+        client.send_bytes(b"\x36\x03\x00\x01a")
+        assert ended(client) == Reason.MALFORMED_PACKET
+    with connected(url, version=MQTT_3) as client:
+        client.send_bytes(b"\x36\x03\x00\x01a")
+        assert ended(client) is None
+    with PacketClient(url) as client:
+        client.send(PingreqPacket())
+        assert ended(client) is None
+
+
+@pytest.mark.spec("M1")
+@pytest.mark.parametrize(
+    ("fields", "reason", "code"),
+    [
+        ({"will": Will("w", qos=2)}, Reason.QOS_NOT_SUPPORTED, 3),
+        ({"will": Will("w", retain=True)}, Reason.RETAIN_NOT_SUPPORTED, 3),
+        ({"client_id": "c", "clean_start": False}, Reason.SUCCESS, 3),
+    ],
+)
+def test_what_is_not_offered_is_refused(
+    url: str, fields: dict[str, Any], reason: Reason, code: int
+) -> None:
+    with PacketClient(url) as five, PacketClient(url, MQTT_3) as three:
+        assert five.connect(**fields).reason == reason
+        assert three.connect(**fields).reason == code
+
+
+@pytest.mark.spec("M1")
+def test_what_there_is_not_is_told_at_the_beginning(url: str) -> None:
+    with PacketClient(url) as client:
+        lasting = PacketProperties(session_expiry_s=60)
+        told = client.connect("x", clean_start=False, properties=lasting)
+        own = told.properties
+        assert not told.session_present
+        assert (own.session_expiry_s, own.maximum_qos) == (0, 1)
+        assert (own.retain_available, own.shared_available) == (0, 0)
+        assert client.subscribe("$share/g/a").reasons == (0x9E,)
+    with PacketClient(url) as client:
+        method = PacketProperties(authentication_method="SCRAM-SHA-256")
+        assert client.connect(properties=method).reason == Reason.BAD_AUTHENTICATION_METHOD
+    with PacketClient(url, MQTT_3) as client:
+        client.send_bytes(
+            packet_bytes(ConnectPacket("x"), MQTT_5).replace(b"MQTT\x05", b"MQTT\x7f")
+        )
+        assert client.receive() == ConnackPacket(1)
+
+
+def test_a_payload_that_says_it_is_text_has_to_be(url: str) -> None:
+    with connected(url) as client:
+        own = PacketProperties(payload_format=1)
+        assert client.publish("a", b"\xff", properties=own).reason == Reason.PAYLOAD_FORMAT_INVALID
+
+
+@pytest.mark.spec("M2")
+def test_what_is_refused_is_refused_by_itself() -> None:
+    with penstock.Realm(limits__max_event_bytes=1_024) as realm:
+        with connected(realm.listen_mqtt()) as client:
+            payloads = (b"a", b"b" * 2_000, b"c")
+            client.send(*(PublishPacket("a", each, 1, n + 1) for n, each in enumerate(payloads)))
+            answers = [client.receive() for _ in payloads]
+
+        failed = {each.packet_id: each.reason.is_failure for each in answers}
+        assert failed == {1: False, 2: True, 3: False}
+        assert [event.data for event in stored(realm, "a")] == [b"a", b"c"]
+
+
+@pytest.mark.spec("M4")
+def test_rights_are_those_of_the_channel() -> None:
+    with penstock.Realm(
+        access__mode="mandatory", access__password_rounds=4_096, access__password_length_min=1
+    ) as realm:
+        url = realm.listen_mqtt()
+        with realm.connect() as session:
+            session.access.create_user("device", "pw")
+            session.access.grant("device@*", "access")
+            session.access.grant("device@*", "publish", channel="mqtt")
+        with PacketClient(url) as nobody, PacketClient(url) as wrong:
+            assert nobody.connect().reason in (Reason.BAD_USER_OR_PASSWORD, Reason.NOT_AUTHORIZED)
+            assert wrong.connect(user="device", password=b"no").reason == 0x86
+        with connected(url, "d", user="device", password=b"pw") as client:
+            assert client.publish("a").reason == Reason.SUCCESS
+            refused = client.subscribe("a")
+            assert refused.reasons == (Reason.NOT_AUTHORIZED,)
+            assert "subscribe" in refused.properties.reason
+            with realm.connect() as session:
+                session.access.grant("device@*", "subscribe", channel="mqtt")
+                assert client.subscribe("a").reasons == (Reason.GRANTED_QOS_1,)
+                session.access.revoke("device@*", "subscribe", channel="mqtt")
+            assert ended(client) == Reason.NOT_AUTHORIZED

@@ -1,0 +1,38 @@
+"""A tree of filters finds what asking each filter finds."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.vocabulary.topics import filter_fault, topic_matches
+from penstock.frontends.mqtt.topic_index import TopicIndex
+from tests.thorough import examples
+
+LEVELS = st.sampled_from(["a", "b", "", "$a"])
+TOPICS = st.lists(LEVELS, min_size=1, max_size=4).map("/".join).filter(bool)
+FILTERS = (
+    st.lists(LEVELS | st.sampled_from(["+", "#"]), min_size=1, max_size=4)
+    .map("/".join)
+    .filter(lambda text: not filter_fault(text))
+)
+
+
+@given(st.lists(FILTERS), st.lists(TOPICS), st.data())
+@settings(max_examples=examples(300))
+def test_whose_filters_take_a_topic(
+    texts: list[str], topics: list[str], data: st.DataObject
+) -> None:
+    index: TopicIndex[int] = TopicIndex()
+    there = dict(enumerate(texts))
+    for whose, text in there.items():
+        index.add(text, whose)
+    for topic in topics:
+        assert sorted(index.find(topic)) == [w for w, t in there.items() if topic_matches(t, topic)]
+    for whose in data.draw(st.permutations(list(there))):
+        index.remove(there.pop(whose), whose)
+        for topic in topics:
+            found = sorted(index.find(topic))
+            assert found == [w for w, t in there.items() if topic_matches(t, topic)]
+
+    assert index._root.is_empty, "nothing is left of what was removed"
