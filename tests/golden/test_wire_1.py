@@ -166,7 +166,7 @@ MESSAGES: list[tuple[wire.Message, str]] = [
     ),
     (
         wire.ChannelsFound(2, (ChannelOpened(ChannelId(5), "orders/eu", Definition()),)),
-        "933d029184a76368616e6e656c05a46e616d65a96f72646572732f6575aa646566696e6974696f6e"
+        "9374029184a76368616e6e656c05a46e616d65a96f72646572732f6575aa646566696e6974696f6e"
         "de0000a372756ea0",
     ),
     (

@@ -42,6 +42,7 @@ ANSWERS = st.recursive(
     st.none() | st.booleans() | COUNT | TEXT, lambda inner: st.lists(inner, max_size=3)
 )
 st.register_type_strategy(Span, st.builds(Span, COUNT, COUNT))
+st.register_type_strategy(Definition, DEFINITIONS)
 st.register_type_strategy(int, COUNT)
 st.register_type_strategy(str, TEXT)
 st.register_type_strategy(
@@ -56,6 +57,7 @@ st.register_type_strategy(
 )
 BY_FIELD: dict[str, st.SearchStrategy[object]] = {
     "start": STARTS,
+    "to": STARTS,
     "definition": DEFINITIONS,
     "spans": SPANS,
     "answer": ANSWERS,

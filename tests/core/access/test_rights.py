@@ -102,7 +102,7 @@ def test_who_monitors_sees_everything_and_takes_nothing() -> None:
         *(name for name, need in OPERATIONS.items() if need.audited),
         *(name for name, need in OPERATIONS.items() if need.rights == ("access",)),
         *("channel.publish", "channel.subscribe", "queue.push", "queue.peek", "queue.pop"),
-        *("durable.attach", "durable.browse"),
+        *("durable.attach", "durable.browse", "durable.preview"),
     }
 
 

@@ -212,7 +212,7 @@ class Owners(Message, frozen=True, tag=109):
     """Host and port of each node that is there."""
 
 
-class ChannelsFound(Message, frozen=True, tag=61):
+class ChannelsFound(Message, frozen=True, tag=116):
     """Channels of a pattern that the client watches were made, or it may read them from now on
     (SEM D21)."""
 

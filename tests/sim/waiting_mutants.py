@@ -1,0 +1,77 @@
+"""Mistakes with events that wait for their time, and with those that are in hand for too long (SEM
+D18, D19)."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.channel import apply, decide, timeouts
+from penstock.core.channel.channel import ChannelMachine
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.durable import Durable
+from penstock.core.durable.waiting import Waiting
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.messages import Acked, Postponed, Spans, StoredFact
+
+
+def forgotten_wait(patch: pytest.MonkeyPatch) -> None:
+    """A restart does not know any more that an event waits."""
+    whole = ChannelMachine.recorded
+
+    def recorded(channel: ChannelMachine, fact: StoredFact) -> StoredFact | None:
+        return None if isinstance(fact, Postponed) else whole(channel, fact)
+
+    patch.setattr(ChannelMachine, "recorded", recorded)
+    patch.setattr(Waiting, "state", lambda *_: ())
+
+
+def short_wait(patch: pytest.MonkeyPatch) -> None:
+    """An event comes again a little before its time."""
+    whole = ChannelState.wake
+
+    def wake(state: ChannelState, now_us: int) -> None:
+        whole(state, now_us + 50_000)
+
+    patch.setattr(ChannelState, "wake", wake)
+
+
+def endless_wait(patch: pytest.MonkeyPatch) -> None:
+    """One of many events that wait is lost sight of."""
+    whole = Waiting.add
+
+    def add(waiting: Waiting, ids: IdSet, until_us: int) -> None:
+        whole(waiting, ids, until_us)
+        if len(waiting._heap) > 3:
+            waiting._heap.pop()
+
+    patch.setattr(Waiting, "add", add)
+
+
+def passed_by(patch: pytest.MonkeyPatch) -> None:
+    """A serial durable goes on behind an event that waits."""
+    patch.setattr(Durable, "_held_up", lambda _, below: below)
+
+
+def lost_to_time(patch: pytest.MonkeyPatch) -> None:
+    """What was not acknowledged in time counts as acknowledged."""
+
+    def timed_out(state: ChannelState, *_: object) -> list[StoredFact]:
+        now_us = state.wakes_us
+        return [Acked(durable.name, ids.spans) for durable, ids in timeouts.late(state, now_us)]
+
+    patch.setattr(decide, "_timed_out", timed_out)
+
+
+def endless_time(patch: pytest.MonkeyPatch) -> None:
+    """Clients may take as long as they like."""
+    patch.setattr(decide, "late", lambda *_: [])
+
+
+def late_and_taken(patch: pytest.MonkeyPatch) -> None:
+    """A late acknowledgement counts for the delivery that follows."""
+    whole = apply._rolled_back
+
+    def rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = False) -> None:
+        whole(state, name, spans)
+
+    patch.setattr(apply, "_rolled_back", rolled_back)
