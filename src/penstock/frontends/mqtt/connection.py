@@ -136,7 +136,17 @@ class MqttConnection(asyncio.Protocol):
         self.outbox.send_waiting()
 
     def _may_read(self) -> bool:
-        return self.takes_more and not self.pace.is_ahead and not self.listener.is_congested
+        is_held_up = self.pace.is_ahead or self.listener.is_congested or self.listener.is_draining
+        return self.takes_more and not is_held_up
+
+    def stop_reading(self) -> None:
+        """Take no more packets: the listener is draining."""
+        self._reading.check()
+
+    @property
+    def owes_answers(self) -> bool:
+        """Whether a message or a subscription waits to be acknowledged."""
+        return self._unanswered > 0 or self._subscribing > 0
 
     def _reads_again(self, now_s: float) -> None:
         self.heard_s = now_s

@@ -15,7 +15,7 @@ class PeerConnection(Protocol):
     number: int
     """Connection number, unique until the realm restarts."""
     protocol: str
-    """``native`` or ``amqp``."""
+    """``native``, ``amqp`` or ``mqtt``."""
     heard_s: float
     """When something came from the peer, by the loop's clock in seconds."""
 
