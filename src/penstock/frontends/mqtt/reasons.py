@@ -28,7 +28,13 @@ _BY_REASON: Final[dict[Reason, tuple[str, ...]]] = {
     ),
     Reason.IMPLEMENTATION_SPECIFIC: (
         *("already-aborted", "already-committed", "conflict", "data-lost", "durable-in-use"),
-        *("illegal-state", "invalid-argument", "invalid-descriptor", "invalid-event"),
+        *(
+            "illegal-state",
+            "invalid-argument",
+            "invalid-descriptor",
+            "invalid-event",
+            "lease-ended",
+        ),
         *("invalid-name", "invalid-selector", "damaged-backup", "damaged-export", "refused"),
         *("no-such-stage", "no-such-transaction", "sequence-too-old", "trimmed"),
     ),
