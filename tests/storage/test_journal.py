@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import resource
 import signal
@@ -209,6 +210,57 @@ async def test_no_room_for_a_new_file_is_not_the_end(disk: FaultyDisk) -> None:
     disk.free_bytes = None
     await append_all(journal, b"z" * 200)
     assert await contents(journal) == [b"x" * 200, b"z" * 200]
+
+
+@pytest.mark.spec("S1")
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("is_another_begun", [False, True])
+async def test_a_file_that_could_not_be_made_does_not_come_back_after_a_power_cut(
+    seed: int, *, is_another_begun: bool
+) -> None:
+    """It would be taken for the file of the blocks that the older one was given instead."""
+    disk = FaultyDisk(seed)
+    journal = open_journal(disk, file_bytes_max=300)
+    await append_all(journal, b"x" * 100)
+    disk.fail_writes()
+    with pytest.raises(StorageFailed, match="no room for block 2"):
+        await journal.append(1, [b"y" * 200])
+    await append_all(journal, b"z")
+    if is_another_begun:
+        disk.halt_in_sync(2)
+        with pytest.raises(StorageFailed):
+            await journal.append(2, [b"y" * 200])
+    disk.power_cut()
+
+    journal = open_journal(disk, file_bytes_max=300)
+
+    assert not journal.damage
+    assert await contents(journal) == [b"x" * 100, b"z"]
+
+
+@pytest.mark.spec("S1")
+@pytest.mark.parametrize("call", ["unlink", "sync_directory"])
+async def test_a_file_that_can_neither_be_made_nor_removed_is_the_end_until_the_next_start(
+    disk: FaultyDisk, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = open_journal(disk, file_bytes_max=300)
+    await append_all(journal, b"x" * 100)
+
+    def refuse(path: str) -> None:
+        raise OSError(errno.EIO, "the disk is gone", path)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, call, refuse)
+        disk.fail_writes()
+        with pytest.raises(StorageFailed, match="no room for block 2"):
+            await journal.append(1, [b"y" * 200])
+
+    with pytest.raises(StorageFailed, match=r"00000000000000000002\.log.*might come back"):
+        await journal.append(1, [b"z"])
+    await journal.close()
+    journal = open_journal(disk, file_bytes_max=300)
+    await append_all(journal, b"z")
+    assert await contents(journal) == [b"x" * 100, b"z"]
 
 
 async def test_a_failed_sync_is_the_end_until_the_next_start(disk: FaultyDisk) -> None:

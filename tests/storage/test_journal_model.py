@@ -76,6 +76,13 @@ class JournalLife(RuleBasedStateMachine):
         finally:
             self.disk.free_bytes = None
 
+    @rule(block=block_bytes)
+    def append_with_a_failing_write(self, block: bytes) -> None:
+        self.disk.fail_writes()
+        with pytest.raises(StorageFailed):
+            self.runner.run(self.journal.append(len(self.blocks), [block]))
+        self.disk.fail_writes(0)
+
     @rule(size=st.integers(0, 3_000), room=st.integers(0, 4_000))
     def reserve(self, size: int, room: int) -> None:
         self.disk.free_bytes = room

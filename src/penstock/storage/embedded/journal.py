@@ -345,15 +345,33 @@ class FileJournal:
         """Create a new file; every block before it is already on disk."""
         first = self._tail + 1
         path = f"{self._path}/{file_name(first)}"
-        write_all(
-            self._disk, path, [file_header(FileHeader(self._identity, first, self._previous))]
-        )
+        header = file_header(FileHeader(self._identity, first, self._previous))
+        try:
+            write_all(self._disk, path, [header])
+        except OSError as error:
+            self._forget(path, error)
+            raise
         try:
             self._disk.sync_directory(self._path)
             self._files.append(JournalFile(path, self._disk.open(path), first))
         except OSError as error:
             self._changes.failed = f"the new file {path} might not survive a power failure: {error}"
             raise
+
+    def _forget(self, path: str, error: OSError) -> None:
+        """Make sure that a file which could not be made is gone, also after a power cut. If that
+        fails as well, all further changes are refused.
+
+        Blocks go on in the newest file. If the name came back, the next start would look in that
+        file for no block from ``path`` on, and so lose them.
+        """
+        try:
+            self._disk.sync_directory(self._path)
+            is_left = any(found == path for _, found in journal_files(self._disk, self._path))
+        except OSError:
+            is_left = True
+        if is_left:
+            self._changes.failed = f"{error}; and the new file {path} might come back"
 
     def _undo(self, error: OSError) -> None:
         """Undo a failed write. If that fails as well, all further changes are refused."""
