@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import chain
 
+from penstock.testing.loop import simulate
 from tests.semantics.page import rules
 from tests.sim.coverage import CHAPTERS, ELSEWHERE, ROT, RULES
 from tests.sim.scenes import SCENES
+from tests.sim.world import World
 
 PLAYED = {*chain.from_iterable(RULES.values()), *ROT}
 
@@ -28,3 +31,34 @@ def test_every_built_rule_is_played_or_looked_after_elsewhere() -> None:
 
     assert built == PLAYED | set(ELSEWHERE)
     assert PLAYED & set(ELSEWHERE) == set()
+
+
+class Opening(World):
+    """Its scenes make their stores, and no more happens."""
+
+    def __init__(self, scene: str) -> None:
+        super().__init__(0, [scene])
+        self.made: set[str] = set()
+
+    async def live(self) -> str:
+        async with asyncio.TaskGroup() as self.outside:
+            await self._one_life(1.0)
+        return self.hash
+
+    async def _clients(self, *, quiet: bool) -> None:
+        for scene in self.scenes:
+            await scene.prepare()
+        self.made.update(self.numbers)
+
+
+def test_no_two_scenes_have_a_store_of_one_name() -> None:
+    """A world may play them together."""
+    users: dict[str, list[str]] = {}
+    for scene in SCENES:
+        world = Opening(scene)
+        simulate(world.live(), world.random)
+        assert world.made or scene == "born", f"{scene} has made nothing; born does that later"
+        for store in world.made:
+            users.setdefault(store, []).append(scene)
+
+    assert {store: scenes for store, scenes in users.items() if len(scenes) > 1} == {}

@@ -36,7 +36,7 @@ WHERE = {
     ("tickets", "team"): "shared",
     ("tickets", "line"): "serial",
     ("tickets", "sole"): "exclusive",
-    ("tasks", ""): "queue",
+    ("orders", ""): "queue",
 }
 
 
@@ -190,7 +190,7 @@ class Leased:
         self.world = world
         self._definitions = {
             "tickets": Definition(type=type, storage=spindles(type, random.choice((0, 9)))),
-            "tasks": Definition(type=type, kind="queue"),
+            "orders": Definition(type=type, kind="queue"),
         }
         self._ledgers = {name: Ledger(name) for name in self._definitions}
         self._publishers = [
@@ -249,8 +249,8 @@ class Leased:
             missed = set(self._ledgers[store].ids) - receipts.seen
             assert not missed, f"{receipts.name} of {store} was never given {sorted(missed)}"
         tickets = await self.world.realm.describe_channel("tickets", "channel")
-        tasks = await self.world.realm.describe_channel("tasks", "queue")
-        assert (tickets.events, tasks.events) == (0, 0), "everything is acknowledged"
+        orders = await self.world.realm.describe_channel("orders", "queue")
+        assert (tickets.events, orders.events) == (0, 0), "everything is acknowledged"
 
 
 def _events(draw: Random, label: str) -> list[Event]:
