@@ -54,6 +54,8 @@ SCENES_MAX = 3
 
 WIRED = frozenset({"asked", "followed", "jms", "ordered", "wired"})
 """Scenes whose clients are programs on other machines, which outlive the realm's lives."""
+CONNECTED = WIRED | {"sought"}
+"""Those with such programs among their clients, behind a network that breaks."""
 KEEPS_TIME = frozenset({"chain", "dead", "paused", "scheduled", "travel"})
 """Scenes that reckon with the time: in a world of others the realm's clock may jump."""
 
@@ -101,6 +103,7 @@ class World:
             names = self.random.sample(sorted(SCENES), self.random.randint(1, SCENES_MAX))
         self.names = list(names)
         self.is_wired = bool(WIRED.intersection(names))
+        self.is_connected = bool(CONNECTED.intersection(names))
         self.may_jump = not KEEPS_TIME.intersection(names)
         self.scenes: list[Scene] = [SCENES[name](self) for name in names]
 
@@ -148,7 +151,7 @@ class World:
         """Several lives that end badly, then a quiet one in which all is checked."""
         self._loop.shuffles = not self.is_wired
         self.network_faults = self._loop.network.faults
-        self._loop.network.kept_bytes = 4_096 if self.is_wired else 0
+        self._loop.network.kept_bytes = 4_096 if self.is_connected else 0
         with nothing_unforeseen():
             async with asyncio.TaskGroup() as self.outside:
                 await self.lives_before(self.random.randint(3, 6))
@@ -467,7 +470,7 @@ class World:
                 group.create_task(self._saboteur())
                 if self.may_jump and self._clocks.random() < 0.3:
                     group.create_task(self._set_clocks())
-            if self.is_wired:
+            if self.is_connected:
                 group.create_task(Nemesis(self, ("127.0.0.1", 9_000)).run(5.0 if quiet else None))
 
     async def _saboteur(self) -> None:

@@ -28,6 +28,8 @@ from penstock.runtime.delivery.delivery import Redeliveries
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Arrived, Outlet, Publisher, answer, stored
+from tests.sim.movers import MovedSeat, Mover
+from tests.sim.programs import Cast
 from tests.sim.promises import Ledger
 from tests.spindles import spindles
 
@@ -239,9 +241,13 @@ class Sought:
         self._publisher = Publisher(world, self._ledger, "p", _events, publishes=15)
         self._places = {name: Place() for name in DURABLES}
         self._n = 0
+        self._mover = Mover(world, self._ledger, "far")
+        seat = MovedSeat(world, self._mover, self._is_far_done)
+        self._cast = Cast(world, [self._mover.program, seat.program])
 
     async def prepare(self) -> None:
         await self._world.create("tape", self._definition)
+        await self._world.create_durable("tape", "far", "shared")
         for name, (kind, selector) in DURABLES.items():
             await self._world.create_durable("tape", name, kind, selector)
             self._places[name].begun()
@@ -260,6 +266,15 @@ class Sought:
                     quiet=quiet,
                 )
                 group.create_task(client.run())
+        self._cast.start(group, quiet=quiet)
+
+    async def _is_far_done(self) -> bool:
+        if not (self._publisher.is_done and self._mover.program.is_done):
+            return False
+        try:
+            return await self._world.is_consumed("tape", "far")
+        except PenstockError:  # the realm is gone, or is not there yet
+            return False
 
     async def _is_done(self, name: str) -> bool:
         if not (self._publisher.is_done and self._places[name].is_certain):
@@ -327,15 +342,16 @@ class Sought:
         self._ledger.holds([(row.event_id, row.data) for row in found])
         for name, (_, selector) in DURABLES.items():
             place = self._places[name]
-            done = place.settled | set(+place.asked)
-            missed = [
-                row.event_id
-                for row in found
-                if row.event_id >= place.first
-                and (not selector or _is_odd(row.data))
-                and row.event_id not in done
-            ]
-            assert not missed, f"{name} goes on from {place.first}, and has not settled {missed}"
+            wanted = [row.event_id for row in found if not selector or _is_odd(row.data)]
+            _is_settled(name, place.first, wanted, place.settled | set(+place.asked))
+        assert self._mover.is_known
+        ids = [row.event_id for row in found]
+        _is_settled("far", self._mover.first, ids, set(+self._mover.asked))
+
+
+def _is_settled(name: str, first: int, wanted: list[int], done: set[int]) -> None:
+    missed = [event_id for event_id in wanted if event_id >= first and event_id not in done]
+    assert not missed, f"{name} goes on from {first}, and has not settled {missed}"
 
 
 def _events(draw: Random, label: str) -> list[Event]:
