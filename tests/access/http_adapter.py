@@ -76,6 +76,12 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "join.list": (("GET", "joins", None),),
     "join.create": (("POST", "joins", {"source": OTHER, "destination": OTHER}),),
     "join.delete": (("DELETE", f"joins/{_NONE}", None),),
+    "pattern.list": (
+        ("GET", "durables", None),
+        ("GET", f"durables/{part('matrix/*')}/unknown", None),
+    ),
+    "pattern.create": (("POST", "durables", {"pattern": "nothing/*", "name": "kept"}),),
+    "pattern.delete": (("DELETE", f"durables/{part('matrix/*')}/unknown", None),),
     "channel.list": (("GET", "channels", None), ("GET", "names", None)),
     "queue.list": (("GET", "queues", None),),
     "channel.create": (("POST", "channels", {"name": CHANNEL}),),
@@ -189,7 +195,6 @@ class Http:
             # HTTP has none of these, or they are what the same request asks for.
             *("realm.backup", "realm.reload", "transaction.describe"),
             *("channel.open", "queue.open", "queue.import"),
-            *("pattern.list", "pattern.create", "pattern.delete"),
         }
     )
 

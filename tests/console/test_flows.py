@@ -430,6 +430,25 @@ def test_a_join_is_made_and_ended(opened: Opened, api: Api) -> None:
     assert api.ask("GET", "/joins")["items"] == []
 
 
+@pytest.mark.spec("D22")
+def test_a_durable_over_a_pattern_is_made_and_ended(opened: Opened, api: Api) -> None:
+    api.create("branch/north")
+    page = opened("#/patterns")
+    page.get_by_role("button", name="New durable over a pattern").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Pattern of channels").fill("branch/*")
+    dialog.get_by_label("Name", exact=True).fill("audit")
+    dialog.get_by_role("button", name="Create durable").click()
+    expect(page.get_by_text("Durable audit is on 1 channel.")).to_be_visible()
+    assert api.ask("GET", "/channels/branch%2Fnorth/durables/audit")["type"] == "shared"
+
+    page.get_by_role("button", name="End the durable audit over branch/*").click()
+    dialog.get_by_label("Type audit").fill("audit")
+    dialog.get_by_role("button", name="End durable").click()
+    expect(page.get_by_text("No durables over patterns yet")).to_be_visible()
+    assert api.ask("GET", "/channels/branch%2Fnorth/durables")["items"] == []
+
+
 def test_a_scheduled_event_is_cancelled_and_a_connection_closed(
     opened: Opened, api: Api, server: ServerProcess, elsewhere: ThreadPoolExecutor
 ) -> None:

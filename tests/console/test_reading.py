@@ -21,6 +21,7 @@ PAGES = {
     "#/new": "New channel",
     "#/dead": "Dead events",
     "#/joins": "Joins",
+    "#/patterns": "Patterns",
     "#/scheduled": "Scheduled",
     f"{ORDERS}/missing": "eu/orders",
     "#/pipelines": "Pipelines",

@@ -36,6 +36,60 @@ def test_a_durable_is_made_listed_shown_and_removed(web: Web, orders: penstock.C
     assert web.ask("GET", "channels/orders/durables/billing").code == "name-does-not-exist"
 
 
+@pytest.mark.spec("D3")
+def test_a_durable_begins_with_the_oldest_event_unless_told(
+    web: Web, orders: penstock.Channel
+) -> None:
+    orders.publish_many(EVENTS)
+
+    made = web.send("POST", "channels/orders/durables", {"name": "billing"})
+
+    assert made["outstanding"] == len(EVENTS)
+
+
+@pytest.mark.spec("D22")
+def test_a_durable_over_a_pattern_is_made_listed_shown_and_ended(
+    web: Web, session: penstock.Session
+) -> None:
+    given = {"pattern": "branch/*", "name": "audit", "type": "serial", "backoff": {"first": 10}}
+    session.channels.create("branch/north").publish(b"before")
+
+    made = web.send("POST", "durables", given)
+    session.channels.create("branch/south").publish(b"paid")
+
+    assert (made["pattern"], made["type"], made["channels"]) == ("branch/*", "serial", 1)
+    [listed] = web.get("durables")["items"]
+    one = f"durables/{part('branch/*')}/audit"
+    assert listed == web.get(one) == {**made, "channels": 2}
+    north = web.get(f"channels/{part('branch/north')}/durables/audit")
+    fetched = web.send("POST", f"channels/{part('branch/south')}/durables/audit/fetch", {})
+    assert (north["outstanding"], fetched["items"][0]["data"]) == (1, "paid")
+    belongs = web.ask("DELETE", f"channels/{part('branch/north')}/durables/audit")
+    assert belongs.status == 409
+    assert web.send("DELETE", one) == {"done": True}
+    assert web.ask("GET", one).code == web.ask("DELETE", one).code == "name-does-not-exist"
+    assert web.get(f"channels/{part('branch/south')}/durables")["items"] == []
+
+
+@pytest.mark.spec("D22")
+def test_a_pattern_that_says_nothing_is_refused_and_many_come_in_pages(
+    web: Web, session: penstock.Session
+) -> None:
+    for name in ("a", "b", "c"):
+        web.send("POST", "durables", {"pattern": f"{name}/*", "name": "audit"})
+
+    first = web.get("durables?limit=2")
+    rest = web.get(f"durables?limit=2&after={first['next']}")
+
+    assert [each["pattern"] for each in first["items"] + rest["items"]] == ["a/*", "b/*", "c/*"]
+    assert rest["next"] is None
+    assert web.ask("POST", "durables", {"pattern": "", "name": "audit"}).status == 400
+    assert web.ask("POST", "durables", {"name": "audit"}).status == 400
+    assert (
+        web.ask("POST", "durables", {"pattern": "plain", "name": "a", "type": "odd"}).status == 400
+    )
+
+
 def test_what_is_outstanding_is_seen_page_by_page_and_not_taken(
     web: Web, orders: penstock.Channel
 ) -> None:

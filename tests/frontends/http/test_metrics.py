@@ -38,6 +38,23 @@ def of(samples: Samples, metric: str, /, **labels: str) -> float:
     return samples[metric, frozenset(labels.items())]
 
 
+@pytest.mark.spec("H3")
+def test_what_is_under_leases_is_told(web: Web, session: penstock.Session) -> None:
+    jobs = session.queues.create("jobs")
+    jobs.push_many([penstock.Event(b"x")] * 5)
+    before = scraped(web)
+
+    told = web.send("POST", "queues/jobs/fetch", {"count": 3, "lease_ms": 600_000})
+    held = scraped(web)
+    web.send("POST", f"queues/jobs/leases/{told['lease']}/ack", {"ids": [0]})
+    partly = scraped(web)
+    web.send("POST", f"queues/jobs/leases/{told['lease']}/rollback", {"all": True})
+
+    names = ("penstock_http_leases", "penstock_http_leased_events")
+    shown = [[of(each, name) for name in names] for each in (before, held, partly, scraped(web))]
+    assert shown == [[0, 0], [1, 3], [1, 2], [0, 0]]
+
+
 def test_counters_are_those_of_the_channel(web: Web, session: penstock.Session) -> None:
     orders = session.channels.create("orders")
     orders.durables.create("billing")
@@ -300,6 +317,11 @@ def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
     later = {
         "penstock_tls_certificate_end_seconds",
         "penstock_relayed_connections",
+        "penstock_node_up",
+        "penstock_shard_owner",
+        "penstock_shard_epoch",
+        "penstock_lease_left_seconds",
+        "penstock_engine_waiting_seconds",
         "penstock_durable_delivery_seconds",
     }
     assert told == given | later

@@ -1,4 +1,5 @@
-"""Routes for durables: list, create, show, delete, browse, purge, seek, unbind."""
+"""Routes for durables, of one channel or over a pattern: list, create, show, delete; those of one
+channel are also browsed, purged, moved and unbound."""
 
 from __future__ import annotations
 
@@ -18,9 +19,19 @@ from penstock.api.durables import (
     SeekOutcome,
     UnbindDurable,
 )
+from penstock.api.patterns import (
+    CreatePatternDurable,
+    DeletePatternDurable,
+    ListPatternDurables,
+    PatternDurableInfo,
+)
 from penstock.api.reading import BrowseOutstanding
+from penstock.core.vocabulary.choice import choice_of
+from penstock.core.vocabulary.errors import NameDoesNotExist
+from penstock.core.vocabulary.names import durable_name
 from penstock.frontends.http import events
-from penstock.frontends.http.finding import start_of
+from penstock.frontends.http.finding import cursor_of, start_of
+from penstock.frontends.http.realm_shapes import NewPatternDurable, PatternDurableAnswer
 from penstock.frontends.http.routing import Call, Route
 from penstock.frontends.http.shapes import (
     After,
@@ -125,6 +136,48 @@ async def unbind(call: Call[NoQuery, None]) -> Counted:
     return Counted(count=ended)
 
 
+# --- over a pattern -----------------------------------------------------------------------
+
+
+def _over_pattern(info: PatternDurableInfo) -> PatternDurableAnswer:
+    return msgspec.convert(structs.asdict(info), PatternDurableAnswer)
+
+
+async def list_over_patterns(call: Call[After, None]) -> Page[PatternDurableAnswer]:
+    """List the durables over patterns, by pattern and name."""
+    place = cursor_of(call.query.after) or 0
+    infos = await call.ask(ListPatternDurables())
+    end = place + call.query.limit
+    return Page(
+        items=[_over_pattern(info) for info in infos[place:end]],
+        next=str(end) if end < len(infos) else None,
+    )
+
+
+async def create_over_pattern(call: Call[NoQuery, NewPatternDurable]) -> PatternDurableAnswer:
+    """Give each channel of a pattern a durable of one name, also those made later (SEM D22)."""
+    given = structs.asdict(call.body)
+    kind, start = given.pop("type"), start_of(given.pop("start"))
+    return _over_pattern(await call.ask(CreatePatternDurable(kind=kind, start=start, **given)))
+
+
+async def show_over_pattern(call: Call[NoQuery, None]) -> PatternDurableAnswer:
+    """Show a durable over a pattern, and how many channels have it."""
+    wanted = choice_of(call.params["pattern"]).text, durable_name(call.params["durable"])
+    for info in await call.ask(ListPatternDurables()):
+        if (info.pattern, info.name) == wanted:
+            return _over_pattern(info)
+    raise NameDoesNotExist(f"there is no durable {wanted[1]} over the pattern {wanted[0]}")
+
+
+async def delete_over_pattern(call: Call[NoQuery, None]) -> Done:
+    """End a durable over a pattern, with its durables on all channels, but those that another
+    pattern gives to a channel."""
+    await call.ask(DeletePatternDurable(call.params["pattern"], call.params["durable"]))
+    return Done()
+
+
+_OVER_PATTERN = "durables/{pattern}/{durable}"
 _DURABLE = "channels/{channel}/durables/{durable}"
 
 ROUTES = (
@@ -137,4 +190,12 @@ ROUTES = (
     Route("previewSeek", "GET", f"{_DURABLE}/seek", PreviewSeek, preview_seek),
     Route("seekDurable", "POST", f"{_DURABLE}/seek", SeekDurable, seek),
     Route("unbindDurable", "POST", f"{_DURABLE}/unbind", UnbindDurable, unbind),
+    Route("listPatternDurables", "GET", "durables", ListPatternDurables, list_over_patterns),
+    Route(
+        "createPatternDurable", "POST", "durables", CreatePatternDurable, create_over_pattern, 201
+    ),
+    Route("getPatternDurable", "GET", _OVER_PATTERN, ListPatternDurables, show_over_pattern),
+    Route(
+        "deletePatternDurable", "DELETE", _OVER_PATTERN, DeletePatternDurable, delete_over_pattern
+    ),
 )

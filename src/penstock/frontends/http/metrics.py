@@ -94,6 +94,10 @@ class RealmCollector(Collector):
         yield from self._of_relays()
         yield from self._of_cluster()
         yield _gauge("http_views", "Live views that are open.", len(self._views))
+        yield _gauge(
+            "http_leases", "Leases of HTTP consumers that have not ended.", len(realm.leases)
+        )
+        yield _gauge("http_leased_events", "Events under these leases.", realm.leases.events)
         logins = len(realm.access.logins)
         yield _gauge("console_sessions", "Console sessions that are kept.", logins)
         yield _gauge("channels", "Channels.", view.count("channel"))

@@ -1,11 +1,13 @@
-"""Bodies and answers of requests about joins, dead events, connections, pipelines and counters."""
+"""Bodies and answers of requests about joins, durables over patterns, dead events, connections,
+pipelines and counters."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from msgspec import Meta, defstruct
 
+from penstock.api.patterns import PatternDurableInfo
 from penstock.api.realm import ChannelRates, DurableRates
 from penstock.core.bounds import GivenName
 from penstock.frontends.http.shapes import (
@@ -15,6 +17,7 @@ from penstock.frontends.http.shapes import (
     Limit,
     Moment,
     Name,
+    NewDurable,
     PendingCount,
     QueryParameters,
     RequestBody,
@@ -61,6 +64,23 @@ class JoinAnswer(Answer, frozen=True):
     dropped: int
     owner: str = ""
     """The user who created it; it ends when they lose the right to create it."""
+
+
+NewPatternDurable: Any = defstruct(
+    "NewPatternDurable",
+    [("pattern", Annotated[str, Meta(min_length=1, max_length=4_096)])],
+    bases=(NewDurable,),
+    frozen=True,
+    kw_only=True,
+    module=__name__,
+)
+"""A durable, and the channels that have it; its ``start`` is for those that are there."""
+PatternDurableAnswer = shown(
+    PatternDurableInfo,
+    "PatternDurableAnswer",
+    doc="What ``penstock durable list --format json`` prints of each durable over a pattern.",
+    persistent=bool | None,
+)
 
 
 class DeadQuery(QueryParameters, frozen=True):

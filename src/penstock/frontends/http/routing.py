@@ -286,6 +286,8 @@ def target_of(params: Mapping[str, str], body: Any) -> str:
         return f"{body.source} -> {body.destination}"
     if (text := params.get("id")) is not None and (pair := join_of(text)) is not None:
         return f"{pair[0]} -> {pair[1]}"
+    if (pattern := params.get("pattern") or getattr(body, "pattern", "")) != "":
+        return f"{params.get('durable') or body.name} over {pattern}"
     return "/".join(params.values()) or getattr(body, "name", "")
 
 

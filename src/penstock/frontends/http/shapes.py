@@ -534,7 +534,7 @@ NewDurable: Any = msgspec.defstruct(
     [
         ("name", Name),
         ("type", Annotated[str, Meta(max_length=64)], "shared"),
-        ("start", StartText, "latest"),
+        ("start", StartText, "earliest"),
         *_own_fields(
             CreateDurable,
             frozenset(("channel", "name", "kind", "start")),

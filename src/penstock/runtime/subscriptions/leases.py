@@ -81,6 +81,11 @@ class Leases:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def events(self) -> int:
+        """How many events are under leases."""
+        return sum(map(self._count, self._open.values()))
+
     # --- fetching ------------------------------------------------------------------------
 
     async def fetch(

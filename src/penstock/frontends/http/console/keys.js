@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "./view.js";
 import { Dialog } from "./parts.js";
 import { go } from "./router.js";
 
-const PLACES = { o: [""], d: ["dead"], j: ["joins"], s: ["scheduled"], p: ["pipelines"], c: ["connections"], l: ["cluster"], a: ["access"] };
+const PLACES = { o: [""], d: ["dead"], j: ["joins"], t: ["patterns"], s: ["scheduled"], p: ["pipelines"], c: ["connections"], l: ["cluster"], a: ["access"] };
 
 const LISTED = [
   ["Everywhere", [
@@ -13,6 +13,7 @@ const LISTED = [
     [["g", "o"], "overview"],
     [["g", "d"], "dead events"],
     [["g", "j"], "joins"],
+    [["g", "t"], "patterns"],
     [["g", "s"], "scheduled events"],
     [["g", "p"], "pipelines"],
     [["g", "c"], "connections"],

@@ -15,6 +15,7 @@ import { StorePage } from "./pages/store.js";
 import { DurablePage } from "./pages/durable.js";
 import { NewStore } from "./pages/create.js";
 import { DeadPage } from "./pages/dead.js";
+import { PatternsPage } from "./pages/durables.js";
 import { JoinsPage } from "./pages/joins.js";
 import { ScheduledPage } from "./pages/scheduled.js";
 import { PipelinesPage } from "./pages/pipelines.js";
@@ -23,7 +24,7 @@ import { ClusterPage } from "./pages/cluster.js";
 import { AccessPage } from "./pages/access.js";
 
 const PAGES = [
-  ["", "overview", "Overview"], ["dead", "dead", "Dead events"], ["joins", "join", "Joins"], ["scheduled", "schedule", "Scheduled"],
+  ["", "overview", "Overview"], ["dead", "dead", "Dead events"], ["joins", "join", "Joins"], ["patterns", "durable", "Patterns"], ["scheduled", "schedule", "Scheduled"],
   ["pipelines", "pipeline", "Pipelines"], ["connections", "connection", "Connections"], ["cluster", "system", "Cluster"], ["access", "access", "Access"],
 ];
 
@@ -110,6 +111,7 @@ function Page({ route, realm, me }) {
     case "new": return html`<${NewStore} route=${route} />`;
     case "dead": return html`<${DeadPage} key=${name ?? ""} name=${name} />`;
     case "joins": return html`<${JoinsPage} route=${route} />`;
+    case "patterns": return html`<${PatternsPage} />`;
     case "scheduled": return html`<${ScheduledPage} />`;
     case "pipelines": return html`<${PipelinesPage} />`;
     case "connections": return html`<${ConnectionsPage} />`;
