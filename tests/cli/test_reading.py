@@ -116,6 +116,42 @@ def test_a_durable_gets_what_is_printed_acknowledged(
     assert (info.outstanding, info.redelivered, info.clients) == (1, 0, ())
 
 
+@pytest.mark.spec("D18")
+@pytest.mark.parametrize("name", ["orders", "order?"], ids=["by name", "by pattern"])
+def test_what_is_printed_of_a_durable_is_given_back_with_a_delay(
+    penstock_command: Run, orders: Channel, name: str
+) -> None:
+    durable = orders.durables.create("billing", type="shared")
+    of_durable = ("subscribe", name, "--durable", "billing", "--format", "json")
+
+    printed = penstock_command(*of_durable, "--count", "2", "--rollback", "--delay", "1h")
+    others = penstock_command(*of_durable, "--timeout", "0.3")
+    info = durable.info()
+
+    assert (ids(printed.stdout), ids(others.stdout)) == ([0, 1], [2, 3, 4])
+    assert (info.outstanding, info.waiting, info.redelivered) == (2, 2, 2)
+
+
+@pytest.mark.spec("T11")
+@pytest.mark.parametrize("name", ["orders", "order?"], ids=["by name", "by pattern"])
+def test_what_is_printed_of_a_durable_is_rejected_with_a_reason(
+    session: Session, penstock_command: Run, orders: Channel, name: str
+) -> None:
+    session.channels.create("dead")
+    orders.edit(dead_event_store="dead")
+    durable = orders.durables.create("billing", type="shared")
+    rejecting = ("subscribe", name, "--durable", "billing", "--reject", "no such customer")
+
+    penstock_command(*rejecting, "--count", "2")
+
+    dead = list(session.channels.get("dead").browse())
+    assert [(each.origin.event_id, each.origin.reason) for each in dead if each.origin] == [
+        (0, "no such customer"),
+        (1, "no such customer"),
+    ]
+    assert durable.info().outstanding == 3
+
+
 def test_a_durable_with_nothing_left_ends_at_the_timeout(
     penstock_command: Run, orders: Channel
 ) -> None:
@@ -170,6 +206,11 @@ def test_a_held_durable_is_refused(
         (["--durable", "d", "--from", "0"], "a durable has its own start and selector"),
         (["--durable", "d", "--selector", "a = 1"], "a durable has its own start and selector"),
         (["--durable", "d", "--format", "arrow"], "use --format json"),
+        (["--rollback"], "need --durable"),
+        (["--reject", "no"], "need --durable"),
+        (["--durable", "d", "--reject", "no", "--rollback"], "give one"),
+        (["--durable", "d", "--delay", "5s"], "--delay needs --rollback"),
+        (["--durable", "d", "--rollback", "--count", "1001"], "may not exceed 1000"),
         (["--format", "xml"], "xml"),
         (["--count", "0"], "--count"),
     ],

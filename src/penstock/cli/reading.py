@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FETCH_EVENTS = 1_000
 """Most events of a durable held at a time, which a crash would have delivered again."""
+ROLLED_BACK = 10
+"""Most events that ``--rollback`` reads, unless the command says otherwise."""
 WAIT_S = 0.1
 """Seconds of a single wait: Ctrl-C that arrives as a wait begins is noticed only after it."""
 
@@ -93,11 +95,34 @@ def subscribe(
     durable: Annotated[
         str | None,
         typer.Option(
-            help="Consume a durable: what is printed is acknowledged.",
+            help="Consume a durable: what is printed is acknowledged, or as --rollback or --reject "
+            "say.",
             metavar="NAME",
             autocompletion=completing.durables,
         ),
     ] = None,
+    rollback: Annotated[
+        bool,
+        typer.Option(
+            "--rollback",
+            help="With --durable: give back all that is printed, at the end; 10 events unless "
+            "--count says otherwise.",
+        ),
+    ] = False,
+    delay: Annotated[
+        str,
+        typer.Option(
+            help="With --rollback: how long the events wait before they come again: 5s.",
+            metavar="TIME",
+        ),
+    ] = "",
+    reject: Annotated[
+        str,
+        typer.Option(
+            help="With --durable: send what is printed to the dead event store, with this reason.",
+            metavar="REASON",
+        ),
+    ] = "",
     merged: Annotated[
         bool, typer.Option("--merged", help="On a merge channel: whole events, never deltas.")
     ] = False,
@@ -120,6 +145,8 @@ def subscribe(
       penstock subscribe rates --from earliest --merged
       penstock subscribe "orders/*" --format json
       penstock subscribe "orders/*" --durable billing
+      penstock subscribe orders --durable billing --count 1 --reject "no such customer"
+      penstock subscribe orders --durable billing --count 1 --rollback --delay 5m
     """
     if durable is not None and (start is not None or selector):
         raise typer.BadParameter(
@@ -135,13 +162,20 @@ def subscribe(
             "an Arrow stream is written only at the end, but events of a durable are acknowledged "
             "one by one; use --format json"
         )
+    settling = _settling(durable, reject, delay, rolls_back=rollback)
+    if rollback:
+        limit = ROLLED_BACK if limit is None else limit
+        if limit > FETCH_EVENTS:
+            raise typer.BadParameter(
+                f"--rollback holds all it prints, so --count may not exceed {FETCH_EVENTS}"
+            )
     begin = given.start(start or "latest")
     with session(url) as realm:
         if means_several(realm, name):
             if archive is not None:
                 raise typer.BadParameter("a pattern reads no archives; leave out --archive")
             printed = _subscribe_all(
-                realm, name, begin, selector, limit, timeout, durable, merged, format
+                realm, name, begin, selector, limit, timeout, durable, merged, format, settling
             )
             if not printed and format == "table":
                 note("no events came")
@@ -149,7 +183,7 @@ def subscribe(
         channel = realm.channels.get(name)
         if durable is not None:
             out = printer(format, known_to(channel))
-            printed = _consume(channel.durables.get(durable), out, limit, timeout)
+            printed = _consume(channel.durables.get(durable), out, limit, timeout, settling)
         else:
             wanted = channel.subscribe(
                 start=begin, selector=selector, merged=merged, archive=archive
@@ -172,13 +206,15 @@ def _subscribe_all(
     durable: str | None,
     merged: bool,
     format: Format,
+    settling: _Settling,
 ) -> int:
     """Print the events of all channels of a pattern, each with its channel; gives their number."""
     if durable is not None:
         seats = realm.subscribe(pattern, durable=durable, window=FETCH_EVENTS)
         with seats:
             say_waiting(pattern, timeout)
-            return _consume_all(seats, printer(format, tells_channels=True), limit, timeout)
+            out = printer(format, tells_channels=True)
+            return _consume_all(seats, out, limit, timeout, settling)
     reading = realm.subscribe(pattern, start=begin, selector=selector, merged=merged)
     with reading:
         say_waiting(pattern, timeout)
@@ -186,22 +222,24 @@ def _subscribe_all(
 
 
 def _consume_all(
-    seats: PatternDurableSubscription, out: Printer, limit: int | None, timeout: float | None
+    seats: PatternDurableSubscription,
+    out: Printer,
+    limit: int | None,
+    timeout: float | None,
+    settling: _Settling,
 ) -> int:
-    """Print events, then acknowledge them, as :func:`_consume` does."""
+    """Print events, then settle them, as :func:`_consume` does."""
     printed = 0
     with closing(out):
         for batch in _live(seats, timeout):
             taken = len(batch) if limit is None else min(len(batch), limit - printed)
             out.add(batch, taken)
             printed += taken
-            if taken == len(batch):
-                batch.ack()
-            else:
-                for event in islice(batch, taken):
-                    event.ack()
+            for each in (batch,) if taken == len(batch) else islice(batch, taken):
+                settling.settle(each)
             if printed == limit:
                 break
+        settling.give_back()
     return printed
 
 
@@ -223,9 +261,14 @@ def _live(reading: _BatchSource[BatchT], timeout: float | None) -> Iterator[Batc
             yield batch
 
 
-def _consume(durable: Durable, out: Printer, limit: int | None, timeout: float | None) -> int:
-    """Print events, then acknowledge them: after a crash between the two they are delivered
-    again."""
+def _consume(
+    durable: Durable,
+    out: Printer,
+    limit: int | None,
+    timeout: float | None,
+    settling: _Settling,
+) -> int:
+    """Print events, then settle them: after a crash between the two they are delivered again."""
     printed, idle_s = 0, 0.0
     with closing(durable), closing(out):
         while printed != limit and (timeout is None or idle_s <= timeout):
@@ -234,9 +277,52 @@ def _consume(durable: Durable, out: Printer, limit: int | None, timeout: float |
             idle_s = 0.0 if batches else idle_s + WAIT_S
             for batch in batches:
                 out.add(batch, len(batch))
-                batch.ack()
+                settling.settle(batch)
                 printed += len(batch)
+        settling.give_back()
     return printed
+
+
+class _Settled(Protocol):
+    """An event of a durable, or a batch of them."""
+
+    def ack(self) -> None: ...
+    def rollback(self, *, delay: float | None = None) -> None: ...
+    def reject(self, reason: str) -> None: ...
+
+
+class _Settling:
+    """What becomes of the events of a durable once they are printed."""
+
+    def __init__(self, reason: str, delay_s: float | None, *, rolls_back: bool) -> None:
+        self._reason = reason
+        self._delay_s = delay_s
+        self._rolls_back = rolls_back
+        self._held: list[_Settled] = []
+        """What is given back at the end: any earlier it would come again while this reads."""
+
+    def settle(self, printed: _Settled) -> None:
+        if self._rolls_back:
+            self._held.append(printed)
+        elif self._reason:
+            printed.reject(self._reason)
+        else:
+            printed.ack()
+
+    def give_back(self) -> None:
+        for each in self._held:
+            each.rollback(delay=self._delay_s)
+
+
+def _settling(durable: str | None, reason: str, delay: str, *, rolls_back: bool) -> _Settling:
+    if durable is None and (rolls_back or reason):
+        raise typer.BadParameter("--rollback and --reject need --durable")
+    if rolls_back and reason:
+        raise typer.BadParameter("--reject takes the place of --rollback; give one")
+    if delay and not rolls_back:
+        raise typer.BadParameter("--delay needs --rollback")
+    delay_s = given.milliseconds(delay) / 1_000 if delay else None
+    return _Settling(reason, delay_s, rolls_back=rolls_back)
 
 
 def browse(

@@ -41,6 +41,7 @@ _REFUSALS: Final = {
     "429": "Too many at once",
     "500": "The realm failed to do this",
     "503": "Not now",
+    "504": "No reply came in time",
     "507": "No room",
 }
 
