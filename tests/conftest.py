@@ -42,6 +42,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="reach every realm that listens through another node, which relays",
     )
     parser.addoption(
+        "--through-a-cluster",
+        action="store_true",
+        help="make every realm a cluster, reached through a node that does not serve",
+    )
+    parser.addoption(
+        "--moving-every",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how often the owner hands over, with --through-a-cluster",
+    )
+    parser.addoption(
+        "--moving-seed",
+        type=int,
+        default=0,
+        metavar="SEED",
+        help="draws when it does",
+    )
+    parser.addoption(
         "--takeovers",
         type=int,
         default=4,
@@ -93,6 +112,19 @@ def _through_a_node(request: pytest.FixtureRequest) -> Iterator[None]:
             from tests.through_a_node import serve_all_through_a_node
 
             serve_all_through_a_node(patch)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _through_a_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What ``--through-a-cluster`` asks for."""
+    with ExitStack() as stack:
+        if request.config.getoption("through_a_cluster"):
+            from tests.through_a_cluster import all_through_a_cluster
+
+            every_s = request.config.getoption("moving_every")
+            seed = request.config.getoption("moving_seed")
+            stack.enter_context(all_through_a_cluster(every_s, seed))
         yield
 
 

@@ -94,7 +94,8 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
                 lease_s=cluster.lease_s,
             )
             secret = await cluster_secret(registry, cluster)
-            node = _NodeProcess(home, settings, engine, registry, secret, clock, ports)
+            node = NodeProcess(home, settings, engine, registry, secret, clock, ports)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.reload)
             await node.run(stopping)
         finally:
             await engine.close()
@@ -121,7 +122,7 @@ async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
     return replace(settings, listen=replace(listen, port=native, amqp_port=amqp), http=http)
 
 
-class _NodeProcess:
+class NodeProcess:
     """One start of a node."""
 
     def __init__(
@@ -155,7 +156,6 @@ class _NodeProcess:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve and stand by until ``stopping`` is set."""
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         relays = Relays(
             lambda: serving_node(self._node),
             self._secret,
@@ -250,7 +250,8 @@ class _NodeProcess:
         finally:
             self._serving = None
 
-    def _reload(self) -> None:
+    def reload(self) -> None:
+        """Read certificates and the keys of tokens again."""
         if self._serving is not None:
             reload(*self._serving)
         elif self._tls is not None:

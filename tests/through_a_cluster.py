@@ -1,0 +1,285 @@
+"""Realms of this process as clusters, of which a test only ever sees a node that does not serve.
+
+``pytest --through-a-cluster tests/client`` makes every realm two nodes that serve in turn, and a
+third one that stands by for ever, on one storage engine in memory. Every session goes to the third,
+those within the process as well, and the owner hands over every ten seconds (``--moving-every``),
+drawn by the name of the test. A realm opened again in the same directory has the same engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+import penstock
+from penstock import bootstrap
+from penstock.bootstrap import aio_realm, tls, with_certificate
+from penstock.bootstrap.cluster import cluster_secret
+from penstock.bootstrap.node_directory import NodeDirectory
+from penstock.client.connection.transport import Link
+from penstock.cluster.roles import owners_in, serving_node
+from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
+from penstock.core.owning.orders import ORDERS_KEY, Orders
+from penstock.core.vocabulary.errors import ConnectionLost
+from penstock.core.vocabulary.ports import Registry
+from penstock.frontends.native.listener import NativeListener
+from penstock.frontends.shared.ports import HeldPorts
+from penstock.frontends.shared.relay import Relays
+from penstock.frontends.shared.serving_node import FrontEnd
+from penstock.runtime.access.access import AccessControl
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.writer.clock import SystemClock
+from penstock.serving.cluster import NodeProcess
+from penstock.settings import Settings
+from penstock.testing.engine import EngineServers, MemoryEngine
+
+HOST: Final = "127.0.0.1"
+MOVING_EVERY_S: Final = 10.0
+_SERVING: Final = ("n1", "n2")
+_DOOR: Final = "n3"
+_LOOK_S: Final = 0.005
+_SETTLED_S: Final = 30.0
+
+
+class _Node:
+    """One node, as a process would have it."""
+
+    def __init__(self, engines: EngineServers, folder: Path, name: str) -> None:
+        self.name = name
+        self.ports = HeldPorts()
+        self.engine = MemoryEngine(engines)
+        self.home = NodeDirectory(str(folder / name), "penstock", name)
+        self.stopping = asyncio.Event()
+        self.process: NodeProcess
+        self.task: asyncio.Task[None]
+
+    async def make(self, settings: Settings, secret: bytes) -> None:
+        native = await self.ports.hold(HOST, 0)
+        http, amqp = await self.ports.hold(HOST, 0), await self.ports.hold(HOST, 0)
+        settings = replace(
+            settings,
+            listen=replace(settings.listen, host=HOST, port=native, amqp_port=amqp),
+            http=replace(settings.http, enabled=True, host=HOST, port=http),
+        )
+        registry = await self.engine.registry()
+        self.process = NodeProcess(
+            self.home, settings, self.engine, registry, secret, SystemClock(), self.ports
+        )
+
+    def close(self) -> None:
+        self.ports.close()
+        self.home.close()
+
+    @property
+    def serves(self) -> tuple[RunningRealm, NativeListener] | None:
+        """What it serves; None: nothing, or not for long any more."""
+        return self.process._serving if self.process._node.holds(0) else None
+
+
+class ClusterRealm(bootstrap.Realm):
+    """A realm of this process that is a cluster."""
+
+    engines: dict[str, EngineServers] = {}  # noqa: RUF012  those of a test, by directory
+    moving_every_s = MOVING_EVERY_S
+    seed = 0
+    moves = 0
+    """How often an owner has handed over, in all realms so far."""
+
+    async def _start(self) -> None:
+        self._settings = with_certificate(self._directory, self._settings)
+        key = "" if self._directory is None else str(self._directory.absolute())
+        servers = self.engines.setdefault(key, EngineServers()) if key else EngineServers()
+        self._clock = SystemClock()
+        self._inside = ExitStack()
+        self._standbys: list[StandbyListener] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._served: tuple[RunningRealm, NativeListener] | None = None
+        folder = Path(self._inside.enter_context(tempfile.TemporaryDirectory()))
+        self._nodes = [_Node(servers, folder, name) for name in (*_SERVING, _DOOR)]
+        for node in self._nodes:
+            self._inside.callback(node.close)
+        registry = servers.records
+        self._secret = await cluster_secret(registry, self._settings.cluster)
+        for node in self._nodes:
+            await node.make(self._settings, self._secret)
+        self._door = self._nodes[-1]
+        await _drain(registry, self._door)
+        try:
+            for node in self._nodes:
+                node.task = self._start_part(node.process.run(node.stopping), node.name)
+                await self._until(lambda: self._owner is not None)
+            await self._until(lambda: serving_node(self._door.process._node) is not None)
+            self._own_port = await self._listen_at("native", HOST, 0)
+            self._tasks += [
+                self._start_part(self._tell(), "telling"),
+                self._start_part(self._move(), "moving"),
+            ]
+        except BaseException:
+            await self._end()
+            raise
+
+    @property
+    def _owner(self) -> _Node | None:
+        return next((each for each in self._nodes if each.serves is not None), None)
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(_SETTLED_S):
+            while not is_so():
+                if self._failures:
+                    raise self._failures[0]
+                await asyncio.sleep(_LOOK_S)
+
+    async def _tell(self) -> None:
+        while True:
+            await self._door.process._node.changed()
+            for standby in self._standbys:
+                standby.tell_owners()
+
+    async def _move(self) -> None:
+        draw = Random(f"{self.seed} {os.environ.get('PYTEST_CURRENT_TEST', '')}")
+        wait_s = draw.uniform(0, self.moving_every_s)
+        while True:
+            await asyncio.sleep(wait_s)
+            if (owner := self._owner) is not None:
+                owner.process._node.hand_over(0)
+                await self._until(lambda last=owner: self._owner not in (None, last))  # type: ignore[misc]
+                ClusterRealm.moves += 1
+            wait_s = self.moving_every_s * draw.uniform(0.5, 1.5)
+
+    # --- what an embedded realm gives out -------------------------------------------------
+
+    async def _listen_at(self, front_end: FrontEnd, host: str, port: int) -> int:
+        """Have the node that stands by listen there."""
+        ports, node = self._door.ports, self._door.process._node
+        bound = await ports.hold(host, port)
+        native = (host, bound) if front_end == "native" else (HOST, await ports.hold(HOST, 0))
+        place = host, bound
+        standby = StandbyListener(
+            lambda: serving_node(node),
+            lambda: owners_in(node),
+            FrontEndPlaces(
+                native, place if front_end == "http" else None, place if front_end == "amqp" else None
+            ),
+            _DOOR,
+            ports,
+            tls(self._settings),
+            Relays(lambda: serving_node(node), self._secret, _DOOR, self._clock, 10_000),
+        )
+        await standby.open()
+        self._standbys.append(standby)
+        return bound
+
+    def _url(self, front_end: FrontEnd, scheme: str, host: str, port: int) -> str:
+        bound = self._loop.call(self._listen_at(front_end, host, port))
+        safe = "s" if self._settings.listen.tls_certificate else ""
+        return f"{scheme}{safe}://{f'[{host}]' if ':' in host else host}:{bound}"
+
+    def listen(self, host: str = HOST, port: int = 0) -> str:
+        return self._url("native", "penstock", host, port)
+
+    def listen_amqp(self, host: str = HOST, port: int = 0) -> str:
+        return self._url("amqp", "amqp", host, port)
+
+    def listen_http(self, host: str = HOST, port: int = 0) -> str:
+        return self._url("http", "http", host, port)
+
+    async def _connect(self, make: Callable[[], Link], user: str) -> Link:
+        theirs = await self._admitted(user)
+        _, link = await asyncio.get_running_loop().create_connection(make, sock=theirs)
+        return link
+
+    async def _admitted(self, user: str) -> socket.socket:
+        if self._settings.access.mode != "off" or user:  # whom the network would ask for a password
+            if self._owner is None:
+                raise ConnectionLost("nobody serves at the moment")
+            return await super()._admitted(user)
+        theirs = socket.socket()
+        theirs.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(theirs, (HOST, self._own_port))
+        return theirs
+
+    @property
+    def _serving_now(self) -> tuple[RunningRealm, NativeListener]:
+        if self._owner is not None:
+            self._served = self._owner.serves
+        assert self._served is not None, "it has served since the start"
+        return self._served
+
+    @property
+    def access(self) -> AccessControl:
+        return self._serving_now[0].access
+
+    # --- the end --------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        for connection in list(self._connections):
+            try:
+                await connection.close()
+            except ConnectionLost:
+                pass  # the error was reported
+        await self._end()
+        for failure in self._failures:
+            raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+
+    async def _end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        running = [each for each in self._nodes if hasattr(each, "task")]
+        for node in running:
+            node.stopping.set()
+        if all_of_them := [*self._tasks, *(each.task for each in running)]:
+            await asyncio.wait(all_of_them, timeout=_SETTLED_S)
+        for standby in self._standbys:
+            standby.close()
+        self._inside.close()
+
+
+def _of_the_owner(at: int) -> Any:
+    """What an embedded realm keeps, of whoever serves at the moment."""
+
+    def found(realm: ClusterRealm) -> Any:
+        return realm._serving_now[at]
+
+    def kept(realm: ClusterRealm, value: object) -> None:
+        assert value is None, "an embedded realm begins so"
+
+    return property(found, kept)
+
+
+for _at, _name in enumerate(("_running", "_listener")):
+    setattr(ClusterRealm, _name, _of_the_owner(_at))
+
+
+async def _drain(registry: Registry, door: _Node) -> None:
+    """The door is to own nothing."""
+    me = door.process._me
+    record = await registry.get(ORDERS_KEY)
+    orders = Orders().with_drained((me.node, me.nonce))
+    orders = replace(orders, written_by=secrets.token_hex(8))
+    await registry.cas(
+        ORDERS_KEY, 0 if record is None else record.version, msgspec.json.encode(orders)
+    )
+
+
+@contextmanager
+def all_through_a_cluster(moving_every_s: float, seed: int = 0) -> Iterator[type[ClusterRealm]]:
+    """Every realm that begins meanwhile is a cluster."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterRealm, "moving_every_s", moving_every_s)
+        patch.setattr(ClusterRealm, "seed", seed)
+        patch.setattr(penstock, "Realm", ClusterRealm)
+        patch.setattr(bootstrap, "Realm", ClusterRealm)
+        patch.setattr(aio_realm, "BlockingRealm", ClusterRealm)
+        yield ClusterRealm
