@@ -26,6 +26,7 @@ from penstock.core.vocabulary.messages import (
     SetDemand,
     TakeSeat,
 )
+from penstock.core.vocabulary.seeks import SEEKS_KEPT
 from penstock.testing.play import Play, delivered, publish, redelivered, span
 from tests.core.plays import dying, outstanding, play_of
 
@@ -177,6 +178,41 @@ def test_asked_for_again_under_its_key_it_is_not_done_again(restart: Any) -> Non
     assert (last.start_id, last.again, last.skipped, last.taken_back) == (0, 3, 0, 3)
     play.do(Seek("d", 0, key="another"))
     assert outstanding(play) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("restart", [None, Play.restart, Play.restart_from_snapshot])
+def test_an_older_one_that_arrives_late_is_not_done_again(restart: Any) -> None:
+    """What an abandoned connection has asked for arrives after what its successor has."""
+    play = seek_play("shared")
+    play.do(Seek("d", 2, key="k"))
+    for number in range(SEEKS_KEPT - 2):
+        play.do(Seek("d", 0, key=f"meanwhile {number}"))
+    play.do(Seek("d", 5, key="the last"))
+    play.do(Seek("d", 4))
+    if restart is not None:
+        restart(play)
+
+    play.do(Seek("d", 2, key="k"))
+
+    assert outstanding(play) == [4, 5]
+    last = play.channel.state.durables["d"].last_seek
+    assert (last.start_id, last.key) == (4, "")
+    done = last.under("k")
+    assert done is not None
+    assert (done.start_id, done.again, done.skipped) == (2, 0, 2)
+
+
+def test_so_many_are_remembered_and_no_more() -> None:
+    play = seek_play("shared")
+    for number in range(3 * SEEKS_KEPT):
+        play.do(Seek("d", 0, key=f"seek {number}"))
+
+    last = play.channel.state.durables["d"].last_seek
+
+    known = [n for n in range(3 * SEEKS_KEPT) if last.under(f"seek {n}") is not None]
+    assert known == list(range(2 * SEEKS_KEPT, 3 * SEEKS_KEPT))
+    assert last.under("") is None
+    assert all(not each.earlier for each in last.earlier)
 
 
 def test_counts_begin_anew() -> None:

@@ -25,4 +25,7 @@ def test_its_form_is_fixed() -> None:
 
     fact = Sought("d", 7, (Span(3, 5),), "k", 1, 2, 3)
     assert stored(fact) == ["Sought", "d", 7, [[3, 5]], "k", 1, 2, 3]
-    assert stored(LastSeek("k", 7, 1, 2, 3)) == ["k", 7, 1, 2, 3]
+    assert stored(LastSeek("k", 7, 1, 2, 3)) == ["k", 7, 1, 2, 3, []]
+    last = LastSeek("k", 7, 1, 2, 3).followed_by(fact)
+    assert stored(last) == ["k", 7, 1, 2, 3, [["k", 7, 1, 2, 3, []]]]
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(last), type=LastSeek) == last

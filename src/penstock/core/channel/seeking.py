@@ -19,7 +19,7 @@ from penstock.core.durable.lanes import Lanes
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
 from penstock.core.vocabulary.messages import Command, Decided, Spans
-from penstock.core.vocabulary.seeks import LastSeek, Sought
+from penstock.core.vocabulary.seeks import Sought
 from penstock.core.vocabulary.stored_ids import id_set, written
 
 _BEYOND = 1 << 62
@@ -93,7 +93,7 @@ def gone_since(state: ChannelState, event_id: int) -> dict[str, int]:
 
 def decide_seek(state: ChannelState, command: Seek) -> Decided:
     """Decide a seek. One that was done under its ``key`` is not done again."""
-    if command.key and command.key == state.durable(command.durable).last_seek.key:
+    if state.durable(command.durable).last_seek.under(command.key) is not None:
         return Decided()
     found = preview(state, command)
     durable = state.durable(command.durable)
@@ -129,7 +129,7 @@ def sought(state: ChannelState, fact: Sought) -> None:
         durable.outstanding, durable.ready = IdSet(), IdSet()
     if passing:
         durable.passing(passing, state.next_id, state.stored)
-    durable.last_seek = LastSeek(fact.key, fact.start_id, fact.again, fact.skipped, fact.taken_back)
+    durable.last_seek = durable.last_seek.followed_by(fact)
     durable.acknowledged += len(skipped)
     state.acked.add_all(skipped)
     state.fresh.add_all(skipped)

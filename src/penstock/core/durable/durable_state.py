@@ -31,7 +31,7 @@ def state_of(durable: Durable, next_id: int, lost: IdSet | None = None) -> Durab
         tuple((n, written(level)) for n, level in levels if level),
         rolled_back=written(rolled_back),
         waiting=durable.waiting.state(lost) if durable.waiting else (),
-        last_seek=durable.last_seek if durable.last_seek.key else None,
+        last_seek=durable.last_seek if durable.last_seek.key or durable.last_seek.earlier else None,
         **asdict(durable.attributes),
     )
 

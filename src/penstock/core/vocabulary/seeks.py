@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.ids.ids import Span
 
+SEEKS_KEPT = 8
+"""Seeks that a durable remembers, so that each can be asked for again."""
+
 
 class LastSeek(Struct, frozen=True, array_like=True):
-    """What a durable remembers of the last seek: whoever asks for it again, because the answer was
-    lost, gets the same answer, and nothing is moved twice."""
+    """What a durable remembers of the last seek, and of some before it: whoever asks for one again,
+    because the answer was lost, gets the same answer, and nothing is moved twice. What an abandoned
+    connection has asked for may arrive when others have been asked for, and done, since."""
 
     key: str = ""
     """What the client called it; empty: there was none that could be asked for again."""
@@ -21,6 +26,20 @@ class LastSeek(Struct, frozen=True, array_like=True):
     """Events that are not outstanding any more because of it."""
     taken_back: int = 0
     """Events that were in clients' hands."""
+    earlier: tuple[LastSeek, ...] = ()
+    """Those before it that have a key, newest first; these have none of their own."""
+
+    def under(self, key: str) -> LastSeek | None:
+        """The seek that was done under ``key``, if it is remembered."""
+        if not key:
+            return None
+        return next((each for each in (self, *self.earlier) if each.key == key), None)
+
+    def followed_by(self, fact: Sought) -> LastSeek:
+        """What is remembered once ``fact`` holds."""
+        own = (replace(self, earlier=()),) if self.key else ()
+        earlier = (*own, *self.earlier)[: SEEKS_KEPT - bool(fact.key)]
+        return LastSeek(fact.key, fact.start_id, fact.again, fact.skipped, fact.taken_back, earlier)
 
 
 class Sought(Struct, frozen=True, tag=True, array_like=True):

@@ -66,14 +66,14 @@ class Seeking:
             group.do(channel_id, command)
             state = group.channel(channel_id).state
             durable = state.durable(command.durable)
-            last = durable.last_seek
+            done = durable.last_seek.under(command.key) or durable.last_seek
             return SeekOutcome(
-                last.start_id,
-                last.again,
-                last.skipped,
-                last.taken_back,
+                done.start_id,
+                done.again,
+                done.skipped,
+                done.taken_back,
                 durable.outstanding_count(state.stored),
-                gone_since(state, _named(state, to, last.start_id)),
+                gone_since(state, _named(state, to, done.start_id)),
             )
 
         name = durable_name(name)
