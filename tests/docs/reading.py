@@ -83,7 +83,7 @@ class Reader:
         return text
 
     def _execute(self, block: Block) -> None:
-        text = block.text.replace(SERVER_URL, self._url)
+        text = self._meant(block.text.replace(SERVER_URL, self._url))
         # Empty lines before it, so that a traceback names the line of the page.
         code = compile("\n" * (block.line - 1) + text, name_of(block.page), "exec")
         exec(code, self.names)

@@ -20,9 +20,15 @@ from tests.docs.pages import COMING_FROM, Block, blocks, name_of, prose
 
 SYSTEMS = [page for page in COMING_FROM if page.stem != "README"]
 SECTIONS = ["Words", "The same program in both", "What is different, and why"]
-GOING_BACK = {"kafka", "nats", "pulsar"}
-"""Systems whose users go back in what they have acknowledged: their pages have a second pair of
-programs."""
+MORE = {
+    "rabbitmq": ["Giving up, and trying later", "Request and reply", "Over HTTP"],
+    "nats": ["Going back", "Time, and giving up", "Request and reply"],
+    "kafka": ["Going back", "Trying again later", "Over HTTP"],
+    "pulsar": ["Going back", "Time, and giving up"],
+    "jms": ["Request and reply"],
+    "universal-messaging": ["Going back"],
+}
+"""What else the users of each system do there, with a pair of programs for each."""
 RUN_TIMEOUT_S = 60
 
 
@@ -40,7 +46,7 @@ def test_there_is_a_page_for_each_system() -> None:
 def test_a_page_has_words_a_program_in_both_and_what_is_different(page: Path) -> None:
     text = prose(page)
 
-    more = ["Going back"] if page.stem in GOING_BACK else []
+    more = MORE[page.stem]
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [*SECTIONS[:2], *more, SECTIONS[2]]
     assert "was checked with" in text or "It speaks of" in text
     assert "**What you give up.**" in text
@@ -91,3 +97,5 @@ def test_the_programs_for_nats_do_what_their_page_says(tmp_path: Path) -> None:
     assert said["nats_orders.py"][0] == "0"
     assert said["nats_seek.py"][0] == "3", "all come again"
     assert said["nats_shops.py"] == ["shop.eu", "shop.us"]
+    assert said["nats_time.py"] == ["1"], "of three, one is done, and one given up"
+    assert said["nats_request.py"] == ["1.25"]

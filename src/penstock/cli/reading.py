@@ -148,27 +148,11 @@ def subscribe(
       penstock subscribe orders --durable billing --count 1 --reject "no such customer"
       penstock subscribe orders --durable billing --count 1 --rollback --delay 5m
     """
-    if durable is not None and (start is not None or selector):
-        raise typer.BadParameter(
-            "a durable has its own start and selector: set --from and --selector with penstock "
-            "durable create"
-        )
-    if durable is not None and archive is not None:
-        raise typer.BadParameter("a durable reads from the channel only; leave out --archive")
-    if durable is not None and merged:
-        raise typer.BadParameter("a durable always delivers whole events; leave out --merged")
-    if durable is not None and format == "arrow":
-        raise typer.BadParameter(
-            "an Arrow stream is written only at the end, but events of a durable are acknowledged "
-            "one by one; use --format json"
-        )
+    if durable is not None:
+        _check_for_durable(start, selector, archive, format, merged=merged)
     settling = _settling(durable, reject, delay, rolls_back=rollback)
     if rollback:
-        limit = ROLLED_BACK if limit is None else limit
-        if limit > FETCH_EVENTS:
-            raise typer.BadParameter(
-                f"--rollback holds all it prints, so --count may not exceed {FETCH_EVENTS}"
-            )
+        limit = _held_at_once(limit)
     begin = given.start(start or "latest")
     with session(url) as realm:
         if means_several(realm, name):
@@ -194,6 +178,37 @@ def subscribe(
                 printed = print_events(batches, format, limit, messages=messages)
     if not printed and format == "table":
         note("no events came")
+
+
+def _check_for_durable(
+    start: str | None, selector: str, archive: str | None, format: EventFormat, *, merged: bool
+) -> None:
+    """Raises ``BadParameter`` for what a durable does not go with."""
+    if start is not None or selector:
+        raise typer.BadParameter(
+            "a durable has its own start and selector: set --from and --selector with penstock "
+            "durable create"
+        )
+    if archive is not None:
+        raise typer.BadParameter("a durable reads from the channel only; leave out --archive")
+    if merged:
+        raise typer.BadParameter("a durable always delivers whole events; leave out --merged")
+    if format == "arrow":
+        raise typer.BadParameter(
+            "an Arrow stream is written only at the end, but events of a durable are acknowledged "
+            "one by one; use --format json"
+        )
+
+
+def _held_at_once(limit: int | None) -> int:
+    """How many events ``--rollback`` reads. Raises ``BadParameter`` for too many."""
+    if limit is None:
+        return ROLLED_BACK
+    if limit > FETCH_EVENTS:
+        raise typer.BadParameter(
+            f"--rollback holds all it prints, so --count may not exceed {FETCH_EVENTS}"
+        )
+    return limit
 
 
 def _subscribe_all(
