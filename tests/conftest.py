@@ -89,6 +89,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _folder(item.path) in DOORS:
             item.add_marker(pytest.mark.door)
+    if config.getoption("through_a_cluster"):
+        from tests.through_a_cluster import why_not
+
+        for item in items:
+            if reason := why_not(item):
+                item.add_marker(pytest.mark.skip(reason=reason))
     if rules := set(config.getoption("rule")):
         config.hook.pytest_deselected(items=[item for item in items if not rules & _rules_of(item)])
         items[:] = [item for item in items if rules & _rules_of(item)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import penstock
 import penstock.aio
 from penstock.client.reading.archive import Archive
-from penstock.client.sync.sync import Channel, Session
+from penstock.client.sync.sync import Channel, Session, Subscription
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.errors import (
     IllegalState,
@@ -21,6 +22,9 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
 )
 from penstock.tables import Format
+from penstock.testing.relay import Relay
+from tests.client.patience import eventually
+from tests.patience import PATIENCE_S
 
 from .archiving import Archiver
 
@@ -454,3 +458,32 @@ def test_the_newest_first_goes_on_when_files_are_compacted_away(
     assert [sorted(ids) for ids in found] == found
     assert sorted(n for ids in found for n in ids) == list(range(25))
     assert found[0] == list(range(20, 25))
+
+
+def test_a_connection_that_is_lost_while_the_channel_is_asked_for_is_asked_once_on_the_next(
+    relay: Relay, archived: Archiver
+) -> None:
+    with penstock.connect(relay.url) as session, ThreadPoolExecutor(1) as pool:
+        orders = session.channels.get("orders")
+        with orders.subscribe(start=0) as reading:
+            found: list[int] = []
+            while len(found) < 60:
+                found += _taken(reading)
+            relay.hold_answers()
+            asked = relay.asked_bytes
+            waiting = pool.submit(_taken, reading)
+            eventually(lambda: relay.asked_bytes > asked)
+            relay.cut()
+            relay.release_answers()
+            found += waiting.result(PATIENCE_S)
+            while len(found) < 100:
+                found += _taken(reading)
+
+    assert found == list(range(100))
+
+
+def _taken(reading: Subscription) -> list[int]:
+    batch = reading.next_batch(PATIENCE_S)
+    assert batch is not None
+    ids: list[int] = batch.event_ids.tolist()
+    return ids

@@ -8,6 +8,8 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.testing.relay import Relay
+from tests.client.patience import eventually
 from tests.loops import on_a_loop
 
 
@@ -49,3 +51,20 @@ async def test_what_cannot_be_opened_says_so_when_it_is_waited_for() -> None:
             raise AssertionError("it was opened")
     with pytest.raises(penstock.CannotConnect):
         await aio.connect("penstock://127.0.0.1:1", reconnect_timeout=0)
+
+
+@on_a_loop
+async def test_what_is_closed_without_a_word_is_tried_again_for_a_moment(relay: Relay) -> None:
+    """As a node of a cluster does in the moment in which it begins or ends to serve."""
+    relay.close_door()
+    with pytest.raises(penstock.CannotConnect, match="it was closed"):
+        await aio.connect(relay.url, reconnect_timeout=0)
+    dropped = relay.dropped
+
+    async with asyncio.TaskGroup() as tasks:
+        opening = tasks.create_task(aio.connect(relay.url))
+        await asyncio.to_thread(eventually, lambda: relay.dropped > dropped)
+        relay.open_door()
+
+    async with opening.result() as session:
+        assert session.is_connected

@@ -26,6 +26,8 @@ class Relay:
         """URL of the realm, for new connections."""
         self.asked_bytes = 0
         """Bytes that went to the realm, over all connections."""
+        self.dropped = 0
+        """Connections that were closed at once."""
         self._door_is_open = True
         self._answers = threading.Event()
         self._answers.set()
@@ -82,6 +84,7 @@ class Relay:
                 return
             if not self._door_is_open:
                 _end(client)
+                self.dropped += 1
                 continue
             address = parse_url(self.target).addresses[0]
             try:

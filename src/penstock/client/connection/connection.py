@@ -37,7 +37,7 @@ from penstock.client.connection.pending import (
 from penstock.client.connection.replier import Replier
 from penstock.client.connection.session_listeners import SessionListeners
 from penstock.client.connection.signing_in import SigningIn
-from penstock.client.connection.terms import DEAD_AFTER_S, SessionTerms
+from penstock.client.connection.terms import DEAD_AFTER_S, WORDLESS_S, SessionTerms
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import Address, RealmUrl
 from penstock.columns.events.single_event import SingleEventCodec
@@ -123,8 +123,10 @@ class RealmConnection:
 
     async def open(self) -> None:
         """Connect. Raises ``CannotConnect``; tries again only where a cluster has said that one of
-        its nodes will serve soon."""
-        await self._connect(lambda: self._terms.is_expected)
+        its nodes will serve soon, and for a moment where a connection was closed without a word."""
+        now, terms = asyncio.get_running_loop().time, self._terms
+        until = now() + WORDLESS_S
+        await self._connect(lambda: terms.is_expected or (terms.was_wordless and now() < until))
         self._root = start_task(
             self._stay_connected(), name="penstock-session", on_failure=self._break
         )
@@ -414,6 +416,7 @@ class RealmConnection:
         why = reason_of(reason or self._farewell)
         self._interrupted(why)
         if self._greeting is not None and not self._greeting.done():
+            self._terms.was_wordless |= reason is None or isinstance(reason, OSError)
             self._greeting.set_exception(ConnectionLost(f"the connection was lost ({why})"))
             self._greeting.exception()
         for request, pending in list(self._pending.items()):

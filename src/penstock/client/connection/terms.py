@@ -22,6 +22,9 @@ _CLUSTER_PAUSE_MAX_S: Final = 0.25
 """In a cluster another node is the owner after some seconds, and nobody waits for longer."""
 
 
+WORDLESS_S: Final = 1.0
+"""For so long a new session tries again what was closed without a word: a node of a cluster does so
+to who comes in the moment in which it begins or ends to serve."""
 _LOOK_MIN_S: Final = 0.01
 _SHARD: Final = 0
 """The shard of a session: a cluster has one so far, which is the whole realm."""
@@ -43,6 +46,8 @@ class SessionTerms:
         """How the node of the connection calls itself."""
         self.is_expected = False
         """Whether a node has said, when the addresses were tried last, that one will serve soon."""
+        self.was_wordless = False
+        """Whether a connection was closed without a word before, when they were tried last."""
         self._heartbeat_s = 0.0
         self._version = 0
         """How many claims were known to whoever knew most of them."""
@@ -122,7 +127,7 @@ class SessionTerms:
         """The addresses to try, each once: those that are known in their order, and between them
         each owner that one of them has named. Where nobody has answered before comes last, and not
         at all if others say that it does not serve any more."""
-        self.is_expected = False
+        self.is_expected = self.was_wordless = False
         self._detours.clear()
         moved_to = () if self._moved_to is None else (self._moved_to,)
         waiting = deque(each for each in (*moved_to, *known, *self.nodes) if each != self._silent)

@@ -176,6 +176,11 @@ class SeamlessSubscription(Subscription):
         # Events that had left the channel by then are in the archive by now.
         await self._look_again()
 
+    async def _reopen(self) -> None:
+        # One that is about to go on with the channel asks for it by itself on the next connection.
+        if self._archive is None or self._is_live:
+            await super()._reopen()
+
     async def close(self) -> None:
         was_live, self._is_live, self._past = self._is_live, False, None
         if was_live or self._archive is None or not self._is_open:
