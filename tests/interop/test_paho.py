@@ -27,11 +27,12 @@ def test_paho_publishes_and_subscribes_in_both_versions(tmp_path: Path) -> None:
         port = int(listening["url"].rpartition(":")[2])
         for version in (mqtt.MQTTv311, mqtt.MQTTv5):
             _talk(port, version)
+            _retain(port, version)
         with penstock.connect(f"penstock://127.0.0.1:{server.port}") as session:
             found = list(session.channels.get("mqtt").browse(selector="topic MATCHES 'plant/#'"))
         assert server.terminate() == 0
 
-    assert len(found) == 2 * (MESSAGES + 1)
+    assert len(found) == 2 * (MESSAGES + 2)
 
 
 def _talk(port: int, version: int) -> None:
@@ -56,3 +57,27 @@ def _talk(port: int, version: int) -> None:
     finally:
         client.disconnect()
         client.loop_stop()
+
+
+def _retain(port: int, version: int) -> None:
+    """What one client retains another gets, which comes when the first is gone."""
+    got: queue.Queue[Any] = queue.Queue()
+    sent = threading.Event()
+    device = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"device-{version}", protocol=version)
+    device.on_publish = lambda *_: sent.set()
+    device.on_connect = lambda *_: device.publish(f"plant/{version}/state", b"on", 1, retain=True)
+    late = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"late-{version}", protocol=version)
+    late.on_connect = lambda *_: late.subscribe(f"plant/{version}/#", qos=1)
+    late.on_message = lambda _, __, m: got.put((m.topic, m.payload, m.qos, m.retain))
+    try:
+        device.connect("127.0.0.1", port)
+        device.loop_start()
+        assert sent.wait(WAIT_S)
+        device.disconnect()
+        late.connect("127.0.0.1", port)
+        late.loop_start()
+        assert got.get(timeout=WAIT_S) == (f"plant/{version}/state", b"on", 1, True)
+    finally:
+        for client in (device, late):
+            client.disconnect()
+            client.loop_stop()

@@ -215,7 +215,6 @@ def test_a_client_without_a_name_is_given_one(url: str) -> None:
     ("packet", "reason"),
     [
         (PublishPacket("a", b"", 2, 1), Reason.QOS_NOT_SUPPORTED),
-        (PublishPacket("a", b"", retain=True), Reason.RETAIN_NOT_SUPPORTED),
         (PublishPacket("a", properties=PacketProperties(subscription_ids=(1,))), 0x82),
         (ConnectPacket("again"), Reason.PROTOCOL_ERROR),
         (PingrespPacket(), Reason.PROTOCOL_ERROR),
@@ -249,7 +248,6 @@ def test_what_is_malformed_ends_the_connection(url: str) -> None:
     ("fields", "reason", "code"),
     [
         ({"will": Will("w", qos=2)}, Reason.QOS_NOT_SUPPORTED, 3),
-        ({"will": Will("w", retain=True)}, Reason.RETAIN_NOT_SUPPORTED, 3),
         ({"client_id": "c", "clean_start": False}, Reason.SUCCESS, 3),
     ],
 )
@@ -269,7 +267,7 @@ def test_what_there_is_not_is_told_at_the_beginning(url: str) -> None:
         own = told.properties
         assert not told.session_present
         assert (own.session_expiry_s, own.maximum_qos) == (0, 1)
-        assert (own.retain_available, own.shared_available) == (0, 0)
+        assert (own.retain_available, own.shared_available) == (1, 0)
         assert client.subscribe("$share/g/a").reasons == (0x9E,)
     with PacketClient(url) as client:
         method = PacketProperties(authentication_method="SCRAM-SHA-256")

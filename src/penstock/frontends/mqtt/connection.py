@@ -20,6 +20,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.frontends.mqtt.messages import Received
 from penstock.frontends.mqtt.outbox import Filter, Outbox
 from penstock.frontends.mqtt.reasons import not_offered, reason_of, reason_within, return_code
+from penstock.frontends.mqtt.retained import RetainedDelivery
 from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.transports import close, host_of
 from penstock.runtime.access.open_connections import ConnectionState
@@ -100,6 +101,7 @@ class MqttConnection(asyncio.Protocol):
         self.outbox = Outbox(self)
         self._aliases: dict[int, str] = {}
         self._filters: dict[str, Filter] = {}
+        self.retained_deliveries: list[RetainedDelivery] = []
         self._unanswered = 0
         self._subscribing = 0
 
@@ -278,7 +280,7 @@ class MqttConnection(asyncio.Protocol):
             receive_maximum=RECEIVE_MAXIMUM,
             topic_alias_maximum=ALIASES_MAX,
             maximum_qos=1,
-            retain_available=0,
+            retain_available=1,
             shared_available=0,
             maximum_packet_bytes=self._reader.packet_bytes_max,
         )
@@ -300,8 +302,6 @@ class MqttConnection(asyncio.Protocol):
         topic = self._topic(packet)
         if packet.qos > 1:
             raise MqttViolation(Reason.QOS_NOT_SUPPORTED, "QoS 2 is not supported here")
-        if packet.retain:
-            raise MqttViolation(Reason.RETAIN_NOT_SUPPORTED, "messages are not retained here")
         if packet.qos:
             if self._unanswered >= RECEIVE_MAXIMUM:
                 text = f"more than {RECEIVE_MAXIMUM} messages are not acknowledged"
@@ -356,6 +356,10 @@ class MqttConnection(asyncio.Protocol):
     def has_filters(self) -> bool:
         return bool(self._filters)
 
+    def has(self, filter_: Filter) -> bool:
+        """Whether the client is still subscribed by this filter."""
+        return self._filters.get(filter_.text) is filter_
+
     async def _subscribe(self, packet: SubscribePacket) -> None:
         try:
             await self.hub.follow()
@@ -364,15 +368,19 @@ class MqttConnection(asyncio.Protocol):
             return
         finally:
             self._subscribing -= 1
-        if self.is_open:
-            number = next(iter(packet.properties.subscription_ids), None)
-            denied, own = self._denied, NO_PROPERTIES
-            if denied is not None:
-                own = PacketProperties(reason=str(denied))
-                self.realm.connections.refused(denied, len(packet.subscriptions))
-            granted = (self._granted(each, number, denied) for each in packet.subscriptions)
-            self._send(SubackPacket(packet.packet_id, tuple(granted), own))
-            self._reading.came()
+        if not self.is_open:
+            return
+        number = next(iter(packet.properties.subscription_ids), None)
+        denied, own = self._denied, NO_PROPERTIES
+        if denied is not None:
+            own = PacketProperties(reason=str(denied))
+            self.realm.connections.refused(denied, len(packet.subscriptions))
+        made: list[Filter] = []
+        granted = [self._granted(each, number, denied, made) for each in packet.subscriptions]
+        self._send(SubackPacket(packet.packet_id, tuple(granted), own))
+        self._reading.came()
+        if made:
+            await RetainedDelivery(self, made).run()
 
     @property
     def _denied(self) -> PenstockError | None:
@@ -384,15 +392,22 @@ class MqttConnection(asyncio.Protocol):
         return None
 
     def _granted(
-        self, wanted: TopicSubscription, number: int | None, denied: PenstockError | None
+        self,
+        wanted: TopicSubscription,
+        number: int | None,
+        denied: PenstockError | None,
+        retained_for: list[Filter],
     ) -> Reason:
+        """Subscribe; ``retained_for`` gets the filter if retained messages go to it."""
         if wanted.filter.startswith(SHARED):
             return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         if denied is not None:
             return reason_within(denied, reasons.ALLOWED[reasons.SUBACK])
-        self._drop(wanted.filter)
+        is_new = not self._drop(wanted.filter)
         made = self._filters[wanted.filter] = Filter(self, wanted, number)
         self.hub.filters.add(made.text, made)
+        if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new):
+            retained_for.append(made)
         return Reason(made.qos)
 
     def _unsubscribe(self, packet: UnsubscribePacket) -> None:
@@ -473,7 +488,8 @@ class MqttConnection(asyncio.Protocol):
         self.hub.leave(self.client_id, self)
         will, self._will = self._will, None
         if will is not None:
-            packet = PublishPacket(will.topic, will.payload, will.qos, properties=will.properties)
+            own = will.properties
+            packet = PublishPacket(will.topic, will.payload, will.qos, 0, will.retain, False, own)
             try:
                 self._check(PublishEvents)
             except PenstockError as error:

@@ -20,8 +20,15 @@ from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt.connection import MqttConnection
-from penstock.frontends.mqtt.messages import Received, TopicMessage, body_of_messages, messages_of
+from penstock.frontends.mqtt.messages import (
+    Received,
+    TopicMessage,
+    body_of_messages,
+    body_of_retained,
+    messages_of,
+)
 from penstock.frontends.mqtt.outbox import Filter
+from penstock.frontends.mqtt.retained import RetainedMessages
 from penstock.frontends.mqtt.topic_index import TopicIndex
 from penstock.runtime.store.bodies import body_from
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
@@ -53,6 +60,7 @@ class MqttHub:
         self._clients: dict[str, MqttConnection] = {}
         self._gathered: dict[str, list[tuple[MqttConnection, Received]]] = {}
         self._subscription = 0
+        self.retained = RetainedMessages(listener.realm, channel)
         self._opening = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
 
@@ -66,13 +74,16 @@ class MqttHub:
         return await self.listener.listen(host, port, self.connection)
 
     async def open_channel(self) -> ChannelId:
-        """The channel of all topics, made when it is missing."""
+        """The channel of all topics. It and the channel of what is retained are made when they are
+        missing."""
         try:
-            return self._channel()
+            found = self._channel()
         except NameDoesNotExist:
             with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
                 await self.realm.create_channel(destination_name(self.channel), Definition())
-            return self._channel()
+            found = self._channel()
+        await self.retained.open_channel()
+        return found
 
     def _channel(self) -> ChannelId:
         """Raises ``NameDoesNotExist`` if it is missing, or no channel."""
@@ -119,11 +130,14 @@ class MqttHub:
     def _submit(self, publisher: str, messages: list[tuple[MqttConnection, Received]]) -> None:
         try:
             channel = self._channel()
-            body = body_from(body_of_messages([each for _, each in messages]))
+            publishes = [(channel, [body_from(body_of_messages([each for _, each in messages]))])]
+            if retained := [each for _, each in messages if each.packet.retain]:
+                newest = body_from(body_of_retained(retained))
+                publishes.append((self.retained.channel(), [newest]))
         except PenstockError as error:
             self._failed(publisher, messages, error)
             return
-        size = body.weight
+        size = sum(body.weight for _, bodies in publishes for body in bodies)
 
         def reply(_: Any, error: BaseException | None) -> None:
             self.listener.pending_bytes -= size
@@ -137,7 +151,10 @@ class MqttHub:
 
         self.listener.pending_bytes += size
         try:
-            self.realm.publish(channel, [body], "", 0, reply, publisher=publisher)
+            if retained:
+                self.realm.transactions.publish_together(publishes, reply, publisher)
+            else:
+                self.realm.publish(*publishes[0], "", 0, reply, publisher=publisher)
         except PenstockError as error:
             reply(None, error)
 
@@ -184,9 +201,12 @@ class MqttHub:
     def _give(self, message: TopicMessage) -> None:
         wanted: dict[MqttConnection, list[Filter]] = {}
         for each in self.filters.find(message.topic):
-            if not (each.no_local and each.connection.client_id == message.client_id):
+            if each.takes(message):
                 wanted.setdefault(each.connection, []).append(each)
         for connection, filters in wanted.items():
+            if message.is_retained:
+                for delivery in connection.retained_deliveries:
+                    delivery.superseded.add(message.topic)
             try:
                 connection.outbox.give(message, filters)
             except ValueError as error:  # a native publisher has said what MQTT cannot

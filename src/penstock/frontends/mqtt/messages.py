@@ -18,6 +18,8 @@ from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 
 TOPIC: Final = "topic"
 """The property with an event's topic."""
+REMOVAL_MS: Final = 1_000
+"""How long an event stays that has removed a retained message, in milliseconds."""
 
 
 class _Residue(Struct, frozen=True, omit_defaults=True):
@@ -29,6 +31,10 @@ class _Residue(Struct, frozen=True, omit_defaults=True):
     """The user properties in their order."""
     hex: bool = False
     """Whether ``correlation_id`` is bytes, written as hexadecimal digits."""
+    retain: bool = False
+    """Whether it was published to be retained."""
+    qos: Annotated[int, Meta(ge=0, le=1)] | None = None
+    """What it was published with, where the event does not say: retained events all persist."""
 
 
 class Received(Struct, frozen=True):
@@ -41,8 +47,25 @@ class Received(Struct, frozen=True):
 
 def body_of_messages(messages: Sequence[Received]) -> pa.RecordBatch:
     """The events of messages, in their order. Raises ``InvalidEvent``."""
-    plain = all(each.packet.properties is NO_PROPERTIES for each in messages)
     qos = [each.packet.qos > 0 for each in messages]
+    ttls = [_ttl_ms(each.packet.properties) for each in messages]
+    return _body(messages, ttls, None if all(qos) else qos)
+
+
+def body_of_retained(messages: Sequence[Received]) -> pa.RecordBatch:
+    """The events that retain the last message of each topic (SEM M5): they all persist, and one
+    without a payload soon expires. Raises ``InvalidEvent``."""
+    last = list({each.topic: each for each in messages}.values())
+    ttls = [_ttl_ms(each.packet.properties) if each.packet.payload else REMOVAL_MS for each in last]
+    return _body(last, ttls, None)
+
+
+def _body(
+    messages: Sequence[Received], ttls: Sequence[int | None], persistents: Sequence[bool] | None
+) -> pa.RecordBatch:
+    plain = all(
+        each.packet.properties is NO_PROPERTIES and not each.packet.retain for each in messages
+    )
     return body_of_columns(
         [each.packet.payload for each in messages],
         None,
@@ -50,8 +73,8 @@ def body_of_messages(messages: Sequence[Received]) -> pa.RecordBatch:
         headers=[{"application_id": each.client_id} for each in messages]
         if plain
         else list(map(_headers, messages)),
-        ttls=None if plain else [_ttl_ms(each.packet.properties) for each in messages],
-        persistents=None if all(qos) else qos,
+        ttls=None if all(each is None for each in ttls) else ttls,
+        persistents=persistents,
     )
 
 
@@ -83,6 +106,8 @@ def _headers(message: Received) -> dict[str, Any]:
         payload_format=own.payload_format,
         user=own.user_properties or None,
         hex=own.correlation_data is not None,
+        retain=message.packet.retain,
+        qos=0 if message.packet.retain and not message.packet.qos else None,
     )
     if rest != _Residue():
         found["mqtt"] = msgspec.json.encode(rest).decode()
@@ -100,16 +125,19 @@ class TopicMessage(Struct, frozen=True):
     ends_us: int
     """When it expires, in microseconds since 1970; 0: never."""
     properties: PacketProperties
+    is_retained: bool = False
+    """Whether it was published to be retained."""
 
 
 def messages_of(batch: pa.RecordBatch) -> list[TopicMessage]:
     """The events of a stored batch that have a topic, as messages."""
     rows = Rows(batch)
-    found = (_message(Event.received(rows, row)) for row in range(batch.num_rows))
+    found = (message_of(Event.received(rows, row)) for row in range(batch.num_rows))
     return [each for each in found if each is not None]
 
 
-def _message(event: Event) -> TopicMessage | None:
+def message_of(event: Event) -> TopicMessage | None:
+    """An event as a message; None: it has no topic."""
     properties = event.properties
     topic = properties.pop(TOPIC, None)
     if not isinstance(topic, str) or name_fault(topic):
@@ -119,15 +147,22 @@ def _message(event: Event) -> TopicMessage | None:
     if event.ttl and event.published is not None:
         ends_us = int(event.published.timestamp() * 1_000_000) + event.ttl * 1_000
     client_id = headers.get("application_id") or ""
-    qos = 1 if event.persistent else 0
-    return TopicMessage(topic, event.data, qos, client_id, ends_us, _own(headers, properties))
+    rest = _residue(headers)
+    qos = int(event.persistent) if rest.qos is None else rest.qos
+    own = _own(rest, headers, properties)
+    return TopicMessage(topic, event.data, qos, client_id, ends_us, own, rest.retain)
 
 
-def _own(headers: Mapping[str, Any], properties: Mapping[str, Any]) -> PacketProperties:
+def _residue(headers: Mapping[str, Any]) -> _Residue:
     try:
-        rest = msgspec.json.decode(headers.get("mqtt") or "{}", type=_Residue)
+        return msgspec.json.decode(headers.get("mqtt") or "{}", type=_Residue)
     except msgspec.MsgspecError:  # whoever published it wrote something else there
-        rest = _Residue()
+        return _Residue()
+
+
+def _own(
+    rest: _Residue, headers: Mapping[str, Any], properties: Mapping[str, Any]
+) -> PacketProperties:
     correlation = headers.get("correlation_id")
     user = rest.user
     if user is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -27,7 +28,7 @@ _KEPT: Final = (
 class Filter:
     """What a client has subscribed to."""
 
-    __slots__ = ("connection", "no_local", "number", "qos", "text")
+    __slots__ = ("connection", "no_local", "number", "qos", "retain_as_published", "text")
 
     def __init__(
         self, connection: MqttConnection, wanted: TopicSubscription, number: int | None
@@ -36,7 +37,12 @@ class Filter:
         self.text = wanted.filter
         self.qos = min(wanted.qos, 1)
         self.no_local = wanted.no_local
+        self.retain_as_published = wanted.retain_as_published
         self.number = number
+
+    def takes(self, message: TopicMessage) -> bool:
+        """Whether it takes a message of a topic that it matches."""
+        return not (self.no_local and self.connection.client_id == message.client_id)
 
 
 class Outbox:
@@ -49,17 +55,23 @@ class Outbox:
         self.in_flight_max = 65_535
         """Most messages of QoS 1 that the client takes before it acknowledges the first."""
         self._in_flight: set[int] = set()
-        self._waiting: deque[tuple[TopicMessage, Sequence[Filter]]] = deque()
+        self._waiting: deque[tuple[TopicMessage, Sequence[Filter], bool]] = deque()
         self._last_id = 0
+        self._room = asyncio.Event()
+        self._room.set()
 
-    def give(self, message: TopicMessage, filters: Sequence[Filter]) -> None:
-        """Send a message that these filters take. One of QoS 0 is left out while the client does
-        not read."""
+    def give(
+        self, message: TopicMessage, filters: Sequence[Filter], *, from_store: bool = False
+    ) -> None:
+        """Send a message that these filters take; ``from_store``: it was retained before they
+        were there. One of QoS 0 is left out while the client does not read."""
+        as_published = any(each.retain_as_published for each in filters)
+        retain = from_store or (message.is_retained and as_published)
         if min(message.qos, max(each.qos for each in filters)) == 0:
             if self._connection.takes_more:
-                self._put(message, filters, 0)
+                self._put(message, filters, 0, retain=retain)
             return
-        self._waiting.append((message, filters))
+        self._waiting.append((message, filters, retain))
         if len(self._waiting) > WAITING_MAX:
             text = f"{WAITING_MAX} messages wait to be acknowledged"
             self._connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
@@ -74,16 +86,25 @@ class Outbox:
     def clear(self) -> None:
         """Forget what waits: the client is gone."""
         self._waiting.clear()
+        self._room.set()
+
+    async def room(self) -> None:
+        """Wait until nothing waits, and the client reads, or is gone."""
+        while self._connection.is_open and (self._waiting or not self._connection.takes_more):
+            self._room.clear()
+            await self._room.wait()
 
     def send_waiting(self) -> None:
         """Send what waits, as far as the client takes it."""
         while self._waiting and len(self._in_flight) < self.in_flight_max:
             if not self._connection.takes_more:
                 return
-            message, filters = self._waiting.popleft()
+            message, filters, retain = self._waiting.popleft()
             packet_id = self._free_id()
-            if self._put(message, filters, packet_id):
+            if self._put(message, filters, packet_id, retain=retain):
                 self._in_flight.add(packet_id)
+        if not self._waiting:
+            self._room.set()
 
     def _free_id(self) -> int:
         while True:
@@ -91,7 +112,9 @@ class Outbox:
             if self._last_id not in self._in_flight:
                 return self._last_id
 
-    def _put(self, message: TopicMessage, filters: Sequence[Filter], packet_id: int) -> bool:
+    def _put(
+        self, message: TopicMessage, filters: Sequence[Filter], packet_id: int, *, retain: bool
+    ) -> bool:
         """Send a message; False: it has expired, or is larger than its receiver takes."""
         connection = self._connection
         own: PacketProperties | None = message.properties
@@ -103,7 +126,7 @@ class Outbox:
         if own is None:
             return False
         packet = PublishPacket(
-            message.topic, message.payload, 1 if packet_id else 0, packet_id, properties=own
+            message.topic, message.payload, 1 if packet_id else 0, packet_id, retain, properties=own
         )
         written = packet_bytes(packet, connection.version)
         if len(written) > self.packet_bytes_max:

@@ -83,8 +83,6 @@ def not_offered(packet: ConnectPacket) -> tuple[Reason, str] | None:
         return Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered"
     if will is not None and will.qos > 1:
         return Reason.QOS_NOT_SUPPORTED, "a will has QoS 0 or 1 here"
-    if will is not None and will.retain:
-        return Reason.RETAIN_NOT_SUPPORTED, "messages are not retained"
     if packet.version == MQTT_3 and not packet.clean_start:
         if not packet.client_id:
             return Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that lasts needs a client id"

@@ -212,6 +212,15 @@ class TransactionOperations:
         work = PublishStagedParts(parts, self._stages, producer, sequence, limit, publisher, reply)
         self._shard.submit(work)
 
+    def publish_together(
+        self,
+        publishes: Sequence[tuple[int, Sequence[Body]]],
+        reply: Reply,
+        publisher: str = "",
+    ) -> None:
+        """Publish events to several stores in one step; ``reply`` gets their ids by store."""
+        self._shard.submit(UnitOfWork(publishes, (), self._event_bytes_max, publisher, reply))
+
     async def publish_and_acknowledge(
         self,
         publishes: Sequence[tuple[int, Sequence[Body]]],

@@ -1,0 +1,156 @@
+"""Retained messages: the newest of each topic, in a channel of their own (SEM M5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.vocabulary.errors import (
+    InvalidArgument,
+    NameAlreadyBound,
+    NameDoesNotExist,
+    PenstockError,
+)
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.start_positions import FromId
+from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, message_of
+from penstock.frontends.mqtt.outbox import Filter
+from penstock.frontends.mqtt.topic_index import TopicIndex
+from penstock.runtime.reading.collecting import Collected, collect, count_that_fits
+from penstock.runtime.realm import RunningRealm
+
+if TYPE_CHECKING:
+    from penstock.columns.selectors import Selector
+    from penstock.frontends.mqtt.connection import MqttConnection
+
+PAGE: Final = 1_000
+"""Most events that are read at once."""
+SELECTED_MAX: Final = 32
+"""Most filters that become a selector; with more of them everything is read."""
+FLUSH_BYTES: Final = 1 << 16
+"""Bytes of payload after which what was given to a client is sent."""
+
+
+class RetainedMessages:
+    """The channel ``<channel>-retained``: of each topic the event that was retained last."""
+
+    def __init__(self, realm: RunningRealm, beside: str) -> None:
+        """``beside``: the channel of all topics."""
+        self._realm = realm
+        self._beside = beside
+        self._name = f"{beside}-retained"
+
+    async def open_channel(self) -> ChannelId:
+        """The channel, made when it is missing, with type and sync as the channel of all topics.
+        Raises ``InvalidArgument`` if it is not fit for it."""
+        try:
+            return self.channel()
+        except NameDoesNotExist:
+            name = destination_name(self._name)
+            with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
+                await self._realm.create_channel(name, self._definition())
+            return self.channel()
+
+    def _definition(self) -> Definition:
+        beside = self._realm.definition_of(self._beside) or Definition()
+        return Definition(
+            type="mixed" if beside.type == "transient" else beside.type,
+            keys={TOPIC: 1},
+            event_ttl=True,
+            retain_consumed=True,
+            storage=Storage(sync=beside.storage.sync),
+        )
+
+    def channel(self) -> ChannelId:
+        """Raises ``NameDoesNotExist`` if it is missing."""
+        store = self._realm.view.named(self._name)
+        if store is None:
+            raise NameDoesNotExist(f"there is no channel {self._name!r} for retained messages")
+        definition = self._realm.definition_of(self._name)
+        keys = {} if definition is None else definition.keys
+        if store.kind != "channel" or keys != {TOPIC: 1}:
+            text = "has to be a channel with the publish key topic of depth 1, and nothing else"
+            raise InvalidArgument(f"{self._name!r} {text}: MQTT keeps retained messages there")
+        return store.number
+
+    async def pages(self, filters: Sequence[str]) -> AsyncIterator[list[TopicMessage]]:
+        """What is retained now and may match one of these filters, a page at a time."""
+        channel = await self.open_channel()
+        selector = await self._selector(filters)
+        last_id = self._realm.view.required(self._name).next_id - 1
+        next_id: int | None = 0
+        while next_id is not None:
+            size = count_that_fits(self._realm.view.store(channel), PAGE)
+            outlet = Collected("mqtt", selector, size)
+            open_ = partial(
+                self._realm.subscriptions.subscribe,
+                *(channel, FromId(next_id), outlet),
+                credit=size,
+                browse=True,
+                last_id=last_id,
+            )
+            next_id = await collect(self._realm, channel, outlet, open_)
+            found = (message_of(event) for event in outlet.events())
+            yield [each for each in found if each is not None and each.payload]
+
+    async def _selector(self, filters: Sequence[str]) -> Selector | None:
+        if len(filters) > SELECTED_MAX or "#" in filters:
+            return None
+        quoted = (each.replace("'", "''") for each in filters)
+        text = " OR ".join(f"{TOPIC} MATCHES '{each}'" for each in quoted)
+        return await self._realm.dispatch.choosing.parse(text)
+
+
+class RetainedDelivery:
+    """Retained messages on their way to a client that has subscribed."""
+
+    def __init__(self, connection: MqttConnection, filters: Sequence[Filter]) -> None:
+        """``filters`` take what is published by now."""
+        self._connection = connection
+        self._filters: TopicIndex[Filter] = TopicIndex()
+        self._texts = [each.text for each in filters]
+        for each in filters:
+            self._filters.add(each.text, each)
+        self.superseded: set[str] = set()
+        """Topics of which the client has been given something newer since."""
+
+    async def run(self) -> None:
+        """Give the client what is retained, as fast as it takes it."""
+        deliveries = self._connection.retained_deliveries
+        deliveries.append(self)
+        try:
+            async for page in self._connection.hub.retained.pages(self._texts):
+                if not await self._give(page):
+                    return
+        except PenstockError as error:  # without them the client would know less than it thinks
+            self._connection.end(error)
+        finally:
+            deliveries.remove(self)
+
+    async def _give(self, page: Sequence[TopicMessage]) -> bool:
+        """Give messages; False: the client is gone."""
+        connection, unsent = self._connection, 0
+        for message in page:
+            for each in self._filters.find(message.topic):
+                await connection.outbox.room()
+                if not connection.is_open:
+                    return False
+                if message.topic in self.superseded:
+                    break
+                if connection.has(each) and each.takes(message):
+                    self._put(message, each)
+                    unsent += len(message.payload)
+            if unsent > FLUSH_BYTES:
+                unsent = 0
+                connection.flush()
+                await asyncio.sleep(0)
+        return True
+
+    def _put(self, message: TopicMessage, wanted: Filter) -> None:
+        with contextlib.suppress(ValueError):  # a native publisher has said what MQTT cannot
+            self._connection.outbox.give(message, (wanted,), from_store=True)
