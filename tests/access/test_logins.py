@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import AccessDenied
+from penstock.core.vocabulary.errors import AccessDenied, Damaged, StorageFailed
+from penstock.core.vocabulary.ports import VersionedRecord
 from penstock.runtime.access import logins as module
-from penstock.runtime.access.logins import Logins
+from penstock.runtime.access.logins import CSRF_HEADER, KEPT_PREFIX, Logins
+from penstock.storage.memory import MemoryRegistry
+from tests.loops import on_a_loop
 
 ALICE = Principal("alice", "10.0.0.1", proof="password")
 SECOND_US = 1_000_000
@@ -34,18 +37,20 @@ def logins(clock: HandClock) -> Logins:
     return Logins(clock, idle_s=10, total_s=25)
 
 
-def test_a_login_is_found_by_its_cookie_until_it_is_closed(logins: Logins) -> None:
-    login = logins.open(ALICE)
+@on_a_loop
+async def test_a_login_is_found_by_its_cookie_until_it_is_closed(logins: Logins) -> None:
+    login = await logins.open(ALICE)
     assert logins.find(login.id) is login
     assert logins.find("guess") is None
 
-    logins.close(login.id)
+    await logins.close(login.id)
 
     assert logins.find(login.id) is None
 
 
-def test_use_prolongs_it_but_not_for_ever(logins: Logins, clock: HandClock) -> None:
-    login = logins.open(ALICE)
+@on_a_loop
+async def test_use_prolongs_it_but_not_for_ever(logins: Logins, clock: HandClock) -> None:
+    login = await logins.open(ALICE)
     for _ in range(2):
         clock.us += 9 * SECOND_US
         assert logins.find(login.id) is login
@@ -55,22 +60,25 @@ def test_use_prolongs_it_but_not_for_ever(logins: Logins, clock: HandClock) -> N
     assert logins.find(login.id) is None
 
 
-def test_one_that_is_not_used_ends(logins: Logins, clock: HandClock) -> None:
-    login = logins.open(ALICE)
+@on_a_loop
+async def test_one_that_is_not_used_ends(logins: Logins, clock: HandClock) -> None:
+    login = await logins.open(ALICE)
     clock.us += 11 * SECOND_US
 
     assert logins.find(login.id) is None
 
 
-def test_one_ends_with_the_token_it_came_from(logins: Logins, clock: HandClock) -> None:
-    login = logins.open(Principal("alice", "h", proof="token", until_us=3 * SECOND_US))
+@on_a_loop
+async def test_one_ends_with_the_token_it_came_from(logins: Logins, clock: HandClock) -> None:
+    login = await logins.open(Principal("alice", "h", proof="token", until_us=3 * SECOND_US))
     clock.us = 4 * SECOND_US
 
     assert logins.find(login.id) is None
 
 
-def test_a_request_of_another_site_does_not_know_the_value(logins: Logins) -> None:
-    login = logins.open(ALICE)
+@on_a_loop
+async def test_a_request_of_another_site_does_not_know_the_value(logins: Logins) -> None:
+    login = await logins.open(ALICE)
     logins.check_csrf(login, login.csrf)
 
     for given in ("", login.id, "ümlaut"):
@@ -78,9 +86,10 @@ def test_a_request_of_another_site_does_not_know_the_value(logins: Logins) -> No
             logins.check_csrf(login, given)
 
 
-def test_a_user_is_signed_out_everywhere(logins: Logins) -> None:
-    mine, more = logins.open(ALICE), logins.open(ALICE)
-    other = logins.open(Principal("bob", "h"))
+@on_a_loop
+async def test_a_user_is_signed_out_everywhere(logins: Logins) -> None:
+    mine, more = await logins.open(ALICE), await logins.open(ALICE)
+    other = await logins.open(Principal("bob", "h"))
 
     logins.close_of("alice")
 
@@ -89,68 +98,268 @@ def test_a_user_is_signed_out_everywhere(logins: Logins) -> None:
     assert logins.find(other.id) is other
 
 
-def test_no_two_are_alike_and_none_shows_its_secrets(logins: Logins) -> None:
-    mine, more = logins.open(ALICE), logins.open(ALICE)
+@on_a_loop
+async def test_no_two_are_alike_and_none_shows_its_secrets(logins: Logins) -> None:
+    mine, more = await logins.open(ALICE), await logins.open(ALICE)
 
     assert len({mine.id, more.id, mine.csrf, more.csrf}) == 4
     assert repr(mine) == "BrowserLogin(alice@10.0.0.1)"
 
 
-def test_there_is_an_end_to_how_many_are_kept(
+@on_a_loop
+async def test_there_is_an_end_to_how_many_are_kept(
     logins: Logins, clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOGINS_MAX", 2)
-    first = logins.open(ALICE)
+    first = await logins.open(ALICE)
     clock.us += SECOND_US
-    second = logins.open(ALICE)
+    second = await logins.open(ALICE)
     clock.us += SECOND_US
-    third = logins.open(ALICE)
+    third = await logins.open(ALICE)
 
     assert logins.find(first.id) is None
     assert logins.find(second.id) is second
     assert logins.find(third.id) is third
 
 
-def test_a_user_who_signs_in_again_and_again_loses_the_idlest_and_nobody_else_does(
+@on_a_loop
+async def test_a_user_who_signs_in_again_and_again_loses_the_idlest_and_nobody_else_does(
     clock: HandClock,
 ) -> None:
     logins = Logins(clock, of_user_max=2)
-    bob = logins.open(Principal("bob", "h"))
-    first = logins.open(ALICE)
+    bob = await logins.open(Principal("bob", "h"))
+    first = await logins.open(ALICE)
     clock.us += 1
-    second = logins.open(ALICE)
+    second = await logins.open(ALICE)
     clock.us += 1
     assert logins.find(first.id) is first  # used later than the second
     clock.us += 1
-    third = logins.open(ALICE)
+    third = await logins.open(ALICE)
 
     kept = [each for each in (bob, first, second, third) if logins.find(each.id)]
     assert kept == [bob, first, third]
     assert len(logins) == 3
 
 
-def test_when_all_are_taken_the_user_who_has_most_loses_one(
+@on_a_loop
+async def test_when_all_are_taken_the_user_who_has_most_loses_one(
     clock: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LOGINS_MAX", 4)
     logins = Logins(clock)
-    bob = logins.open(Principal("bob", "h"))  # the one that was not used for longest
+    bob = await logins.open(Principal("bob", "h"))  # the one that was not used for longest
     clock.us += 1
-    many = [logins.open(ALICE) for _ in range(3)]
-    carol = logins.open(Principal("carol", "h"))
+    many = [await logins.open(ALICE) for _ in range(3)]
+    carol = await logins.open(Principal("carol", "h"))
 
     assert logins.find(bob.id) is bob
     assert logins.find(carol.id) is carol
     assert sum(logins.find(each.id) is not None for each in many) == 2
 
 
-def test_users_who_have_gone_leave_nothing_behind(logins: Logins, clock: HandClock) -> None:
-    closed, ended = logins.open(ALICE), logins.open(Principal("bob", "h"))
-    logins.open(Principal("carol", "h"))
-    logins.close(closed.id)
+@on_a_loop
+async def test_users_who_have_gone_leave_nothing_behind(logins: Logins, clock: HandClock) -> None:
+    closed, ended = await logins.open(ALICE), await logins.open(Principal("bob", "h"))
+    await logins.open(Principal("carol", "h"))
+    await logins.close(closed.id)
     logins.close_of("carol")
     clock.us += 11 * SECOND_US
     assert logins.find(ended.id) is None
 
     assert len(logins) == 0
     assert logins._of_user == {}
+
+
+# --- over a restart, and at the next owner -------------------------------------------------
+
+
+def started(clock: HandClock, registry: MemoryRegistry, password: bytes | None = b"1") -> Logins:
+    """The sessions as a process holds them in which users have this password."""
+    logins = Logins(clock, idle_s=10, total_s=25, registry=registry)
+    logins.password_of = lambda user: password
+    return logins
+
+
+@on_a_loop
+async def test_a_restart_keeps_sessions_and_what_they_need(clock: HandClock) -> None:
+    registry = MemoryRegistry()
+    login = await started(clock, registry).open(ALICE)
+
+    again = started(clock, registry)
+    await again.load()
+
+    found = again.find(login.id)
+    assert found is not None
+    assert found.principal == ALICE
+    again.check_csrf(found, login.csrf)
+    with pytest.raises(AccessDenied, match=CSRF_HEADER):
+        again.check_csrf(found, login.id)
+
+
+@on_a_loop
+async def test_what_is_kept_is_of_no_use_to_who_reads_it(clock: HandClock) -> None:
+    registry = MemoryRegistry()
+    login = await started(clock, registry).open(ALICE)
+
+    (key,) = await registry.list()
+    record = await registry.get(key)
+
+    assert key.startswith(KEPT_PREFIX)
+    assert record is not None
+    assert b"alice" in record.value
+    assert login.id.encode() not in record.value
+    assert login.csrf.encode() not in record.value
+
+
+@on_a_loop
+async def test_who_has_signed_out_is_out_after_a_restart(clock: HandClock) -> None:
+    registry = MemoryRegistry()
+    before = started(clock, registry)
+    out, stays = await before.open(ALICE), await before.open(ALICE)
+    await before.close(out.id)
+
+    again = started(clock, registry)
+    await again.load()
+
+    assert again.find(out.id) is None
+    assert again.find(stays.id) is not None
+
+
+@pytest.mark.parametrize("now", [b"2", None], ids=["another password", "the user is gone"])
+@on_a_loop
+async def test_a_session_ends_with_its_password_even_if_nobody_could_write_that(
+    clock: HandClock, now: bytes | None
+) -> None:
+    registry = MemoryRegistry()
+    before = started(clock, registry)
+    login = await before.open(ALICE)
+
+    again = started(clock, registry, password=now)
+    await again.load()
+    assert again.find(login.id) is None
+    assert len(again) == 0
+    before.password_of = lambda user: now
+    assert before.find(login.id) is None
+
+
+@on_a_loop
+async def test_a_session_of_a_password_that_changes_while_it_is_checked_is_none(
+    clock: HandClock,
+) -> None:
+    logins = started(clock, MemoryRegistry(), password=b"new")
+    login = await logins.open(ALICE, b"old")
+
+    assert logins.find(login.id) is None
+
+
+@on_a_loop
+async def test_a_restart_prolongs_nothing(clock: HandClock) -> None:
+    registry = MemoryRegistry()
+    before = started(clock, registry)
+    idle, used = await before.open(ALICE), await before.open(ALICE)
+    clock.us += 8 * SECOND_US
+    assert await before.found(used.id) is used
+    clock.us += 3 * SECOND_US
+
+    again = started(clock, registry)
+    await again.load()
+    assert again.find(idle.id) is None
+    assert again.find(used.id) is not None
+    for _ in range(2):  # used all the time, until it is as old as a session may be
+        clock.us += 7 * SECOND_US
+        await again.found(used.id)
+    assert again.find(used.id) is not None
+    clock.us += SECOND_US
+    assert again.find(used.id) is None
+
+
+@on_a_loop
+async def test_reading_pages_writes_next_to_nothing(clock: HandClock) -> None:
+    registry = MemoryRegistry()
+    logins = started(clock, registry)
+    login = await logins.open(ALICE)
+    (key,) = await registry.list()
+    for _ in range(100):
+        clock.us += SECOND_US // 20
+        assert await logins.found(login.id) is login
+
+    record = await registry.get(key)
+    assert record is not None
+    assert 1 < record.version <= 6
+
+
+@on_a_loop
+async def test_what_an_owner_before_still_writes_is_taken_over(clock: HandClock) -> None:
+    registry = MemoryRegistry()
+    before = started(clock, registry)
+    ended_before, ended_here = await before.open(ALICE), await before.open(ALICE)
+    now = started(clock, registry)
+    await now.load()
+    await before.close(ended_before.id)
+    late = await before.open(ALICE)
+
+    await now.close(ended_here.id)
+
+    again = started(clock, registry)
+    await again.load()
+    for logins in (now, again):
+        kept = [each for each in (ended_before, ended_here, late) if logins.find(each.id)]
+        assert kept == [late]
+
+
+class FailingRegistry(MemoryRegistry):
+    fails = False
+
+    async def cas(self, key: str, expected: int, value: bytes) -> int:
+        if self.fails:
+            raise StorageFailed("no space left")
+        return await super().cas(key, expected, value)
+
+
+@on_a_loop
+async def test_a_session_that_cannot_be_kept_is_not_opened_and_others_go_on(
+    clock: HandClock,
+) -> None:
+    registry = FailingRegistry()
+    logins = started(clock, registry)
+    login = await logins.open(ALICE)
+    registry.fails = True
+    with pytest.raises(StorageFailed):
+        await logins.open(ALICE)
+    assert len(logins) == 1
+    clock.us += 5 * SECOND_US
+    assert await logins.found(login.id) is login
+    with pytest.raises(StorageFailed):
+        await logins.close(login.id)
+    assert logins.find(login.id) is None
+
+    registry.fails = False
+    assert await logins.found("any") is None  # writes what is left to write
+    again = started(clock, registry)
+    await again.load()
+    assert len(again) == 0
+
+
+class DamagedRegistry(MemoryRegistry):
+    async def get(self, key: str) -> VersionedRecord | None:
+        raise Damaged(f"{key} is damaged")
+
+
+@on_a_loop
+async def test_damaged_records_keep_nobody_from_signing_in(clock: HandClock) -> None:
+    registry = DamagedRegistry()
+    await started(clock, registry).open(ALICE)
+    again = started(clock, registry)
+    await again.load()
+    login = await again.open(ALICE)
+    assert again.find(login.id) is login
+
+    other = MemoryRegistry()
+    (key,) = await registry.list()
+    await other.cas(key, 0, b"no record")
+    after = started(clock, other)
+    await after.load()
+    login = await after.open(ALICE)
+    last = started(clock, other)
+    await last.load()
+    assert last.find(login.id) is not None

@@ -84,7 +84,7 @@ def access_in(servers: EngineServers) -> AccessControl:
         Accounts(servers.records, clock, inline),
         Tokens(TokenRules(), lambda _: b"", clock, inline),
         Audit(clock),
-        Logins(clock),
+        Logins(clock, registry=servers.records),
         inline,
         AccessRules("mandatory", failure_delay_s=0.0, cleartext_passwords=True),
         clock,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -145,4 +146,72 @@ async def test_a_session_whose_user_is_gone_is_not_taken_by_the_next_owner() -> 
     with pytest.raises(AuthenticationFailed):
         await signed_in(others[0], "ann")
     await session.close()
+    await end(*others)
+
+
+class Browser:
+    """A browser that has signed in at one node, and shows its cookie to any."""
+
+    def __init__(self, cookie: str, csrf: str) -> None:
+        self._lines = f"cookie: {cookie}\r\nx-csrf-token: {csrf}\r\n"
+
+    @classmethod
+    async def signed_in(cls, node: NodeMachine, user: str) -> Browser:
+        head, body = (
+            await asked(node, "POST", "login", {"user": user, "password": PASSWORD})
+        ).split("\r\n\r\n", 1)
+        cookie = head.split("set-cookie: ", 1)[1]
+        assert "HttpOnly; SameSite=Strict" in cookie
+        return cls(cookie.partition(";")[0], json.loads(body)["csrf"])
+
+    async def asks(self, node: NodeMachine, method: str = "GET", path: str = "me") -> int:
+        """The status of the answer."""
+        return int((await asked(node, method, path, {}, self._lines)).split()[1])
+
+    async def asks_all(self, nodes: Sequence[NodeMachine]) -> list[int]:
+        return [await self.asks(node) for node in nodes]
+
+
+async def asked(
+    node: NodeMachine, method: str, path: str, document: Mapping[str, str], lines: str = ""
+) -> str:
+    body = json.dumps(document) if method == "POST" and document else ""
+    peer = await connect(
+        node.http,
+        f"{method} /api/v1/{path} HTTP/1.1\r\nhost: {HOST}\r\nconnection: close\r\n{lines}"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}".encode(),
+    )
+    await until(lambda: peer.has_ended)
+    return bytes(peer.heard).decode()
+
+
+@pytest.mark.spec("N4")
+@simulated
+async def test_who_has_signed_in_to_the_console_stays_so_over_a_takeover_and_nobody_else_does() -> (
+    None
+):
+    owner, others, admin = await guarded()
+    for user in ("ann", "bob", "eve"):
+        await admin.access.create_user(user, PASSWORD)
+        await admin.access.grant(f"{user}@*", "access")
+    ann, out, bob, eve = [
+        await Browser.signed_in(node, user)
+        for user, node in zip(("ann", "ann", "bob", "eve"), [*others, *others], strict=True)
+    ]
+    for each in (ann, out, bob, eve):
+        assert await each.asks_all([owner, *others]) == [200] * 3
+    assert await out.asks(others[1], "POST", "logout") == 200
+    await admin.access.set_password("bob", PASSWORD)
+    await admin.access.delete_user("eve")
+    for each in (out, bob, eve):
+        assert await each.asks_all([owner, *others]) == [401] * 3
+
+    owner.kill()
+    await until(lambda: any(each.serves for each in others))
+    await until_all_take_requests(others)
+
+    assert await ann.asks_all(others) == [200] * 2
+    assert await ann.asks(others[0], "POST", "logout") == 200  # its token is right there, too
+    for each in (ann, out, bob, eve):
+        assert await each.asks_all(others) == [401] * 2
     await end(*others)

@@ -151,6 +151,7 @@ def access(
             idle_s=wanted.login_idle_s,
             total_s=wanted.login_total_s,
             of_user_max=wanted.logins_per_user_max,
+            registry=kept,
         ),
         asyncio.to_thread,
         AccessRules(

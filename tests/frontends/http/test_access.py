@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,3 +184,42 @@ def test_users_and_groups_are_made_changed_and_removed(admin: Known, web: Web) -
     assert admin.send("DELETE", "users/bob") == {"done": True}
     assert [user["name"] for user in admin.get("users")["items"]] == ["admin"]
     assert any(each["subject"] == "admin@*" for each in admin.get("acl", kind="realm")["items"])
+
+
+def test_signing_in_outlives_a_restart_and_signing_out_does_too(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "access__mode": "mandatory",
+        "access__password_rounds": 4_096,
+        "access__password_length_min": 1,
+    }
+    cookies, tokens = {}, {}
+    with penstock.Realm(tmp_path / "data", **settings) as realm:
+        web = Web(realm.listen_http())
+        admin = Known(web.url, "admin", realm.access.first_password)
+        for user in ("ann", "bob", "eve"):
+            admin.send("POST", "users", {"name": user, "password": ANN})
+            granted = {"kind": "realm", "subject": f"{user}@*", "rights": ["access"]}
+            admin.send("POST", "acl/grant", granted)
+        for name in ("ann", "ann, who signs out", "bob", "eve"):
+            login = {"user": name.partition(",")[0], "password": ANN}
+            reply = web.ask("POST", "login", login, headers={"host": "localhost"})
+            cookies[name] = reply.headers["set-cookie"].partition(";")[0]
+            tokens[name] = reply.document["csrf"]
+        out = {"cookie": cookies["ann, who signs out"], "host": "localhost"}
+        out["x-csrf-token"] = tokens["ann, who signs out"]
+        assert web.ask("POST", "logout", headers=out).status == 200
+        admin.send("POST", "users/bob/password", {"password": ANN})
+        admin.ask("DELETE", "users/eve")
+        admin.send("POST", "users", {"name": "eve", "password": ANN})
+
+    with penstock.Realm(tmp_path / "data", **settings) as realm:
+        web = Web(realm.listen_http())
+        for name, cookie in cookies.items():
+            reply = web.ask("GET", "me", headers={"cookie": cookie, "host": "localhost"})
+            assert reply.status == (200 if name == "ann" else 401), name
+        changes = {"old": ANN, "password": "another"}
+        ann = {"cookie": cookies["ann"], "host": "localhost"}
+        assert web.ask("POST", "me/password", changes, headers=ann).code == "access-denied"
+        ann["x-csrf-token"] = tokens["ann"]
+        assert web.ask("POST", "me/password", changes, headers=ann).status == 200
+        assert web.ask("GET", "me", headers=ann).status == 401

@@ -258,9 +258,11 @@ def test_a_stranger_may_not_send_much(web: Web) -> None:
 
 
 @on_a_loop
-async def test_rights_of_a_host_do_not_travel_with_a_cookie(realm: penstock.Realm) -> None:
+async def test_rights_of_a_host_do_not_travel_with_a_cookie(
+    realm: penstock.Realm, ann: Known
+) -> None:
     guard = Guard(realm.access)
-    login = guard.access.logins.open(Principal("ann", "10.0.0.5", proof="password"))
+    login = await guard.access.logins.open(Principal("ann", "10.0.0.5", proof="password"))
     headers = {"cookie": f"penstock_session={login.id}"}
     principal = await guard.identify(headers, "10.0.0.6", None, changes=False)
 

@@ -112,7 +112,7 @@ class Guard:
                     f"the scheme {scheme[:20]!r} is not supported; use Basic or Bearer"
                 )
         secret = self.secret_in(headers)
-        login = self.access.logins.find(secret) if secret else None
+        login = await self.access.logins.found(secret) if secret else None
         if login is None:
             known = self.access.certificate(certificate, host)
             return known or self._nobody(headers, host)

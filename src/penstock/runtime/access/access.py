@@ -105,6 +105,7 @@ class AccessControl:
         self._listeners: list[Callable[[], None]] = []
         accounts.changed = self._changed
         accounts.user_changed = logins.close_of
+        logins.password_of = accounts.password_mark
 
     @classmethod
     def off(cls, clock: Clock) -> AccessControl:
@@ -129,6 +130,7 @@ class AccessControl:
         if self.is_open:
             return
         await self.accounts.load()
+        await self.logins.load()
         await self.audit.load()
         on_realm = self.accounts.acl.entries("realm")
         if any({"full", "manage_acl"} & {*entry.rights} for entry in on_realm):

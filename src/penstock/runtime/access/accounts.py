@@ -125,6 +125,12 @@ class Accounts:
         known = self._record.users.get(user)
         return known.verifier if known is not None else None
 
+    def password_mark(self, user: str) -> bytes | None:
+        """What tells the password of a user from each one before it, also from the same password
+        given again, and reveals nothing of it; None: there is no such user, or no password."""
+        known = self.verifier_of(user)
+        return None if known is None else hashlib.sha256(known.salt + known.stored_key).digest()
+
     def decoy(self, user: str) -> Verifier:
         """A verifier for a user without a password, always the same for one name, as for a real
         user. Its number of rounds is one in use; otherwise the rounds of earlier settings would

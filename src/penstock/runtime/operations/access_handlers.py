@@ -15,15 +15,16 @@ from penstock.wire.scram import NONCE_BYTES, is_proven
 async def log_in(by: Caller, asked: access.LogIn) -> access.LoggedIn:
     to = by.realm.access
     host = by.principal.host
+    checked = to.accounts.password_mark(asked.user)  # it may change while it is checked
     principal = await to.password(asked.user, asked.password, host, secure=by.is_secure)
     to.require(principal, "session.open")
-    opened = to.logins.open(principal)
+    opened = await to.logins.open(principal, checked)
     to.signed_in(principal, "console")
     return access.LoggedIn(id=opened.id, csrf=opened.csrf, me=to.me(principal))
 
 
 async def log_out(by: Caller, asked: access.LogOut) -> None:
-    by.realm.access.logins.close(asked.id)
+    await by.realm.access.logins.close(asked.id)
 
 
 async def change_password(by: Caller, asked: access.ChangePassword) -> None:
