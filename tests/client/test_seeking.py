@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.api.durables import SeekDurable, SeekOutcome
 from penstock.client.sync.sync import Channel, Session
 from penstock.core.vocabulary.errors import (
     DurableInUse,
@@ -17,6 +18,7 @@ from penstock.core.vocabulary.errors import (
     InvalidArgument,
     NameDoesNotExist,
 )
+from penstock.core.vocabulary.start_positions import FromId
 from penstock.testing.relay import Relay
 from tests.client.patience import eventually
 from tests.client.simulated import URL, World, in_world
@@ -217,3 +219,22 @@ def test_one_whose_answer_is_lost_is_done_once(relay: Relay, there: Session) -> 
 
     assert (outcome.position, outcome.skipped, outcome.outstanding) == (3, 3, 1)
     assert theirs.info().outstanding == 1
+
+
+@in_world
+async def test_an_older_one_that_is_asked_for_again_gets_its_own_answer(world: World) -> None:
+    """Its answer was lost, and somebody else has moved the durable since."""
+    async with aio.connect(URL) as session:
+        orders = await session.channels.create("orders", retain_consumed=True)
+        billing = await orders.durables.create("billing")
+        await orders.publish_many([aio.Event()] * 4)
+        number, ask = billing._channel, session._connection.ask
+        older = SeekDurable(number, "billing", FromId(3), "older")
+        first = await ask(older, SeekOutcome)
+        await ask(SeekDurable(number, "billing", FromId(1), "newer"), SeekOutcome)
+
+        second = await ask(older, SeekOutcome)
+
+        assert (first.position, first.skipped, first.outstanding) == (3, 3, 1)
+        assert (second.position, second.skipped, second.outstanding) == (3, 3, 3)
+        assert (await billing.info()).outstanding == 3
