@@ -55,7 +55,7 @@ from tests.model.channel_model import (
     lane_of,
 )
 from tests.model.compared import by_when
-from tests.model.holding import Holding
+from tests.model.leasing import SESSION, Leasing
 from tests.model.publishing import Publishing
 from tests.model.seeking import Seeking
 
@@ -85,7 +85,7 @@ def _spans(ids: set[int]) -> tuple[Span, ...]:
     return IdSet.of(ids).spans
 
 
-class ChannelLife(Publishing, Holding, Seeking):
+class ChannelLife(Publishing, Leasing, Seeking):
     drawn: int = 0
     """Which backoff and timeout the next durable has."""
     steps: dict[Step, int]
@@ -313,7 +313,8 @@ class ChannelLife(Publishing, Holding, Seeking):
         self.do(command)
 
     def demand(self, random: Random) -> None:
-        pulling = [n for n, s in self.model.seats.items() if s.demand is not None]
+        seats = self.model.seats.items()  # a lease gets nothing more
+        pulling = [n for n, s in seats if s.demand is not None and s.session != SESSION]
         if not pulling:
             return
         subscription, count = random.choice(pulling), random.randint(0, 8)
@@ -581,6 +582,7 @@ STEPS: dict[Step, int] = {
     ChannelLife.snapshot: 1,
     ChannelLife.restart: 2,
     ChannelLife.hold: 5,
+    ChannelLife.lease: 3,
     ChannelLife.seek: 3,
 }
 ChannelLife.steps = STEPS

@@ -19,6 +19,7 @@ from penstock.core.vocabulary.messages import (
     Ack,
     AckPrevious,
     AddDurable,
+    AddSubscriber,
     ConfirmRecall,
     Detach,
     PurgeEvents,
@@ -380,3 +381,18 @@ def test_transient_events_of_the_turn_come_in_order() -> None:
     assert delivered([*play.channel.recalls(), *play.offers()]) == {1: [0, 1, 2]}
     play.do(Ack(1, (span(2),)))
     assert outstanding(play) == []
+
+
+@pytest.mark.spec("D20", "J7")
+def test_what_only_passes_and_comes_to_a_durable_by_a_seek_survives_a_restart() -> None:
+    play = play_of(engine="jms")
+    play.do(AddSubscriber(9, "plain", 0, credit=12, confirms=True))
+    play.do(publish(6))
+    play.do(AddDurable("d", "shared", 6, "even"))
+    assert play.channel.state.passing
+
+    play.do(Seek("d", 4, (span(4, 4),)))
+    before = outstanding(play)
+    play.restart()
+
+    assert outstanding(play) == before == [4]

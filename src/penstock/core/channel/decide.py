@@ -131,7 +131,7 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
         case Release():
             return decide_release(state, command, now_us)
         case _:
-            return _rare(state, command)
+            return _rare(state, command, now_us)
 
 
 def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str, IdSet]:
@@ -150,7 +150,7 @@ def _acknowledged(state: ChannelState, command: Ack | AckPrevious) -> tuple[str,
     return durable.name, mine
 
 
-def _rare(state: ChannelState, command: Command) -> Decided:
+def _rare(state: ChannelState, command: Command, now_us: int) -> Decided:
     match command:
         case TakeSeat():
             _check_attach(state, command)
@@ -166,7 +166,7 @@ def _rare(state: ChannelState, command: Command) -> Decided:
             if count < 0:
                 raise InvalidArgument(f"the credit must be 0 or more, not {count}")
         case AddDurable() | RemoveDurable() | PurgeOutstanding() | GiveUpSeats() | Seek():
-            return _about_durable(state, command)
+            return _about_durable(state, command, now_us)
         case PurgeEvents() | RemoveRedriven() | Quarantine() | EndRelay():
             return _taken_out(state, command)
         case Edit(definition):
@@ -336,7 +336,9 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
 
 
 def _about_durable(
-    state: ChannelState, command: AddDurable | RemoveDurable | PurgeOutstanding | GiveUpSeats | Seek
+    state: ChannelState,
+    command: AddDurable | RemoveDurable | PurgeOutstanding | GiveUpSeats | Seek,
+    now_us: int,
 ) -> Decided:
     match command:
         case AddDurable():
@@ -348,7 +350,7 @@ def _about_durable(
         case GiveUpSeats(name):
             return Decided(given_up(state.durable(name)))
         case Seek():
-            return decide_seek(state, command)
+            return decide_seek(state, command, now_us)
 
 
 def _create(state: ChannelState, command: AddDurable) -> Decided:

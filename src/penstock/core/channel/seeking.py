@@ -18,7 +18,7 @@ from penstock.core.durable.durable import Durable
 from penstock.core.durable.lanes import Lanes
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import DurableInUse, IllegalState, InvalidArgument
-from penstock.core.vocabulary.messages import Command, Decided, Spans
+from penstock.core.vocabulary.messages import Command, Decided, PersistedLate, Spans
 from penstock.core.vocabulary.seeks import Sought
 from penstock.core.vocabulary.stored_ids import id_set, written
 
@@ -91,7 +91,7 @@ def gone_since(state: ChannelState, event_id: int) -> dict[str, int]:
     return {cause: len(ids) for cause, ids in sorted(found.items()) if cause != NEVER}
 
 
-def decide_seek(state: ChannelState, command: Seek) -> Decided:
+def decide_seek(state: ChannelState, command: Seek, now_us: int) -> Decided:
     """Decide a seek. One that was done under its ``key`` is not done again."""
     if state.durable(command.durable).last_seek.under(command.key) is not None:
         return Decided()
@@ -106,7 +106,21 @@ def decide_seek(state: ChannelState, command: Seek) -> Decided:
         found.skipped,
         found.taken_back,
     )
-    return Decided((fact,))
+    return Decided((*_kept_first(state, durable, command, now_us), fact))
+
+
+def _kept_first(
+    state: ChannelState, durable: Durable, command: Seek, now_us: int
+) -> list[PersistedLate]:
+    """What only passes and is now the durable's is stored before it is. After a restart, what a
+    selector has matched counts only as far as it is there."""
+    if not durable.selector or not state.passing:
+        return []
+    after = _outstanding_after(state, durable, command.start_id, IdSet(command.matched))
+    return [
+        PersistedLate((span,), state.ages.oldest_us(span.first) or now_us)
+        for span in after.overlap(state.passing).spans
+    ]
 
 
 def sought(state: ChannelState, fact: Sought) -> None:
