@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections import deque
 from types import TracebackType
 from typing import Any, Self
@@ -30,10 +31,14 @@ class Hung(Exception):
 class PacketClient:
     """One connection."""
 
-    def __init__(self, url: str, version: int = MQTT_5) -> None:
+    def __init__(
+        self, url: str, version: int = MQTT_5, *, tls: ssl.SSLContext | None = None
+    ) -> None:
         host, _, port = url.rpartition("//")[2].rpartition(":")
         self._version = version
         self._line = socket.create_connection((host, int(port)), WAIT_S)
+        if tls is not None:
+            self._line = tls.wrap_socket(self._line, server_hostname=host)
         self._reader = PacketReader()
         self._heard: deque[tuple[int, bytes]] = deque()
         self._last_id = 0
