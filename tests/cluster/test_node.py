@@ -83,6 +83,11 @@ async def three() -> tuple[EngineServers, Machine, list[Machine]]:
     return servers, owner, [each for each in machines if each is not owner]
 
 
+def taken(machine: Machine) -> dict[str, int]:
+    """How often a process has taken the realm over, and why it could."""
+    return {why: count for why, count in machine.node.tenures.claims.items() if count}
+
+
 @simulated
 async def test_one_node_serves_and_the_others_stand_by() -> None:
     _, owner, others = await three()
@@ -107,7 +112,11 @@ async def test_a_node_that_is_handed_a_shard_serves_what_was_acknowledged() -> N
     took_s = await until(lambda: any(each.owns for each in others))
 
     assert took_s < 6.0, "nobody waits for a lease"
+    (next_owner,) = [each for each in others if each.owns]
+    await until(lambda: taken(next_owner) == {"released": 1})
     await leaving
+    assert taken(owner) == {"first": 1}
+    assert owner.node.tenures.deposed == 0, "it has handed over"
     await asyncio.wait([owner.task])
     assert await channel.publish(b"b") == 1
     assert [event.data async for event in channel.browse()] == [b"a", b"b"]
@@ -137,6 +146,9 @@ async def test_a_killed_owner_is_followed_before_its_lease_is_over() -> None:
     took_s = await until(lambda: any(each.owns for each in others))
 
     assert took_s < 6.0, "its address refuses connections"
+    (next_owner,) = [each for each in others if each.owns]
+    await until(lambda: taken(next_owner) == {"refused": 1})
+    assert next_owner.node.tenures.deposed == 0
     await end(*others)
 
 
@@ -161,6 +173,9 @@ async def test_an_owner_that_is_cut_off_says_nothing_and_ends_when_it_comes_back
 
     assert await looking == ["orders"], "the next owner says so"
     assert owner.node.claims.owned == {}
+    assert taken(other) == {"silent": 1}
+    assert other.node.tenures.deposed == 0
+    assert owner.node.tenures.deposed == 1
     await session.close()
     await end(owner, other)
 

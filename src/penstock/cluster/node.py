@@ -21,11 +21,13 @@ from penstock.core.owning.claims import (
     FORMAT_KEY,
     MEMBERS,
     SHARDS,
+    WHYS,
     Claims,
     Lease,
     MemberRecord,
     RegisterLook,
     RegisterWrite,
+    TenureCounts,
 )
 from penstock.core.owning.clocks import APART_US_MAX, SECOND_US, WRONG_US_MAX
 from penstock.core.owning.orders import ORDERS_KEY, Orders
@@ -132,6 +134,7 @@ class ClusterNode:
         """The process listens at the member's address as long as it lives; unless the node
         ``opens_door``, somebody else has seen to it."""
         self.claims = Claims(me, range(shards), Lease(lease_s))
+        self.tenures = TenureCounts(dict.fromkeys(WHYS, 0))
         self._engine = engine
         self._server = server
         self._clock = clock
@@ -343,6 +346,7 @@ class ClusterNode:
         for shard, tenure in self._tenures.items():
             owned = self.claims.owned.get(shard)
             if (owned is None or owned.epoch != tenure.epoch) and tenure.task is not None:
+                self.tenures.deposed += 1
                 self._cut(shard, tenure)
         for shard in self.claims.owned:
             if shard not in self._tenures and self.holds(shard):
@@ -376,6 +380,7 @@ class ClusterNode:
         try:
             await self._serve(shard, tenure)
         except (Deposed, Unknown) as end:
+            self.tenures.deposed += isinstance(end, Deposed)
             _log.warning("shard.lost", shard=shard, epoch=tenure.epoch, reason=str(end))
         except PenstockError as failure:
             _log.error("shard.not_served", shard=shard, epoch=tenure.epoch, reason=str(failure))
@@ -388,7 +393,11 @@ class ClusterNode:
         _log.info("shard.given_up", shard=shard, epoch=tenure.epoch)
 
     async def _serve(self, shard: int, tenure: _Tenure) -> None:
+        began_us, why = self._clock.steady_us(), self.claims.why.get(shard)
         tenure.realm = realm = await self._taken_over(shard, tenure.epoch)
+        if why is not None:
+            self.tenures.claims[why] += 1
+            self.tenures.takeover_us = self._clock.steady_us() - began_us
         try:
             await self._server.serve(realm, tenure.stopping)
         finally:

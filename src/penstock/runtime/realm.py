@@ -14,6 +14,7 @@ from penstock.api.realm import ClusterInfo, RealmInfo
 from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
 from penstock.core.channel.state import RealmRules
+from penstock.core.owning.claims import TenureCounts
 from penstock.core.realm.directory import Directory, PublishingPauseSet
 from penstock.core.vocabulary.errors import IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
@@ -83,6 +84,8 @@ class RunningRealm:
 
     cluster: Callable[[], ClusterInfo] = ClusterInfo
     """Shows the cluster that the realm is in, as its node sees it; without one, none."""
+    tenures: TenureCounts | None = None
+    """What its node has lived through; None: it is in no cluster."""
 
     def __init__(
         self,

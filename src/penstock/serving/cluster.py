@@ -223,6 +223,7 @@ class NodeProcess:
             identity,
         )
         realm.cluster = lambda: cluster_info(self._node, realm, self._clock.steady_us())
+        realm.tenures = self._node.tenures
         log_recovery(realm)
         return realm
 

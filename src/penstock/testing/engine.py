@@ -43,6 +43,7 @@ from penstock.core.vocabulary.ports import (
     VersionedRecord,
     inline,
 )
+from penstock.core.vocabulary.timings import Timings
 from penstock.storage.memory import MemoryBlobs, MemoryRegistry
 
 T = TypeVar("T")
@@ -312,6 +313,7 @@ class EngineJournal:
         self._places: dict[int, tuple[int, int, int]] = {}
         """By block, the sequence of its first frame, how many it has, and its bytes."""
         self._waiting_since: float | None = None
+        self._appends = Timings()
         self._closed = False
         self._deposed = ""
         self._unknown = ""
@@ -344,7 +346,8 @@ class EngineJournal:
         size, first = self._frame_bytes_max, self._last + 1
         parts = max(1, -(-len(data) // size))
         self._unknown = f"what became of block {expected + 1} is unknown: its append was broken off"
-        self._waiting_since = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time
+        self._waiting_since = began = now()
         try:
             for part in range(parts):
                 chunk = data[part * size : (part + 1) * size]
@@ -354,6 +357,7 @@ class EngineJournal:
             raise
         finally:
             self._waiting_since = None
+        self._appends.note(int((now() - began) * 1_000_000))
         self._unknown = ""
         self._places[expected + 1] = first, parts, len(data)
         self._tail = expected + 1
@@ -412,7 +416,13 @@ class EngineJournal:
             waiting_s = asyncio.get_running_loop().time() - self._waiting_since
             waiting_us = int(waiting_s * 1_000_000)
         return JournalInfo(
-            self._floor, self._tail, size, 0, durability="quorum", waiting_us=waiting_us
+            self._floor,
+            self._tail,
+            size,
+            0,
+            durability="quorum",
+            waiting_us=waiting_us,
+            appends=self._appends,
         )
 
     async def close(self) -> None:

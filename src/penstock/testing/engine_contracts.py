@@ -386,6 +386,11 @@ class EngineContract(ABC):
         journal = await engine.journal(0, 1)
         assert journal.info().durability == "quorum"
         assert journal.info().waiting_us == 0
+        appends = journal.info().appends
+        assert appends is not None
+        before = sum(appends.counts)
+        await journal.append(0, [b"a block"])
+        assert sum(appends.counts) == before + 1
         await engine.close()
         await engine.close()
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+from msgspec import structs
+
 import penstock
 from penstock.api.realm import ClusterInfo, ClusterNodeInfo
+from penstock.core.owning.claims import TenureCounts
+from penstock.core.vocabulary.timings import Timings
 from tests.frontends.http.asking import Web
 
 
@@ -21,14 +26,22 @@ FOUND = ClusterInfo(
 )
 
 
-def test_nodes_and_who_of_them_is_there_are_told() -> None:
+def test_nodes_and_who_of_them_is_there_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with penstock.Realm() as realm:
         web = Web(realm.listen_http())
         alone = web.ask("GET", "/api/v1/cluster").document
         assert (alone["node"], alone["nodes"]) == ("", [])
         assert "penstock_node_up" not in web.ask("GET", "/metrics").data.decode()
         assert realm._running is not None
+        for name in ("takeover", "takeovers", "deposed", "engine_append"):
+            assert f"penstock_{name}" not in web.ask("GET", "/metrics").data.decode()
         realm._running.cluster = lambda: FOUND
+        realm._running.tenures = TenureCounts({"first": 1, "silent": 2}, 1_250_000, deposed=3)
+        info, appends = realm._running.journal_info, Timings()
+        appends.note(40_000)
+        monkeypatch.setattr(
+            type(realm._running), "journal_info", structs.replace(info, appends=appends)
+        )
 
         told = web.ask("GET", "/api/v1/cluster").document
         assert (told["node"], told["epoch"], told["lease_left_s"]) == ("n1", 7, 4.5)
@@ -51,3 +64,9 @@ def test_nodes_and_who_of_them_is_there_are_told() -> None:
     assert "penstock_shard_epoch 7.0" in text
     assert "penstock_lease_left_seconds 4.5" in text
     assert "penstock_engine_waiting_seconds 0.5" in text
+    assert 'penstock_takeovers_total{why="silent"} 2.0' in text
+    assert "penstock_takeover_seconds 1.25" in text
+    assert "penstock_deposed_total 3.0" in text
+    assert 'penstock_engine_append_seconds_bucket{le="0.025"} 0.0' in text
+    assert 'penstock_engine_append_seconds_bucket{le="0.05"} 1.0' in text
+    assert "penstock_engine_append_seconds_sum 0.04" in text

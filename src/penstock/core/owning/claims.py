@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -119,6 +119,12 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     """The owner's counter when it wrote this."""
 
 
+Why = Literal["first", "released", "refused", "silent", "forced"]
+"""Why a shard can be claimed: nobody ever has, its owner has released it, nobody is at the owner's
+address, the owner has let its lease run out, or people want it to be taken by force."""
+WHYS: Final[tuple[Why, ...]] = get_args(Why)
+
+
 class RegisterWrite(NamedTuple):
     """A compare-and-set that is due."""
 
@@ -162,6 +168,17 @@ class _Watched(NamedTuple):
     """When the counter was seen for the first time."""
 
 
+class TenureCounts(msgspec.Struct):
+    """What a process has lived through as a node, since it started."""
+
+    claims: dict[Why, int]
+    """How often it has taken the realm over, by why it could be claimed."""
+    takeover_us: int = 0
+    """How long the newest of them took: from its claim until everything was recovered."""
+    deposed: int = 0
+    """How often the realm was taken from it without having been handed over."""
+
+
 class Claims:
     """One node's view of who owns what, and its own part in it."""
 
@@ -174,6 +191,8 @@ class Claims:
         """Whether another process has taken this node's name: nothing is owned here any more."""
         self.members: dict[str, MemberRecord] = {}
         self.claims: dict[int, ClaimRecord] = {}
+        self.why: dict[int, Why] = {}
+        """By shard, why this node could claim it last."""
         self.format = 0
         """The format that all nodes write; 0: nothing was read yet."""
         self.orders = Orders()
@@ -457,10 +476,22 @@ class Claims:
                 confirmed = msgspec.structs.replace(claim, confirmed=counter, format=format)
                 yield self._write(key, confirmed)
         elif self._may_claim(shard, claim, now_us):
+            self.why[shard] = self._why(shard, claim)
             epoch = 1 if claim is None else claim.epoch + 1
             me = self.me
             wanted = ClaimRecord(me.node, me.nonce, epoch, self._format_to_write, counter)
             yield self._write(key, wanted)
+
+    def _why(self, shard: int, claim: ClaimRecord | None) -> Why:
+        """Why it may be claimed here at this moment."""
+        move = self._move_of(shard, claim)
+        if move is not None and move.by_force and move.process == self._own:
+            return "forced"
+        if claim is None:
+            return "first"
+        if not claim.owner:
+            return "released"
+        return "refused" if (claim.owner, claim.nonce) in self._refused_us else "silent"
 
     @property
     def _format_to_write(self) -> int:

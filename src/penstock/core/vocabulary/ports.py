@@ -92,6 +92,8 @@ class JournalInfo(Struct, frozen=True):
     waiting_us: int = 0
     """Microseconds for which the present append has been waiting for other machines; 0: it has
     not."""
+    appends: Timings | None = None
+    """How long other machines have taken to store what was appended here; None: there are none."""
 
 
 class Journal(Protocol):

@@ -336,19 +336,42 @@ class RealmCollector(Collector):
             "How long the append under way has waited for the engine; 0: none waits.",
             found.engine_waiting_s,
         )
+        yield from self._of_tenures()
+
+    def _of_tenures(self) -> Iterator[Metric]:
+        """What the process of the owner has lived through."""
+        if (counts := self._realm.tenures) is None:
+            return
+        takeovers = CounterMetricFamily(
+            "penstock_takeovers",
+            "Takeovers of the realm by this process, by why it could be claimed.",
+            labels=["why"],
+        )
+        for why, count in counts.claims.items():
+            takeovers.add_metric([why], count)
+        yield takeovers
+        yield _gauge(
+            "takeover_seconds",
+            "How long the newest of them took, from its claim until all was recovered.",
+            counts.takeover_us / 1_000_000,
+        )
+        yield _counter(
+            "deposed", "How often the realm was taken from this process.", counts.deposed
+        )
 
     def _of_journal(self) -> Iterator[Metric]:
         info = self._realm.journal_info
         yield _gauge("journal_bytes", "Bytes of the journal.", info.size)
         yield _gauge("journal_blocks", "Blocks of the journal.", info.tail - info.floor)
-        if info.syncs is not None:
-            buckets, total_s = _histogram(info.syncs)
-            yield HistogramMetricFamily(
-                "penstock_journal_sync_seconds",
-                "How long it took to put a block on disk.",
-                buckets=buckets,
-                sum_value=total_s,
-            )
+        for name, text, timings in (
+            ("journal_sync", "How long it took to put a block on disk.", info.syncs),
+            ("engine_append", "How long it took the engine to store a block.", info.appends),
+        ):
+            if timings is not None:
+                buckets, total_s = _histogram(timings)
+                yield HistogramMetricFamily(
+                    f"penstock_{name}_seconds", text, buckets=buckets, sum_value=total_s
+                )
 
     def _of_machine(self) -> Iterator[Metric]:
         """What runs out: the disk, and the time of the certificate and of the backup."""

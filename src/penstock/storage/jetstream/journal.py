@@ -32,6 +32,7 @@ from penstock.core.vocabulary.ports import (
     DamagedBlock,
     JournalInfo,
 )
+from penstock.core.vocabulary.timings import Timings
 from penstock.storage.jetstream.connection import (
     UNDER_WAY_MAX,
     JetStreamRefusal,
@@ -125,6 +126,7 @@ class JetStreamJournal:
         self._mark = Mark("")
         self._writing = asyncio.Lock()
         self._waiting_since: int | None = None
+        self._appends = Timings()
         self._ended: PenstockError | None = None
         """Why nothing can be appended any more."""
 
@@ -276,7 +278,13 @@ class JetStreamJournal:
         since, index = self._waiting_since, self._index
         waiting_us = 0 if since is None else max(1, self._clock.steady_us() - since)
         return JournalInfo(
-            index.floor, index.tail, index.size, 0, durability="quorum", waiting_us=waiting_us
+            index.floor,
+            index.tail,
+            index.size,
+            0,
+            durability="quorum",
+            waiting_us=waiting_us,
+            appends=self._appends,
         )
 
     async def check(self) -> None:
@@ -422,7 +430,7 @@ class JetStreamJournal:
 
     async def _store(self, frames: Iterator[bytes]) -> None:
         """Store frames at the end of the stream, a few of them on their way at a time."""
-        self._waiting_since = self._clock.steady_us()
+        self._waiting_since = began_us = self._clock.steady_us()
         try:
             newest = await self._send(frames)
         except BaseExceptionGroup as failures:
@@ -432,6 +440,7 @@ class JetStreamJournal:
             raise
         finally:
             self._waiting_since = None
+        self._appends.note(self._clock.steady_us() - began_us)
         self._index.take(newest)
 
     async def _send(self, frames: Iterator[bytes]) -> BlockFrame:

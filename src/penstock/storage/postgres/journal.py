@@ -22,6 +22,7 @@ from penstock.core.vocabulary.errors import (
     Unknown,
 )
 from penstock.core.vocabulary.ports import READ_BYTES_MAX, Block, Buffer, DamagedBlock, JournalInfo
+from penstock.core.vocabulary.timings import Timings
 from penstock.storage.postgres import guard
 from penstock.storage.postgres.servers import PAUSE_S, OutcomeUnknown, Servers
 
@@ -132,6 +133,7 @@ class PostgresJournal:
         self._deposed = ""
         self._unknown = ""
         self._waiting_since: float | None = None
+        self._appends = Timings()
 
     @classmethod
     async def open(
@@ -187,7 +189,8 @@ class PostgresJournal:
             return await self._append_again(expected, body)
         self._check_is_owner()
         checksum = chained(body, self._last_checksum)
-        self._waiting_since = asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time
+        self._waiting_since = began = now()
         self._unknown = f"the append of block {expected + 1} was broken off: its outcome is unknown"
         try:
             await self._insert(expected, body, checksum, sync=sync)
@@ -196,6 +199,7 @@ class PostgresJournal:
             raise
         finally:
             self._waiting_since = None
+        self._appends.note(int((now() - began) * 1_000_000))
         self._unknown = ""
         self._tail, self._last_checksum = expected + 1, checksum
         self._size += len(body)
@@ -354,6 +358,7 @@ class PostgresJournal:
             0,
             durability="quorum",
             waiting_us=waiting_us,
+            appends=self._appends,
         )
 
     async def close(self) -> None:
