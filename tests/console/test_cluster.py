@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -38,6 +39,10 @@ def test_a_node_is_killed_the_page_says_so_and_the_numbers_go_on(
         at = f"http://127.0.0.1:{ports['n2']}"
         Api(at).publish(Api(at).create("orders"), {"data": "before"})
         page = stack.enter_context(browser.new_context()).new_page()
+        page.goto(f"{at}/#/channel/orders")
+        storage = page.get_by_role("region", name="Storage")
+        expect(storage.get_by_text("Owner")).to_be_visible()
+        expect(storage.get_by_role("link", name="n1", exact=True)).to_be_visible()
         page.goto(f"{at}/#/cluster")
         table = page.get_by_role("table", name="Nodes")
         expect(page.get_by_text("3 of 3 nodes there; n1 owns the realm.")).to_be_visible()
@@ -49,6 +54,11 @@ def test_a_node_is_killed_the_page_says_so_and_the_numbers_go_on(
         expect(page.get_by_text("2 of 3 nodes there; n")).to_be_visible()
         expect(table.get_by_text("down")).to_be_visible()
         Api(at).publish("/channels/orders", {"data": "after"})
+        page.goto(f"{at}/#/channel/orders")
+        next_owner = storage.get_by_role("link", name=re.compile("^n[23]$"))
+        expect(next_owner).to_be_visible()
+        next_owner.click()
+        expect(page.get_by_text(" of 3 nodes there; ")).to_be_visible()
         page.goto(f"{at}/#/channel/orders/events")
         expect(page.get_by_text("before")).to_be_visible()
         expect(page.get_by_text("after")).to_be_visible()

@@ -46,7 +46,9 @@ export function attributesOf(info) {
 
 function StorageFacts({ info }) {
   const { storage } = info;
+  const cluster = useRefreshed((signal) => (hasFigures() ? get("/cluster", {}, signal) : Promise.resolve(null)), [], 5000).value;
   return html`<${Facts} rows=${[
+    cluster?.node ? ["Owner", html`<a href=${to("cluster")}>${cluster.node}</a>`] : null,
     ["Events are", HOMES[storage.home] ?? storage.home],
     ["Ids", info.last_event_id < 0 ? "none yet" : info.first_event_id === null ? `none stored, the last was ${count(info.last_event_id)}` : `${count(info.first_event_id)} to ${count(info.last_event_id)}`],
     ["Oldest event", info.oldest_event_ms === null || info.oldest_event_ms === undefined ? "–" : ago(info.oldest_event_ms)],
