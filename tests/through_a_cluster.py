@@ -79,7 +79,7 @@ def why_not(item: pytest.Item) -> str:
     if name == "test_a_life_of_a_durable" and any(
         f"-{each}-" in item.name for each in _ON_ONE_MACHINE
     ):
-        return "it restarts the realm, after which a cluster has more of these types (SEM C5)"
+        return "durables of these types are persistent in a cluster (SEM C5)"
     return WHY_NOT.get(name, _AROUND if "relay" in fixtures else "")
 
 
