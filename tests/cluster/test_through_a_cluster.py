@@ -18,8 +18,10 @@ MOVES = 3
 
 @pytest.fixture
 def realm() -> Iterator[ClusterRealm]:
-    with all_through_a_cluster(moving_every_s=0.4) as realms, realms() as realm:
-        yield realm
+    with all_through_a_cluster(moving_every_s=0.4) as realms:
+        realm = realms()
+        with realm:
+            yield realm
 
 
 @pytest.mark.spec("N3", "N4")
@@ -46,6 +48,7 @@ def test_a_session_through_a_node_that_never_serves_outlives_many_owners(
                 assert batch is not None
                 seen += batch.event_ids.tolist()
             for event in subscription:
+                assert event.event_id is not None
                 consumed.add(event.event_id)
                 if len(consumed) == len(published):
                     break
