@@ -84,7 +84,8 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts() -> None:
         taken.listen()
         port = taken.getsockname()[1]
 
-        with pytest.raises(AddressInUse, match=f"port {port} of 127.0.0.1 .* of the engine here"):
+        three = f"({port - 2}|{port - 1}|{port})"  # another program may have one of them as well
+        with pytest.raises(AddressInUse, match=f"port {three} of 127.0.0.1 .* of the engine here"):
             check_ports("127.0.0.1", Peer("n1", "127.0.0.1", port - 2))
     with pytest.raises(InvalidArgument, match=r"cannot listen on 192.0.2.250"):
         check_ports("192.0.2.250", Peer("n1", "192.0.2.250", 4222))

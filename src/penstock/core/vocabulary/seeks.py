@@ -27,7 +27,7 @@ class LastSeek(Struct, frozen=True, array_like=True):
     taken_back: int = 0
     """Events that were in clients' hands."""
     earlier: tuple[LastSeek, ...] = ()
-    """Those before it that have a key, newest first; these have none of their own."""
+    """The seeks before it that have a key, newest first; they have no earlier ones of their own."""
 
     def under(self, key: str) -> LastSeek | None:
         """The seek that was done under ``key``, if it is remembered."""
