@@ -22,7 +22,7 @@ if find_spec("proton") is not None:  # tests/frontends/amqp/test_installed.py sa
     from tests.access import amqp_adapter  # noqa: F401
 
 # These show to everybody what they may see anyway; the rest of them is in tests of their own.
-FILTERED = {("POST", "logout"), ("GET", "schedule")}
+FILTERED = {("POST", "logout"), ("GET", "schedule"), ("GET", "live")}
 EVERY_RIGHT = [(kind, right) for kind, rights in RIGHTS.items() for right in rights]
 WHERE = {"realm": "", "channel": CHANNEL, "queue": QUEUE}
 

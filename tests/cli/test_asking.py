@@ -66,6 +66,7 @@ MAKE_OR_SHOW = {
     *(f"user {verb}" for verb in ("create", "password", "list", "me")),
     *("group create", "group add", "group list", "acl grant", "acl list"),
     *("store verify", "store backup", "cluster demo", "cluster status", "cluster doctor"),
+    *("cluster node",),
     *("cluster import", "cluster export", "cluster upgrade", "cluster backup"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -144,6 +145,35 @@ def test_a_view_ends_when_its_right_does(admin: Known, ann: Known) -> None:
         [(name, why)] = list(events)
 
     assert (name, why["code"]) == ("end", "access-denied")
+
+
+@pytest.mark.spec("D21", "A2")
+def test_a_view_of_a_pattern_shows_what_may_be_read_as_long_as_it_may(
+    admin: Known, ann: Known
+) -> None:
+    def allow(channel: str, *rights: str) -> None:
+        entry = {"kind": "channel", "name": channel, "subject": "ann@*", "rights": [*rights]}
+        admin.send("POST", "acl/grant" if rights else "acl/revoke", entry)
+
+    def publish(channel: str) -> None:
+        admin.send("POST", f"channels/{quote(channel, safe='')}/events", {"data": channel})
+
+    for name in ("a/hidden", "a/open", "a/other"):
+        admin.send("POST", "channels", {"name": name})
+    allow("a/open", "subscribe")
+    with ann.watching("live", headers=ann._own, pattern="a/*") as events:
+        publish("a/hidden")
+        publish("a/open")
+        first = next(events)[1]["data"]
+        allow("a/other", "subscribe")
+        publish("a/other")
+        second = next(events)[1]["data"]
+        allow("a/open")
+        publish("a/open")
+        publish("a/other")
+        third = next(events)[1]["data"]
+
+    assert (first, second, third) == ("a/open", "a/other", "a/other")
 
 
 def test_the_console_logs_in_changes_things_with_its_token_and_logs_out(

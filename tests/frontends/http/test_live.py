@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.frontends.http import live
+from penstock.frontends.http import live, pattern_live
 from tests.frontends.http.asking import Web
 
 
@@ -182,3 +182,96 @@ def test_counters_come_each_second(web: Web, orders: penstock.Channel) -> None:
     assert first["durables"][0]["outstanding"] == 3
     assert second["at"] > first["at"]
     assert web.ask("GET", "rates", channel="nobody").status == 404
+
+
+# --- of all channels of a pattern -----------------------------------------------------------
+
+
+@pytest.mark.spec("D21")
+def test_a_view_of_a_pattern_shows_its_channels_and_those_made_later(
+    web: Web, session: penstock.Session
+) -> None:
+    session.channels.create("eu/a").publish(b"stored")
+    session.channels.create("us/a").publish(b"elsewhere")
+    with web.watching("live", pattern="eu/*", start="earliest") as events:
+        [(_, first)] = seen(events, 1)
+        session.channels.create("eu/b").publish(b"new")
+        session.channels.get("us/a").publish(b"elsewhere")
+        [(_, second)] = seen(events, 1)
+
+    assert (first["channel"], first["data"]) == ("eu/a", "stored")
+    assert (second["channel"], second["data"], second["event_id"]) == ("eu/b", "new", 0)
+
+
+@pytest.mark.spec("D21")
+def test_a_busy_channel_of_a_pattern_holds_up_no_quiet_one(
+    web: Web, session: penstock.Session
+) -> None:
+    session.channels.create("a/busy").publish_many([penstock.Event(b"")] * 500)
+    session.channels.create("a/quiet").publish(b"quiet")
+    with web.watching("live", pattern="a/*", start="earliest") as events:
+        shown = [each["channel"] for _, each in seen(events, 3 * pattern_live.WINDOW)]
+        rest = [each["channel"] for _, each in seen(events, 501 - len(shown))]
+
+    assert "a/quiet" in shown
+    assert (shown + rest).count("a/busy") == 500
+
+
+@pytest.mark.spec("D21")
+def test_a_deleted_channel_leaves_a_view_of_a_pattern_and_one_made_anew_joins(
+    web: Web, session: penstock.Session
+) -> None:
+    session.channels.create("a/1")
+    session.channels.create("a/2")
+    with web.watching("live", pattern="a/*") as events:
+        session.channels.delete("a/1")
+        session.channels.create("a/1").publish(b"anew")
+        session.channels.get("a/2").publish(b"still there")
+
+        shown = {each["channel"]: each["data"] for _, each in seen(events, 2)}
+        assert shown == {"a/1": "anew", "a/2": "still there"}
+
+
+def test_a_view_of_a_pattern_may_choose_by_a_selector(web: Web, session: penstock.Session) -> None:
+    channels = [session.channels.create(name) for name in ("a/1", "a/2")]
+    with web.watching("live", pattern="a/*", selector="n > 6") as events:
+        for channel in channels:
+            channel.publish_many([penstock.Event(b"", properties={"n": n}) for n in range(9)])
+        shown = sorted((each["channel"], each["event_id"]) for _, each in seen(events, 4))
+
+    assert shown == [("a/1", 7), ("a/1", 8), ("a/2", 7), ("a/2", 8)]
+
+
+def test_a_slow_viewer_of_a_pattern_is_told_what_it_missed_and_of_which_channel(
+    web: Web, session: penstock.Session
+) -> None:
+    session.channels.create("a/quiet")
+    busy = session.channels.create("a/busy")
+    with web.watching("live", pattern="a/*") as events:
+        busy.publish_many([penstock.Event(b"")] * (live.BEHIND_MAX + 5 * live.WINDOW))
+        told = next(shown for name, shown in events if name == "lost")
+
+    assert told["channel"] == "a/busy"
+    assert told["events"] == told["last_id"] - told["first_id"] + 1
+
+
+def test_a_pattern_of_too_many_channels_is_refused(
+    web: Web, session: penstock.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pattern_live, "CHANNELS_MAX", 2)
+    for name in ("a/1", "a/2", "b/1"):
+        session.channels.create(name)
+
+    refused = web.ask("GET", "live", pattern="**")
+    assert refused.status == 429
+    assert "narrower pattern" in refused.document["error"]["message"]
+    with web.watching("live", pattern="a/*") as events:
+        session.channels.create("a/3")
+        [(name, end)] = seen(events, 1)
+    assert (name, end["code"]) == ("end", "limit-reached")
+
+
+def test_a_pattern_that_is_none_is_refused(web: Web) -> None:
+    assert web.ask("GET", "live").status == 400
+    assert web.ask("GET", "live", pattern="a" * 300).status == 400
+    assert web.ask("GET", "live", pattern=" , ").status == 400

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
+from penstock.api.patterns import WatchChannels
 from penstock.api.publishing import PublishEvents
 from penstock.api.reading import (
     BrowseEvents,
@@ -25,6 +26,7 @@ from penstock.frontends.http import publishing
 from penstock.frontends.http.event_documents import detail_of, document_of, messages_of, picked
 from penstock.frontends.http.finding import asked_of, cursor_of, found, start_of
 from penstock.frontends.http.live import snoop
+from penstock.frontends.http.pattern_live import PatternQuery, open_pattern_view
 from penstock.frontends.http.routing import Call, Content, Events, Route
 from penstock.frontends.http.shapes import (
     CheckSelector,
@@ -140,6 +142,17 @@ async def live(call: Call[LiveQuery, None]) -> Events:
     return await snoop(call, await found(call, WatchEvents))
 
 
+async def live_of_pattern(call: Call[PatternQuery, None]) -> Events:
+    """Watch the events of all channels of a pattern as they are published, also of channels that
+    are made meanwhile (server-sent events).
+
+    ``event: event`` has an event and its ``channel``; ``event: lost`` tells which ids of a channel
+    a slow viewer has missed; ``event: end`` says why the stream ends. Channels that one may not
+    read are left out. A channel made meanwhile is shown from its first event.
+    """
+    return await open_pattern_view(call)
+
+
 async def peek(call: Call[OutstandingQuery, None]) -> Page[EventAnswer]:
     """Browse the events of a queue, in order, without taking any (SEM Q4)."""
     return await outstanding(call, READERS)
@@ -174,6 +187,7 @@ ROUTES = (
     Route("browseEvents", "GET", "channels/{channel}/events", BrowseEvents, browse),
     Route("publishEvents", "POST", "channels/{channel}/events", PublishEvents, publish, 201),
     Route("getChannelEvent", "GET", "channels/{channel}/events/{event_id}", ReadEvent, show),
+    Route("watchPattern", "GET", "live", WatchChannels, live_of_pattern),
     Route("watchChannel", "GET", "channels/{channel}/live", WatchEvents, live),
     Route("peekEvents", "GET", "queues/{queue}/events", BrowseOutstanding, peek),
     Route("pushEvents", "POST", "queues/{queue}/events", PublishEvents, publish, 201),

@@ -48,16 +48,26 @@ class Viewer:
     """The outlet of a viewer: it turns delivered events into lines."""
 
     def __init__(
-        self, selector: Selector | None, messages: Messages | None, data_bytes: int
+        self,
+        selector: Selector | None,
+        messages: Messages | None,
+        data_bytes: int,
+        *,
+        channel: str = "",
+        wake: asyncio.Event | None = None,
+        line_bytes_max: int = LINE_BYTES_MAX,
     ) -> None:
         self.session = "http"
         self.selector = selector
         self.lines: deque[bytes] = deque()
         self.reason: PenstockError | None = None
         """Why the view has ended."""
-        self.wake = asyncio.Event()
+        self.wake = asyncio.Event() if wake is None else wake
+        self.channel = channel
+        """Stands in each event of a view of several channels; empty: it is the only one."""
         self._messages = messages
         self._data_bytes = data_bytes
+        self._line_bytes_max = line_bytes_max
 
     @property
     def writable(self) -> bool:
@@ -67,7 +77,7 @@ class Viewer:
         for event in EventBatch(rows.batch, publishers=rows.publishers):
             document = document_of(event, self._messages, self._data_bytes)
             line = msgspec.json.encode(document)
-            if len(line) > LINE_BYTES_MAX:
+            if len(line) > self._line_bytes_max:
                 small = msgspec.structs.replace(
                     document,
                     properties={},
@@ -79,8 +89,14 @@ class Viewer:
                     origin=None,
                 )
                 line = msgspec.json.encode(small)
-            self.lines.append(b"id: %d\nevent: event\ndata: %b\n\n" % (document.event_id, line))
+            self.lines.append(self._event(document.event_id, line))
         self.wake.set()
+
+    def _event(self, event_id: int, document: bytes) -> bytes:
+        if not self.channel:
+            return b"id: %d\nevent: event\ndata: %b\n\n" % (event_id, document)
+        name = msgspec.json.encode(self.channel)
+        return b'event: event\ndata: {"channel":%b,%b\n\n' % (name, document[1:])
 
     def recall(self, spans: Spans) -> None:
         """Ignored: a viewer holds no seat, so nothing is taken back."""
@@ -109,15 +125,16 @@ class Viewer:
 class Snoop:
     """A live view of one channel or queue."""
 
-    def __init__(self, caller: Caller, store: Store, viewer: Viewer) -> None:
+    def __init__(self, caller: Caller, store: Store, viewer: Viewer, window: int = WINDOW) -> None:
         self._caller = caller
+        self._window = window
         self._realm = caller.realm
         self._store = store
         self._viewer = viewer
         self._subscription = 0
 
     async def open(self, start: AnyStart) -> None:
-        asked = WatchEvents(self._store.number, start, WINDOW)
+        asked = WatchEvents(self._store.number, start, self._window)
         opened = await open_subscription(self._caller, asked, self._viewer)
         self._subscription = opened.number
 
@@ -132,14 +149,18 @@ class Snoop:
             await viewer.wait()
             lines = viewer.taken()
             yield b"".join(lines) or b": nothing new\n\n"
-            if (lost := await self._caught_up()) is not None:
+            if (lost := await self.caught_up()) is not None:
                 yield message("lost", lost)
             elif lines:
-                self._realm.subscriptions.credit(self._subscription, len(lines))
+                self.credit(len(lines))
         reason = viewer.reason
         yield message("end", ErrorDetail(code=reason.code, message=str(reason)))
 
-    async def _caught_up(self) -> Lost | None:
+    def credit(self, count: int) -> None:
+        """Grant as many events as were sent to the viewer."""
+        self._realm.subscriptions.credit(self._subscription, count)
+
+    async def caught_up(self) -> Lost | None:
         """Continue at the newest events if too far behind; gives the ids that are skipped."""
         store = self._realm.view.store(self._store.number)
         first = None if store is None else store.cursor(self._subscription)
