@@ -130,7 +130,7 @@ def test_who_has_no_admin_sees_what_is_theirs_and_no_alarm(door: Page, admin: Kn
     expect(door.get_by_role("button", name="Pause publishing")).to_have_count(0)
     expect(door.get_by_role("link", name="New channel or queue")).to_have_count(0)
     pages = door.get_by_role("navigation", name="Pages").get_by_role("link")
-    expect(pages).to_have_text(["Overview", "Dead events", "Scheduled", "Access"])
+    expect(pages).to_have_text(["Overview", "Dead events", "Patterns", "Scheduled", "Access"])
 
     door.get_by_role("main").get_by_role("link", name="eu/orders").click()
     expect(door.locator(".stat", has_text="Outstanding")).to_contain_text("14")

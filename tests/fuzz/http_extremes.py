@@ -188,10 +188,15 @@ def _is_one(data: bytes, kind: Any) -> bool:
     return True
 
 
+LEAST = {"lease_ms": 100}
+"""Numbers for which the usual 1 is too small."""
+
+
 def _encoded(value: Any) -> bytes:
     if isinstance(value, dict):
         known = {**NAMES, "name": f"n{next(_numbers)}"}
         value = {name: known.get(name, v) if v == "orders" else v for name, v in value.items()}
+        value = {name: LEAST[name] if v == 1 and name in LEAST else v for name, v in value.items()}
     return msgspec.json.encode(value)
 
 

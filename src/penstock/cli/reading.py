@@ -145,7 +145,7 @@ def subscribe(
       penstock subscribe rates --from earliest --merged
       penstock subscribe "orders/*" --format json
       penstock subscribe "orders/*" --durable billing
-      penstock subscribe orders --durable billing --count 1 --reject "no such customer"
+      penstock subscribe orders --durable billing --count 1 --reject "unknown"
       penstock subscribe orders --durable billing --count 1 --rollback --delay 5m
     """
     if durable is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 from msgspec import Struct
@@ -14,7 +15,6 @@ from penstock.api.realm import ClusterInfo, RealmInfo
 from penstock.api.requests import Kind
 from penstock.columns.protobuf import checked_descriptors
 from penstock.core.channel.state import RealmRules
-from penstock.core.owning.claims import TenureCounts
 from penstock.core.realm.directory import Directory, PublishingPauseSet
 from penstock.core.vocabulary.errors import IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
@@ -56,6 +56,9 @@ from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.stages import CommitStaged, Stages
 from penstock.runtime.writer.transactions import TransactionOperations
 from penstock.runtime.writer.with_files import with_open_files
+
+if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
+    from penstock.core.owning.claims import TenureCounts
 
 _log = structlog.get_logger("penstock.realm")
 

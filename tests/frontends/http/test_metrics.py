@@ -322,6 +322,8 @@ def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
         "penstock_shard_epoch",
         "penstock_lease_left_seconds",
         "penstock_engine_waiting_seconds",
+        *("penstock_takeovers", "penstock_takeover_seconds", "penstock_deposed"),
+        "penstock_engine_append_seconds",
         "penstock_durable_delivery_seconds",
     }
     assert told == given | later

@@ -71,9 +71,10 @@ def choice_of(text: str, *, queues: bool = False) -> Choice:
     names = {destination_name(unescaped(part)) for part in parts if not is_pattern(part)}
     patterns = {part.removeprefix("/") for part in parts if is_pattern(part)}
     for pattern in patterns:
-        if len(pattern) > NAME_LENGTH_MAX:
+        length = len(unescaped(pattern))
+        if length > NAME_LENGTH_MAX:
             raise InvalidName(
-                f"{pattern[:40]!r}… has {len(pattern)} characters; a pattern may have at most "
+                f"{pattern[:40]!r}… has {length} characters; a pattern may have at most "
                 f"{NAME_LENGTH_MAX}"
             )
         bare = re.sub(r"[*?]+", "x", pattern)
