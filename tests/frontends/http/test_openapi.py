@@ -37,7 +37,7 @@ few = settings(
     suppress_health_check=list(HealthCheck),
 )
 """A few requests for each operation, the same each time."""
-STREAMS = frozenset(("/channels/{channel}/live", "/queues/{queue}/live", "/rates"))
+STREAMS = frozenset(("/channels/{channel}/live", "/live", "/queues/{queue}/live", "/rates"))
 ACCESS = frozenset(("users", "groups", "acl", "audit", "login", "logout", "me"))
 
 
