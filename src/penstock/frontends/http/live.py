@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -42,6 +42,8 @@ KEEP_ALIVE_S: Final = 10.0
 LINE_BYTES_MAX: Final = 256 << 10
 """Largest event in bytes that is shown with its data and properties."""
 RATES_S: Final = 1.0
+
+LiveQueryT = TypeVar("LiveQueryT", bound=LiveQuery)
 
 
 class Viewer:
@@ -108,13 +110,6 @@ class Viewer:
         self.reason = reason
         self.wake.set()
 
-    async def wait(self) -> None:
-        """Wait for lines, or until a comment is due."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(KEEP_ALIVE_S):
-                await self.wake.wait()
-        self.wake.clear()
-
     def taken(self) -> list[bytes]:
         """Take the waiting lines."""
         lines = list(self.lines)
@@ -146,7 +141,7 @@ class Snoop:
         viewer = self._viewer
         yield b": watching\n\n"
         while viewer.reason is None:
-            await viewer.wait()
+            await woken(viewer.wake)
             lines = viewer.taken()
             yield b"".join(lines) or b": nothing new\n\n"
             if (lost := await self.caught_up()) is not None:
@@ -181,12 +176,24 @@ def message(name: str, document: Any) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), msgspec.json.encode(document))
 
 
+async def woken(wake: asyncio.Event) -> None:
+    """Wait until a viewer has lines, or a comment is due."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KEEP_ALIVE_S):
+            await wake.wait()
+    wake.clear()
+
+
+async def selector_of(call: Call[LiveQueryT, None]) -> Selector | None:
+    """Parse what a view chooses by; None: everything. Raises ``InvalidSelector``."""
+    text = call.query.selector
+    return await call.caller.realm.dispatch.choosing.parse(text) if text else None
+
+
 async def snoop(call: Call[LiveQuery, None], store: Store) -> Events:
     """Open a live view. Raises ``InvalidSelector``, ``InvalidArgument``."""
     query = call.query
-    choosing = call.caller.realm.dispatch.choosing
-    selector = await choosing.parse(query.selector) if query.selector else None
-    viewer = Viewer(selector, messages_of(store), query.data_bytes)
+    viewer = Viewer(await selector_of(call), messages_of(store), query.data_bytes)
     view = Snoop(call.caller, store, viewer)
     await view.open(start_of(query.start))
     return Events(view.lines(), close=view.close, stop=viewer.closed)

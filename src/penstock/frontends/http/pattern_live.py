@@ -24,7 +24,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.start_positions import AnyStart, FromEarliest
 from penstock.frontends.http.event_documents import messages_of
 from penstock.frontends.http.finding import start_of, store_of
-from penstock.frontends.http.live import KEEP_ALIVE_S, Snoop, Viewer, message
+from penstock.frontends.http.live import Snoop, Viewer, message, selector_of, woken
 from penstock.frontends.http.routing import Call, Events
 from penstock.frontends.http.shapes import ErrorDetail, LiveQuery, Lost
 from penstock.runtime.operations.door import check, watch_channels
@@ -95,10 +95,7 @@ class PatternView:
         """Lines for the viewer, until the view is ended."""
         yield b": watching\n\n"
         while self._reason is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(KEEP_ALIVE_S):
-                    await self._wake.wait()
-            self._wake.clear()
+            await woken(self._wake)
             yield b"".join([line async for line in self._taken()]) or b": nothing new\n\n"
             try:
                 await self.join()
@@ -159,12 +156,9 @@ class PatternView:
 async def open_pattern_view(call: Call[PatternQuery, None]) -> Events:
     """Open a live view over a pattern. Raises ``InvalidName``, ``InvalidArgument``,
     ``InvalidSelector``, ``LimitReached``."""
-    query = call.query
-    asked = WatchChannels(query.pattern, 0)
+    asked = WatchChannels(call.query.pattern, 0)
     check(call.caller, asked)
-    choosing = call.caller.realm.dispatch.choosing
-    selector = await choosing.parse(query.selector) if query.selector else None
-    view = PatternView(call, asked, selector)
+    view = PatternView(call, asked, await selector_of(call))
     try:
         await view.join()
     except BaseException:
