@@ -119,6 +119,15 @@ chosen = schema.exclude(path_regex=r"/(live|rates)$").exclude(
 )
 
 
+def _soon(timeout: Any) -> Any:
+    """A shorter wait in place of a valid one; what is not valid stays as it is."""
+    try:
+        seconds = float(timeout)
+    except (TypeError, ValueError):
+        return timeout
+    return 0.01 if 0 <= seconds <= 30 else timeout
+
+
 @chosen.parametrize()
 @few
 def test_answers_are_what_the_document_says(case: schemathesis.Case[Any], url: str) -> None:
@@ -126,6 +135,8 @@ def test_answers_are_what_the_document_says(case: schemathesis.Case[Any], url: s
         return  # the others look at it
     if isinstance(case.body, dict) and isinstance(wait_ms := case.body.get("wait_ms"), int):
         case.body["wait_ms"] = min(wait_ms, 10)  # nobody publishes meanwhile
+    if case.path.endswith("/requests"):
+        case.query["timeout"] = _soon(case.query.get("timeout", 10.0))  # nobody replies
     response = case.call(base_url=url, timeout=30)
 
     case.validate_response(response, checks=CONFORMANCE)
