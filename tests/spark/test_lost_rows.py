@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 import penstock
 from penstock.client.sync.sync import Channel, Session
 from penstock.core.vocabulary.errors import IllegalState, NoSuchStage
-from penstock.spark import writing
+from penstock.spark import connections, writing
 from penstock.spark.connections import disconnect
 from penstock.spark.options import REALM_RESTARTS
 from penstock.spark.source import PenstockSource
@@ -26,10 +26,10 @@ ROW = StructType().add("channel", StringType()).add("n", LongType())
 class Restarting:
     """A realm that is started again at the same address, over the same folder."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, port: int = 0) -> None:
         self._directory = directory
         self._realm = penstock.Realm(directory)
-        self.url = self._realm.listen()
+        self.url = self._realm.listen(port=port)
 
     def restart(self) -> None:
         self._realm.close()
@@ -44,8 +44,8 @@ class Restarting:
 
 
 @contextmanager
-def _restarting(directory: Path) -> Iterator[Restarting]:
-    realm = Restarting(directory)
+def _restarting(directory: Path, port: int = 0) -> Iterator[Restarting]:
+    realm = Restarting(directory, port)
     try:
         with realm.connect() as session:
             for name in ("even", "odd"):
@@ -111,6 +111,29 @@ def test_a_commit_whose_answer_was_lost_with_the_realm_is_not_put_aside_again(
     writer.commit(messages, 0)
 
     assert stored(realm) == [[2], [1]]
+
+
+def test_a_commit_goes_to_the_realm_of_its_tasks_where_another_one_was_at_that_address(
+    tmp_path: Path,
+) -> None:
+    """Seen once on a busy machine: a port was given out again, and the process that commits still
+    had its session with the realm before."""
+    with _restarting(tmp_path / "before") as before:
+        port = int(before.url.rpartition(":")[2])
+        old = connections.ask_realm(before.url, lambda session: session.realm_id)
+        kept = dict(connections._sessions)
+        connections._sessions.clear()  # a task's process has a session of its own
+        before.close()
+        with _restarting(tmp_path / "after", port) as after:
+            writer = writer_of(after)
+            messages = [task(writer, 0, 1, 2)]
+            disconnect()
+            connections._sessions.update(kept)
+
+            writer.commit(messages, 0)
+
+            assert {message.realm for message in messages} != {old}
+            assert stored(after) == [[2], [1]]
 
 
 def _refused(*_: object, **__: object) -> list[str]:

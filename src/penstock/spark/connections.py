@@ -94,9 +94,16 @@ def check_there(where: Where) -> None:
 
 
 def ask_realm(
-    realm: RealmAt | str, question: Callable[[Session], T], *, patient: bool = False
+    realm: RealmAt | str,
+    question: Callable[[Session], T],
+    *,
+    patient: bool = False,
+    known_as: str = "",
 ) -> T:
     """Ask ``question`` of the realm; it may be called twice, so it must be safe to repeat.
+
+    ``known_as``: the id that the realm had when a task asked it. A session of this process that is
+    with another realm is older than that realm's end, so a new one is opened.
 
     Tasks, and callers that are ``patient``, wait for a realm that is away as a session does, for as
     long as ``realm`` says: the query has reached it before. Raises ``CannotConnect``.
@@ -105,6 +112,9 @@ def ask_realm(
     realm = RealmAt(realm) if isinstance(realm, str) else realm
     key = (os.getpid(), realm)
     known = _sessions.get(key)
+    if known is not None and known_as not in ("", known.realm_id):
+        _sessions.pop(key).close()
+        known = None
     if known is not None:
         try:
             return question(known)

@@ -331,7 +331,7 @@ def _commit(options: SinkOptions, messages: Sequence[Staged], producer: str, seq
             session.commit_stages(list(stages.items()), producer=producer, sequence=sequence)
 
     try:
-        ask_realm(options.where.realm, commit, patient=True)
+        ask_realm(options.where.realm, commit, patient=True, known_as=min(realms))
     except NameDoesNotExist as error:
         raise _deleted(names.values()) from error
 
