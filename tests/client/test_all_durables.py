@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.slow
 
@@ -57,15 +58,11 @@ async def eventually(is_so: Callable[[], Awaitable[bool]]) -> None:
     raise AssertionError("it did not come about")
 
 
-def run(realm: penstock.Realm, client: str, live: Callable[[Any], Awaitable[None]]) -> None:
+@on_a_loop
+async def run(realm: penstock.Realm, client: str, live: Callable[[Any], Awaitable[None]]) -> None:
     """Live with a session of a client."""
-    url = realm.listen()
-
-    async def main() -> None:
-        async with connected(client, url) as session:
-            await live(session)
-
-    asyncio.run(main())
+    async with connected(client, realm.listen()) as session:
+        await live(session)
 
 
 async def says(info: Callable[..., Any], name: str, wanted: object) -> bool:

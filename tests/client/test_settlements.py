@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -10,23 +9,20 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.core.vocabulary.errors import IllegalState
+from tests.loops import on_a_loop
 
 EVENTS = 10
 Story = Callable[[aio.Session, aio.Durable], Awaitable[None]]
 
 
-def play(realm: penstock.Realm, story: Story, **attributes: object) -> None:
+@on_a_loop
+async def play(realm: penstock.Realm, story: Story, **attributes: object) -> None:
     """Ten events, and a durable of which nothing is delivered yet."""
-    url = realm.listen()
-
-    async def live() -> None:
-        async with aio.connect(url) as session:
-            orders = await session.channels.create("orders")
-            await orders.publish_many([penstock.Event(b"%d" % n) for n in range(EVENTS)])
-            durable = await orders.durables.create("d", **attributes)  # type: ignore[arg-type]  # theirs
-            await story(session, durable)
-
-    asyncio.run(live())
+    async with aio.connect(realm.listen()) as session:
+        orders = await session.channels.create("orders")
+        await orders.publish_many([penstock.Event(b"%d" % n) for n in range(EVENTS)])
+        durable = await orders.durables.create("d", **attributes)  # type: ignore[arg-type]  # theirs
+        await story(session, durable)
 
 
 async def taken(subscription: aio.DurableSubscription) -> dict[int, aio.DeliveredEvent]:

@@ -34,6 +34,7 @@ from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.memory import MemoryPages
 from penstock.testing.comparing import Contents, contents_of, differences
 from penstock.testing.engine import EngineBlobs, EngineServers, MemoryEngine, MemoryInspector
+from tests.loops import on_a_loop
 from tests.patience import until
 from tests.runtime.living import Owning, body, publish
 from tests.transfers.moving import events, halfway
@@ -145,24 +146,22 @@ async def owned(servers: EngineServers, epoch: int) -> AsyncIterator[RunningReal
         running.cancel()
 
 
-def test_a_realm_that_went_into_a_cluster_and_back_is_the_same(
+@on_a_loop
+async def test_a_realm_that_went_into_a_cluster_and_back_is_the_same(
     filled: Path, tmp_path: Path
 ) -> None:
-    async def there_and_back() -> None:
-        servers = EngineServers()
-        before = await contents(filled)
-        moved = await moved_in(filled, servers)
-        assert moved.plan.local == ("simple", "transient")
-        async with owned(servers, 2) as realm:
-            assert not realm.recovered.damage
-            shown = await realm.describe_channel("paged/durable")
-            assert (shown.definition.cluster_wide, shown.events) == (True, 45)
-        await moved_out(servers, tmp_path / "two")
-        assert differences(before, await contents(tmp_path / "two")) == []
+    servers = EngineServers()
+    before = await contents(filled)
+    moved = await moved_in(filled, servers)
+    assert moved.plan.local == ("simple", "transient")
+    async with owned(servers, 2) as realm:
+        assert not realm.recovered.damage
+        shown = await realm.describe_channel("paged/durable")
+        assert (shown.definition.cluster_wide, shown.events) == (True, 45)
+    await moved_out(servers, tmp_path / "two")
+    assert differences(before, await contents(tmp_path / "two")) == []
 
-    asyncio.run(there_and_back())
-
-    with penstock.Realm(tmp_path / "two") as realm, realm.connect() as here:
+    with penstock.Realm(tmp_path / "two") as back, back.connect() as here:
         channel = here.channels.get("paged/durable")
         assert channel.info().definition.cluster_wide is None
         assert channel.publish(b"next") == 70
@@ -170,22 +169,20 @@ def test_a_realm_that_went_into_a_cluster_and_back_is_the_same(
         assert channel.durables.get("billing").info().outstanding == 46
 
 
-def test_what_happens_in_the_cluster_comes_back_too(filled: Path, tmp_path: Path) -> None:
+@on_a_loop
+async def test_what_happens_in_the_cluster_comes_back_too(filled: Path, tmp_path: Path) -> None:
     """Also what a reliable or a paged channel stores, which one machine would keep elsewhere."""
 
-    async def there_and_back() -> Contents:
-        servers = EngineServers()
-        await moved_in(filled, servers)
-        async with owned(servers, 2) as realm:
-            for name in ("reliable", "off_heap", "paged", "mixed"):
-                opened = await realm.open_channel(name)
-                await publish(realm, opened.channel, body([b"of the cluster"]))
-        await moved_out(servers, tmp_path / "two")
-        return await contents(tmp_path / "two")
+    servers = EngineServers()
+    await moved_in(filled, servers)
+    async with owned(servers, 2) as realm:
+        for name in ("reliable", "off_heap", "paged", "mixed"):
+            opened = await realm.open_channel(name)
+            await publish(realm, opened.channel, body([b"of the cluster"]))
+    await moved_out(servers, tmp_path / "two")
+    found = await contents(tmp_path / "two")
 
-    found = asyncio.run(there_and_back())
-
-    with penstock.Realm(tmp_path / "two") as realm, realm.connect() as here:
+    with penstock.Realm(tmp_path / "two") as back, back.connect() as here:
         for name in ("reliable", "off_heap", "paged", "mixed"):
             assert found[name]["events"] == here.channels.get(name).info().events
             assert [event.data for event in here.channels.get(name).browse()][-1:] == [
@@ -214,55 +211,54 @@ def breaking_after(puts: int | None) -> type[EngineBlobs]:
 
 
 @pytest.mark.parametrize("puts", [0, 3, 8, None])
-def test_an_import_that_was_broken_off_is_served_by_nobody_and_goes_on(
+@on_a_loop
+async def test_an_import_that_was_broken_off_is_served_by_nobody_and_goes_on(
     filled: Path, tmp_path: Path, puts: int | None
 ) -> None:
-    async def there_and_back() -> None:
-        servers = EngineServers()
+    servers = EngineServers()
 
-        class Engine(MemoryEngine):
-            stores = breaking_after(puts)
+    class Engine(MemoryEngine):
+        stores = breaking_after(puts)
 
-        with pytest.raises(BrokenOff):
-            await moved_in(filled, servers, Engine(servers))
-        with pytest.raises(IllegalState, match="its import was broken off"):
-            async with owned(servers, 2):
-                pass
-        with pytest.raises(IllegalState, match="was not finished"):
-            await moved_out(servers, tmp_path / "two")
-
-        there = {info.name for info in await servers.blobs(0).list("segments/")}
-        await moved_in(filled, servers)
-        assert there <= {info.name for info in await servers.blobs(0).list("segments/")}
-        async with owned(servers, 3) as realm:
-            assert not realm.recovered.damage
+    with pytest.raises(BrokenOff):
+        await moved_in(filled, servers, Engine(servers))
+    with pytest.raises(IllegalState, match="its import was broken off"):
+        async with owned(servers, 2):
+            pass
+    with pytest.raises(IllegalState, match="was not finished"):
         await moved_out(servers, tmp_path / "two")
-        assert differences(await contents(filled), await contents(tmp_path / "two")) == []
 
-    asyncio.run(there_and_back())
+    there = {info.name for info in await servers.blobs(0).list("segments/")}
+    await moved_in(filled, servers)
+    assert there <= {info.name for info in await servers.blobs(0).list("segments/")}
+    async with owned(servers, 3) as realm:
+        assert not realm.recovered.damage
+    await moved_out(servers, tmp_path / "two")
+    assert differences(await contents(filled), await contents(tmp_path / "two")) == []
 
 
-def test_an_unfinished_import_can_be_removed_and_another_realm_comes(
+@on_a_loop
+async def test_an_unfinished_import_can_be_removed_and_another_realm_comes(
     filled: Path, tmp_path: Path
 ) -> None:
     with penstock.Realm(tmp_path / "other") as realm, realm.connect() as here:
         here.channels.create("other")
 
-    async def instead() -> None:
-        servers = EngineServers()
-        await moved_in(filled, servers, ahead=True)
-        with pytest.raises(IllegalState, match="the import of another realm"):
-            await moved_in(tmp_path / "other", servers)
-        assert await relocating.abandon_import(MemoryEngine(servers), SystemClock(), CLUSTER)
-        assert not await servers.blobs(0).list()
-        assert not await relocating.abandon_import(MemoryEngine(servers), SystemClock(), CLUSTER)
-        with pytest.raises(IllegalState, match="has a realm already"):
-            await moved_in(tmp_path / "other", servers)
-
-    asyncio.run(instead())
+    servers = EngineServers()
+    await moved_in(filled, servers, ahead=True)
+    with pytest.raises(IllegalState, match="the import of another realm"):
+        await moved_in(tmp_path / "other", servers)
+    assert await relocating.abandon_import(MemoryEngine(servers), SystemClock(), CLUSTER)
+    assert not await servers.blobs(0).list()
+    assert not await relocating.abandon_import(MemoryEngine(servers), SystemClock(), CLUSTER)
+    with pytest.raises(IllegalState, match="has a realm already"):
+        await moved_in(tmp_path / "other", servers)
 
 
-def test_the_rest_of_a_running_realm_comes_after_its_files(filled: Path, tmp_path: Path) -> None:
+@on_a_loop
+async def test_the_rest_of_a_running_realm_comes_after_its_files(
+    filled: Path, tmp_path: Path
+) -> None:
     """Backup, import ahead, a short stop, the rest."""
     with penstock.Realm(filled) as realm, realm.connect() as here:
         here.back_up(tmp_path / "backup")
@@ -275,18 +271,15 @@ def test_the_rest_of_a_running_realm_comes_after_its_files(filled: Path, tmp_pat
         ):
             next(iter(held)).ack()
 
-    async def in_two_steps() -> None:
-        servers = EngineServers()
-        ahead = await moved_in(tmp_path / "copy", servers, ahead=True)
-        assert ahead.copied > 0
-        before = {info.name for info in await servers.blobs(0).list()}
-        await moved_in(filled, servers)
-        after = {info.name for info in await servers.blobs(0).list("segments/")}
-        assert len(before & after) >= ahead.copied - 1, "what was there is not copied again"
-        await moved_out(servers, tmp_path / "two")
-        assert differences(await contents(filled), await contents(tmp_path / "two")) == []
-
-    asyncio.run(in_two_steps())
+    servers = EngineServers()
+    ahead = await moved_in(tmp_path / "copy", servers, ahead=True)
+    assert ahead.copied > 0
+    before = {info.name for info in await servers.blobs(0).list()}
+    await moved_in(filled, servers)
+    after = {info.name for info in await servers.blobs(0).list("segments/")}
+    assert len(before & after) >= ahead.copied - 1, "what was there is not copied again"
+    await moved_out(servers, tmp_path / "two")
+    assert differences(await contents(filled), await contents(tmp_path / "two")) == []
 
 
 @pytest.mark.parametrize(
@@ -302,18 +295,16 @@ def test_the_rest_of_a_running_realm_comes_after_its_files(filled: Path, tmp_pat
         ("cluster/format", b"99", NewerFormat, "writes format 99"),
     ],
 )
-def test_a_cluster_with_a_realm_refuses_another_with_the_reason(
+@on_a_loop
+async def test_a_cluster_with_a_realm_refuses_another_with_the_reason(
     filled: Path, key: str, value: bytes, error: type[Exception], told: str
 ) -> None:
-    async def refused() -> None:
-        servers = EngineServers()
-        await servers.records.cas(key, 0, value)
-        with pytest.raises(error, match=told):
-            await moved_in(filled, servers)
-        assert await servers.records.list() == [key], "nothing was changed"
-        assert not servers.log(0).frames
-
-    asyncio.run(refused())
+    servers = EngineServers()
+    await servers.records.cas(key, 0, value)
+    with pytest.raises(error, match=told):
+        await moved_in(filled, servers)
+    assert await servers.records.list() == [key], "nothing was changed"
+    assert not servers.log(0).frames
 
 
 def test_a_realm_that_runs_or_is_none_is_refused(filled: Path, tmp_path: Path) -> None:
@@ -350,68 +341,62 @@ def test_events_of_a_cluster_wide_store_may_not_go_where_one_node_keeps_them(
         asyncio.run(moved_in(tmp_path / "one", EngineServers()))
 
 
-def test_an_import_that_is_overtaken_by_a_node_ends(filled: Path) -> None:
-    async def overtaken() -> None:
-        servers = EngineServers()
+@on_a_loop
+async def test_an_import_that_is_overtaken_by_a_node_ends(filled: Path) -> None:
+    servers = EngineServers()
 
-        class Early(EngineBlobs):
-            async def put(self, name: str, chunks: Any) -> None:
-                await MemoryEngine(servers).journal(0, 2)  # a node has claimed the shard
-                await super().put(name, chunks)
+    class Early(EngineBlobs):
+        async def put(self, name: str, chunks: Any) -> None:
+            await MemoryEngine(servers).journal(0, 2)  # a node has claimed the shard
+            await super().put(name, chunks)
 
-        class Engine(MemoryEngine):
-            stores = Early
+    class Engine(MemoryEngine):
+        stores = Early
 
-        with pytest.raises(Deposed):
-            await moved_in(filled, servers, Engine(servers))
-        assert not await servers.blobs(0).list("snapshots/")
-        with pytest.raises(IllegalState, match="its import was broken off"):
-            await refuse_half_a_realm(servers.records)
-
-    asyncio.run(overtaken())
+    with pytest.raises(Deposed):
+        await moved_in(filled, servers, Engine(servers))
+    assert not await servers.blobs(0).list("snapshots/")
+    with pytest.raises(IllegalState, match="its import was broken off"):
+        await refuse_half_a_realm(servers.records)
 
 
-def test_an_export_goes_into_an_empty_directory_only(filled: Path, tmp_path: Path) -> None:
-    async def refused() -> None:
-        servers = EngineServers()
-        with pytest.raises(IllegalState, match="has no realm"):
-            await moved_out(servers, tmp_path / "two")
-        await moved_in(filled, servers)
-        with pytest.raises(InvalidArgument, match="is not empty"):
-            await moved_out(servers, filled)
-        assert not (tmp_path / "two").exists()
-
-    asyncio.run(refused())
+@on_a_loop
+async def test_an_export_goes_into_an_empty_directory_only(filled: Path, tmp_path: Path) -> None:
+    servers = EngineServers()
+    with pytest.raises(IllegalState, match="has no realm"):
+        await moved_out(servers, tmp_path / "two")
+    await moved_in(filled, servers)
+    with pytest.raises(InvalidArgument, match="is not empty"):
+        await moved_out(servers, filled)
+    assert not (tmp_path / "two").exists()
 
 
-def test_an_export_looks_again_when_its_files_are_removed_meanwhile(
+@on_a_loop
+async def test_an_export_looks_again_when_its_files_are_removed_meanwhile(
     filled: Path, tmp_path: Path
 ) -> None:
-    async def exported() -> None:
-        servers = EngineServers()
-        await moved_in(filled, servers)
-        asked: list[str] = []
+    servers = EngineServers()
+    await moved_in(filled, servers)
+    asked: list[str] = []
 
-        class Removing(EngineBlobs):
-            async def get(self, name: str, offset: int = 0, length: int | None = None) -> Any:
-                if name.startswith("segments/single") and not asked:
-                    asked.append(name)
-                    async with owned(servers, 2) as realm:
-                        await realm.delete_channel("single")
-                return await super().get(name, offset, length)
+    class Removing(EngineBlobs):
+        async def get(self, name: str, offset: int = 0, length: int | None = None) -> Any:
+            if name.startswith("segments/single") and not asked:
+                asked.append(name)
+                async with owned(servers, 2) as realm:
+                    await realm.delete_channel("single")
+            return await super().get(name, offset, length)
 
-        class Engine(MemoryEngine):
-            stores = Removing
+    class Engine(MemoryEngine):
+        stores = Removing
 
-        records = await MemoryInspector(servers).records()
-        await relocating.export_realm(
-            Engine(servers), records, tmp_path / "two", SystemClock(), CLUSTER
-        )
-        before, after = await contents(filled), await contents(tmp_path / "two")
-        assert differences({**before, "single": None}, {**after, "single": None}) == []
-        assert "single" not in after
-
-    asyncio.run(exported())
+    records = await MemoryInspector(servers).records()
+    await relocating.export_realm(
+        Engine(servers), records, tmp_path / "two", SystemClock(), CLUSTER
+    )
+    before, after = await contents(filled), await contents(tmp_path / "two")
+    assert differences({**before, "single": None}, {**after, "single": None}) == []
+    assert "single" not in after
 
 
 async def backed_up(servers: EngineServers, folder: Path) -> ClusterBackup:
@@ -419,46 +404,42 @@ async def backed_up(servers: EngineServers, folder: Path) -> ClusterBackup:
     return await back_up_cluster(MemoryEngine(servers), records, folder, SystemClock(), CLUSTER)
 
 
-def test_a_backup_of_a_cluster_is_restored_on_one_machine_and_in_a_cluster(
+@on_a_loop
+async def test_a_backup_of_a_cluster_is_restored_on_one_machine_and_in_a_cluster(
     filled: Path, tmp_path: Path
 ) -> None:
-    async def kept_and_restored() -> None:
-        servers = EngineServers()
-        await moved_in(filled, servers)
-        first = await backed_up(servers, tmp_path / "backup")
-        async with owned(servers, 2) as realm:
-            opened = await realm.open_channel("eu/orders")
-            await publish(realm, opened.channel, body([b"after the first backup"]))
-        second = await backed_up(servers, tmp_path / "backup")
-        assert second.files_written < first.files_written, "segments are not written again"
+    servers = EngineServers()
+    await moved_in(filled, servers)
+    first = await backed_up(servers, tmp_path / "backup")
+    async with owned(servers, 2) as realm:
+        opened = await realm.open_channel("eu/orders")
+        await publish(realm, opened.channel, body([b"after the first backup"]))
+    second = await backed_up(servers, tmp_path / "backup")
+    assert second.files_written < first.files_written, "segments are not written again"
 
-        restore(tmp_path / "backup", tmp_path / "alone")
-        again = EngineServers()
-        await moved_in(tmp_path / "alone", again)
-        await moved_out(again, tmp_path / "two")
-        await moved_out(servers, tmp_path / "three")
-        now = await contents(tmp_path / "three")
-        assert now["eu/orders"]["next_id"] == 162
-        assert differences(now, await contents(tmp_path / "alone")) == []
-        assert differences(now, await contents(tmp_path / "two")) == []
-
-    asyncio.run(kept_and_restored())
+    restore(tmp_path / "backup", tmp_path / "alone")
+    again = EngineServers()
+    await moved_in(tmp_path / "alone", again)
+    await moved_out(again, tmp_path / "two")
+    await moved_out(servers, tmp_path / "three")
+    now = await contents(tmp_path / "three")
+    assert now["eu/orders"]["next_id"] == 162
+    assert differences(now, await contents(tmp_path / "alone")) == []
+    assert differences(now, await contents(tmp_path / "two")) == []
 
 
-def test_a_folder_keeps_backups_of_one_realm_and_a_cluster_is_no_single_file(
+@on_a_loop
+async def test_a_folder_keeps_backups_of_one_realm_and_a_cluster_is_no_single_file(
     filled: Path, tmp_path: Path
 ) -> None:
     with penstock.Realm(tmp_path / "other") as realm, realm.connect() as here:
         here.back_up(tmp_path / "backup")
 
-    async def refused() -> None:
-        servers = EngineServers()
-        with pytest.raises(IllegalState, match="has no realm"):
-            await backed_up(servers, tmp_path / "none")
-        await moved_in(filled, servers)
-        with pytest.raises(InvalidArgument, match="a backup of another realm"):
-            await backed_up(servers, tmp_path / "backup")
-        with pytest.raises(InvalidArgument, match="a cluster is backed up into a folder"):
-            await backed_up(servers, tmp_path / "backup.tar")
-
-    asyncio.run(refused())
+    servers = EngineServers()
+    with pytest.raises(IllegalState, match="has no realm"):
+        await backed_up(servers, tmp_path / "none")
+    await moved_in(filled, servers)
+    with pytest.raises(InvalidArgument, match="a backup of another realm"):
+        await backed_up(servers, tmp_path / "backup")
+    with pytest.raises(InvalidArgument, match="a cluster is backed up into a folder"):
+        await backed_up(servers, tmp_path / "backup.tar")

@@ -21,6 +21,7 @@ from penstock.storage.postgres.engine import PostgresEngine
 from penstock.storage.postgres.inspection import PostgresInspector
 from penstock.testing.nats_servers import NatsServers
 from tests.contract.postgres_servers import PostgresServers, missing
+from tests.loops import on_a_loop
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -63,44 +64,38 @@ def wrong(inspector: EngineInspector) -> Awaitable[dict[str, str]]:
     return found()
 
 
-def streams(servers: NatsServers) -> list[tuple[str, int, int]]:
+@on_a_loop
+async def streams(servers: NatsServers) -> list[tuple[str, int, int]]:
     """Every stream, and what is in it."""
-
-    async def listed() -> list[tuple[str, int, int]]:
-        connection = await nats.connect(servers.urls[0])
-        try:
-            infos = await connection.jetstream().streams_info()
-        finally:
-            await connection.close()
-        return sorted((i.config.name or "", i.state.messages, i.state.last_seq) for i in infos)
-
-    return asyncio.run(listed())
+    connection = await nats.connect(servers.urls[0])
+    try:
+        infos = await connection.jetstream().streams_info()
+    finally:
+        await connection.close()
+    return sorted((i.config.name or "", i.state.messages, i.state.last_seq) for i in infos)
 
 
-def fill(servers: NatsServers, name: str) -> None:
+@on_a_loop
+async def fill(servers: NatsServers, name: str) -> None:
     """A journal with blocks, a register with records and a place for blobs."""
-
-    async def filled() -> None:
-        engine = JetStreamEngine(
-            servers.urls,
-            name=name,
-            monitors=servers.monitors,
-            clock=SystemClock(),
-            offload=asyncio.to_thread,
-        )
-        await engine.open()
-        try:
-            registry = await engine.registry()
-            await registry.cas("node/n1", 0, b"one")
-            await registry.cas("shard/0", 0, b"claim")
-            journal = await engine.journal(0, 1)
-            for number in range(20):
-                await journal.append(number, [b"block"])
-            await engine.blobs(0)
-        finally:
-            await engine.close()
-
-    asyncio.run(filled())
+    engine = JetStreamEngine(
+        servers.urls,
+        name=name,
+        monitors=servers.monitors,
+        clock=SystemClock(),
+        offload=asyncio.to_thread,
+    )
+    await engine.open()
+    try:
+        registry = await engine.registry()
+        await registry.cas("node/n1", 0, b"one")
+        await registry.cas("shard/0", 0, b"claim")
+        journal = await engine.journal(0, 1)
+        for number in range(20):
+            await journal.append(number, [b"block"])
+        await engine.blobs(0)
+    finally:
+        await engine.close()
 
 
 def test_a_sound_engine_is_found_well_and_left_as_it_is(servers: NatsServers) -> None:
@@ -132,17 +127,18 @@ def test_where_there_is_no_cluster_none_is_made(servers: NatsServers) -> None:
     assert streams(servers) == before
 
 
+@on_a_loop
+async def lessen_the_replicas(servers: NatsServers, stream: str) -> None:
+    connection = await nats.connect(servers.urls[0])
+    config = (await connection.jetstream().stream_info(stream)).config
+    config.num_replicas = 1
+    await connection.jetstream().update_stream(config)
+    await connection.close()
+
+
 def test_a_stream_with_other_settings_is_named_with_the_command(servers: NatsServers) -> None:
     fill(servers, "edited")
-
-    async def edit() -> None:
-        connection = await nats.connect(servers.urls[0])
-        config = (await connection.jetstream().stream_info("edited-shard-0")).config
-        config.num_replicas = 1
-        await connection.jetstream().update_stream(config)
-        await connection.close()
-
-    asyncio.run(edit())
+    lessen_the_replicas(servers, "edited-shard-0")
     found = on_nats(servers, wrong, "edited")
 
     assert set(found) == {"streams"}

@@ -30,6 +30,7 @@ from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJou
 from penstock.testing.nats_servers import NatsServers
 from tests.contract.engine_kits import BlobsKit, EngineKit, JournalKit, RegistryKit
 from tests.contract.large_realm import check_large_blocks
+from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.process
 
@@ -152,14 +153,12 @@ def keeps(kit: Callable[[Nodes], ABC], servers: NatsServers, check: str, frame_b
     on_nodes(servers, lambda nodes: run(kit(nodes), check), frame_bytes)
 
 
-def on_nodes(
+@on_a_loop
+async def on_nodes(
     servers: NatsServers, what: Callable[[Nodes], Awaitable[None]], frame_bytes: int
 ) -> None:
-    async def done() -> None:
-        async with AsyncExitStack() as stack:
-            await what(Nodes(servers, stack, frame_bytes))
-
-    asyncio.run(done())
+    async with AsyncExitStack() as stack:
+        await what(Nodes(servers, stack, frame_bytes))
 
 
 @pytest.mark.parametrize("frame_bytes", FRAMES.values(), ids=FRAMES)

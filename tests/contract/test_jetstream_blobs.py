@@ -15,6 +15,7 @@ from penstock.storage.jetstream.connection import NatsConnection
 from penstock.testing.engine_contracts import FATES, Fates
 from penstock.testing.nats_servers import NatsServers
 from tests.contract.test_jetstream import Nodes, ignore
+from tests.loops import on_a_loop
 
 pytestmark = pytest.mark.process
 
@@ -27,12 +28,10 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServers]:
         yield running
 
 
-def tell(servers: NatsServers, what: Callable[[Nodes], Awaitable[None]]) -> None:
-    async def told() -> None:
-        async with AsyncExitStack() as stack:
-            await what(Nodes(servers, stack, 1 << 20))
-
-    asyncio.run(told())
+@on_a_loop
+async def tell(servers: NatsServers, what: Callable[[Nodes], Awaitable[None]]) -> None:
+    async with AsyncExitStack() as stack:
+        await what(Nodes(servers, stack, 1 << 20))
 
 
 class LaterClock(SystemClock):

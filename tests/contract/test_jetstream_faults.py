@@ -108,16 +108,14 @@ async def story(servers: NatsServers, frame_bytes: int = FRAME_BYTES_MAX) -> Asy
         await connection.close()
 
 
-def tell(
+@on_a_loop
+async def tell(
     servers: NatsServers,
     what: Callable[[Story], Awaitable[None]],
     frame_bytes: int = FRAME_BYTES_MAX,
 ) -> None:
-    async def told() -> None:
-        async with story(servers, frame_bytes) as told_in:
-            await what(told_in)
-
-    asyncio.run(told())
+    async with story(servers, frame_bytes) as told_in:
+        await what(told_in)
 
 
 async def filled(engine: JetStreamEngine, blocks: int, size: int = 100) -> JetStreamJournal:
@@ -142,13 +140,11 @@ def damage(path: Path, at: tuple[float, ...] = (0.3, 0.5, 0.7)) -> None:
 # What is refused
 
 
-def refusal(servers: NatsServers) -> str:
-    async def refused() -> None:
+@on_a_loop
+async def refusal(servers: NatsServers) -> str:
+    with pytest.raises(Unavailable) as caught:
         async with story(servers):
             pass
-
-    with pytest.raises(Unavailable) as caught:
-        asyncio.run(refused())
     return str(caught.value)
 
 
@@ -168,12 +164,10 @@ def test_a_single_server_is_refused(tmp_path: Path) -> None:
     assert "cluster { name: NAME" in text
 
 
-def test_servers_that_are_not_there_are_named() -> None:
-    async def nobody() -> None:
-        await NatsConnection.open(["nats://127.0.0.1:1"], ignore, timeout_s=5.0)
-
+@on_a_loop
+async def test_servers_that_are_not_there_are_named() -> None:
     with pytest.raises(Unavailable, match=r"nats://127\.0\.0\.1:1: .*Connect call failed"):
-        asyncio.run(nobody())
+        await NatsConnection.open(["nats://127.0.0.1:1"], ignore, timeout_s=5.0)
 
 
 def test_a_stream_on_one_server_is_refused(servers: NatsServers) -> None:

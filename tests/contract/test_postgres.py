@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -27,6 +26,7 @@ from penstock.testing.engine_contracts import EngineContract, Fates, ReopenedJou
 from tests.contract.engine_kits import BlobsKit, EngineKit, JournalKit, RegistryKit
 from tests.contract.large_realm import check_large_blocks
 from tests.contract.postgres_servers import PostgresServers, missing
+from tests.loops import on_a_loop
 
 pytestmark = [
     pytest.mark.process,
@@ -121,12 +121,10 @@ def keeps(kit: Callable[[Nodes], ABC], servers: PostgresServers, check: str) -> 
     on_nodes(servers, lambda nodes: run(kit(nodes), check))
 
 
-def on_nodes(servers: PostgresServers, what: Callable[[Nodes], Awaitable[None]]) -> None:
-    async def done() -> None:
-        async with AsyncExitStack() as stack:
-            await what(Nodes(servers, stack))
-
-    asyncio.run(done())
+@on_a_loop
+async def on_nodes(servers: PostgresServers, what: Callable[[Nodes], Awaitable[None]]) -> None:
+    async with AsyncExitStack() as stack:
+        await what(Nodes(servers, stack))
 
 
 @pytest.mark.parametrize("check", checks(JournalContract))

@@ -16,6 +16,7 @@ from penstock.storage.postgres.engine import PostgresEngine
 from penstock.storage.postgres.servers import Servers
 from penstock.testing.contracts import blocks_of, raises
 from tests.contract.postgres_servers import PostgresServers, missing
+from tests.loops import on_a_loop
 
 pytestmark = [
     pytest.mark.process,
@@ -38,114 +39,108 @@ async def opened(stack: AsyncExitStack, servers: PostgresServers) -> PostgresEng
     return engine
 
 
-def test_a_standby_takes_over_and_nothing_is_lost(servers: PostgresServers) -> None:
-    async def life() -> None:
-        async with AsyncExitStack() as stack:
-            engine = await opened(stack, servers)
-            journal, registry = await engine.journal(0, 1), await engine.registry()
-            blobs = await engine.blobs(0)
-            await registry.cas("shard/0", 0, b"n1")
-            await blobs.put("segments/1.arrow", [b"x" * 10_000_000])
-            for number in range(50):
-                await journal.append(number, [b"%d" % number])
-            servers.signal(0, signal.SIGSTOP)
-            async with asyncio.TaskGroup() as group:
-                under_way = group.create_task(journal.append(50, [b"50"]))
-                await asyncio.to_thread(servers.promote, 1)
+@on_a_loop
+async def test_a_standby_takes_over_and_nothing_is_lost(servers: PostgresServers) -> None:
+    async with AsyncExitStack() as stack:
+        engine = await opened(stack, servers)
+        journal, registry = await engine.journal(0, 1), await engine.registry()
+        blobs = await engine.blobs(0)
+        await registry.cas("shard/0", 0, b"n1")
+        await blobs.put("segments/1.arrow", [b"x" * 10_000_000])
+        for number in range(50):
+            await journal.append(number, [b"%d" % number])
+        servers.signal(0, signal.SIGSTOP)
+        async with asyncio.TaskGroup() as group:
+            under_way = group.create_task(journal.append(50, [b"50"]))
+            await asyncio.to_thread(servers.promote, 1)
 
-            assert under_way.result() == 51
-            assert [data for _, data in await blocks_of(journal, 1)] == [
-                b"%d" % number for number in range(51)
-            ]
+        assert under_way.result() == 51
+        assert [data for _, data in await blocks_of(journal, 1)] == [
+            b"%d" % number for number in range(51)
+        ]
+        health = await engine.health()
+        while not health.has_quorum:  # the other standby finds the new primary
             health = await engine.health()
-            while not health.has_quorum:  # the other standby finds the new primary
-                health = await engine.health()
-            assert (health.has_quorum, health.leader) == (True, servers.address(1))
-            found = await registry.get("shard/0")
-            assert found is not None
-            assert found.value == b"n1"
-            assert await blobs.get("segments/1.arrow", 9_000_000, 3) == memoryview(b"xxx")
-
-    asyncio.run(life())
+        assert (health.has_quorum, health.leader) == (True, servers.address(1))
+        found = await registry.get("shard/0")
+        assert found is not None
+        assert found.value == b"n1"
+        assert await blobs.get("segments/1.arrow", 9_000_000, 3) == memoryview(b"xxx")
 
 
-def test_without_a_standby_nothing_is_acknowledged(servers: PostgresServers) -> None:
-    async def life() -> None:
-        async with AsyncExitStack() as stack:
-            engine = await opened(stack, servers)
-            journal = await engine.journal(0, 1)
-            await journal.append(0, [b"one"])
-            for number in (1, 2):
-                await asyncio.to_thread(servers.kill, number)
-            async with asyncio.TaskGroup() as group:
-                unknown = raises(Unknown, journal.append(1, [b"two"]))
-                under_way = group.create_task(unknown)
-                while journal.info().waiting_us < 1_000_000:
-                    await asyncio.wait([under_way], timeout=0.1)
-                assert not under_way.done()
-                with pytest.raises(Unavailable, match="0 synchronous standbys"):
-                    await (await opened(stack, servers)).journal(0, 2)
-                await journal.close()
-            await asyncio.to_thread(servers.start, 1, synchronous_standby_names="")
-            await asyncio.to_thread(servers.wait_for_standbys, 1)
-
-            again = await (await opened(stack, servers)).journal(0, 2)
-            found = await blocks_of(again, 1)
-            assert found in ([(1, b"one")], [(1, b"one"), (2, b"two")])
-            assert await again.append(len(found), [b"more"]) == len(found) + 1
-
-    asyncio.run(life())
-
-
-def test_damage_is_told_in_its_place(servers: PostgresServers) -> None:
-    async def life() -> None:
-        async with AsyncExitStack() as stack:
-            engine = await opened(stack, servers)
-            journal, blobs = await engine.journal(0, 1), await engine.blobs(0)
-            for number in range(4):
-                await journal.append(number, [b"%d" % number])
-            await blobs.put("segments/1.arrow", [b"bytes"])
-            connection = await asyncpg.connect(servers.urls[0])
-            stack.callback(connection.terminate)
-            await connection.execute("UPDATE penstock_block SET body = 'other' WHERE seq = 2")
-            await connection.execute("DELETE FROM penstock_block WHERE seq = 3")
-            await connection.execute("UPDATE penstock_blob_part SET body = 'bites'")
-
-            first, second, third, fourth = await journal.read(1, 9)
-            assert isinstance(first, Block)
-            assert isinstance(second, DamagedBlock)
-            assert "checksum" in second.reason
-            assert isinstance(third, DamagedBlock)
-            assert "missing" in third.reason
-            assert isinstance(fourth, Block)
-            with pytest.raises(Damaged, match="checksum"):
-                await blobs.get("segments/1.arrow")
-
-    asyncio.run(life())
-
-
-def test_a_journal_that_is_gone_or_has_lost_blocks_is_refused(servers: PostgresServers) -> None:
-    async def life() -> None:
-        async with AsyncExitStack() as stack:
-            engine = await opened(stack, servers)
-            await engine.check(0)
-            journal = await engine.journal(0, 1, begins=7)
-            for number in range(7, 11):
-                await journal.append(number, [b"%d" % number])
-            await journal.trim(8)
-            await engine.check(0)
+@on_a_loop
+async def test_without_a_standby_nothing_is_acknowledged(servers: PostgresServers) -> None:
+    async with AsyncExitStack() as stack:
+        engine = await opened(stack, servers)
+        journal = await engine.journal(0, 1)
+        await journal.append(0, [b"one"])
+        for number in (1, 2):
+            await asyncio.to_thread(servers.kill, number)
+        async with asyncio.TaskGroup() as group:
+            unknown = raises(Unknown, journal.append(1, [b"two"]))
+            under_way = group.create_task(unknown)
+            while journal.info().waiting_us < 1_000_000:
+                await asyncio.wait([under_way], timeout=0.1)
+            assert not under_way.done()
+            with pytest.raises(Unavailable, match="0 synchronous standbys"):
+                await (await opened(stack, servers)).journal(0, 2)
             await journal.close()
-            connection = await asyncpg.connect(servers.urls[0])
-            stack.callback(connection.terminate)
+        await asyncio.to_thread(servers.start, 1, synchronous_standby_names="")
+        await asyncio.to_thread(servers.wait_for_standbys, 1)
 
-            await connection.execute("DELETE FROM penstock_block WHERE seq IN (9, 10)")
-            for opening in (engine.check(0), engine.journal(0, 2)):
-                with pytest.raises(Damaged, match=r"penstock/0 has lost 2 blocks: .*from a backup"):
-                    await opening
+        again = await (await opened(stack, servers)).journal(0, 2)
+        found = await blocks_of(again, 1)
+        assert found in ([(1, b"one")], [(1, b"one"), (2, b"two")])
+        assert await again.append(len(found), [b"more"]) == len(found) + 1
 
-            await connection.execute("DELETE FROM penstock_head")
-            for opening in (engine.check(0), engine.journal(0, 2)):
-                with pytest.raises(Unavailable, match=r"penstock/0 is gone .*from a backup"):
-                    await opening
 
-    asyncio.run(life())
+@on_a_loop
+async def test_damage_is_told_in_its_place(servers: PostgresServers) -> None:
+    async with AsyncExitStack() as stack:
+        engine = await opened(stack, servers)
+        journal, blobs = await engine.journal(0, 1), await engine.blobs(0)
+        for number in range(4):
+            await journal.append(number, [b"%d" % number])
+        await blobs.put("segments/1.arrow", [b"bytes"])
+        connection = await asyncpg.connect(servers.urls[0])
+        stack.callback(connection.terminate)
+        await connection.execute("UPDATE penstock_block SET body = 'other' WHERE seq = 2")
+        await connection.execute("DELETE FROM penstock_block WHERE seq = 3")
+        await connection.execute("UPDATE penstock_blob_part SET body = 'bites'")
+
+        first, second, third, fourth = await journal.read(1, 9)
+        assert isinstance(first, Block)
+        assert isinstance(second, DamagedBlock)
+        assert "checksum" in second.reason
+        assert isinstance(third, DamagedBlock)
+        assert "missing" in third.reason
+        assert isinstance(fourth, Block)
+        with pytest.raises(Damaged, match="checksum"):
+            await blobs.get("segments/1.arrow")
+
+
+@on_a_loop
+async def test_a_journal_that_is_gone_or_has_lost_blocks_is_refused(
+    servers: PostgresServers,
+) -> None:
+    async with AsyncExitStack() as stack:
+        engine = await opened(stack, servers)
+        await engine.check(0)
+        journal = await engine.journal(0, 1, begins=7)
+        for number in range(7, 11):
+            await journal.append(number, [b"%d" % number])
+        await journal.trim(8)
+        await engine.check(0)
+        await journal.close()
+        connection = await asyncpg.connect(servers.urls[0])
+        stack.callback(connection.terminate)
+
+        await connection.execute("DELETE FROM penstock_block WHERE seq IN (9, 10)")
+        for opening in (engine.check(0), engine.journal(0, 2)):
+            with pytest.raises(Damaged, match=r"penstock/0 has lost 2 blocks: .*from a backup"):
+                await opening
+
+        await connection.execute("DELETE FROM penstock_head")
+        for opening in (engine.check(0), engine.journal(0, 2)):
+            with pytest.raises(Unavailable, match=r"penstock/0 is gone .*from a backup"):
+                await opening

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tests.access.certificates import Authority
 from tests.access.realms import authority_in
 from tests.client.patience import eventually
 from tests.frontends.http.asking import Web
-from tests.loops import on_a_loop
+from tests.loops import on_a_loop, on_each_loop
 
 HALF = b"\x16\x03\x01\x02\x00\x01"
 """A handshake that has begun."""
@@ -175,9 +175,9 @@ class Greeter(asyncio.Protocol):
         self._transport.write(data)
 
 
-@pytest.mark.parametrize("fast", [False, True], ids=["asyncio", "uvloop"])
-def test_what_comes_with_the_end_of_a_handshake_is_for_whoever_serves(
-    folder: Path, authority: Authority, fast: bool
+@on_each_loop
+async def test_what_comes_with_the_end_of_a_handshake_is_for_whoever_serves(
+    folder: Path, authority: Authority
 ) -> None:
     context = Tls(str(folder / "realm.pem"), str(folder / "realm.key")).context
     trusting = ssl.create_default_context(cafile=str(authority.file))
@@ -187,23 +187,16 @@ def test_what_comes_with_the_end_of_a_handshake_is_for_whoever_serves(
         held.append(handshake)
         return True
 
-    async def life() -> bytes:
-        server = TlsServer(context, PATIENT_S, Greeter, enter, held.remove)
-        await server.listen("127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
-        writer.write(b", stranger")
-        heard = await reader.readexactly(len("welcome, stranger"))
-        assert held == []
-        writer.close()
-        server.close()
-        return heard
+    server = TlsServer(context, PATIENT_S, Greeter, enter, held.remove)
+    await server.listen("127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    reader, writer = await asyncio.open_connection("localhost", port, ssl=trusting)
+    writer.write(b", stranger")
 
-    loops: Callable[[], Any] | None = None
-    if fast:
-        loops = pytest.importorskip("uvloop").new_event_loop
-    with asyncio.Runner(loop_factory=loops) as runner:
-        assert runner.run(life()) == b"welcome, stranger"
+    assert await reader.readexactly(len("welcome, stranger")) == b"welcome, stranger"
+    assert held == []
+    writer.close()
+    server.close()
 
 
 @on_a_loop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.client.connection.threads import fast_loop
 from penstock.frontends.shared.handshakes import TlsServer
 from penstock.frontends.shared.ports import HeldPorts, open_server
 from penstock.frontends.shared.relay import RelayChooser, Relays, relay_before_tls
@@ -29,6 +28,7 @@ from penstock.wire.relay_preface import (
 )
 from tests.access.certificates import Authority
 from tests.access.realms import authority_in
+from tests.loops import on_each_loop
 
 pytestmark = pytest.mark.slow
 
@@ -36,14 +36,6 @@ HOST = "127.0.0.1"
 SECRET = b"s" * 32
 PATIENT_S = 3_600.0
 LARGE = bytes(range(256)) * 20_000
-
-Loop = Callable[[], asyncio.AbstractEventLoop]
-
-
-@pytest.fixture(params=[asyncio.new_event_loop, fast_loop], ids=["asyncio", "fast"])
-def run(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], None]]:
-    with asyncio.Runner(loop_factory=request.param) as runner:
-        yield runner.run
 
 
 @pytest.fixture(scope="module")
@@ -159,86 +151,79 @@ async def told(reader: asyncio.StreamReader) -> str:
 
 
 @pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
-def test_the_owner_sees_the_client_and_every_byte_of_it(
-    run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
+@on_each_loop
+async def test_the_owner_sees_the_client_and_every_byte_of_it(
+    folder: Path, authority: Authority, is_safe: bool
 ) -> None:
-    async def story() -> None:
-        nodes = Nodes(tls(folder, authority) if is_safe else None)
-        secure = context(folder, authority) if is_safe else None
-        async with nodes.running() as (_, other):
-            reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
-            writer.write(b"begin\n")
-            host, port = writer.get_extra_info("sockname")[:2]
-            who = "alice" if is_safe else "nobody"
+    nodes = Nodes(tls(folder, authority) if is_safe else None)
+    secure = context(folder, authority) if is_safe else None
+    async with nodes.running() as (_, other):
+        reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
+        writer.write(b"begin\n")
+        host, port = writer.get_extra_info("sockname")[:2]
+        who = "alice" if is_safe else "nobody"
 
-            assert await told(reader) == f"{host}:{port} at {other} as {who}"
-            assert await reader.readexactly(6) == b"begin\n"
-            assert nodes.gate.open_by_node() == {"n2": 1}
-            assert len(nodes.relays) == 1
-            writer.write(LARGE)
-            assert await reader.readexactly(len(LARGE)) == LARGE
-            if not is_safe:
-                writer.write_eof()
-                assert await reader.read() == b""
-            writer.close()
-            with suppress(ConnectionError, ssl.SSLError):
-                await writer.wait_closed()
-            while len(nodes.relays):
-                await asyncio.to_thread(int)  # turns of the loop
-
-    run(story())
+        assert await told(reader) == f"{host}:{port} at {other} as {who}"
+        assert await reader.readexactly(6) == b"begin\n"
+        assert nodes.gate.open_by_node() == {"n2": 1}
+        assert len(nodes.relays) == 1
+        writer.write(LARGE)
+        assert await reader.readexactly(len(LARGE)) == LARGE
+        if not is_safe:
+            writer.write_eof()
+            assert await reader.read() == b""
+        writer.close()
+        with suppress(ConnectionError, ssl.SSLError):
+            await writer.wait_closed()
+        while len(nodes.relays):
+            await asyncio.to_thread(int)  # turns of the loop
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["room", "full"])
-def test_a_handshake_that_is_relayed_is_counted_for_the_client(
-    run: Callable[[Any], None], folder: Path, authority: Authority, is_full: bool
+@on_each_loop
+async def test_a_handshake_that_is_relayed_is_counted_for_the_client(
+    folder: Path, authority: Authority, is_full: bool
 ) -> None:
     """Otherwise all clients of a node would share the places of one address."""
     client = "127.0.0.7"
 
-    async def story() -> None:
-        nodes = Nodes(tls(folder, authority))
-        nodes.waiting.full_for = client if is_full else ""
-        secure, at = context(folder, authority), (client, 0)
-        async with nodes.running() as (_, other):
-            if is_full:
-                with pytest.raises((OSError, EOFError)):
-                    await asyncio.open_connection(HOST, other, ssl=secure, local_addr=at)
-                assert nodes.waiting.counted == [HOST]
-            else:
-                reader, writer = await asyncio.open_connection(
-                    HOST, other, ssl=secure, local_addr=at
-                )
-                assert (await told(reader)).startswith(client)
-                assert nodes.waiting.counted == [HOST, client]
-                writer.close()
-            assert nodes.waiting.here == 0
-
-    run(story())
-
-
-@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
-def test_who_comes_without_a_preface_is_served_as_ever(
-    run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
-) -> None:
-    async def story() -> None:
-        nodes = Nodes(tls(folder, authority) if is_safe else None)
-        secure = context(folder, authority) if is_safe else None
-        async with nodes.running() as (owner, _):
-            reader, writer = await asyncio.open_connection(HOST, owner, ssl=secure)
-            writer.write(b"begin\n")
-
-            assert (await told(reader)).startswith(f"{HOST}:")
-            assert await reader.readexactly(6) == b"begin\n"
-            assert nodes.gate.open_by_node() == {}
+    nodes = Nodes(tls(folder, authority))
+    nodes.waiting.full_for = client if is_full else ""
+    secure, at = context(folder, authority), (client, 0)
+    async with nodes.running() as (_, other):
+        if is_full:
+            with pytest.raises((OSError, EOFError)):
+                await asyncio.open_connection(HOST, other, ssl=secure, local_addr=at)
+            assert nodes.waiting.counted == [HOST]
+        else:
+            reader, writer = await asyncio.open_connection(HOST, other, ssl=secure, local_addr=at)
+            assert (await told(reader)).startswith(client)
+            assert nodes.waiting.counted == [HOST, client]
             writer.close()
-
-    run(story())
+        assert nodes.waiting.here == 0
 
 
 @pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
-def test_a_preface_that_nobody_has_signed_and_one_that_is_relayed_on_are_refused(
-    run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
+@on_each_loop
+async def test_who_comes_without_a_preface_is_served_as_ever(
+    folder: Path, authority: Authority, is_safe: bool
+) -> None:
+    nodes = Nodes(tls(folder, authority) if is_safe else None)
+    secure = context(folder, authority) if is_safe else None
+    async with nodes.running() as (owner, _):
+        reader, writer = await asyncio.open_connection(HOST, owner, ssl=secure)
+        writer.write(b"begin\n")
+
+        assert (await told(reader)).startswith(f"{HOST}:")
+        assert await reader.readexactly(6) == b"begin\n"
+        assert nodes.gate.open_by_node() == {}
+        writer.close()
+
+
+@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
+@on_each_loop
+async def test_a_preface_that_nobody_has_signed_and_one_that_is_relayed_on_are_refused(
+    folder: Path, authority: Authority, is_safe: bool
 ) -> None:
     origin = RelayOrigin(Place("10.0.0.1", 1), Place("10.0.0.2", 2), "n9")
     now_s = SystemClock().now_us() // 1_000_000
@@ -246,60 +231,53 @@ def test_a_preface_that_nobody_has_signed_and_one_that_is_relayed_on_are_refused
     forged = relay_preface(origin, b"t" * 32, process="start 1", now_s=now_s)
     unsigned = SIGNATURE + b"\x21\x11\x00\x0c" + bytes(12)
 
-    async def story() -> None:
-        nodes = Nodes(tls(folder, authority) if is_safe else None)
-        async with nodes.running() as (owner, other):
-            said = [(owner, forged), (owner, unsigned), (owner, SIGNATURE + b"\xff" * 4)]
-            assert nodes.gate.admit(good, HOST) == origin
-            said += [(owner, good)]  # a second time
-            for port, preface in (*said, (other, good)):
-                reader, writer = await asyncio.open_connection(HOST, port)
-                writer.write(preface)
-                with suppress(ConnectionError):
-                    assert await reader.read() == b""
-                writer.close()
-            assert len(nodes.relays) == 0
-
-    run(story())
-
-
-@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
-def test_where_the_owner_cannot_be_reached_the_node_answers_itself(
-    run: Callable[[Any], None], folder: Path, authority: Authority, is_safe: bool
-) -> None:
-    async def story() -> None:
-        nodes = Nodes(tls(folder, authority) if is_safe else None)
-        secure = context(folder, authority) if is_safe else None
-        async with nodes.running() as (_, other):
-            nodes.owner = serving(1, "start 1")
-            reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
-            writer.write(b"begin\n")
-
-            assert (await told(reader)).startswith(f"{HOST}:")
-            assert await reader.readexactly(6) == b"begin\n"
-            assert len(nodes.relays) == 0
-            writer.close()
-
-    run(story())
-
-
-def test_a_relay_is_cut_when_its_owner_owns_no_more(run: Callable[[Any], None]) -> None:
-    async def story() -> None:
-        nodes = Nodes(None)
-        async with nodes.running() as (owner, other):
-            reader, writer = await asyncio.open_connection(HOST, other)
-            writer.write(b"begin\n")
-            await told(reader)
-            assert await reader.readexactly(6) == b"begin\n"
-
-            nodes.relays.cut()
-            assert len(nodes.relays) == 1, "it leads to the owner"
-            nodes.owner = serving(owner, "start 2")
-            nodes.relays.cut()
-
-            assert len(nodes.relays) == 0
+    nodes = Nodes(tls(folder, authority) if is_safe else None)
+    async with nodes.running() as (owner, other):
+        said = [(owner, forged), (owner, unsigned), (owner, SIGNATURE + b"\xff" * 4)]
+        assert nodes.gate.admit(good, HOST) == origin
+        said += [(owner, good)]  # a second time
+        for port, preface in (*said, (other, good)):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            writer.write(preface)
             with suppress(ConnectionError):
                 assert await reader.read() == b""
             writer.close()
+        assert len(nodes.relays) == 0
 
-    run(story())
+
+@pytest.mark.parametrize("is_safe", [False, True], ids=["plain", "tls"])
+@on_each_loop
+async def test_where_the_owner_cannot_be_reached_the_node_answers_itself(
+    folder: Path, authority: Authority, is_safe: bool
+) -> None:
+    nodes = Nodes(tls(folder, authority) if is_safe else None)
+    secure = context(folder, authority) if is_safe else None
+    async with nodes.running() as (_, other):
+        nodes.owner = serving(1, "start 1")
+        reader, writer = await asyncio.open_connection(HOST, other, ssl=secure)
+        writer.write(b"begin\n")
+
+        assert (await told(reader)).startswith(f"{HOST}:")
+        assert await reader.readexactly(6) == b"begin\n"
+        assert len(nodes.relays) == 0
+        writer.close()
+
+
+@on_each_loop
+async def test_a_relay_is_cut_when_its_owner_owns_no_more() -> None:
+    nodes = Nodes(None)
+    async with nodes.running() as (owner, other):
+        reader, writer = await asyncio.open_connection(HOST, other)
+        writer.write(b"begin\n")
+        await told(reader)
+        assert await reader.readexactly(6) == b"begin\n"
+
+        nodes.relays.cut()
+        assert len(nodes.relays) == 1, "it leads to the owner"
+        nodes.owner = serving(owner, "start 2")
+        nodes.relays.cut()
+
+        assert len(nodes.relays) == 0
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()

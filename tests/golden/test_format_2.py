@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from penstock.runtime.store.records import decode_block
 from penstock.runtime.store.state import RealmState
 from penstock.storage.disk import RealDisk
 from penstock.testing.stores import open_store
+from tests.loops import on_a_loop
 
 GOLDEN = Path(__file__).parent
 
@@ -62,16 +62,15 @@ def test_the_second_format_is_packed() -> None:
     assert isinstance(restored.durables[0].outstanding, bytes)
 
 
-def test_a_directory_of_the_first_format_is_of_the_second_once_it_was_opened(
+@on_a_loop
+async def test_a_directory_of_the_first_format_is_of_the_second_once_it_was_opened(
     tmp_path: Path,
 ) -> None:
     shutil.copytree(GOLDEN / "format-1" / "realm", tmp_path / "realm")
 
-    async def opened() -> VersionedRecord | None:
+    for _ in range(2):
         journal, _, registry, _ = open_store(f"{tmp_path}/realm", RealDisk())
         found = await registry.get("format")
         await journal.close()
-        return found
 
-    assert asyncio.run(opened()) == VersionedRecord(2, b'{"format": 2}')
-    assert asyncio.run(opened()) == VersionedRecord(2, b'{"format": 2}')
+        assert found == VersionedRecord(2, b'{"format": 2}')

@@ -18,17 +18,23 @@ async def _throw(ball: asyncio.Event, back: asyncio.Event) -> None:
         back.set()
 
 
+async def _play_without_end() -> None:
+    here, there = asyncio.Event(), asyncio.Event()
+    here.set()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_throw(here, there))
+        group.create_task(_throw(there, here))
+
+
+async def _never_wait() -> None:
+    while True:
+        pass
+
+
 @pytest.mark.slow
 def test_tasks_that_wake_each_other_without_end_are_a_livelock() -> None:
-    async def life() -> None:
-        here, there = asyncio.Event(), asyncio.Event()
-        here.set()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(_throw(here, there))
-            group.create_task(_throw(there, here))
-
     with pytest.raises(Livelock, match=r"no time passes; busy: _throw"):
-        simulate(life(), Random(1))
+        simulate(_play_without_end(), Random(1))
 
 
 @pytest.mark.slow
@@ -42,19 +48,12 @@ async def test_a_life_may_take_any_number_of_rounds_while_time_passes() -> None:
 
 
 def test_a_step_that_never_ends_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def life() -> None:
-        while True:
-            pass
-
     monkeypatch.setattr(loop, "CPU_S_MAX", 0.05)
 
     with pytest.raises(Livelock, match="of computing"):
-        simulate(life(), Random(1))
+        simulate(_never_wait(), Random(1))
 
 
 def test_tasks_that_wait_for_each_other_are_a_deadlock() -> None:
-    async def life() -> None:
-        await asyncio.Event().wait()
-
     with pytest.raises(Deadlock):
-        simulate(life(), Random(1))
+        simulate(asyncio.Event().wait(), Random(1))

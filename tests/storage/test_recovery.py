@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.core.vocabulary.errors import StorageFailed
-from penstock.core.vocabulary.ports import Block, DamagedBlock
+from penstock.core.vocabulary.ports import Block, DamagedBlock, Journal
 from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.frames import BLOCK_HEADER_SIZE, FILE_HEADER_SIZE, padded
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.stores import open_store
+from tests.loops import on_a_loop
 
 LOG = "/realm/journal/00000000000000000001.log"
 BLOCKS = [b"first", b"second block", b"third", b"the fourth and last"]
@@ -34,16 +35,17 @@ def written(
     """A disk with a journal of these blocks whose process ended, orderly or not."""
     disk = FaultyDisk()
     journal = open_it(disk, file_bytes_max=file_bytes_max).journal
-
-    async def write() -> None:
-        for number, block in enumerate(blocks):
-            await journal.append(number, [block], sync=sync)
-        if close:
-            await journal.close()
-
-    asyncio.run(write())
+    write(journal, blocks, sync=sync)
+    if close:
+        asyncio.run(journal.close())
     disk.kill()
     return disk
+
+
+@on_a_loop
+async def write(journal: Journal, blocks: Sequence[bytes], *, sync: bool = True) -> None:
+    for number, block in enumerate(blocks):
+        await journal.append(number, [block], sync=sync)
 
 
 def read(store: Embedded) -> list[Block | DamagedBlock]:
@@ -333,13 +335,10 @@ def test_a_block_whose_sync_failed_and_that_was_served_after_a_restart_outlives_
     disk = FaultyDisk(seed)
     journal = open_it(disk).journal
 
-    async def write() -> None:
-        await journal.append(0, [b"safe"])
-        disk.fail_syncs(1)
-        with pytest.raises(StorageFailed, match="could not be synced"):
-            await journal.append(1, [b"nobody was told"])
-
-    asyncio.run(write())
+    write(journal, [b"safe"])
+    disk.fail_syncs(1)
+    with pytest.raises(StorageFailed, match="could not be synced"):
+        asyncio.run(journal.append(1, [b"nobody was told"]))
     disk.kill()  # the system has the bytes, and takes them for written
     again = open_it(disk)
     assert served(again) == {1: b"safe", 2: b"nobody was told"}
@@ -360,11 +359,7 @@ def test_blocks_that_were_never_synced_are_on_disk_once_they_were_read(
     disk = FaultyDisk(seed)
     journal = open_it(disk).journal
 
-    async def write() -> None:
-        for number, block in enumerate(BLOCKS):
-            await journal.append(number, [block], sync=False)
-
-    asyncio.run(write())
+    write(journal, BLOCKS, sync=False)
     disk.kill()
     if spoiled:  # the last one is torn: it is cut off, and the others stay
         disk.flip(LOG, disk.content(LOG).rindex(BLOCKS[-1]))

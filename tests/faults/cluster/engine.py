@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
 from penstock.storage.jetstream.stream import StreamInfo, StreamState
 from penstock.testing.nats_servers import SERVERS, NatsServers
+from tests.loops import on_a_loop
 
 T = TypeVar("T")
 
@@ -144,37 +145,34 @@ class EngineServers:
         shutil.rmtree(folder)
         self.processes.start(number)
 
-    def _until(self, look: Callable[[Ask], Awaitable[T | None]], otherwise: str) -> T:
+    @on_a_loop
+    async def _until(self, look: Callable[[Ask], Awaitable[T | None]], otherwise: str) -> T:
         """Look until there is something to give."""
+        try:
+            async with asyncio.timeout(WHOLE_S):
+                return await self._looked(look)
+        except TimeoutError as error:
+            raise AssertionError(f"after {WHOLE_S:g} s {otherwise}") from error
 
-        async def looked() -> T:
-            connection = await NatsConnection.open(self.processes.urls, _ignore)
+    async def _looked(self, look: Callable[[Ask], Awaitable[T | None]]) -> T:
+        connection = await NatsConnection.open(self.processes.urls, _ignore)
 
-            async def ask(what: str, request: object) -> bytes:
-                return await connection.ask(f"$JS.API.STREAM.{what}", msgspec.json.encode(request))
+        async def ask(what: str, request: object) -> bytes:
+            return await connection.ask(f"$JS.API.STREAM.{what}", msgspec.json.encode(request))
 
-            try:
-                while True:
-                    try:
-                        found = await look(ask)
-                    except Unanswered:
-                        found = None
-                    if found is not None:
-                        return found
-                    over = asyncio.Event()
-                    asyncio.get_running_loop().call_later(_LOOK_EVERY_S, over.set)
-                    await over.wait()
-            finally:
-                await connection.close()
-
-        async def in_time() -> T:
-            try:
-                async with asyncio.timeout(WHOLE_S):
-                    return await looked()
-            except TimeoutError as error:
-                raise AssertionError(f"after {WHOLE_S:g} s {otherwise}") from error
-
-        return asyncio.run(in_time())
+        try:
+            while True:
+                try:
+                    found = await look(ask)
+                except Unanswered:
+                    found = None
+                if found is not None:
+                    return found
+                over = asyncio.Event()
+                asyncio.get_running_loop().call_later(_LOOK_EVERY_S, over.set)
+                await over.wait()
+        finally:
+            await connection.close()
 
 
 Ask = Callable[[str, object], Awaitable[bytes]]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import proton
@@ -165,18 +165,31 @@ async def test_they_are_given_back_on_the_loop_whoever_frees_their_owner() -> No
     assert threads == [threading.get_ident()]
 
 
-def test_without_a_loop_they_are_given_back_at_once() -> None:
-    class Owner:
-        pass
+class Owner:
+    pass
 
+
+@on_a_loop
+async def owner_of(resource: bytes, release: Callable[[object], None]) -> Owner:
+    """One that outlives the loop it was made on."""
+    owner = Owner()
+    give_back_with(owner, resource, release)
+    return owner
+
+
+@on_a_loop
+async def leave_to_the_loop(resource: bytes, release: Callable[[object], None]) -> None:
+    """Its owner ends with the loop."""
+    owner = Owner()
+    give_back_with(owner, resource, release)
+    loop: Any = asyncio.get_running_loop()
+    loop.has = owner
+
+
+def test_without_a_loop_they_are_given_back_at_once() -> None:
     released: list[object] = []
 
-    async def live() -> Owner:
-        owner = Owner()
-        give_back_with(owner, b"a loop that is closed", released.append)
-        return owner
-
-    owner = asyncio.run(live())
+    owner = owner_of(b"a loop that is closed", released.append)
     del owner
     owner = Owner()
     give_back_with(owner, b"none", released.append)
@@ -186,18 +199,9 @@ def test_without_a_loop_they_are_given_back_at_once() -> None:
 
 
 def test_what_a_loop_that_has_ended_still_has_is_given_back_with_it() -> None:
-    class Owner:
-        pass
-
     released: list[object] = []
 
-    async def live() -> None:
-        owner = Owner()
-        give_back_with(owner, b"", released.append)
-        loop: Any = asyncio.get_running_loop()
-        loop.has = owner
-
-    asyncio.run(live())
+    leave_to_the_loop(b"", released.append)
     gc.collect()
 
     assert released == [b""]
