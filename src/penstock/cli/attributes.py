@@ -26,7 +26,8 @@ Command = TypeVar("Command", bound=Callable[..., None])
 
 
 class Attribute(NamedTuple):
-    """A field of ``Definition`` or, ``in_storage``, of ``Storage``, or of ``DurableAttributes``."""
+    """A field of ``Definition`` or, ``in_storage``, of ``Storage``, of ``DurableAttributes``, or of
+    an event."""
 
     name: str
     option: Any
@@ -291,17 +292,17 @@ def attributes_of(kind: Kind, *, new: bool) -> Iterator[Attribute]:
 def options(kind: Kind, *, new: bool) -> Callable[[Command], Command]:
     """Add an option for each attribute to a command; those that were set are in ``**given``."""
     taken = [(attribute, None) for attribute in attributes_of(kind, new=new)]
-    return lambda command: _with_options(command, taken)
+    return lambda command: with_options(command, taken)
 
 
 def durable_options(command: Command) -> Command:
     """Add an option for each attribute of a durable, with its default, to a command."""
     default = asdict(DURABLE_DEFAULTS)
     taken = [(each, None if each.parse else default[each.name]) for each in OF_DURABLES]
-    return _with_options(command, taken)
+    return with_options(command, taken)
 
 
-def _with_options(command: Command, taken: Sequence[tuple[Attribute, Any]]) -> Command:
+def with_options(command: Command, taken: Sequence[tuple[Attribute, Any]]) -> Command:
     """Add options with their defaults behind the parameters of a command that have a place."""
     signature = inspect.signature(command, eval_str=True)
     own = list(signature.parameters.values())

@@ -4,16 +4,17 @@ too."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from datetime import datetime
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import typer
 
 from penstock.cli import completing, given
+from penstock.cli.attributes import Attribute, Command, with_options
 from penstock.cli.messages import known_to
 from penstock.cli.output import count, moment, write
 from penstock.cli.progress import progress
@@ -55,17 +56,42 @@ Properties = Annotated[
 Tag = Annotated[str | None, typer.Option(help="A word to tell events apart by.")]
 Ttl = Annotated[str | None, typer.Option(help="How long the event stays: 500ms, 10s, 5m, 2h, 1d.")]
 Priority = Annotated[int | None, typer.Option(min=0, max=9, help="0 to 9.")]
-Persistent = Annotated[
-    bool | None,
-    typer.Option("--persistent/--volatile", help="Where the type is mixed: survive a restart?"),
-]
-DeliverAt = Annotated[
-    str | None,
-    typer.Option(
-        help="Publish it later: at a time (UTC), or after a wait, +30 (seconds), +5m.",
-        metavar="TIME",
+
+OF_EVENTS: Final = (
+    Attribute("properties", Properties, lambda written: given.properties(written or []) or None),
+    Attribute("tag", Tag),
+    Attribute("ttl", Ttl, given.milliseconds),
+    Attribute("priority", Priority),
+    Attribute(
+        "persistent",
+        Annotated[
+            bool | None,
+            typer.Option(
+                "--persistent/--volatile", help="Where the type is mixed: survive a restart?"
+            ),
+        ],
     ),
-]
+    Attribute(
+        "transient",
+        Annotated[
+            bool | None,
+            typer.Option("--transient", help="Only for those who are there; it is not stored."),
+        ],
+        only="channel",
+    ),
+    Attribute(
+        "deliver_at",
+        Annotated[
+            str | None,
+            typer.Option(
+                help="Publish it later: at a time (UTC), or after a wait, +30 (seconds), +5m.",
+                metavar="TIME",
+            ),
+        ],
+        given.delivery,
+    ),
+)
+"""The parts of an event besides its data."""
 
 MessageType = Annotated[
     str | None,
@@ -82,6 +108,13 @@ def register(app: typer.Typer) -> None:
     app.command("publish")(publish)
 
 
+def event_options(kind: Kind) -> Callable[[Command], Command]:
+    """Add an option for each part of an event to a command; those parts are in ``**written``."""
+    taken = [(each, None) for each in OF_EVENTS if each.only in (None, kind)]
+    return lambda command: with_options(command, taken)
+
+
+@event_options("channel")
 def publish(
     name: Annotated[
         str,
@@ -91,22 +124,14 @@ def publish(
     ],
     data: Data = None,
     file: File = None,
-    properties: Properties = None,
-    tag: Tag = None,
-    ttl: Ttl = None,
-    priority: Priority = None,
-    persistent: Persistent = None,
-    transient: Annotated[
-        bool | None,
-        typer.Option("--transient", help="Only for those who are there; it is not stored."),
-    ] = None,
-    deliver_at: DeliverAt = None,
+    *,
     message: MessageType = None,
     delta: Annotated[
         bool,
         typer.Option("--delta", help="On a merge channel: the key, and the properties to change."),
     ] = False,
     url: Url = DEFAULT_URL,
+    **written: Any,
 ) -> None:
     """Publish; on return the events are safe.
 
@@ -121,28 +146,19 @@ def publish(
       penstock publish orders --file orders.parquet
       penstock publish orders --message shop.Order '{"sku": "a", "count": 2}'
     """
-    parts = parts_of(properties, tag, ttl, deliver_at, priority=priority, persistent=persistent)
-    if transient:
-        parts["transient"] = True
-    send("channel", name, data, file, parts, url, message=message, delta=delta)
+    send("channel", name, data, file, parts_of(written), url, message=message, delta=delta)
 
 
-def parts_of(
-    properties: list[str] | None,
-    tag: str | None,
-    ttl: str | None,
-    deliver_at: str | None,
-    **others: Any,
-) -> dict[str, Any]:
-    """The given parts of an event, as the client takes them."""
-    parts: dict[str, Any] = {
-        "properties": given.properties(properties or []) or None,
-        "tag": tag,
-        "ttl": None if ttl is None else given.milliseconds(ttl),
-        "deliver_at": None if deliver_at is None else given.delivery(deliver_at),
-        **others,
-    }
-    return {part: value for part, value in parts.items() if value is not None}
+def parts_of(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of an event that were given, as the client takes them."""
+    parts = {}
+    for each in OF_EVENTS:
+        value = written.get(each.name)
+        if value is not None and each.parse is not None:
+            value = each.parse(value)
+        if value is not None:
+            parts[each.name] = value
+    return parts
 
 
 def send(

@@ -163,18 +163,15 @@ def maintain(name: Name, url: Url = DEFAULT_URL) -> None:
 
 
 @commands.command()
+@publishing.event_options("queue")
 def push(
     name: Name,
     data: publishing.Data = None,
     file: publishing.File = None,
-    properties: publishing.Properties = None,
-    tag: publishing.Tag = None,
-    ttl: publishing.Ttl = None,
-    priority: publishing.Priority = None,
-    persistent: publishing.Persistent = None,
-    deliver_at: publishing.DeliverAt = None,
+    *,
     message: publishing.MessageType = None,
     url: Url = DEFAULT_URL,
+    **written: Any,
 ) -> None:
     """Put events on a queue; on return they are safe.
 
@@ -185,7 +182,5 @@ def push(
       penstock queue push work "mow the lawn" --property minutes=30
       penstock queue push work --file work.ndjson
     """
-    parts = publishing.parts_of(
-        properties, tag, ttl, deliver_at, priority=priority, persistent=persistent
-    )
+    parts = publishing.parts_of(written)
     publishing.send("queue", name, data, file, parts, url, message=message)

@@ -67,7 +67,7 @@ def request(
       echo '{"sku": "a"}' | penstock request stock - --format data
     """
     body = sys.stdin.buffer.read() if data == "-" else (data or "").encode()
-    parts = parts_of(properties, tag, ttl, None, priority=priority)
+    parts = parts_of({"properties": properties, "tag": tag, "ttl": ttl, "priority": priority})
     with session(url) as realm:
         answer = _store(realm, name).request(body, timeout, **parts)
         if format == "data":

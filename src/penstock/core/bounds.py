@@ -45,6 +45,8 @@ SPANS_MAX: Final = 50_000
 """Ranges of ids in one request; more are sent in several."""
 BATCHES_MAX: Final = 100_000
 """Arrow batches in the body of one request."""
+REDELIVERIES_MAX: Final = 1_000_000
+"""The highest limit of deliveries that a queue or durable may have."""
 ENTRIES_MAX: Final = 10_000
 """Channels, stages, members or rights that one request may name."""
 SCHEMAS_BYTES_MAX: Final = 64 << 20

@@ -20,6 +20,7 @@ from penstock.columns.schema.rows import Rows
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Restored
 from penstock.core.vocabulary.ports import Blobs, inline
+from penstock.core.vocabulary.reach import durables_of, on_one_node
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.upkeep.recovery import RecoveredRealm
@@ -27,6 +28,8 @@ from penstock.runtime.writer.clock import SystemClock
 
 READ_EVENTS = 10_000
 """Events read at a time."""
+SEEN = sorted(name for name, part in vars(Event).items() if isinstance(part, property))
+"""All that a reader sees of an event."""
 
 Contents = Mapping[str, Any]
 """By what it is: names of stores, and the parts of a realm besides them."""
@@ -85,8 +88,9 @@ def _differences(where: str, one: Any, other: Any) -> Sequence[str]:
 
 
 def _comparable(state: Restored) -> dict[str, Any]:
-    durables = {each.name: replace(each, cluster_wide=False) for each in state.durables}
-    alike = replace(state, definition=replace(state.definition, cluster_wide=None), durables=())
+    definition = on_one_node(state.definition)
+    durables = {each.name: each for each in durables_of(definition, state.durables)}
+    alike = replace(state, definition=definition, durables=())
     counters = msgspec.structs.asdict(state.counters)
     parts: dict[str, Any] = msgspec.structs.asdict(alike)
     parts |= {"durables": durables, "counters": counters}
@@ -99,11 +103,8 @@ def _lines(rows: Sequence[OutgoingBatch]) -> Sequence[bytes]:
         own = Rows(part.batch)
         for row in range(part.batch.num_rows):
             event = Event.received(own, row)
-            line = (
-                *(event.event_id, event.published, event.tag, event.data, event.properties),
-                *(event.headers, event.ttl, event.persistent, event.priority),
-                *(event.deliver_at, event.origin, _publisher(part, event.event_id or 0)),
-            )
+            seen = [getattr(event, name) for name in SEEN]
+            line = (*seen, _publisher(part, event.event_id or 0))
             found.append(f"{line!r}\n".encode())
     return found
 

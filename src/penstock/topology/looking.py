@@ -19,6 +19,7 @@ from penstock.bootstrap.registries import rules
 from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.messages import Definition, durable_attributes
+from penstock.core.vocabulary.reach import portable, portable_attributes, tells_of_nodes
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.topology.document import (
     Topology,
@@ -71,7 +72,7 @@ class Found(Struct, frozen=True, kw_only=True):
     def is_cluster(self) -> bool:
         """Whether it is a realm on several machines, as far as its stores show: only these know
         whether they are cluster-wide."""
-        return any(each.definition.cluster_wide is not None for each in self.stores.values())
+        return any(tells_of_nodes(each.definition) for each in self.stores.values())
 
     def gives(self, channel: str, durable: str) -> bool:
         """Whether a pattern gives a channel the durable of a name."""
@@ -212,11 +213,7 @@ def topology_of(found: Found) -> Topology:
 
 
 def _portable(definition: Definition) -> Definition:
-    """A definition that says of ``cluster_wide`` only what is not as usual for its type, so that
-    a realm without a cluster takes it, too."""
-    if definition.cluster_wide == rules().types[definition.type].clusterable:
-        return replace(definition, cluster_wide=None)
-    return definition
+    return portable(definition, clusterable=rules().types[definition.type].clusterable)
 
 
 def _durable(info: DurableInfo, definition: Definition) -> WantedDurable:
@@ -226,8 +223,5 @@ def _durable(info: DurableInfo, definition: Definition) -> WantedDurable:
         type=info.type,
         selector=info.selector,
         persistent=None if info.persistent == usual else info.persistent,
-        attributes=replace(
-            durable_attributes(info),
-            cluster_wide=info.cluster_wide and not definition.cluster_wide,
-        ),
+        attributes=portable_attributes(durable_attributes(info), definition),
     )

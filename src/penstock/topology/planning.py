@@ -21,9 +21,10 @@ from penstock.core.vocabulary.messages import (
     Definition,
     Storage,
 )
+from penstock.core.vocabulary.reach import comparable
 from penstock.topology.document import Topology, WantedDurable, WantedGrant, WantedStore
 from penstock.topology.looking import Found, FoundStore, GrantKey
-from penstock.topology.rehearsing import Rehearsal, comparable
+from penstock.topology.rehearsing import Rehearsal
 from penstock.topology.steps import (
     DurableToCreate,
     DurableToDelete,

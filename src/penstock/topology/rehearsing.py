@@ -21,13 +21,13 @@ from penstock.core.realm.pattern_durables import (
 from penstock.core.vocabulary.errors import InvalidArgument, Refused
 from penstock.core.vocabulary.messages import (
     AddDurable,
-    Definition,
     DurableCreated,
     DurableDeleted,
     Edit,
     Edited,
     durable_attributes,
 )
+from penstock.core.vocabulary.reach import comparable, is_everywhere
 from penstock.topology.document import Topology, WantedDurable, WantedJoin, WantedStore
 from penstock.topology.looking import Found
 from penstock.topology.steps import (
@@ -44,20 +44,12 @@ from penstock.topology.steps import (
 )
 
 
-def comparable(wanted: Definition, found: Definition) -> Definition:
-    """``wanted`` in the form in which the realm keeps it: where nothing is said of
-    ``cluster_wide``, or the same in another form, it is as it is."""
-    if wanted.cluster_wide is None or bool(found.cluster_wide) == wanted.cluster_wide:
-        return replace(wanted, cluster_wide=found.cluster_wide)
-    return wanted
-
-
 class Rehearsal:
     """Plays steps on the realm's own rules, which refuse what the realm would refuse."""
 
     def __init__(self, wanted: Topology, found: Found) -> None:
         self._wanted = wanted
-        told = any(each.definition.cluster_wide for each in wanted.stores)
+        told = any(is_everywhere(each.definition) for each in wanted.stores)
         is_cluster = found.is_cluster or (told and not found.stores)
         # The realm has its own limits
         own = replace(rules(), stores_max=0, durables_max=0, is_cluster=is_cluster)

@@ -154,6 +154,15 @@ WRONG = {
     "readers of a channel": (with_durable(name="", kind="queue"), "this is a channel"),
     "a queue without readers": (altered(definition=Definition(kind="queue")), "this is a queue"),
     "a position before all": (with_durable(head=-1), "out of bounds"),
+    "deliveries beyond reason": (
+        with_durable(max_deliveries=1_000_001),
+        "'d': max_deliveries is out of bounds: 1000001; allowed are 0 to 1000000",
+    ),
+    "a timeout before now": (with_durable(ack_timeout=-1), "'d': ack_timeout is out of bounds"),
+    "a property nobody can name": (
+        with_durable(order_by="x" * 256),
+        "'d': order_by 'x{40}'… has 256 characters; at most 255 are allowed",
+    ),
     "a count of none": (with_durable(redelivered=((0, (span(2),)),)), "out of bounds"),
     "a count beyond reason": (with_durable(redelivered=((1 << 40, (span(2),)),)), "out of bounds"),
     "kept by a type that keeps nothing": (

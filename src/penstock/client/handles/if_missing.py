@@ -15,6 +15,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.reach import comparable, decided
 
 T = TypeVar("T")
 
@@ -97,6 +98,8 @@ def differing_attributes(
     given: Mapping[str, Any], wanted: Definition, found: Definition
 ) -> Iterable[tuple[str, object, object]]:
     """The attributes among ``given`` in which a store differs from what was wanted."""
+    found = decided(found)
+    wanted = comparable(wanted, found)
     for name in given:
         if name == "storage":
             for each in given["storage"] or ():
@@ -111,10 +114,6 @@ def _difference(
     has, given = getattr(found, name), getattr(wanted, name)
     if name == "dead_event_store" and given:
         given = destination_name(given)
-    if name == "cluster_wide":  # not given, it is what suits the realm
-        if given is None:
-            return
-        has = bool(has)
     if has != given:
         shown = (has, given) if name != "descriptors" else ("other message types", "those given")
         yield said, *shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import asdict, replace
 
+from penstock.core.bounds import REDELIVERIES_MAX
 from penstock.core.channel.awaited_seats import (
     AwaitSeats,
     GiveUpSeats,
@@ -27,7 +28,7 @@ from penstock.core.channel.kept_interest import decide_ended, decide_interest, i
 from penstock.core.channel.publish import decide_publish
 from penstock.core.channel.recall import not_recalled, refuse_recalled
 from penstock.core.channel.release import Release, decide_release
-from penstock.core.channel.retention import REDELIVERIES_MAX, check_limits, make_room
+from penstock.core.channel.retention import check_limits, make_room
 from penstock.core.channel.seeking import Seek, decide_seek
 from penstock.core.channel.state import ChannelState
 from penstock.core.channel.timeouts import (

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from penstock.core.bounds import NEXT_ID_MAX
+from penstock.core.bounds import NEXT_ID_MAX, REDELIVERIES_MAX
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.backoff import check_backoff
 from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
@@ -21,7 +21,6 @@ from penstock.core.vocabulary.messages import Definition, Spans
 CAPACITY_MAX = 2_147_483_646
 TTL_MS_MAX = 1 << 50
 KEY_DEPTH_MAX = 1_000_000
-REDELIVERIES_MAX = 1_000_000
 READ_BYTES_MIN = 4_096
 READ_BYTES_MAX = 16 << 20
 COARSE_US = 100_000

@@ -31,6 +31,7 @@ from penstock.core.vocabulary.messages import (
     Spans,
 )
 from penstock.core.vocabulary.places import Interested
+from penstock.core.vocabulary.reach import without_cluster
 
 CHUNK_EVENTS_MAX = 16_384
 CHUNK_BYTES_MAX = 4 << 20
@@ -66,9 +67,7 @@ class RealmRules(Struct, frozen=True):
     def counting(self, definition: Definition) -> Definition:
         """The attributes that count where the channel is. Without a cluster nothing is
         cluster-wide, whatever an earlier version took (SEM C5)."""
-        if definition.cluster_wide and not self.is_cluster:
-            return replace(definition, cluster_wide=None)
-        return definition
+        return definition if self.is_cluster else without_cluster(definition)
 
     def counting_of_durable(self, attributes: DurableAttributes) -> DurableAttributes:
         """The attributes of a durable that count where it is."""

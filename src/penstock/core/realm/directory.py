@@ -23,6 +23,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.reach import leads_out
 
 SCHEDULE_PREFIX = "$"
 """Begins the names of schedules. They are found by the store they belong to, never by name, so a
@@ -301,8 +302,7 @@ class Directory:
 
     def _leads_out(self, source: Definition, destination: Definition) -> bool:
         """Whether events would leave what every node keeps, for what one of them does."""
-        is_kept, would_be = source.cluster_wide, destination.cluster_wide
-        return self.rules.is_cluster and bool(is_kept) and not would_be
+        return self.rules.is_cluster and leads_out(source, destination)
 
     # --- applying ------------------------------------------------------------------------
 

@@ -17,14 +17,13 @@ from penstock.core.bounds import (
     TIME_US_MAX,
 )
 from penstock.core.channel.apply import apply
-from penstock.core.channel.retention import REDELIVERIES_MAX
 from penstock.core.channel.state import ChannelState, RealmRules
-from penstock.core.channel.timeouts import ACK_TIMEOUT_MS_MAX
 from penstock.core.durable.durable_state import state_of
 from penstock.core.durable.queue import KIND, READERS
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.backoff import check_backoff
 from penstock.core.vocabulary.counters import Counters
+from penstock.core.vocabulary.durable_attributes import DURABLE_MAXIMA, DurableAttributes
 from penstock.core.vocabulary.errors import (
     DamagedExport,
     InvalidArgument,
@@ -33,6 +32,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.messages import Cause, Definition, DurableState, Ids, Restored, Spans
 from penstock.core.vocabulary.names import durable_name
+from penstock.core.vocabulary.reach import is_everywhere
 from penstock.core.vocabulary.stored_ids import id_set, ranges
 
 _COUNT_MAX = 1 << 20
@@ -155,8 +155,8 @@ def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
     for durable in restored.durables:
         whose = f"durable {durable.name[:40]!r}"
         yield f"{whose}: its position", durable.head, 0, NEXT_ID_MAX
-        yield f"{whose}: max_deliveries", durable.max_deliveries, 0, REDELIVERIES_MAX
-        yield f"{whose}: ack_timeout", durable.ack_timeout, 0, ACK_TIMEOUT_MS_MAX
+        for name, most in DURABLE_MAXIMA.items():
+            yield f"{whose}: {name}", getattr(durable, name), 0, most
         for count, _ in durable.redelivered:
             yield f"{whose}: a count of redeliveries", count, 1, _COUNT_MAX
         for until_us, _ in durable.waiting:
@@ -171,7 +171,10 @@ def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
 
 def _names_of(restored: Restored) -> Iterator[tuple[str, str]]:
     yield from (("durable", durable.name) for durable in restored.durables)
-    yield from (("the lane property", durable.order_by) for durable in restored.durables)
+    for durable in restored.durables:
+        for name in DurableAttributes.__struct_fields__:
+            if isinstance(value := getattr(durable, name), str):
+                yield f"durable {durable.name[:40]!r}: {name}", value
     yield from (("producer", producer.name) for producer in restored.producers)
 
 
@@ -217,7 +220,7 @@ def _check_memory(taken: ExportedState, rules: RealmRules) -> None:
     memory, stored = len(IdSet(taken.volatile)), len(id_set(taken.restored.stored))
     if kind.relays and stored:
         raise DamagedExport(f"{stored} events are stored; a {name} channel keeps none")
-    keeps_all = kind.survives_restart or taken.restored.definition.cluster_wide
+    keeps_all = kind.survives_restart or is_everywhere(taken.restored.definition)
     if not keeps_all and memory != stored:
         raise DamagedExport(f"{stored - memory} events are not in memory, on a {name} channel")
 

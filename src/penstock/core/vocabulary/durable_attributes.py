@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.bounds import Count, Name
-from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.bounds import REDELIVERIES_MAX, Count, Name
+from penstock.core.vocabulary.backoff import DELAY_MS_MAX, Backoff
 
 
 class DurableAttributes(Struct, frozen=True, kw_only=True):
@@ -15,7 +16,7 @@ class DurableAttributes(Struct, frozen=True, kw_only=True):
 
     A new one goes to the end, with a default, and to the end of ``DurableState``
     (``core.vocabulary.messages``); its bounds, if it needs any, go into
-    :class:`GivenDurableAttributes`.
+    :class:`GivenDurableAttributes`, and the largest value of a number into :data:`DURABLE_MAXIMA`.
     """
 
     max_deliveries: int = 0
@@ -37,6 +38,11 @@ class DurableAttributes(Struct, frozen=True, kw_only=True):
 
 
 DURABLE_DEFAULTS: Final = DurableAttributes()
+DURABLE_MAXIMA: Final[Mapping[str, int]] = {
+    "max_deliveries": REDELIVERIES_MAX,
+    "ack_timeout": DELAY_MS_MAX,
+}
+"""The largest value that a realm takes for a number."""
 
 
 class GivenDurableAttributes(DurableAttributes, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from msgspec.structs import asdict
 from penstock.api.channels import ChannelInfo
 from penstock.core.channel.conservation import conservation
 from penstock.core.vocabulary.errors import Unavailable
+from penstock.core.vocabulary.reach import decided
 
 DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
 """Channel types that work, but should not be used for new channels (SEM C)."""
@@ -16,8 +17,7 @@ DEPRECATED: Final = frozenset(("simple", "paged", "off_heap"))
 
 def channel_document(info: ChannelInfo) -> dict[str, Any]:
     """Everything there is to know, with names; attributes that have their defaults, too."""
-    definition = asdict(info.definition)
-    definition["cluster_wide"] = bool(info.definition.cluster_wide)
+    definition = asdict(decided(info.definition))
     if info.definition.backoff is not None:
         definition["backoff"] = asdict(info.definition.backoff)
     definition["message_types"] = types_of(definition.pop("descriptors"))

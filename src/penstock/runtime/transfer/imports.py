@@ -51,6 +51,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import Definition, Digest
 from penstock.core.vocabulary.names import file_part
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
+from penstock.core.vocabulary.reach import durables_of, on_one_node
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import rows_in
 from penstock.runtime.store.records import Sealed
@@ -355,7 +356,7 @@ def _wanted(manifest: Manifest, rules: RealmRules) -> Definition:
     if not rules.is_cluster:
         return rules.counting(manifest.definition)
     if any(file.in_memory for file in manifest.files):
-        return replace(manifest.definition, cluster_wide=False)
+        return on_one_node(manifest.definition)
     return manifest.definition
 
 
@@ -446,10 +447,7 @@ def _created(
     created = state.directory.decide_create(under_way.name, wanted)
     _refuse_beyond(group.limits, state.meter, under_way, rules)
     number, definition = created.number, created.definition
-    wide = definition.cluster_wide is True
-    durables = tuple(
-        replace(each, cluster_wide=wide and bool(each.name)) for each in taken.restored.durables
-    )
+    durables = durables_of(definition, taken.restored.durables)
     missing = check_new(group, created.name, definition, durables)
     group.realm_fact(0, created)
     channel, store = state.channels[number], state.stores[number]

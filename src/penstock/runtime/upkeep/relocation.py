@@ -25,6 +25,13 @@ from penstock.core.realm.directory import ChannelCreated
 from penstock.core.vocabulary.errors import Damaged, IllegalState
 from penstock.core.vocabulary.messages import Cause, Definition, Removed, Restored
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload
+from penstock.core.vocabulary.reach import (
+    Destination,
+    durables_of,
+    is_everywhere,
+    leads_out,
+    relocated,
+)
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import SNAPSHOTS, FileNames
 from penstock.runtime.store.merge_store import MergeStore
@@ -88,7 +95,7 @@ class Relocation:
         local = [
             state.name
             for state, definition in zip(machines, self._definitions().values(), strict=True)
-            if self._rules.is_cluster and not definition.cluster_wide and state.name[0] != "$"
+            if self._rules.is_cluster and not is_everywhere(definition) and state.name[0] != "$"
         ]
         return RelocationPlan(
             channels=sum(state.definition.kind == "channel" for state in machines),
@@ -248,17 +255,10 @@ class Relocation:
             if definition.kind == "schedule":
                 parent = directory.number_of(definition.dead_event_store)
                 deciding = directory.channels[parent].state.definition
-            found[number] = replace(definition, cluster_wide=self._is_cluster_wide(deciding))
+            clusterable = self._rules.types[deciding.type].clusterable
+            there = Destination(self._rules.is_cluster, clusterable)
+            found[number] = relocated(definition, deciding, there)
         return found
-
-    def _is_cluster_wide(self, definition: Definition) -> bool | None:
-        """On a realm alone nobody has said so; a store that belonged to one node stays one that
-        would, in case that the realm is moved into a cluster again."""
-        wanted = definition.cluster_wide
-        if not self._rules.is_cluster:
-            return None if wanted else wanted
-        clusterable = self._rules.types[definition.type].clusterable
-        return clusterable and wanted is not False
 
 
 def _name(folder: str, index: SegmentIndex) -> str:
@@ -292,12 +292,8 @@ def _moved(record: FactRecord, definitions: dict[int, Definition]) -> FactRecord
             return replace(record, fact=replace(fact, definition=definitions[number]))
         case Restored() as fact:
             definition = definitions[record.channel]
-            durables = tuple(
-                replace(each, cluster_wide=definition.cluster_wide is True)
-                for each in fact.durables
-            )
-            moved = replace(fact, definition=definition, durables=durables)
-            return replace(record, fact=moved)
+            durables = durables_of(definition, fact.durables)
+            return replace(record, fact=replace(fact, definition=definition, durables=durables))
         case _:
             return record
 
@@ -316,7 +312,7 @@ def _check_directory(
             dead = directory.number_of(definition.dead_event_store)
             ways.append((number, dead, "has the dead event store"))
     for source, destination, how in ways:
-        if definitions[source].cluster_wide and not definitions[destination].cluster_wide:
+        if leads_out(definitions[source], definitions[destination]):
             name, other = (directory.channels[each].state.name for each in (source, destination))
             raise IllegalState(
                 f"{name} {how} {other}, a {definitions[destination].type} channel, which cannot be "
