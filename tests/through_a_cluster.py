@@ -24,8 +24,7 @@ import pytest
 from msgspec.structs import replace
 
 import penstock
-from penstock import bootstrap
-from penstock.bootstrap import aio_realm, tls, with_certificate
+from penstock.bootstrap import aio_realm, embedded_realm, tls, with_certificate
 from penstock.bootstrap.cluster import cluster_secret
 from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.client.connection.transport import Link
@@ -118,7 +117,7 @@ class _Node:
         return self.process._serving if self.process._node.holds(0) else None
 
 
-class ClusterRealm(bootstrap.Realm):
+class ClusterRealm(embedded_realm.Realm):
     """A realm of this process that is a cluster."""
 
     engines: dict[str, EngineServers] = {}  # noqa: RUF012  those of a test, by directory
@@ -322,6 +321,6 @@ def all_through_a_cluster(moving_every_s: float, seed: int = 0) -> Iterator[type
         patch.setattr(ClusterRealm, "moving_every_s", moving_every_s)
         patch.setattr(ClusterRealm, "seed", seed)
         patch.setattr(penstock, "Realm", ClusterRealm)
-        patch.setattr(bootstrap, "Realm", ClusterRealm)
+        patch.setattr(embedded_realm, "Realm", ClusterRealm)
         patch.setattr(aio_realm, "BlockingRealm", ClusterRealm)
         yield ClusterRealm

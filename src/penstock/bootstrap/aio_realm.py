@@ -10,8 +10,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from penstock.bootstrap import Realm as BlockingRealm
-from penstock.bootstrap import embedded_url
+from penstock.bootstrap.embedded_realm import Realm as BlockingRealm
+from penstock.bootstrap.embedded_realm import embedded_url
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.transport import Link
 from penstock.client.handles.opening import Opening

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from penstock.cli.asking import Yes, confirm
-from penstock.cli.configuring import SettingsFile, chosen
+from penstock.cli.choosing import chosen
+from penstock.cli.configuring import SettingsFile
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import (
     ListFormat,

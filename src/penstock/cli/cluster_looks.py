@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from penstock.cli.configuring import Cluster, SettingsFile, chosen
+from penstock.cli.choosing import chosen
+from penstock.cli.configuring import Cluster, SettingsFile
 from penstock.cli.doctor import conclude, show
 from penstock.cli.output import ListFormat, size, write, write_facts, write_json, write_table
 

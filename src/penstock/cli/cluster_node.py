@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.cli.choosing import chosen, shown
 from penstock.cli.configuring import (
     AmqpPort,
     Http,
@@ -15,10 +16,8 @@ from penstock.cli.configuring import (
     LogLevel,
     Port,
     SettingsFile,
-    chosen,
-    shown,
 )
-from penstock.cli.server import FAILED, format_wanted, log_failure
+from penstock.cli.realm_process import FAILED, format_wanted, log_failure
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from penstock.cli.asking import Yes, confirm
-from penstock.cli.configuring import Cluster, SettingsFile, chosen
+from penstock.cli.choosing import chosen
+from penstock.cli.configuring import Cluster, SettingsFile
 from penstock.cli.output import write, write_json
 
 if TYPE_CHECKING:

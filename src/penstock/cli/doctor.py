@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from penstock.cli import configuring
+from penstock.cli import choosing
 from penstock.cli.configuring import SettingsFile
 from penstock.cli.output import ListFormat, count, write, write_json
 from penstock.core.printable import plain
@@ -72,7 +72,7 @@ def _checks(data: Path | None, file: Path | None, *, spark: bool) -> Iterator[Ch
     yield from checks.installation()
     chosen = Settings()
     try:
-        chosen = configuring.chosen(file)
+        chosen = choosing.chosen(file)
     except PenstockError as error:
         remedy = "see `penstock settings` for the options"
         yield checks.Check("settings", "failed", str(error), remedy)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from penstock.cli.configuring import chosen
+from penstock.cli.choosing import chosen
 
 if TYPE_CHECKING:
     from penstock.core.vocabulary.ports import Clock, StorageEngine

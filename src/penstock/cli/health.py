@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from penstock.cli.choosing import chosen
 from penstock.cli.configuring import (
     AmqpPort,
     Host,
@@ -15,7 +16,6 @@ from penstock.cli.configuring import (
     MqttPort,
     Port,
     SettingsFile,
-    chosen,
 )
 from penstock.cli.output import ListFormat, write, write_json
 from penstock.core.vocabulary.errors import InvalidArgument

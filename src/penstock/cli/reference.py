@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import completing
+from penstock.cli.choosing import shown
 from penstock.cli.configuring import (
     AmqpPort,
     Host,
@@ -20,7 +21,6 @@ from penstock.cli.configuring import (
     MqttPort,
     Port,
     SettingsFile,
-    shown,
 )
 from penstock.cli.output import ListFormat, write, write_facts, write_json
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError, error_classes

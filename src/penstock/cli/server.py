@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import Annotated, Any
 
 import typer
 
@@ -21,15 +20,8 @@ from penstock.cli.configuring import (
     Node,
     Port,
     SettingsFile,
-    chosen,
 )
-from penstock.core.vocabulary.errors import Internal, PenstockError
-
-if TYPE_CHECKING:
-    from penstock.settings import Settings
-
-FAILED = 1
-"""Exit status of a realm that could not start or continue."""
+from penstock.cli.realm_process import run_realm
 
 
 def register(app: typer.Typer) -> None:
@@ -83,49 +75,6 @@ def serve(
         "log.level": log_level,
         "log.format": log_format,
     }
-    try:
-        _serve(data.expanduser(), settings, flags)
-    except Exception as error:  # noqa: BLE001  whatever ends a realm is said where the rest is said
-        log_failure(error)
-        raise typer.Exit(FAILED) from None
-
-
-def _serve(data: Path, file: Path | None, flags: dict[str, Any]) -> None:
-    from penstock import logs
-
-    try:
-        wanted = chosen(file, flags)
-    except PenstockError:
-        logs.configure("info", format_wanted(flags))
-        raise
-    _run(data, wanted)
-
-
-def _run(data: Path, wanted: Settings) -> None:
-    from penstock import logs
-
-    logs.configure(wanted.log.level, wanted.log.format)
-    # imports Arrow and the server, so only when the flags are right
-    from penstock.serving import serve as run
-
-    run(data, wanted)
-
-
-def format_wanted(flags: dict[str, Any]) -> Any:
-    """The log format to use when the settings as a whole are invalid."""
-    from penstock.logs import Format
-
-    wanted = flags["log.format"] or os.environ.get("PENSTOCK_LOG_FORMAT", "auto")
-    return cast("Format", wanted if wanted in get_args(Format) else "auto")
-
-
-def log_failure(error: Exception) -> None:
-    """Say what has ended a realm, or has kept it from starting."""
-    import structlog
-
-    _log = structlog.get_logger("penstock.realm")
-    if isinstance(error, PenstockError):
-        _log.error("realm.failed", code=error.code, reason=str(error))
-    else:
-        reason = "an internal error of the realm; please report it"
-        _log.error("realm.failed", code=Internal.code, reason=reason, exc_info=error)
+    status = run_realm(data, settings, flags)
+    if status:
+        raise typer.Exit(status)

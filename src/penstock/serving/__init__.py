@@ -15,14 +15,21 @@ import pyarrow as pa
 import structlog
 
 from penstock import __version__
-from penstock.bootstrap import http_server, native_listener, notifying, open_realm, with_certificate
+from penstock.bootstrap import (
+    http_server,
+    mqtt_hub,
+    native_listener,
+    notifying,
+    open_realm,
+    with_certificate,
+)
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.threads import fast_loop
 from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, PenstockError
 from penstock.frontends.amqp import hub_of
-from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.tls import Tls
+from penstock.imports import left_out
 from penstock.runtime.access.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
 from penstock.settings import HTTP_PORT, ClusterSettings, Settings
@@ -41,26 +48,14 @@ COLLECT_AFTER = (10_000, 20, 50)
 """New objects, and generations, after which Python looks for cycles."""
 
 
-class _NoPandas:
-    """Finds that there is no pandas."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("a server has no use for pandas", name=name)
-
-
 def leave_pandas_out() -> None:
     """Have Arrow decide, once and for all, that it works without pandas in this process.
 
     Where pandas is installed the first array made of Python values would import it: a third of
     a second in which nobody is served, and memory for nothing.
     """
-    absent = _NoPandas()
-    sys.meta_path.insert(0, absent)
-    try:
+    with left_out("pandas"):
         pa.array([0])
-    finally:
-        sys.meta_path.remove(absent)
 
 
 def serve(directory: Path, settings: Settings) -> None:
@@ -243,7 +238,7 @@ async def _listen_amqp(listener: NativeListener, settings: Settings) -> None:
 async def _listen_mqtt(listener: NativeListener, settings: Settings) -> None:
     host, wanted = settings.listen.host, settings.listen.mqtt_port
     assert wanted is not None, "somebody wants it"
-    port = await MqttHub(listener, settings.listen.mqtt_channel).listen(host, wanted)
+    port = await mqtt_hub(listener, settings).listen(host, wanted)
     url = front_end_url("mqtt", host, port, is_safe=listener.tls is not None)
     _log.info("mqtt.listening", url=url)
 

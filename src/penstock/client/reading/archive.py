@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
 from penstock.columns.events.batch import EventBatch, ids_of
 from penstock.columns.files.archives import DAY, from_archive, identity_of
+from penstock.columns.schema import compute as pc
 from penstock.columns.selectors import Selector
 from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import Span

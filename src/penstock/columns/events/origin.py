@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.columns.events.batch import Int64s, ids_of, within
+from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import (
     BODY,
     DELIVERY_TIME,

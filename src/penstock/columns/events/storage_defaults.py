@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.schema import overflow
 from penstock.columns.schema.layout import (
     BODY,

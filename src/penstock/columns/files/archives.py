@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.columns.events.lifted_columns import in_columns
 from penstock.columns.events.publishers import with_publishers
+from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import (
     BODY,
     FIELDS,

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.selectors.expressions import ArithmeticOperator
 from penstock.columns.selectors.lanes import (
     Column,
@@ -23,17 +23,17 @@ from penstock.columns.selectors.lanes import (
     numbers_of,
 )
 
-_CHECKED: Final[dict[ArithmeticOperator, Any]] = {
-    ArithmeticOperator.ADD: pc.add_checked,
-    ArithmeticOperator.SUBTRACT: pc.subtract_checked,
-    ArithmeticOperator.MULTIPLY: pc.multiply_checked,
-    ArithmeticOperator.DIVIDE: pc.divide_checked,
+_CHECKED: Final[dict[ArithmeticOperator, str]] = {
+    ArithmeticOperator.ADD: "add_checked",
+    ArithmeticOperator.SUBTRACT: "subtract_checked",
+    ArithmeticOperator.MULTIPLY: "multiply_checked",
+    ArithmeticOperator.DIVIDE: "divide_checked",
 }
-_FLOATING: Final[dict[ArithmeticOperator, Any]] = {
-    ArithmeticOperator.ADD: pc.add,
-    ArithmeticOperator.SUBTRACT: pc.subtract,
-    ArithmeticOperator.MULTIPLY: pc.multiply,
-    ArithmeticOperator.DIVIDE: pc.divide,
+_FLOATING: Final[dict[ArithmeticOperator, str]] = {
+    ArithmeticOperator.ADD: "add",
+    ArithmeticOperator.SUBTRACT: "subtract",
+    ArithmeticOperator.MULTIPLY: "multiply",
+    ArithmeticOperator.DIVIDE: "divide",
 }
 _LEAST: Final = -(1 << 63)
 
@@ -77,12 +77,12 @@ def _calculated(operator: ArithmeticOperator, left: Lane, right: Lane) -> Lane:
     if left.kind is LaneType.INTEGER and right.kind is LaneType.INTEGER:
         return Lane(LaneType.INTEGER, _whole(operator, left.column, divisor))
     one, other = (pc.cast(column, pa.float64(), safe=False) for column in (left.column, divisor))
-    return Lane(LaneType.FLOAT, _FLOATING[operator](one, other))
+    return Lane(LaneType.FLOAT, getattr(pc, _FLOATING[operator])(one, other))
 
 
 def _whole(operator: ArithmeticOperator, left: Column, right: Column) -> Column:
     try:
-        return _CHECKED[operator](left, right)
+        return getattr(pc, _CHECKED[operator])(left, right)
     except pa.ArrowInvalid:
         return _without_overflow(operator, left, right)
 

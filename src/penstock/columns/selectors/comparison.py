@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.selectors.expressions import Comparison
 from penstock.columns.selectors.lanes import (
     UNKNOWN,
@@ -25,13 +25,13 @@ from penstock.columns.selectors.lanes import (
     numbers_of,
 )
 
-_FUNCTIONS: Final[dict[Comparison, Any]] = {
-    Comparison.EQUAL: pc.equal,
-    Comparison.UNEQUAL: pc.not_equal,
-    Comparison.LESS: pc.less,
-    Comparison.GREATER: pc.greater,
-    Comparison.AT_MOST: pc.less_equal,
-    Comparison.AT_LEAST: pc.greater_equal,
+_FUNCTIONS: Final[dict[Comparison, str]] = {
+    Comparison.EQUAL: "equal",
+    Comparison.UNEQUAL: "not_equal",
+    Comparison.LESS: "less",
+    Comparison.GREATER: "greater",
+    Comparison.AT_MOST: "less_equal",
+    Comparison.AT_LEAST: "greater_equal",
 }
 _NUMPY: Final[dict[Comparison, Any]] = {
     Comparison.EQUAL: np.equal,
@@ -78,7 +78,7 @@ def _compared(
     if (kind is LaneType.TIME and other in _TIMES) or (
         kind is LaneType.MOMENT and other is LaneType.TIME
     ):
-        return _FUNCTIONS[operator](left, right)
+        return getattr(pc, _FUNCTIONS[operator])(left, right)
     if kind is LaneType.INTEGER and other is LaneType.FLOAT:
         return _mixed(operator, left, right)
     if kind is LaneType.FLOAT and other is LaneType.INTEGER:
@@ -87,12 +87,12 @@ def _compared(
         return None
     if kind is LaneType.TRUTH and operator not in _EQUALITIES:
         return None
-    return _FUNCTIONS[operator](left, right)
+    return getattr(pc, _FUNCTIONS[operator])(left, right)
 
 
 def _mixed(operator: Comparison, whole: Column, floating: Column) -> Column:
     rounded = pc.cast(whole, pa.float64(), safe=False)
-    outcome = _FUNCTIONS[operator](rounded, floating)
+    outcome = getattr(pc, _FUNCTIONS[operator])(rounded, floating)
     if isinstance(whole, pa.Scalar) and whole.is_valid and abs(whole.as_py()) < _EXACT:
         return outcome  # no value was rounded
     # Rounding keeps the order, so only equality with a large float can be wrong.

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.selectors import functions
 from penstock.columns.selectors.arithmetic import calculated, negated
 from penstock.columns.selectors.comparison import compared

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import LOGICAL_NAME, PRIORITY_DEFAULT
 from penstock.columns.selectors.expressions import Each, Step
 from penstock.columns.selectors.headers import HEADERS

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.selectors.expressions import DataText, Distance, DistanceUnit
 from penstock.columns.selectors.frames import RowFrame
 from penstock.columns.selectors.lanes import Column, Lane, LaneType, Value, first_known, numbers_of

@@ -12,7 +12,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from penstock.columns.schema import compute as pc
 
 Column = Any
 """A pyarrow array, or a scalar for one value in every row. pyarrow has no type hints."""

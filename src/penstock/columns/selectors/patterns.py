@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.selectors.lanes import Column
 
 _ANY: Final = "%"

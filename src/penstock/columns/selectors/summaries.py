@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import LOGICAL_NAME, UNSELECTED
 from penstock.columns.selectors.statistics import NOTHING_KNOWN, ONLY_NULLS, ColumnStatistics
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from penstock.columns.schema import compute as pc
 from penstock.columns.selectors.lanes import Column
 from penstock.columns.selectors.patterns import Check
 from penstock.core.vocabulary.topics import has_wildcards

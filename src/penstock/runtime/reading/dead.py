@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.api.reading import DeadGroup, DeadSummary
+from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import UTC_MICROSECONDS, cause_and_reason
 from penstock.core.vocabulary.messages import Spans
 from penstock.runtime.reading.collecting import Collected

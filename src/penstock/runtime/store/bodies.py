@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.columns.events.digest import digest
 from penstock.columns.events.single_event import codec_in_message
 from penstock.columns.events.storage_defaults import with_dictionary, with_priority
+from penstock.columns.schema import compute as pc
 from penstock.columns.schema.ipc import batch_bytes, batch_from, names_in, schema_bytes, schema_from
 from penstock.columns.schema.layout import EVENT_BYTES_MIN
 from penstock.columns.selectors import EventFrame, SelectorIndex

@@ -12,11 +12,11 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.api.joins import Redriven
 from penstock.columns.events.batch import ids_of, within
 from penstock.columns.events.origin import origins_of, restored
+from penstock.columns.schema import compute as pc
 from penstock.core.channel.dead import MOVED_WORK, lowest, moved_at_once
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span

@@ -1,0 +1,191 @@
+"""A realm embedded in a process, for blocking callers.
+
+It has a module of its own, as a server process has no use for the client that an embedded realm's
+sessions are made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import weakref
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock import __version__
+from penstock.bootstrap import http_server, mqtt_hub, native_listener, open_realm, with_certificate
+from penstock.client.connection.connection import RealmConnection
+from penstock.client.connection.credentials import current_user
+from penstock.client.connection.threads import LoopThread
+from penstock.client.connection.transport import Link
+from penstock.client.connection.urls import SCHEME, TLS_SCHEME, Address, RealmUrl
+from penstock.client.handles.session import Session as AioSession
+from penstock.client.sync.sync import Session
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import ConnectionLost
+from penstock.frontends.amqp import hub_of
+from penstock.frontends.native.listener import check_exposed
+from penstock.logs import configure_unless_done
+from penstock.runtime.access.access import AccessControl
+from penstock.runtime.realm import RunningRealm
+from penstock.settings.loading import load
+from penstock.tasks import start_task
+
+if TYPE_CHECKING:
+    from penstock.frontends.http.server import HttpServer
+
+
+def embedded_url(user: str) -> RealmUrl:
+    """The URL of a session within this process."""
+    return RealmUrl((Address("embedded", 0),), user)
+
+
+class Realm:
+    """A realm embedded in this process: the server's code without the network.
+
+    ``with penstock.Realm("./data") as realm, realm.connect() as session: ...``
+    Without a directory it lives in memory and is gone when closed.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, **settings: Any) -> None:
+        """``settings`` by path, dots as double underscores: ``limits__memory_bytes=...``.
+
+        Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
+        """
+        configure_unless_done()
+        overrides = {path.replace("__", "."): value for path, value in settings.items()}
+        self._settings = load(overrides=overrides)
+        self._directory = None if directory is None else Path(directory)
+        self._loop = LoopThread()
+        self._running: RunningRealm | None = None
+        self._connections: weakref.WeakSet[RealmConnection] = weakref.WeakSet()
+        self._http: HttpServer | None = None
+        self._failures: list[BaseException] = []
+        """Failures of the realm's parts, oldest first; ``close`` raises the first one."""
+        self._closed = False
+        try:
+            self._loop.call(self._start())
+        except BaseException:
+            self._loop.close()
+            raise
+
+    async def _start(self) -> None:
+        realm = await open_realm(self._directory, self._settings)
+        self._running = realm
+        self._settings = with_certificate(self._directory, self._settings)
+        self._listener = native_listener(realm, self._settings, __version__)
+        ready = asyncio.Event()
+        self._serving = self._start_part(realm.run(), "penstock-realm")
+        self._listening = self._start_part(self._listener.run(ready), "penstock-listener")
+        await ready.wait()
+
+    def _start_part(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return start_task(work, name=name, on_failure=self._failures.append)
+
+    def connect(self, user: str = "") -> Session:
+        """Open a session with this realm, in this process. It may do everything; for a ``user``,
+        who needs no password here, it may do what is granted to ``user@localhost``."""
+        url = embedded_url(user)
+        connection = RealmConnection(url, connector=lambda make: self._connect(make, user))
+        self._loop.call(connection.open())
+        self._connections.add(connection)
+        return Session(AioSession(connection), self._loop)
+
+    async def _connect(self, make: Callable[[], Link], user: str) -> Link:
+        theirs = await self._admitted(user)
+        _, link = await asyncio.get_running_loop().create_connection(make, sock=theirs)
+        return link
+
+    def admit(self, user: str = "") -> socket.socket:
+        """One end of a connection within this process, for a session on another event loop."""
+        return self._loop.call(self._admitted(user))
+
+    async def _admitted(self, user: str) -> socket.socket:
+        principal = Principal(user or current_user(), "localhost", trusted=not user)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        await self._listener.adopt(ours, principal)
+        return theirs
+
+    def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Let other processes in, too; gives the URL to connect to. Raises ``AddressInUse``."""
+        bound = self._loop.call(self._listener.listen(host, port))
+        scheme = SCHEME if self._listener.tls is None else TLS_SCHEME
+        return f"{scheme}{Address(host, bound)}"
+
+    def listen_amqp(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve AMQP clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        bound = self._loop.call(hub_of(self._listener).listen(host, port))
+        return f"{'amqp' if self._listener.tls is None else 'amqps'}://{Address(host, bound)}"
+
+    def listen_mqtt(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve MQTT clients; gives their URL. Raises ``AddressInUse``, ``InvalidArgument``."""
+        bound = self._loop.call(self._listen_mqtt(host, port))
+        return f"{'mqtt' if self._listener.tls is None else 'mqtts'}://{Address(host, bound)}"
+
+    async def _listen_mqtt(self, host: str, port: int) -> int:
+        return await mqtt_hub(self._listener, self._settings).listen(host, port)
+
+    @property
+    def access(self) -> AccessControl:
+        """Users, groups and rights of this realm."""
+        assert self._running is not None, "it was started"
+        return self._running.access
+
+    def listen_http(self, host: str = "127.0.0.1", port: int = 0) -> str:
+        """Serve the administration API, metrics and the console; gives their URL.
+
+        Raises ``AddressInUse``, ``InvalidArgument``.
+        """
+        bound = self._loop.call(self._listen_http(host, port))
+        scheme = "http" if self._listener.tls is None else "https"
+        return f"{scheme}://{Address(host, bound)}"
+
+    async def _listen_http(self, host: str, port: int) -> int:
+        check_exposed(host, self._settings.access.mode)
+        if self._http is None:
+            assert self._running is not None, "it was started"
+            self._http = http_server(self._running, self._listener, self._settings)
+            self._checking = self._start_part(self._http.run(), "penstock-http")
+        return await self._http.listen(host, port)
+
+    def close(self) -> None:
+        """Stop serving; everything acknowledged is on disk."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._loop.call(self._stop())
+        finally:
+            self._loop.close()
+
+    async def _stop(self) -> None:
+        realm = self._running
+        assert realm is not None, "it was started"
+        for connection in list(self._connections):
+            # the error was reported; the realm still has to stop
+            with contextlib.suppress(ConnectionLost):
+                await connection.close()
+        if self._http is not None:
+            await self._http.close()
+            self._checking.cancel()
+            await asyncio.wait([self._checking])
+        await self._listener.close()
+        try:
+            await realm.close()
+        finally:
+            self._listening.cancel()
+            await asyncio.wait([self._listening, self._serving])
+            await realm.release()
+        for failure in self._failures:  # above all of the journal: raised once
+            raise failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+
+    def __enter__(self) -> Realm:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

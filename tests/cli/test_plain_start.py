@@ -1,0 +1,148 @@
+"""``penstock serve`` in plain words goes round the parser, and means what the parser says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import typer
+
+from penstock.cli import program, realm_process
+from penstock.cli import server as command
+from penstock.cli.plain_start import CHOICES, DATA, PATHS, SETTINGS, SWITCHES, VALUED, plain_start
+from penstock.imports import left_out
+
+NO_USE_FOR = (
+    *("typer", "click", "pydantic", "rich", "pygments", "pandas", "pyarrow.compute"),
+    *("uvicorn", "h11", "prometheus_client", "nats", "asyncpg", "cryptography", "proton"),
+    *("penstock.cli.program", "penstock.client.handles.session", "penstock.client.sync.sync"),
+    *("penstock.frontends.http.server", "penstock.frontends.amqp.hub"),
+    *("penstock.frontends.mqtt.hub", "penstock.cluster.node", "penstock.bootstrap.embedded_realm"),
+)
+"""A server without HTTP, AMQP and MQTT has no use for these, and each makes its start longer."""
+
+
+def through_the_parser(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    taken: list[Any] = []
+
+    def run(data: Path, settings: Path | None, flags: dict[str, Any]) -> int:
+        taken.append((data, settings, flags))
+        return 0
+
+    monkeypatch.setattr(command, "run_realm", run)
+    program.app(list(arguments), prog_name="penstock", standalone_mode=False)
+    return taken[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "--data d",
+        "--data=d --port=0 --no-http",
+        "--data d --settings s.toml --http --http-port 9081",
+        "--data ~/d --host ::1 --port 09 --amqp-port 1 --mqtt-port 2 --log-level debug",
+        "--data d --cluster nats://a,b --node n1 --advertise h --log-format=json",
+        "--data d --host=a=b",
+    ],
+)
+def test_plain_words_mean_what_the_parser_makes_of_them(
+    arguments: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ["serve", *arguments.split()]
+
+    assert plain_start(given) == through_the_parser(given, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "--help",
+        "serve",
+        "serve --help",
+        "serve --data",
+        "serve --data d --port",
+        "serve --data d --port x",
+        "serve --data d --port -1",
+        "serve --data d --port ٣",
+        "serve --data d --port 1 --port 2",
+        "serve --data d --http --no-http",
+        "serve --data d --http=yes",
+        "serve --data d --log-level loud",
+        "serve --data d --host=",
+        "serve --data d --prot 1",
+        "serve --data d more",
+        "serve --data --port 1",
+        "top --data d",
+    ],
+)
+def test_all_else_is_left_to_the_parser(arguments: str) -> None:
+    assert plain_start(arguments.split()) is None
+
+
+def test_a_shell_that_completes_a_line_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_PENSTOCK_COMPLETE", "complete_bash")
+
+    assert plain_start(["serve", "--data", "d"]) is None
+
+
+def test_each_flag_of_the_command_is_among_the_plain_ones() -> None:
+    serve = typer.main.get_command(program.app).commands["serve"]  # type: ignore[attr-defined]
+    flags = {flag for each in serve.params for flag in (*each.opts, *each.secondary_opts)}
+    hints = get_type_hints(command.serve)
+
+    assert flags - {"--help", "-h"} == {DATA, SETTINGS, *VALUED, *SWITCHES}
+    assert set(get_args(get_args(hints["log_level"])[0])) == set(CHOICES["level"])
+    assert set(get_args(get_args(hints["log_format"])[0])) == set(CHOICES["format"])
+
+
+def test_a_flag_that_is_not_given_says_nothing_of_its_setting() -> None:
+    start = plain_start(["serve", "--data", "d", "--port", "1"])
+
+    assert start is not None
+    assert start.flags == dict.fromkeys(PATHS) | {"listen.port": 1}
+
+
+@pytest.mark.process
+def test_a_server_starts_without_what_it_has_no_use_for(tmp_path: Path) -> None:
+    arguments = ("serve", "--data", str(tmp_path / "d"), "--port", "0", "--no-http")
+    telling = "import atexit, sys; atexit.register(lambda: print(*sys.modules)); "
+    server = subprocess.Popen(
+        [sys.executable, "-c", f"{telling} from penstock.cli import main; main()", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    any(json.loads(line)["event"] == "realm.listening" for line in server.stderr)
+    server.terminate()
+    loaded, _ = server.communicate()
+
+    assert server.returncode == 0
+    assert "penstock.serving" in loaded.split()
+    assert set(loaded.split()) & set(NO_USE_FOR) == set()
+
+
+@pytest.mark.process
+def test_a_start_that_fails_says_why_and_is_told_by_its_status(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    arguments = ("serve", "--data", str(tmp_path / "file"), "--port", "0", "--no-http")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == realm_process.FAILED
+    assert json.loads(done.stderr.splitlines()[-1])["event"] == "realm.failed"
+
+
+def test_what_is_left_out_is_there_again_afterwards() -> None:
+    sys.modules.pop("this", None)
+    with left_out("this"), pytest.raises(ModuleNotFoundError, match="on purpose"):
+        __import__("this")
+
+    assert not any(type(finder).__name__ == "_Absent" for finder in sys.meta_path)
