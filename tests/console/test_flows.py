@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 import penstock
 from penstock.client.sync.sync import Session
@@ -136,6 +136,84 @@ def test_space_pauses_wherever_one_is_but_where_one_types(opened: Opened, api: A
     page.get_by_label("Selector").press("Space")
     expect(page.get_by_label("Selector")).to_have_value("price ")
     expect(watching).to_be_visible()
+
+
+def named(page: Page, channel: str, data: str) -> None:
+    """There is a row of a channel's event."""
+    expect(row_of(page, data)).to_contain_text(channel)
+
+
+def row_of(page: Page, data: str) -> Locator:
+    return page.locator("button.event-row", has_text=data)
+
+
+@pytest.mark.spec("D21")
+def test_the_live_tail_of_a_pattern_shows_each_event_with_its_channel(
+    opened: Opened, api: Api
+) -> None:
+    """Also of a channel that is made while one watches, and of none that does not match."""
+    north, else_ = api.create("shops/north"), api.create("other/north")
+    page = opened("#/patterns")
+    page.get_by_role("button", name="Live", exact=True).click()
+    page.get_by_label("Pattern of channels").fill("shops/*")
+    page.get_by_label("Selector").fill("price > 5")
+    page.get_by_role("button", name="Watch").click()
+    expect(page.get_by_text("Watching")).to_be_visible()
+
+    api.publish(else_, {"data": "not of these", "properties": {"price": 9}})
+    api.publish(north, *({"data": f"n{price}", "properties": {"price": price}} for price in (4, 6)))
+    api.publish(api.create("shops/south"), {"data": "s7", "properties": {"price": 7}})
+    named(page, "shops/north", "n6")
+    named(page, "shops/south", "s7")
+    expect(page.locator("button.event-row")).to_have_count(2)
+
+    page.locator("main h1").click()
+    page.keyboard.press("Space")
+    paused(page)
+    api.publish(north, {"data": "n8", "properties": {"price": 8}})
+    expect(page.get_by_text("1 event waiting")).to_be_visible()
+    expect(row_of(page, "n8")).to_have_count(0)
+    page.get_by_role("button", name="Go on").click()
+    named(page, "shops/north", "n8")
+
+
+@pytest.mark.spec("D21")
+def test_an_event_of_a_patterns_tail_is_shown_in_full_and_has_an_address(
+    opened: Opened, api: Api
+) -> None:
+    one, other = api.create("twins/one"), api.create("twins/other")
+    page = opened("#/patterns?view=live&pattern=twins/**")
+    expect(page.get_by_text("Watching")).to_be_visible()
+    api.publish(one, {"data": "first of one"})
+    api.publish(other, {"data": "first of the other"})
+
+    row_of(page, "first of the other").click()
+    expect(page.locator(".detail pre")).to_have_text("first of the other")
+    expect(page.locator("button.event-row[aria-current]")).to_have_count(1)
+    page.locator("button.event-row[aria-current]").press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator(".detail pre")).to_have_text("first of one")
+    query = "view=live&pattern=twins%2F**&event=0%40twins%2Fone"
+    expect(page).to_have_url(f"{api.url}/#/patterns?{query}")
+    link = page.locator(".detail").get_by_role("link", name="Link")
+    expect(link).to_have_attribute("href", f"{api.url}/#/channel/twins%2Fone/events?event=0")
+    page.reload()
+    expect(page.locator(".detail pre")).to_have_text("first of one")
+
+
+def test_a_pattern_or_selector_that_cannot_be_read_is_refused_in_the_tail(
+    opened: Opened, api: Api
+) -> None:
+    page = opened("#/patterns?view=live&pattern=" + "a" * 300)
+    expect(page.locator("main").get_by_role("alert")).to_contain_text("255")
+    page.get_by_label("Pattern of channels").fill("odd/*")
+    page.get_by_label("Selector").fill("price >")
+    page.get_by_role("button", name="Watch").click()
+    expect(page.get_by_label("Selector")).to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Selector").fill("")
+    page.get_by_role("button", name="Watch").click()
+    expect(page.get_by_text("Watching")).to_be_visible()
+    expect(page.get_by_text("penstock subscribe 'odd/*'")).to_be_visible()
 
 
 def test_an_event_has_an_address_of_its_own(opened: Opened, api: Api) -> None:

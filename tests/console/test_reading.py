@@ -23,6 +23,7 @@ PAGES = {
     "#/joins": "Joins",
     "#/patterns": "Patterns",
     "#/scheduled": "Scheduled",
+    "#/patterns?view=live&pattern=eu/*": "Patterns",
     f"{ORDERS}/missing": "eu/orders",
     "#/pipelines": "Pipelines",
     "#/connections": "Connections",

@@ -15,7 +15,7 @@ import { StorePage } from "./pages/store.js";
 import { DurablePage } from "./pages/durable.js";
 import { NewStore } from "./pages/create.js";
 import { DeadPage } from "./pages/dead.js";
-import { PatternsPage } from "./pages/durables.js";
+import { PatternsPage } from "./pages/patterns.js";
 import { JoinsPage } from "./pages/joins.js";
 import { ScheduledPage } from "./pages/scheduled.js";
 import { PipelinesPage } from "./pages/pipelines.js";
@@ -111,7 +111,7 @@ function Page({ route, realm, me }) {
     case "new": return html`<${NewStore} route=${route} />`;
     case "dead": return html`<${DeadPage} key=${name ?? ""} name=${name} />`;
     case "joins": return html`<${JoinsPage} route=${route} />`;
-    case "patterns": return html`<${PatternsPage} />`;
+    case "patterns": return html`<${PatternsPage} route=${route} />`;
     case "scheduled": return html`<${ScheduledPage} />`;
     case "pipelines": return html`<${PipelinesPage} />`;
     case "connections": return html`<${ConnectionsPage} />`;

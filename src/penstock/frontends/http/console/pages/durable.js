@@ -9,7 +9,7 @@ import { Plot } from "../plot.js";
 import { go, to } from "../router.js";
 import { Day } from "./day.js";
 import { Detail } from "./detail.js";
-import { Rows } from "./events.js";
+import { Rows } from "./rows.js";
 import { PurgeDialog } from "./purge.js";
 import { SeekDialog } from "./seek.js";
 

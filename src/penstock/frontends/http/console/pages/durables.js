@@ -1,12 +1,11 @@
-// The durables of a channel, those over patterns, and a new one.
+// The durables of a channel, and a new one, of a channel or over a pattern.
 import { html, useState } from "../view.js";
-import { all, get, path, post, remove } from "../api.js";
+import { get, path, post } from "../api.js";
 import { ago, count, duration, many, quoted } from "../format.js";
-import { Button, Check, Dialog, Empty, Field, Head, Loading, Note, Panel, Refusal, Table, Tag, TypeName, tell, useDoing, useRefreshed } from "../parts.js";
+import { Button, Check, Dialog, Empty, Field, Loading, Panel, Refusal, Table, Tag, tell, useDoing, useRefreshed } from "../parts.js";
 import { Spark } from "../plot.js";
 import { durableHistory, useLive } from "../live.js";
 import { to } from "../router.js";
-import { may } from "../session.js";
 import { BackoffFields, backoffOf } from "./settings.js";
 
 const TYPES = [
@@ -79,29 +78,4 @@ export function Durables({ channel }) {
       { label: "Lag", kind: "tight", cell: (row) => html`<${Spark} values=${durableHistory(channel, row.name).values("outstanding")} />` },
     ]} />`}
     ${making && html`<${NewDurable} channel=${channel} onClose=${() => setMaking(false)} onDone=${loaded.again} />`}</${Panel}>`;
-}
-
-/** The durables over patterns: each on all channels that its pattern names, also on those made later. */
-export function PatternsPage() {
-  const loaded = useRefreshed((signal) => all("/durables", {}, signal), [], 2000);
-  const [making, setMaking] = useState(false);
-  const [ending, setEnding] = useState(null);
-  const doing = useDoing(), rows = loaded.value;
-  const end = async () => {
-    const done = await doing.act(async () => { await remove(path("durables", ending.pattern, ending.name)); return true; });
-    if (done) { tell(`The durable ${ending.name} over ${ending.pattern} has ended.`); setEnding(null); loaded.again(); }
-  };
-  return html`<div class="page"><${Head} title="Patterns" lead="Durables of one name on all channels that a pattern names, also on those that are made later." acts=${may("full") && html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New durable over a pattern</${Button}>`} />
-    ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
-    <${Panel} label="Patterns" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Patterns" rows=${rows} keyOf=${(row) => `${row.pattern}\n${row.name}`} columns=${[
-      { label: "Pattern", kind: "lead", cell: (row) => html`<code>${row.pattern}</code>${row.selector && html`<div class="sub mono">${row.selector}</div>`}` },
-      { label: "Durable", cell: (row) => row.name },
-      { label: "Type", cell: (row) => row.type },
-      { label: "Channels", kind: "num", cell: (row) => count(row.channels) },
-      { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => may("full") && html`<${Button} kind="small danger" onClick=${() => setEnding(row)} label="End the durable ${row.name} over ${row.pattern}">End…</${Button}>` },
-    ]} />` : html`<${Empty} title="No durables over patterns yet" shell="penstock durable create 'orders/*' billing" python=${'session.durables.create("orders/*", "billing")'}>
-      A durable over a pattern is on each channel that the pattern names. A channel that is made later has it from its first event on.</${Empty}>`}</${Panel}>
-    ${making && html`<${NewDurable} onClose=${() => setMaking(false)} onDone=${loaded.again} />`}
-    ${ending && html`<${TypeName} title="End ${ending.name} over ${ending.pattern}" name=${ending.name} verb="End durable" doing=${doing} onDone=${end} onClose=${() => setEnding(null)}>
-      <${Note} kind="warn" title="Its places are gone.">The durable is removed from ${many(ending.channels, "channel")}, with what is outstanding there, unless another pattern gives it to a channel.</${Note}></${TypeName}>`}</div>`;
 }

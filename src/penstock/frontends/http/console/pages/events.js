@@ -1,47 +1,15 @@
 // Snoop: browse what is stored page by page, or watch events as they come. Neither takes anything.
-import { html, useEffect, useRef, useState } from "../view.js";
-import { get, stream } from "../api.js";
-import { clock, count, many, moment, quoted } from "../format.js";
-import { Button, Choice, Empty, Field, Loading, Note, Panel, Refusal } from "../parts.js";
+import { html, useEffect, useState } from "../view.js";
+import { get } from "../api.js";
+import { count, many, quoted } from "../format.js";
+import { Button, Choice, Empty, Field, Loading, Panel, Refusal } from "../parts.js";
 import { note } from "../router.js";
 import { Detail } from "./detail.js";
+import { Rows } from "./rows.js";
 import { routeOf } from "./store.js";
+import { Tail } from "./tail.js";
 
 const PAGE = 50;
-const BUFFER = 500;
-const DRAW_MS = 200;
-/** What Space works. */
-const SPACED = "input, textarea, select, summary, [contenteditable], [role=tree], button:not(.event-row)";
-
-/** What an event says, in one line: its properties, then its data. */
-export function Summary({ event }) {
-  const properties = Object.entries(event.properties ?? {});
-  const data = event.message !== undefined && event.message !== null ? JSON.stringify(event.message) : event.data ?? (event.data_base64 ? `binary, ${event.size} bytes` : "");
-  return html`<span class="what">${event.is_delta && "Δ "}${properties.slice(0, 12).map(([key, value]) =>
-    html`<span key=${key}><span class="key">${key}=</span><b>${typeof value === "object" ? JSON.stringify(value) : String(value)}</b> </span>`)}${String(data).slice(0, 300)}</span>`;
-}
-
-export function EventRow({ event, chosen, onPick }) {
-  return html`<button type="button" class="event-row" aria-current=${chosen ? "true" : undefined} onClick=${() => onPick(String(event.event_id))}>
-    <span class="id">${count(event.event_id)}</span><span class="at" title=${moment(event.published)}>${clock(event.published)}</span>
-    <span class="tag-text">${event.tag ?? ""}</span><${Summary} event=${event} /></button>`;
-}
-
-/** Up and down move through the rows of a list of events. */
-export function alongRows(event) {
-  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  if (!step) return;
-  const rows = [...event.currentTarget.querySelectorAll("button.event-row")];
-  const next = rows[rows.indexOf(document.activeElement) + step];
-  if (next) { event.preventDefault(); next.focus(); }
-}
-
-export const RowsHead = () => html`<div class="event-row event-head" aria-hidden="true"><span class="id">Id</span><span class="at">Published</span><span class="tag-text">Tag</span><span>Properties and data</span></div>`;
-
-export function Rows({ events, chosen, onPick, label, live = false }) {
-  return html`<${RowsHead} /><div class="events event-room ${live ? "live" : ""}" role="group" aria-label=${label} onKeyDown=${alongRows}>
-    ${events.map((event) => html`<${EventRow} key=${event.event_id} event=${event} chosen=${String(event.event_id) === chosen} onPick=${onPick} />`)}</div>`;
-}
 
 function Browse({ kind, name, info, selector, from, chosen, setChosen, onRefused }) {
   const [page, setPage] = useState({ items: null, next: null });
@@ -76,70 +44,6 @@ function Browse({ kind, name, info, selector, from, chosen, setChosen, onRefused
         <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>${newest ? "Newer" : "Before"}</${Button}>
         <${Button} kind="small" disabled=${!hasMore} onClick=${onward}>${newest ? "Older" : "After"}</${Button}></div></${Panel}>
     ${chosen !== null && html`<${Detail} key=${chosen} kind=${kind} name=${name} id=${chosen} onClose=${() => setChosen(null)} onGone=${() => setTurn(turn + 1)} />`}</div>`;
-}
-
-function Tail({ kind, name, selector, chosen, setChosen, onRefused }) {
-  const [shown, setShown] = useState([]);
-  const [running, setRunning] = useState(true);
-  const [waiting, setWaiting] = useState(0);
-  const [total, setTotal] = useState(0);
-  const [lost, setLost] = useState(0);
-  const [state, setState] = useState("opening");
-  const kept = useRef({ buffer: [], running: true, total: 0, dirty: false });
-  kept.current.running = running;
-  useEffect(() => {
-    const control = new AbortController(), own = kept.current;
-    own.buffer = [];
-    own.total = 0;
-    setShown([]); setTotal(0); setWaiting(0); setLost(0); setState("opening");
-    stream(routeOf(kind, name, "live"), { selector }, control.signal, (what, data) => {
-      if (what === "event") {
-        own.buffer.unshift(data);
-        own.buffer.length = Math.min(own.buffer.length, BUFFER);
-        own.total += 1;
-        own.dirty = true;
-      } else if (what === "lost") setLost((before) => before + data.events);
-      else if (what === "end") setState("ended");
-    }, () => { setState("open"); onRefused(null); }).then(() => setState("ended"), (error) => {
-      if (!control.signal.aborted) { setState("ended"); onRefused(error); }
-    });
-    return () => control.abort();
-  }, [kind, name, selector]);
-  useEffect(() => {
-    let drawn = kept.current.total;
-    const timer = setInterval(() => {
-      const own = kept.current;
-      if (!own.dirty) return;
-      if (own.running) { setShown([...own.buffer]); drawn = own.total; own.dirty = false; setWaiting(0); setTotal(own.total); } else setWaiting(own.total - drawn);
-    }, DRAW_MS);
-    return () => clearInterval(timer);
-  }, [running]);
-  const turn = () => { if (!running) kept.current.dirty = true; setRunning(!running); };
-  const turning = useRef(turn);
-  turning.current = turn;
-  // Wherever the focus is, unless Space has a meaning there.
-  useEffect(() => {
-    const press = (event) => {
-      if (event.key !== " " || event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;
-      if (document.querySelector("dialog[open]") || event.target.closest?.(SPACED)) return;
-      event.preventDefault();
-      if (!event.repeat) turning.current();
-    };
-    addEventListener("keydown", press);
-    return () => removeEventListener("keydown", press);
-  }, []);
-  const saying = { opening: "Opening", ended: "Ended", open: running ? "Watching" : "Paused" }[state];
-  return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}">
-    <${Panel} bare label="Live events">
-      <div class="pager" style=${{ borderTop: 0 }}><${Button} kind=${running ? "small" : "small first"} icon=${running ? "pause" : "play"} onClick=${turn}>${running ? "Pause" : "Go on"}</${Button}>
-        <span role="status"><i class="dot ${state === "open" && running ? "ok" : "warn"}" style=${{ display: "inline-block", marginRight: "8px" }}></i>${saying}${waiting ? `, ${many(waiting, "event")} waiting` : ""}</span>
-        <span class="fill"></span><span>${many(total, "event")} seen${total > BUFFER ? `, the last ${count(BUFFER)} kept` : ""}</span>
-        <${Button} kind="small plain" onClick=${() => { kept.current.buffer = []; setShown([]); }}>Clear</${Button}></div>
-      ${lost > 0 && html`<div class="panel-body"><${Note} kind="warn" slim title="Too fast to show.">${many(lost, "event")} were skipped here; they are stored all the same.</${Note}></div>`}
-      ${shown.length ? html`<${Rows} live label="Live events, the newest first" events=${shown} chosen=${chosen} onPick=${setChosen} />`
-        : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'`}>
-          ${state !== "open" ? "" : `What is published from now on${selector ? " and matches" : ""} appears here, the newest first. Nobody notices that you watch.`}</${Empty}></div>`}</${Panel}>
-    ${chosen !== null && html`<${Detail} key=${chosen} kind=${kind} name=${name} id=${chosen} known=${kept.current.buffer.find((each) => String(each.event_id) === chosen)} onClose=${() => setChosen(null)} />`}</div>`;
 }
 
 /** What an address says about the events of a store: `event` is the one that is shown in full. */

@@ -4,7 +4,7 @@ import { get, path, remove } from "../api.js";
 import { count, duration, many, moment } from "../format.js";
 import { Button, Empty, Head, Loading, Note, Panel, Refusal, Table, TypeName, tell, useDoing, useRefreshed } from "../parts.js";
 import { to } from "../router.js";
-import { Summary } from "./events.js";
+import { Summary } from "./rows.js";
 
 export function ScheduledPage() {
   const loaded = useRefreshed((signal) => get("/schedule", { limit: 500 }, signal), [], 3000);

@@ -1,0 +1,89 @@
+// The live tail: events as they come, of a channel, a queue, or all channels of a pattern.
+import { html, useEffect, useRef, useState } from "../view.js";
+import { stream } from "../api.js";
+import { count, many, quoted } from "../format.js";
+import { Button, Empty, Note, Panel } from "../parts.js";
+import { Detail } from "./detail.js";
+import { Rows, idOf } from "./rows.js";
+import { routeOf } from "./store.js";
+
+const BUFFER = 500;
+const DRAW_MS = 200;
+/** What Space works. */
+const SPACED = "input, textarea, select, summary, [contenteditable], [role=tree], button:not(.event-row)";
+
+/** An event of an address: its id, and the channel that it is of. */
+function placed(chosen, name) {
+  const at = chosen.indexOf("@");
+  return at < 0 ? [name, chosen] : [chosen.slice(at + 1), chosen.slice(0, at)];
+}
+
+/** Events of the store `name`, or of all channels of a `pattern`. */
+export function Tail({ kind = "channel", name, pattern, selector, chosen, setChosen, onRefused }) {
+  const [shown, setShown] = useState([]);
+  const [running, setRunning] = useState(true);
+  const [waiting, setWaiting] = useState(0);
+  const [total, setTotal] = useState(0);
+  const [lost, setLost] = useState(0);
+  const [state, setState] = useState("opening");
+  const kept = useRef({ buffer: [], running: true, total: 0, dirty: false });
+  kept.current.running = running;
+  useEffect(() => {
+    const control = new AbortController(), own = kept.current;
+    own.buffer = [];
+    own.total = 0;
+    setShown([]); setTotal(0); setWaiting(0); setLost(0); setState("opening");
+    stream(pattern ? "/live" : routeOf(kind, name, "live"), { pattern, selector }, control.signal, (what, data) => {
+      if (what === "event") {
+        own.buffer.unshift(data);
+        own.buffer.length = Math.min(own.buffer.length, BUFFER);
+        own.total += 1;
+        own.dirty = true;
+      } else if (what === "lost") setLost((before) => before + data.events);
+      else if (what === "end") {
+        setState("ended");
+        if (pattern) onRefused(data);  // a store that is gone says so on its own page
+      }
+    }, () => { setState("open"); onRefused(null); }).then(() => setState("ended"), (error) => {
+      if (!control.signal.aborted) { setState("ended"); onRefused(error); }
+    });
+    return () => control.abort();
+  }, [kind, name, pattern, selector]);
+  useEffect(() => {
+    let drawn = kept.current.total;
+    const timer = setInterval(() => {
+      const own = kept.current;
+      if (!own.dirty) return;
+      if (own.running) { setShown([...own.buffer]); drawn = own.total; own.dirty = false; setWaiting(0); setTotal(own.total); } else setWaiting(own.total - drawn);
+    }, DRAW_MS);
+    return () => clearInterval(timer);
+  }, [running]);
+  const turn = () => { if (!running) kept.current.dirty = true; setRunning(!running); };
+  const turning = useRef(turn);
+  turning.current = turn;
+  // Wherever the focus is, unless Space has a meaning there.
+  useEffect(() => {
+    const press = (event) => {
+      if (event.key !== " " || event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;
+      if (document.querySelector("dialog[open]") || event.target.closest?.(SPACED)) return;
+      event.preventDefault();
+      if (!event.repeat) turning.current();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
+  const [store, id] = chosen === null ? [] : placed(chosen, name);
+  const command = pattern ? `subscribe ${quoted(pattern)}` : `${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'`;
+  const saying = { opening: "Opening", ended: "Ended", open: running ? "Watching" : "Paused" }[state];
+  return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}">
+    <${Panel} bare label="Live events">
+      <div class="pager" style=${{ borderTop: 0 }}><${Button} kind=${running ? "small" : "small first"} icon=${running ? "pause" : "play"} onClick=${turn}>${running ? "Pause" : "Go on"}</${Button}>
+        <span role="status"><i class="dot ${state === "open" && running ? "ok" : "warn"}" style=${{ display: "inline-block", marginRight: "8px" }}></i>${saying}${waiting ? `, ${many(waiting, "event")} waiting` : ""}</span>
+        <span class="fill"></span><span>${many(total, "event")} seen${total > BUFFER ? `, the last ${count(BUFFER)} kept` : ""}</span>
+        <${Button} kind="small plain" onClick=${() => { kept.current.buffer = []; setShown([]); }}>Clear</${Button}></div>
+      ${lost > 0 && html`<div class="panel-body"><${Note} kind="warn" slim title="Too fast to show.">${many(lost, "event")} were skipped here; they are stored all the same.</${Note}></div>`}
+      ${shown.length ? html`<${Rows} live several=${Boolean(pattern)} label="Live events, the newest first" events=${shown} chosen=${chosen} onPick=${setChosen} />`
+        : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${command}`}>
+          ${state !== "open" ? "" : `What is published from now on${selector ? " and matches" : ""}${pattern ? ", also on channels that are made later," : ""} appears here, the newest first. Nobody notices that you watch.`}</${Empty}></div>`}</${Panel}>
+    ${chosen !== null && html`<${Detail} key=${chosen} kind=${kind} name=${store} id=${id} known=${kept.current.buffer.find((each) => idOf(each) === chosen)} onClose=${() => setChosen(null)} />`}</div>`;
+}
