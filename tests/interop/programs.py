@@ -93,6 +93,45 @@ def run_java(
     return _run(command, running_s)
 
 
+def parse_java(files: Sequence[Path]) -> list[str]:
+    """What the compiler complains of when it only reads them: no library need be there."""
+    java = program("java", "openjdk-17-jdk-headless")
+    program("javac", "openjdk-17-jdk-headless")
+    command = [java, str(HERE / "java" / "Parse.java"), *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUNNING_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def compile_java(suite: str, texts: Mapping[str, str], folder: Path) -> Path:
+    """Compile programs, by file name, with the libraries of a folder of ``tests/interop``; gives
+    where their classes are. A warning is an error."""
+    program("javac", "openjdk-17-jdk-headless")
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    classes = folder / "classes"
+    command = ["javac", "-Xlint:all,-path", "-Werror", "-d", str(classes)]
+    command += ["-cp", str(_jars(suite) / "*"), *(str(folder / name) for name in texts)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUNNING_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return classes
+
+
+def run_program(suite: str, classes: Path, main: str) -> str:
+    """Run a program that was compiled so, to its end; gives what it has written."""
+    java = program("java", "openjdk-17-jdk-headless")
+    path = os.pathsep.join((str(classes), str(_jars(suite) / "*")))
+    done = subprocess.run(
+        [java, "-Xmx256m", "-cp", path, main],
+        capture_output=True,
+        text=True,
+        timeout=RUNNING_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def run_node(suite: str, script: str, *arguments: str) -> Outcome:
     """Run a script of a folder of ``tests/interop`` with the packages of its lock file."""
     node = program("node", "nodejs")
