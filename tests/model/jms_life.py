@@ -247,7 +247,6 @@ JmsLife.steps = {
     ChannelLife.attach: 0,
     ChannelLife.subscribe: 0,
     ChannelLife.credit: 0,
-    ChannelLife.lease: 0,  # to this engine it is one more seat
     JmsLife.attach: 4,
     JmsLife.subscribe: 3,
     JmsLife.credit: 6,

@@ -41,7 +41,7 @@ def test_many_lives_on_the_default_and_the_merge_engine() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.spec("J2", "J3", "J4", "J5", "J6", "J7", "T8")
+@pytest.mark.spec("J2", "J3", "J4", "J5", "J6", "J7", "T8", "T11", "D18", "D19", "D20", "H1")
 def test_many_lives_on_the_jms_engine() -> None:
     longer = settings(DAY, max_examples=600, stateful_step_count=60)
     run_state_machine_as_test(JmsLife, settings=longer)

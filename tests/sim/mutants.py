@@ -60,6 +60,7 @@ from tests.sim.reply_mutants import any_reply, hasty_removal, kept_reply_queues
 from tests.sim.rot import rot_of
 from tests.sim.seek_mutants import forgotten_seek, leaving_seek, skipping_seek
 from tests.sim.waiting_mutants import (
+    REJECTED,
     endless_time,
     endless_wait,
     forgotten_wait,
@@ -440,6 +441,7 @@ MUTANTS: dict[str, Mutant] = {
     "lost to time": Mutant(
         "what was not acknowledged in time counts as acknowledged", lost_to_time, ("breathing",)
     ),
+    **{name: Mutant(mistake, spoil, ("breathing",)) for name, (mistake, spoil) in REJECTED.items()},
     "any reply": Mutant("a reply is given to another request", any_reply, ("asked",)),
     "kept reply queues": Mutant(
         "the reply queues of lost sessions stay", kept_reply_queues, ("asked",)

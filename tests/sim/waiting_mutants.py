@@ -1,17 +1,24 @@
-"""Mistakes with events that wait for their time, and with those that are in hand for too long (SEM
-D18, D19)."""
+"""Mistakes with events that wait for their time, that are in hand for too long, or are rejected
+(SEM D18, D19, T11)."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.core.channel import apply, decide, timeouts
+from penstock.core.channel import apply, decide, holding, timeouts
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.waiting import Waiting
 from penstock.core.ids.ids import IdSet
-from penstock.core.vocabulary.messages import Acked, Postponed, Spans, StoredFact
+from penstock.core.vocabulary.messages import (
+    Acked,
+    Buried,
+    Cause,
+    Postponed,
+    Spans,
+    StoredFact,
+)
 
 
 def forgotten_wait(patch: pytest.MonkeyPatch) -> None:
@@ -75,3 +82,29 @@ def late_and_taken(patch: pytest.MonkeyPatch) -> None:
         whole(state, name, spans)
 
     patch.setattr(apply, "_rolled_back", rolled_back)
+
+
+def buried_nowhere(patch: pytest.MonkeyPatch) -> None:
+    """What is rejected counts as acknowledged, and no copy of it is kept."""
+
+    def buried(_: ChannelState, durable: Durable, ids: IdSet, cause: Cause) -> list[StoredFact]:
+        return [Acked(durable.name, ids.spans)]
+
+    patch.setattr(holding, "buried", buried)
+
+
+def forgotten_rejection(patch: pytest.MonkeyPatch) -> None:
+    """A restart does not know any more that one of several durables has rejected an event."""
+    whole = ChannelMachine.recorded
+
+    def recorded(channel: ChannelMachine, fact: StoredFact) -> StoredFact | None:
+        return None if isinstance(fact, Buried) else whole(channel, fact)
+
+    patch.setattr(ChannelMachine, "recorded", recorded)
+
+
+REJECTED = {
+    "buried nowhere": ("what is rejected counts as acknowledged", buried_nowhere),
+    "forgotten rejection": ("a restart forgets what was rejected", forgotten_rejection),
+}
+"""Each with what it is called in the table of mistakes; the scene ``breathing`` is to notice."""

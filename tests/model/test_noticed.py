@@ -1,0 +1,148 @@
+"""The models have teeth, on each engine: a channel with a mistake does not agree with them.
+
+The mistakes about waits, timeouts and seeks are those that the simulation has to notice, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from penstock.core.channel import dead, decide, holding, offer
+from penstock.core.channel.state import ChannelState
+from penstock.core.durable.deadlines import Deadlines
+from penstock.core.durable.durable import Durable
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.messages import Cause, SetDemand, StoredFact
+from tests.model import channel_life
+from tests.model.channel_life import ChannelLife
+from tests.model.jms_life import JmsLife
+from tests.sim import seek_mutants, waiting_mutants
+
+Mistake = Callable[[pytest.MonkeyPatch], None]
+
+MANY = settings(
+    max_examples=400,
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+"""The first life that does not agree ends it; nobody needs to see the shortest."""
+
+
+class BusyLife(ChannelLife):
+    """More is in hand under a time, and the time passes."""
+
+
+class BusyJmsLife(JmsLife):
+    """As often, on the JMS engine."""
+
+
+OFTEN = {ChannelLife.lease: 8, ChannelLife.extend: 16, ChannelLife.wait: 14}
+BusyLife.steps = {**ChannelLife.steps, **OFTEN}
+BusyJmsLife.steps = {**JmsLife.steps, **OFTEN}
+
+
+def greedy_lease(patch: pytest.MonkeyPatch) -> None:
+    """A lease goes on taking what comes later (SEM H1)."""
+    whole = offer._demand
+
+    def demand(state: ChannelState, command: SetDemand) -> None:
+        if not command.at_once:
+            whole(state, command)
+
+    patch.setattr(offer, "_demand", demand)
+
+
+def endless_lease(patch: pytest.MonkeyPatch) -> None:
+    """The time of a lease is not its own: without an ``ack_timeout`` of the durable it has none."""
+    patch.setattr(offer, "timeout_of", lambda durable, _: durable.attributes.ack_timeout)
+
+
+def shortening_extension(patch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for less time than is left gets less."""
+
+    def extend(deadlines: Deadlines, ids: IdSet, now_us: int, longer_us: int) -> None:
+        mine = ids.overlap(deadlines.ids)
+        deadlines._take_out(mine)
+        deadlines._add(mine, now_us + longer_us)
+
+    patch.setattr(Deadlines, "extend", extend)
+
+
+def unheard_extension(patch: pytest.MonkeyPatch) -> None:
+    """Asking for more time changes nothing."""
+    patch.setattr(Deadlines, "extend", lambda *_: None)
+
+
+def buried_for_all(patch: pytest.MonkeyPatch) -> None:
+    """What one durable rejects leaves the channel, whoever waits for it."""
+    whole = dead.buried
+
+    def buried(state: ChannelState, durable: Durable, ids: IdSet, cause: Cause) -> list[StoredFact]:
+        others = {name: one for name, one in state.durables.items() if one is not durable}
+        for name in others:
+            del state.durables[name]
+        try:
+            return whole(state, durable, ids, cause)
+        finally:
+            state.durables.update(others)
+
+    patch.setattr(holding, "buried", buried)
+
+
+def unasked_delay(patch: pytest.MonkeyPatch) -> None:
+    """A rollback that names a delay comes again at once."""
+    patch.setattr(decide, "postponed", lambda *_: ())
+
+
+MISTAKES: list[Mistake] = [
+    waiting_mutants.forgotten_wait,
+    waiting_mutants.short_wait,
+    waiting_mutants.endless_wait,
+    waiting_mutants.passed_by,
+    waiting_mutants.lost_to_time,
+    waiting_mutants.endless_time,
+    waiting_mutants.late_and_taken,
+    seek_mutants.skipping_seek,
+    seek_mutants.forgotten_seek,
+    seek_mutants.leaving_seek,
+    greedy_lease,
+    endless_lease,
+    shortening_extension,
+    unheard_extension,
+    waiting_mutants.buried_nowhere,
+    buried_for_all,
+    unasked_delay,
+]
+RARE = [(waiting_mutants.endless_wait, BusyJmsLife)]
+"""Four waits at once at one durable are rare where events leave when nobody waits for them."""
+PAIRS = [
+    (mistake, life)
+    for mistake in MISTAKES
+    for life in (BusyLife, BusyJmsLife)
+    if (mistake, life) not in RARE
+]
+
+
+@pytest.mark.slow
+@pytest.mark.spec("D18", "D19", "D20", "T11", "H1")
+@pytest.mark.parametrize(
+    ("mistake", "life"),
+    PAIRS,
+    ids=[f"{mistake.__name__}-{life.__name__}" for mistake, life in PAIRS],
+)
+def test_a_mistake_is_noticed(
+    mistake: Mistake, life: type[ChannelLife], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel_life, "TIMEOUTS_MS", (100, 300))  # else many lives have none
+    mistake(monkeypatch)
+
+    with pytest.raises((AssertionError, KeyError, pytest.fail.Exception)):
+        run_state_machine_as_test(life, settings=MANY)
