@@ -135,6 +135,23 @@ def test_what_is_read_may_be_rejected(penstock_command: Run, session: Session, w
     assert "--reject takes the place of --commit and --rollback" in both.stderr
 
 
+@pytest.mark.spec("D19", "Q2")
+def test_what_is_read_and_not_committed_in_time_goes_back(
+    penstock_command: Run, session: Session
+) -> None:
+    session.queues.create("slow").push(b"one")
+    read = ("queue", "read", "slow", "--window", "2", "--ack-timeout", "100ms")
+
+    done = penstock_command(*read, "--transactional", "--rollback", "--format", "json")
+
+    came = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["event_id"], one.get("redelivery_count", 0)) for one in came] == [(0, 0), (0, 1)]
+    refused = penstock_command(*read)
+    assert "--window and --ack-timeout need --transactional" in refused.stderr
+    too_short = penstock_command(*read[:-1], "5ms", "--transactional")
+    assert "ack_timeout is 5 ms; allowed are 100" in too_short.stderr
+
+
 @pytest.mark.spec("D19")
 def test_a_durable_is_made_with_a_timeout(penstock_command: Run, session: Session) -> None:
     session.channels.create("mail")

@@ -467,6 +467,38 @@ def test_a_queue_is_pushed_to_and_peeked_at(opened: Opened, api: Api) -> None:
     assert api.ask("GET", "/queues/work")["events"] == 1
 
 
+@pytest.mark.spec("R1")
+def test_a_request_shows_its_reply_or_that_none_has_come(
+    opened: Opened, api: Api, server: ServerProcess, elsewhere: ThreadPoolExecutor
+) -> None:
+    api.create("rates", kind="queue")
+    page = opened(place("rates", "publish", kind="queue"))
+    page.get_by_role("textbox", name="Data", exact=True).fill("EUR")
+    replying = elsewhere.submit(_reply_once, server.url)
+
+    page.get_by_label("Wait for it, s").fill("30")
+    page.get_by_role("button", name="Request", exact=True).click()
+    reply = page.get_by_role("status").filter(has_text="1.25")
+    expect(reply).to_contain_text('"from": "ECB"')
+    assert replying.result(PATIENCE_MS / 1_000) == b"EUR"
+
+    page.get_by_label("Wait for it, s").fill("soon")
+    page.get_by_role("button", name="Request", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text('"soon" is no number of seconds')
+    expect(reply).to_have_count(0)
+    page.get_by_label("Wait for it, s").fill("0.2")
+    page.get_by_role("button", name="Request", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("no-reply")
+
+
+def _reply_once(url: str) -> bytes:
+    with penstock.connect(url) as session:
+        request = session.queues.get("rates").pop(timeout=PATIENCE_MS / 1_000)
+        assert request is not None
+        request.reply(b"1.25", properties={"from": "ECB"})
+        return request.data
+
+
 def test_a_queue_is_exported_imported_and_an_event_taken(opened: Opened, api: Api) -> None:
     api.create("jobs", kind="queue")
     api.ask("POST", "/queues/jobs/events", {"data": "first"})

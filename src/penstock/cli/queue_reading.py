@@ -129,25 +129,38 @@ def read(
             metavar="TIME",
         ),
     ] = "",
+    ack_timeout: Annotated[
+        str,
+        typer.Option(
+            "--ack-timeout",
+            help="Transactional: how long an event may be here before it goes back: 30s.",
+            metavar="TIME",
+        ),
+    ] = "",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
     """Take events off a queue as they come and print them, until Ctrl-C.
 
     A plain reader's events are off the queue once they are here; a transactional reader commits
-    them once they are printed. With --rollback one window of them is read and given back.
+    them once they are printed. With --rollback one window of them is read and given back. With
+    --ack-timeout a reader whose output nobody takes does not keep its events for ever.
 
     \b
     Examples:
       penstock queue read work --count 10 --format json
       penstock queue read work --transactional --rollback --window 3 --timeout 1
       penstock queue read work --transactional --count 1 --reject "no such street"
+      penstock queue read work --transactional --count 1 --ack-timeout 30s
     """
-    if not transactional and (commit is not None or window is not None or reject):
-        raise typer.BadParameter("--commit, --rollback, --reject and --window need --transactional")
+    if not transactional and (commit is not None or window is not None or reject or ack_timeout):
+        raise typer.BadParameter(
+            "--commit, --rollback, --reject, --window and --ack-timeout need --transactional"
+        )
     rolls_back = commit is False
     _check_combination(commit, reject, delay)
     wait_s = given.milliseconds(delay) / 1_000 if delay else None
+    longest_s = given.milliseconds(ack_timeout) / 1_000 if ack_timeout else None
     room = window or (rolls_back and limit) or WINDOW
     if rolls_back:
         limit = room if limit is None else limit
@@ -157,7 +170,9 @@ def read(
             )
     with session(url) as realm:
         queue = realm.queues.get(name)
-        with queue.reader(transactional=transactional, window=room, selector=selector) as reader:
+        with queue.reader(
+            transactional=transactional, window=room, selector=selector, ack_timeout=longest_s
+        ) as reader:
             say_waiting(queue.name, timeout)
             most = room if transactional else FETCH_EVENTS
             parts = _arriving(reader, most, limit, timeout)

@@ -1,7 +1,7 @@
 // Write an event and publish it. What is typed stays until it is published, whatever goes wrong.
 import { html, useState } from "../view.js";
 import { post } from "../api.js";
-import { count, many, quoted } from "../format.js";
+import { bytes, count, many, quoted } from "../format.js";
 import { Button, Check, Choice, Field, Line, Note, Panel, Refusal, tell, useDoing } from "../parts.js";
 import { to } from "../router.js";
 import { HEADERS, KINDS, blank, blankRow, draft, eventOf } from "./draft.js";
@@ -25,6 +25,28 @@ function Properties({ rows, setRows }) {
       ? html`<select aria-label="Property ${index + 1}: value" value=${row.value} onInput=${(event) => change(row.key, { value: event.target.value })}><option value="true" selected=${row.value === "true"}>true</option><option value="false" selected=${row.value === "false"}>false</option></select>`
       : html`<input class="mono" aria-label="Property ${index + 1}: value" placeholder=${row.kind === "null" ? "" : "value"} value=${row.kind === "null" ? "" : row.value} disabled=${row.kind === "null"} onInput=${(event) => change(row.key, { value: event.target.value })} autocomplete="off" spellcheck=${false} />`}
     <${Button} kind="plain icon" icon="close" label="Remove property ${index + 1}" disabled=${rows.length === 1} onClick=${() => setRows(rows.filter((each) => each.key !== row.key))} /></div>`)}</div></fieldset>`;
+}
+
+/** Publishes the same event as a request, and shows the reply. */
+function Ask({ kind, name, given }) {
+  const [wait, setWait] = useState("10"), [reply, setReply] = useState(null);
+  const asking = useDoing();
+  const ask = async () => {
+    setReply(null);
+    const answer = await asking.act(async () => {
+      const timeout = Number(wait.trim());
+      if (!(timeout > 0)) throw new Error(`Wait for it, s: "${wait}" is no number of seconds above 0`);
+      return post(routeOf(kind, name, "requests"), eventOf(given), { timeout });
+    });
+    if (answer) setReply(answer);
+  };
+  const data = reply && (reply.message ? JSON.stringify(reply.message, null, 2) : reply.data ?? reply.data_base64 ?? "");
+  return html`<${Panel} title="Ask and wait for the reply"><p class="help-line">What is written here goes out as a request. Whoever receives it replies to this page alone.</p>
+    <div class="form"><${Field} label="Wait for it, s" help="30 at most" inputmode="decimal" value=${wait} onInput=${setWait} />
+      <${Refusal} error=${asking.error} />
+      <div class="row"><${Button} disabled=${asking.busy} onClick=${ask}>${asking.busy ? "Waiting…" : "Request"}</${Button}></div>
+      ${reply && html`<div role="status"><p class="help-line">The reply, ${bytes(reply.size)}${reply.tag ? `, with the tag ${reply.tag}` : ""}:</p><pre>${data}</pre>
+        ${Object.keys(reply.properties).length > 0 && html`<pre>${JSON.stringify(reply.properties, null, 2)}</pre>`}</div>`}</div></${Panel}>`;
 }
 
 export function Publish({ kind, name, info }) {
@@ -61,7 +83,7 @@ export function Publish({ kind, name, info }) {
       <div class="row"><button type="submit" class="button first" disabled=${doing.busy}>${verb}</button>
         ${done && !doing.error && html`<span role="status">${done.scheduled ? html`<a href=${to("scheduled")}>It waits for its time</a>` : html`The last one is event <a href=${to(kind, name, "events", { from: kind === "channel" ? String(done.first_id) : "" })}>${count(done.first_id)}</a>`}</span>`}</div>
     </form></${Panel}>
-    <${Panel} title="The same elsewhere"><p class="help-line">From a shell, or with <code>--file</code> for many at once:</p><${Line} text=${shell} />
+    <div><${Ask} kind=${kind} name=${name} given=${given} /><${Panel} title="The same elsewhere"><p class="help-line">From a shell, or with <code>--file</code> for many at once:</p><${Line} text=${shell} />
       ${!info.durables && kind === "channel" && !info.subscribers && html`<div class="section"><${Note} slim>Nobody listens on this channel now. ${info.definition.engine === "jms" || info.definition.type === "transient" ? "What is published now is dropped." : `Events stay ${info.definition.ttl ? "for their time" : "for ever"} and can be read later.`}</${Note}></div>`}
-      ${info.definition.capacity > 0 && html`<div class="section"><${Note} slim>${many(info.events, "event")} of at most ${count(info.definition.capacity)}.</${Note}></div>`}</${Panel}></div>`;
+      ${info.definition.capacity > 0 && html`<div class="section"><${Note} slim>${many(info.events, "event")} of at most ${count(info.definition.capacity)}.</${Note}></div>`}</${Panel}></div></div>`;
 }
