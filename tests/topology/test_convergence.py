@@ -9,9 +9,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import penstock
 from penstock.client.handles.definitions import definition_of
+from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.backoff import Backoff
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -98,12 +100,35 @@ def _store(kind: Any, name: str, names: Sequence[str], draw: st.DrawFn) -> Wante
     )
 
 
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[Topology, Topology]:
+    """A file and another one, often the same with other attributes: what is edited in place."""
+    first = draw(topologies())
+    if draw(st.booleans()):
+        return first, draw(topologies())
+    edited = tuple(_edited(each, draw) for each in first.stores)
+    return first, Topology(stores=edited, joins=first.joins)
+
+
+def _edited(store: WantedStore, draw: st.DrawFn) -> WantedStore:
+    has = store.definition
+    given: dict[str, Any] = draw(attributes)
+    given.pop("keys", None)
+    if has.type == "transient":
+        given = {key: given[key] for key in given if key in ("ttl", "capacity")}
+    if has.type == "reliable":
+        given.pop("storage", None)
+    given |= {"type": has.type, "keys": has.keys, "dead_event_store": has.dead_event_store}
+    return replace(store, definition=definition_of(given, store.kind))
+
+
 @pytest.mark.slow
-@given(first=topologies(), second=topologies())
+@given(files=changes())
 @hypothesis_settings(max_examples=examples(20), deadline=None)
 def test_a_realm_is_as_the_file_says_and_a_second_time_there_is_nothing_to_do(
-    first: Topology, second: Topology
+    files: tuple[Topology, Topology],
 ) -> None:
+    first, second = files
     with penstock.Realm() as realm, realm.connect() as session:
         try:
             made = plan(first, look(session))
@@ -126,3 +151,15 @@ def test_a_realm_is_as_the_file_says_and_a_second_time_there_is_nothing_to_do(
         if not changed.immovable:
             apply(session, changed)
             assert plan(second, look(session), prune=True) == Plan()
+            assert written_of(session) == as_new(second), "changed in place, and not as a new one"
+
+
+def written_of(session: Session) -> str:
+    return to_toml(topology_of(look(session)))
+
+
+def as_new(wanted: Topology) -> str:
+    """How a realm is written that was made by the file and nothing else."""
+    with penstock.Realm() as realm, realm.connect() as session:
+        apply(session, plan(wanted, look(session)))
+        return written_of(session)
