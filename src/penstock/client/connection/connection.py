@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,6 +25,7 @@ from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.connection.owner_watch import OwnerWatch
 from penstock.client.connection.pending import (
     ALL_TAKEN,
+    OPENINGS,
     AnswerFuture,
     Body,
     Pending,
@@ -64,10 +65,7 @@ RECONNECT_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 5.0
 """Seconds that an orderly end waits for a silent realm if nothing is left to be confirmed."""
 
-_CHANGES = (
-    *(Settle, PublishEvents, CommitStages, CommitStagedParts),
-    *(CommitTransaction, Bury, Extend),
-)
+_CHANGES = (Settle, PublishEvents, CommitStages, CommitStagedParts, CommitTransaction, Bury, Extend)
 """Requests whose answers a close waits for."""
 
 
@@ -96,6 +94,8 @@ class RealmConnection:
         self._next_subscription = 1
         self._pending: dict[int, Pending] = {}
         self._incoming: dict[int, DeliveryRoute] = {}
+        self._asked_here: set[int] | None = None
+        """While subscriptions are opened again: those asked for on the new connection so far."""
         self._schemas: list[bytes] = []
         self._schema_numbers = SchemaMemo(self._number_schema)
         self._row_numbers: dict[SingleEventCodec, int] = {}
@@ -327,13 +327,21 @@ class RealmConnection:
                 return
 
     async def _reconnect(self) -> None:
+        self._asked_here = set()
         try:
             await self._connect(lambda: True)
         except CannotConnect as error:
             lasting = CannotConnect(f"the connection was lost, and {error}")
             raise self.listeners.ended_by(lasting) from error
         self.reconnects += 1
+        await self._open_again(self._asked_here)
+        self._asked_here = None
+
+    async def _open_again(self, asked: Container[int]) -> None:
+        """Open all subscriptions again, but those that were ``asked`` for by who opens them."""
         for number, incoming in list(self._incoming.items()):
+            if number in asked or number not in self._incoming:
+                continue
             try:
                 async with asyncio.timeout(DEAD_AFTER_S):
                     await incoming.reopen()
@@ -538,6 +546,8 @@ class RealmConnection:
         if link is None:
             return
         pending.sent = True
+        if self._asked_here is not None and isinstance(pending.message, OPENINGS):
+            self._asked_here.add(pending.message.subscription)
         for schema in pending.schemas:
             if schema not in link.announced:
                 link.announced.add(schema)

@@ -20,7 +20,7 @@ Body = bytes | bytearray | memoryview
 
 ALL_TAKEN: Final = (1 << 63) - 1
 """What a realm may have begun that does not say what it has."""
-_OPENINGS: Final = (Subscribe, Attach, BrowseDurable)
+OPENINGS: Final = (Subscribe, Attach, BrowseDurable)
 """Requests that belong to one connection."""
 
 _errors = error_classes()
@@ -77,7 +77,7 @@ def end_of(
         return farewell  # it would end the next connection as well, and the one after that
     if not pending.sent or pending.resend:
         return None
-    belongs = isinstance(pending.message, _OPENINGS) or not pending.waits
+    belongs = isinstance(pending.message, OPENINGS) or not pending.waits
     if pending.number > taken and not belongs:
         pending.sent = False
         return None

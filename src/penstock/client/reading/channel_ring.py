@@ -71,6 +71,8 @@ class ChannelRing(Generic[S]):
         self._durable = durable
         self.members: dict[int, Member[S]] = {}
         self.is_open = False
+        self._is_watching = False
+        """Whether the pattern is watched, maybe while its channels are still being opened."""
         self._places: dict[int, Member[S]] = {}
         """Members whose right to read was lost: they continue where they were if it comes back."""
         self._number = 0
@@ -99,8 +101,11 @@ class ChannelRing(Generic[S]):
         )
         self._number = self._connection.add(route)
         try:
-            await self._join(await self._watch(), is_first=True)
+            found = await self._watch()
+            self._is_watching = True
+            await self._join(found, is_first=True)
         except BaseException as error:
+            self._is_watching = False
             self._connection.give_up(self._number, error)
             await self._leave_all()
             raise
@@ -115,7 +120,7 @@ class ChannelRing(Generic[S]):
         return answer.channels
 
     async def _reopen(self) -> None:
-        if self.is_open:
+        if self._is_watching:
             self._later(await self._watch())
 
     async def close(self) -> None:
@@ -123,7 +128,7 @@ class ChannelRing(Generic[S]):
         async with self._changing:
             if not self.is_open:
                 return
-            self.is_open = False
+            self.is_open = self._is_watching = False
             if self._joining is not None:
                 self._joining.cancel()
                 await asyncio.wait([self._joining])
