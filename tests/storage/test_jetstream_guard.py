@@ -15,6 +15,7 @@ from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.jetstream.engine import JetStreamEngine
 from penstock.storage.jetstream.guard import (
     ServerState,
+    are_electing,
     are_joining,
     check_majority,
     check_servers,
@@ -166,6 +167,20 @@ def test_servers_that_are_missing_in_what_the_leader_says_are_joining() -> None:
     assert not are_joining([absent(server) for server in FINE])
 
 
+ELECTING = [structs.replace(server, leader="") for server in FINE]
+"""They have found each other, and nobody leads them so far."""
+
+
+def test_servers_of_which_none_knows_a_leader_are_electing_one() -> None:
+    alone = [structs.replace(server, is_clustered=False, leader="") for server in FINE]
+
+    assert are_electing(ELECTING)
+    assert are_electing([*ELECTING[:2], absent(FINE[2])])
+    assert not are_electing([*ELECTING[:2], FINE[2]])
+    assert not are_electing([absent(server) for server in FINE])
+    assert not are_electing(alone), "nobody is to lead them"
+
+
 class Answers:
     """The servers of an engine, as their monitoring shows them look after look."""
 
@@ -203,6 +218,24 @@ async def test_servers_that_are_joining_are_looked_at_again() -> None:
     await servers.open()
 
     assert servers.are_read
+
+
+@simulated
+async def test_servers_that_are_electing_a_leader_are_looked_at_again() -> None:
+    servers = Answers(ELECTING, ELECTING, FINE)
+
+    await servers.open()
+
+    assert servers.are_read
+
+
+@simulated
+async def test_servers_without_a_leader_are_not_looked_at_for_ever() -> None:
+    servers = Answers(*[ELECTING] * 50)
+
+    await servers.open()
+
+    assert not servers.are_read, "what is asked of them waits for a leader, too"
 
 
 @simulated

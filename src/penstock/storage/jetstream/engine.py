@@ -17,6 +17,7 @@ from penstock.storage.jetstream.connection import NatsConnection, together
 from penstock.storage.jetstream.frames import HEAD_BYTES
 from penstock.storage.jetstream.guard import (
     ServerState,
+    are_electing,
     are_joining,
     check_majority,
     check_servers,
@@ -216,6 +217,7 @@ class JetStreamEngine:
             is_starting = any(server.name and server.failure for server in servers)
             is_settled = not is_starting and _passes(check_majority, servers)
             is_wrong = not _passes(check_servers, servers)
+            is_settled = is_settled and not are_electing(servers)
             if looks >= _LOOKS_MAX or (not are_joining(servers) and (is_settled or is_wrong)):
                 return servers
             await asyncio.sleep(pause)

@@ -188,6 +188,13 @@ def are_joining(servers: Sequence[ServerState]) -> bool:
     )
 
 
+def are_electing(servers: Sequence[ServerState]) -> bool:
+    """Whether servers of a cluster are there, and none of them knows who leads it: they have been
+    started just now, or have lost their leader."""
+    there = [server for server in servers if server.is_clustered and not server.failure]
+    return bool(there) and not any(server.leader for server in there)
+
+
 def version_of(text: str) -> tuple[int, ...]:
     """The numbers of a version, to compare."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
