@@ -205,6 +205,39 @@ async def test_an_owner_does_not_wait_long_for_what_it_has_begun() -> None:
     await pair.ends()
 
 
+@pytest.mark.spec("N4", "D13")
+@simulated
+async def test_an_acknowledgement_the_owner_has_not_begun_is_told_that_nothing_was_done() -> None:
+    pair = await Pair.made()
+    channel = await pair.session.channels.create("orders", type="persistent")
+    durable = await channel.durables.create("mine", type="exclusive")
+    await channel.publish(b"a")
+    async with durable.subscribe(timeout=60) as seat:
+        batch = await seat.next_batch()
+        assert batch is not None
+        listener = pair.owner.listener
+        assert listener is not None
+        pair.engine.is_slow = True
+        pair.owner.node.hand_over(0)
+        asked: list[asyncio.Task[Any]] = []
+        while not listener.is_draining:  # what it has begun it answers before it ends
+            asked.append(the_loop().create_task(_of(channel.durables.create(f"{len(asked)}"))))
+            await pass_time(0.02)
+
+        with pytest.raises(ConnectionLost, match="before Settle was begun: nothing was done"):
+            await batch.ack()
+
+        pair.engine.is_slow = False
+        again = await seat.next_batch()
+        assert again is not None
+        assert (batch.is_stale, again.event_ids.tolist()) == (True, [0])
+        await again.ack()
+    for each in asked:
+        await each
+    assert (await durable.info()).outstanding == 0
+    await pair.ends()
+
+
 async def _first(subscription: Any) -> bytes:
     async for event in subscription:
         await event.ack()

@@ -78,13 +78,19 @@ def end_of(
     if not pending.sent or pending.resend:
         return None
     belongs = isinstance(pending.message, OPENINGS) or not pending.waits
-    if pending.number > taken and not belongs:
+    was_begun = pending.number <= taken
+    if not (was_begun or belongs):
         pending.sent = False
         return None
     what = type(pending.message).__name__
+    if was_begun:
+        return ConnectionLost(
+            f"the connection was lost ({why}) before {what} was answered; "
+            "it is unknown whether it was done"
+        )
     return ConnectionLost(
-        f"the connection was lost ({why}) before {what} was answered; "
-        "it is unknown whether it was done"
+        f"the connection was lost ({why}) before {what} was begun: nothing was done, and what the "
+        "connection had in hand is the realm's again"
     )
 
 

@@ -221,7 +221,8 @@ class NoReply(Unavailable):
 
 
 class ConnectionLost(Unavailable):
-    """The connection ended before the answer came. The outcome is unknown."""
+    """The connection ended before the answer came. The outcome is unknown, unless the text says
+    that nothing was done."""
 
     code = "connection-lost"
 
