@@ -16,6 +16,7 @@ import structlog
 from penstock.testing.loop import elapsed_s, simulate
 from tests.sim.cluster import SCENES as CLUSTER_SCENES
 from tests.sim.cluster import ClusterWorld
+from tests.sim.cluster_failovers import FailoverWorld
 from tests.sim.cluster_mutants import CLUSTER_MUTANTS, cluster_row, noticed_in_a_cluster
 from tests.sim.mutants import MUTANTS, noticed, row
 from tests.sim.rot import rot_of
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return _cluster_mutants() if asked.cluster else _mutants()
     began_s, tally, played = elapsed_s(), Tally(), 0
     for seed in range(asked.seed, asked.seed + asked.lives):
-        if asked.cluster:
+        if asked.cluster or asked.failovers:
             if not _cluster(seed, tally, asked):
                 return 1
         elif asked.rot:
@@ -60,6 +61,8 @@ def _asked(arguments: list[str]) -> argparse.Namespace:
     can_play = set(CLUSTER_SCENES if asked.cluster else SCENES)
     if not can_play.issuperset(asked.scene) or (asked.cluster and len(asked.scene) > 1):
         parser.error(f"scenes: {', '.join(sorted(can_play))}; a cluster plays one of them")
+    if asked.failovers and (asked.scene or asked.cluster or asked.rot or asked.mutants):
+        parser.error("worlds of failovers play nothing else: give --failovers alone")
     return asked
 
 
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--scene", action="append", default=[])
     parser.add_argument("--rot", action="store_true", help="worlds whose disk is damaged")
     parser.add_argument("--cluster", action="store_true", help="three nodes over one engine")
+    parser.add_argument("--failovers", action="store_true", help="its owner ends fifty times")
     parser.add_argument("--mutants", action="store_true", help="realms with a mistake: who notices")
     parser.add_argument("--trace", action="store_true", help="all that happened, not only its end")
     parser.add_argument("--verbose", action="store_true", help="a line for every seed")
@@ -123,7 +127,10 @@ def _first(error: BaseException) -> BaseException:
 
 def _cluster(seed: int, tally: Tally, asked: argparse.Namespace) -> bool:
     """A life of three nodes; whether nothing went wrong."""
-    world, whole = ClusterWorld(seed, scene="".join(asked.scene)), asked.trace
+    whole, played = asked.trace, "failovers" if asked.failovers else "cluster"
+    world = ClusterWorld(seed, scene="".join(asked.scene))
+    if asked.failovers:
+        world = FailoverWorld(seed)
     try:
         found = simulate(world.live(), world.random)
     except Exception as error:  # noqa: BLE001  whatever it is: it belongs to this seed
@@ -131,7 +138,7 @@ def _cluster(seed: int, tally: Tally, asked: argparse.Namespace) -> bool:
             _say(f"{at_s:12.6f} {what}")
         _say("".join(traceback.format_exception(_first(error), limit=-6)))
         chosen = "".join(f" --scene {name}" for name in asked.scene)
-        _say(f"  make sim SEED={seed} ARGS='--cluster --trace{chosen}'")
+        _say(f"  make sim SEED={seed} ARGS='--{played} --trace{chosen}'")
         return False
     tally.add_cluster(world)
     for at_s, what in world.trace if whole else ():

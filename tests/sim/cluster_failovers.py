@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from penstock import aio
@@ -95,6 +96,8 @@ class ListenerOracle:
         self.begins: list[int] = []
         """The first id that each owner may have given."""
         self.acked: list[int] = []
+        self.is_over = False
+        """Whether nothing more is published. What waits for a next owner is published by that."""
         self.got: dict[str, list[int]] = {}
         self.first: dict[str, int] = {}
         """The id from which on each listener waits."""
@@ -110,7 +113,7 @@ class ListenerOracle:
 
     def is_done(self, name: str) -> bool:
         """Whether nothing more comes to a listener that gets everything."""
-        return not self._keeps_all or self.got[name][-1:] >= self.acked[-1:]
+        return self.is_over and (not self._keeps_all or self.got[name][-1:] >= self.acked[-1:])
 
     def check(self) -> None:
         """In the time of one owner nothing is missing before what came last; where everything is
@@ -146,6 +149,8 @@ class FailoverWorld(ClusterWorld):
 
     async def prepare(self) -> None:
         session = await connected()
+        gives_up_s = session._connection._terms.dead_after_s
+        assert gives_up_s <= LEASE_S, f"seats wait, and sessions stay for {gives_up_s} s"
         await _again(lambda: session.channels.create(ORDERS, type="persistent"))
         for name in self.heard:
             await _again(
@@ -210,6 +215,8 @@ async def _publisher(world: ClusterWorld, name: str) -> None:
             else:
                 world.heard[channel.name].acked.append(event_id)
         await pass_time(world.pause_s(4))
+    for each in world.heard.values():
+        each.is_over = True
     await session.close()
 
 
@@ -223,11 +230,26 @@ async def _listener(world: ClusterWorld, name: str) -> None:
         world.heard[each].listens(name, subscription._first_id)
         subscriptions[each] = subscription
     heard = world.heard.values()
-    while not (world.promises.end.is_set() and all(each.is_done(name) for each in heard)):
+    while not all(each.is_done(name) for each in heard):
         for each, subscription in subscriptions.items():
             batch = await subscription.next_batch(timeout=0.2)
             if batch is not None:
                 world.heard[each].hears(name, batch.event_ids.tolist())
+    await session.close()
+
+
+async def _comer(world: ClusterWorld, name: str) -> None:
+    """Opens some subscriptions one after the other, whoever serves, and closes them again."""
+    session = await connected()
+    channels = [await session.channels.get(each) for each in (ORDERS, PRICES, TRADES)]
+    while not world.promises.end.is_set():
+        async with AsyncExitStack() as opened:
+            subscriptions = [
+                await opened.enter_async_context(each.subscribe()) for each in channels
+            ]
+            for each in subscriptions:  # it raises what the subscription has ended with
+                await each.next_batch(timeout=world.random.uniform(0.1, 0.5))
+        await pass_time(world.pause_s(2))
     await session.close()
 
 
@@ -280,6 +302,7 @@ FailoverWorld.clients = (
     elsewhere(_publisher),
     *(elsewhere(_listener) for _ in range(2)),
     *(_sitting(kind) for kind in KINDS for _ in range(3)),
+    elsewhere(_comer),
 )
 
 

@@ -23,6 +23,7 @@ from penstock.storage.shared_blobs import CachedBlobs
 from penstock.testing.engine import Asking, EngineBlobs, EngineJournal, MemoryEngine, NoAnswer
 from penstock.testing.loop import START_US, SlowOffload, pass_time
 from penstock.testing.network import MACHINE, Door
+from penstock.wire.native.messages import Owners
 from tests.cluster.serving import serve_clients
 from tests.sim.cluster_oracles import hear
 
@@ -351,7 +352,9 @@ class ClusterMachine:
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
         await self.thaw.wait()
         listener = self._listener = NativeListener(realm, "simulated", NativeLimits())
-        listener.heartbeat_s = self.world.heartbeat_s
+        if self.world.heartbeat_s:  # only who hears of the owners is told how often to speak
+            listener.heartbeat_s = self.world.heartbeat_s
+            listener.owners = lambda: Owners(0, {})
         try:
             await serve_clients(realm, listener, [self.port, self.port + VISITS], stopping)
         finally:

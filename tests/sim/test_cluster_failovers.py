@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.client.connection.connection import RealmConnection
 from penstock.core.channel import awaited_seats, kept_interest
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.subscriber import Subscriber
@@ -16,6 +17,9 @@ from tests.sim.mutants import first_noticed
 
 Spoil = Callable[[pytest.MonkeyPatch], None]
 FEW = 10
+OTHERS = (4, 9, 19, 33)
+"""Worlds of few failovers that are played besides. Each takes about a second: `make sim` has time
+for many."""
 
 
 @pytest.mark.slow
@@ -25,6 +29,16 @@ def test_over_fifty_failovers_nobody_loses_a_seat_and_no_listener_an_event() -> 
 
     assert world.takeovers >= FAILOVERS
     assert {"killed", "frozen", "handed over"} <= world.faults.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", OTHERS)
+@pytest.mark.spec("N4", "N6", "N7", "J5")
+def test_nor_does_anybody_over_a_few_in_other_worlds(seed: int) -> None:
+    world = failovers_of(seed, FEW)
+
+    assert world.takeovers >= FEW
+    assert all(oracle.got for oracle in world.heard.values())
 
 
 def seats_wait_for_nobody(patch: pytest.MonkeyPatch) -> None:
@@ -53,6 +67,15 @@ def listeners_begin_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(kept_interest, "first_id", first_id)
 
 
+def what_its_opener_has_asked_for_is_opened_again(patch: pytest.MonkeyPatch) -> None:
+    opened_again = RealmConnection._open_again
+
+    async def open_all(self: RealmConnection, _: object) -> None:
+        await opened_again(self, ())
+
+    patch.setattr(RealmConnection, "_open_again", open_all)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
@@ -61,12 +84,13 @@ def listeners_begin_anew(patch: pytest.MonkeyPatch) -> None:
         (handing_over_gives_seats_up, "is there"),
         (listeners_are_forgotten, "has missed"),
         (listeners_begin_anew, "got . after"),
+        (what_its_opener_has_asked_for_is_opened_again, "is already open"),
     ],
 )
 def test_a_mistake_is_noticed(spoil: Spoil, complaint: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         spoil(patch)
-        noticed = first_noticed(lambda seed: failovers_of(seed, FEW), [1, 7])
+        noticed = first_noticed(lambda seed: failovers_of(seed, FEW), [2, 7])
 
     assert noticed is not None
     assert re.search(complaint, noticed.complaint)
