@@ -76,13 +76,17 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "join.list": (("GET", "joins", None),),
     "join.create": (("POST", "joins", {"source": OTHER, "destination": OTHER}),),
     "join.delete": (("DELETE", f"joins/{_NONE}", None),),
+    # Of what one may not consume nothing comes, and nothing is settled: test_consuming_patterns.py.
+    "channel.list": (
+        *(("GET", "channels", None), ("GET", "names", None)),
+        *_consuming(f"durables/{part('matrix/*')}/unknown"),
+    ),
     "pattern.list": (
         ("GET", "durables", None),
         ("GET", f"durables/{part('matrix/*')}/unknown", None),
     ),
     "pattern.create": (("POST", "durables", {"pattern": "nothing/*", "name": "kept"}),),
     "pattern.delete": (("DELETE", f"durables/{part('matrix/*')}/unknown", None),),
-    "channel.list": (("GET", "channels", None), ("GET", "names", None)),
     "queue.list": (("GET", "queues", None),),
     "channel.create": (("POST", "channels", {"name": CHANNEL}),),
     "queue.create": (("POST", "queues", {"name": QUEUE}),),

@@ -13,7 +13,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "jms": ("C1g", "J2", "J3", "J5", "J6", "X3"),
     "joined": ("C1g", "E3", "L1", "L2", "L3", "L5"),
     "keyed": ("C1g", "K1", "T8"),
-    "leased": ("D18", "D19", "H1", "H2"),
+    "leased": ("D18", "D19", "H1", "H2", "H4"),
     "lent": ("D13", "J5", "X2", "X3"),
     "memory": ("C1c", "C1d", "C1f", "C1g", "E4", "E5"),
     "merged": ("C1g", "E6", "K2", "K3", "K4", "T8"),

@@ -10,8 +10,11 @@ import pytest
 from penstock.api.consuming import Settled, SettleLease
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import LeaseEnded
+from penstock.runtime.subscriptions import pattern_leases
 from penstock.runtime.subscriptions.lease import EventLease
-from penstock.runtime.subscriptions.leases import Leases
+from penstock.runtime.subscriptions.leases import Leases, Settling, settle_events
+from penstock.runtime.writer.group import Group
+from tests.sim.born_mutants import missed_birth
 
 
 def late_lease_taken(patch: pytest.MonkeyPatch) -> None:
@@ -51,9 +54,26 @@ def unremembered(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EventLease, "meant", meant)
 
 
+def one_channel_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """A lease over a pattern notes what is acknowledged, and acknowledges it on one channel."""
+
+    def settle(group: Group, part: EventLease, asked: Settling, fresh: IdSet, held: IdSet) -> None:
+        if part.of_channel.endswith("/1"):
+            part.done[asked.how].add_all(fresh)
+        else:
+            settle_events(group, part, asked, fresh, held)
+
+    patch.setattr(pattern_leases, "settle_events", settle)
+
+
 LEASED: Final[dict[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]]] = {
     "late lease taken": ("a late acknowledgement under a lease is taken", late_lease_taken),
     "outlived restart": ("a lease outlives its realm's restart", outlived_restart),
+    "one channel forgotten": (
+        "a lease over a pattern forgets one channel",
+        one_channel_forgotten,
+    ),
+    "unheard birth": ("a wait over a pattern does not hear of new channels", missed_birth),
     "unremembered": ("an acknowledgement that is sent again is refused", unremembered),
 }
 """Each with what it is called in the table of mistakes; the scene ``leased`` is to notice."""

@@ -144,7 +144,9 @@ OTHERS_ASK = {
     "ExplainSelector",
     "ExportTar",
     "ExtendLease",
+    "ExtendPatternLease",
     "FetchEvents",
+    "FetchFromPattern",
     "ImportTar",
     "ListConnections",
     "ListPipelines",
@@ -158,6 +160,7 @@ OTHERS_ASK = {
     "ReadRates",
     "ResetPassword",
     "SettleLease",
+    "SettlePatternLease",
     "SummarizeDead",
     "WatchEvents",
 }

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from penstock.api.channels import ChannelOpened
 from penstock.api.requests import Request
 from penstock.core.bounds import Count, EventId, GivenName, Name, SelectorText, Text
 from penstock.core.ids.ids import BoundedSpans
@@ -23,6 +24,8 @@ class Fetched(Struct, frozen=True, kw_only=True):
     """By which they are settled; empty: nothing came."""
     batches: Sequence[Any] = ()
     """Batches of ``penstock.columns.events.batch``, which is above the API."""
+    channels: Sequence[ChannelOpened] = ()
+    """The channel of each batch, where they are of several."""
     count: int = 0
     lease_ms: int = 0
     """How long the client has them; less than it asked for where the durable's ``ack_timeout``
@@ -83,3 +86,47 @@ class ExtendLease(Request[Settled], frozen=True):
     lease: Name
     chosen: LeasedEvents
     time_ms: Count
+
+
+# --- over a pattern -----------------------------------------------------------------------
+
+
+class FetchFromPattern(Request[Fetched], frozen=True):
+    """Have events of a durable over a pattern, of all its channels that the client may consume,
+    for ``lease_ms`` (SEM H4)."""
+
+    pattern: Text
+    durable: GivenName
+    count: Count
+    lease_ms: Count
+    wait_ms: Count = 0
+    """How long to wait when nothing is there."""
+    selector: SelectorText = ""
+    """Durables that do not keep one: only what it matches."""
+
+
+class SettlePatternLease(Request[Settled], frozen=True):
+    """Settle events of a lease over a pattern, of all channels that are named together or of
+    none. A repeated request is answered as done where it was done."""
+
+    pattern: Text
+    durable: GivenName
+    lease: Name
+    how: How
+    channels: dict[Name, LeasedEvents] | None = None
+    """Which events are meant of each channel; None: all that the lease holds."""
+    delay_ms: Count | None = None
+    """How long what is rolled back waits (SEM D18); None: as the backoff says."""
+    reason: Text = ""
+    """Why events are rejected (SEM T11)."""
+
+
+class ExtendPatternLease(Request[Settled], frozen=True):
+    """Have so much time from now on for events of a lease over a pattern (SEM D19)."""
+
+    pattern: Text
+    durable: GivenName
+    lease: Name
+    time_ms: Count
+    channels: dict[Name, LeasedEvents] | None = None
+    """Which events are meant of each channel; None: all that the lease holds."""

@@ -357,6 +357,10 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
         consuming.FetchEvents: _numbered(TAKE),
         consuming.SettleLease: _numbered(TAKE),
         consuming.ExtendLease: _numbered(TAKE),
+        # and consuming, channel by channel
+        consuming.FetchFromPattern: _on_realm("channel.list"),
+        consuming.SettlePatternLease: _on_realm("channel.list"),
+        consuming.ExtendPatternLease: _on_realm("channel.list"),
         reading.ExplainSelector: Operation(
             (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel or None))
         ),

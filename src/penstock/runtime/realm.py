@@ -30,8 +30,10 @@ from penstock.runtime.store.large_blocks import BLOCK_BYTES_MAX, LargeBlocks
 from penstock.runtime.store.message_fields import check_all
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.subscriptions import views
-from penstock.runtime.subscriptions.leases import LeaseLimits, Leases
+from penstock.runtime.subscriptions.lease_book import LeaseLimits
+from penstock.runtime.subscriptions.leases import Leases
 from penstock.runtime.subscriptions.pattern_durables import PatternDurableOperations
+from penstock.runtime.subscriptions.pattern_leases import PatternLeases
 from penstock.runtime.subscriptions.realm_view import RealmView
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.subscriptions.watches import ChannelWatches
@@ -160,8 +162,12 @@ class RunningRealm:
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
         )
         self.watches = ChannelWatches(self._state)
-        self.shard.on_scheduled, self.shard.on_deposed = self._alarm.changed.set, self.cut
-        self.shard.on_made = self.watches.made
+        self.pattern_leases = PatternLeases(self.leases, self.watches)
+        self.shard.on_scheduled, self.shard.on_deposed, self.shard.on_made = (
+            self._alarm.changed.set,
+            self.cut,
+            self.watches.made,
+        )
         self._on_deposed: list[Callable[[], None]] = []
         for channel_id, command in recovered.unreadable:
             self.shard.quarantine(channel_id, command)

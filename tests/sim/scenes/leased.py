@@ -24,6 +24,7 @@ from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.clients import Publisher
 from tests.sim.promises import Ledger, Receipts
+from tests.sim.scenes.leased_over import OverPattern
 from tests.spindles import spindles
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ class Leased:
         }
         self.leases: list[tuple[str, Receipts, Held]] = []
         """All there were in this life of the realm."""
+        self._over = OverPattern(world, self._definitions["tickets"])
 
     async def prepare(self) -> None:
         for name, definition in self._definitions.items():
@@ -214,6 +216,7 @@ class Leased:
         leases, self.leases = self.leases, []
         for durable, receipts, held in leases[-10:]:
             await self._is_over(durable, receipts, held)
+        await self._over.prepare()
 
     async def _is_over(self, durable: str, receipts: Receipts, held: Held) -> None:
         """A lease of the life before has ended: only what was done is answered as done."""
@@ -235,6 +238,7 @@ class Leased:
         for (_, name), receipts in self._receipts.items():
             for _ in range(2):
                 group.create_task(Consumer(self, receipts, name, quiet=quiet).run())
+        self._over.start(group, quiet=quiet)
 
     async def is_done(self, store: str, name: str) -> bool:
         if not all(each.is_done for each in self._publishers if each.ledger.store == store):
@@ -251,6 +255,7 @@ class Leased:
         tickets = await self.world.realm.describe_channel("tickets", "channel")
         orders = await self.world.realm.describe_channel("orders", "queue")
         assert (tickets.events, orders.events) == (0, 0), "everything is acknowledged"
+        await self._over.check()
 
 
 def _events(draw: Random, label: str) -> list[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -13,31 +13,40 @@ import pyarrow as pa
 from penstock.api.channels import ChannelOpened
 from penstock.api.consuming import (
     ExtendLease,
+    ExtendPatternLease,
     Fetched,
     FetchEvents,
+    FetchFromPattern,
+    How,
     LeasedEvents,
     Settled,
     SettleLease,
+    SettlePatternLease,
 )
 from penstock.columns.documents import document_of as line_of
 from penstock.columns.events.batch import FLAT, EventBatch, flat_field
 from penstock.columns.events.lifted_columns import table_of
 from penstock.columns.protobuf import Messages
 from penstock.core.durable.queue import READERS
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http.app import Refusal
 from penstock.frontends.http.consuming_shapes import (
     ExtendBody,
+    ExtendPatternBody,
     Fetch,
     FetchedAnswer,
     OfLease,
+    OfPatternLease,
     RejectBody,
+    RejectPatternBody,
     RollBackBody,
+    RollBackPatternBody,
     SettledAnswer,
 )
 from penstock.frontends.http.event_documents import document_of, messages_of
-from penstock.frontends.http.finding import asked_of
+from penstock.frontends.http.finding import asked_of, store_of
 from penstock.frontends.http.publishing import ARROW, IN_THREAD_BYTES, JSON, NDJSON
 from penstock.frontends.http.routing import Call, Examples, Payload, Route, run_while_there
 from penstock.frontends.http.shapes import NoQuery, moment
@@ -46,7 +55,17 @@ LEASE: Final = "penstock-lease"
 """The header that names the lease of a batch, in whatever form the events come."""
 ENDS: Final = "penstock-lease-ends"
 REDELIVERIES: Final = "redelivery_count"
+CHANNEL: Final = "channel"
 _WHOLE: Final = 1 << 62
+
+
+class Part(NamedTuple):
+    """A batch of the answer."""
+
+    batch: EventBatch
+    messages: Messages | None
+    channel: str | None
+    """Stands in each of its events; None: all are of one."""
 
 
 async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
@@ -66,6 +85,38 @@ async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
         )
 
     store, told = await run_while_there(asked_of(call, FetchEvents, asked))
+    messages = messages_of(store)
+    return await _answered(call, kind, told, [Part(each, messages, None) for each in told.batches])
+
+
+async def fetch_from_pattern(call: Call[NoQuery, Fetch]) -> Payload:
+    """Fetch events of all channels of a pattern that one may read, under one lease (SEM H4).
+
+    The channels have their turns, and a batch has of each that has events its share. Each event
+    names its ``channel``. With ``wait_ms`` the answer comes with the first event of any channel,
+    also of one that is made meanwhile. The forms of the answer are those of one channel.
+    """
+    kind = _form(call.headers.get("accept", ""))
+    body, (pattern, durable) = call.body, _over(call)
+    told = await call.ask_while_there(
+        FetchFromPattern(pattern, durable, body.count, body.lease_ms, body.wait_ms, body.selector)
+    )
+    parts = [
+        Part(batch, messages_of(store_of(opened, "channel")), opened.name)
+        for batch, opened in zip(told.batches, told.channels, strict=True)
+    ]
+    return await _answered(call, kind, told, parts, tells_channels=True)
+
+
+async def _answered(
+    call: Call[NoQuery, Fetch],
+    kind: str,
+    told: Fetched,
+    parts: Sequence[Part],
+    *,
+    tells_channels: bool = False,
+) -> Payload:
+    """The events in the form that was asked for. They go back if that cannot be made, or sent."""
 
     def give_back() -> None:
         call.realm.leases.give_back(told.lease)
@@ -77,11 +128,11 @@ async def fetch(call: Call[NoQuery, Fetch]) -> Payload:
                 (ENDS, moment(told.ends_us).isoformat()),
             ]
         size = sum(each.to_arrow().nbytes for each in told.batches)
-        form, messages = _FORMS[kind], messages_of(store)
+        form = _FORMS[kind]
         if size > IN_THREAD_BYTES:
-            data = await asyncio.to_thread(form, told, messages)
+            data = await asyncio.to_thread(form, told, parts, tells_channels)
         else:
-            data = form(told, messages)
+            data = form(told, parts, tells_channels)
     except BaseException:
         give_back()
         raise
@@ -125,6 +176,67 @@ async def extend(call: Call[NoQuery, ExtendBody]) -> SettledAnswer:
     )
 
 
+async def acknowledge_of_pattern(call: Call[NoQuery, OfPatternLease]) -> SettledAnswer:
+    """Acknowledge events of a lease over a pattern, of all channels together or of none (SEM H4).
+
+    Repeat it when its answer was lost, as that of one channel.
+    """
+    return await _settle_over(call, "ack")
+
+
+async def roll_back_of_pattern(call: Call[NoQuery, RollBackPatternBody]) -> SettledAnswer:
+    """Give events of a lease over a pattern back: they come again, counted, now or after a delay
+    (SEM D18)."""
+    return await _settle_over(call, "roll_back", delay_ms=call.body.delay_ms)
+
+
+async def reject_of_pattern(call: Call[NoQuery, RejectPatternBody]) -> SettledAnswer:
+    """Reject events of a lease over a pattern: they move to their channels' dead event stores, with
+    the reason (SEM T11)."""
+    return await _settle_over(call, "reject", reason=call.body.reason)
+
+
+async def extend_of_pattern(call: Call[NoQuery, ExtendPatternBody]) -> SettledAnswer:
+    """Have events of a lease over a pattern for so much time from now on; none gets less than it
+    had (SEM D19)."""
+    lease, time_ms = call.params["lease"], call.body.lease_ms
+    asked = ExtendPatternLease(*_over(call), lease, time_ms, _chosen_over(call.body))
+    return _settled(await call.ask(asked))
+
+
+async def _settle_over(call: Call[NoQuery, Any], how: How, **more: Any) -> SettledAnswer:
+    lease = call.params["lease"]
+    asked = SettlePatternLease(*_over(call), lease, how, _chosen_over(call.body), **more)
+    return _settled(await call.ask(asked))
+
+
+def _over(call: Call[NoQuery, Any]) -> tuple[str, str]:
+    return call.params["pattern"], call.params["durable"]
+
+
+def _chosen_over(body: OfPatternLease) -> dict[str, LeasedEvents] | None:
+    """Raises ``InvalidArgument`` where it is not clear which events are meant."""
+    if (body.ids is not None) + (body.up_to is not None) + body.all != 1:
+        raise InvalidArgument(
+            "say which events are meant, in one way, by channel: "
+            '{"ids": {"orders/de": [1, 2]}}, {"up_to": {"orders/de": 2}} or {"all": true}'
+        )
+    if body.all:
+        return None
+    if body.ids is not None:
+        given = [(name, LeasedEvents(_spans(ids))) for name, ids in body.ids.items()]
+    else:
+        given = [(name, LeasedEvents(None, last)) for name, last in (body.up_to or {}).items()]
+    found = {destination_name(name): own for name, own in given}
+    if len(found) < len(given):
+        raise InvalidArgument("one channel is named in two ways; name it once, with all of its ids")
+    return found
+
+
+def _spans(ids: Sequence[int]) -> tuple[Span, ...]:
+    return IdSet.of(sorted(set(ids))).spans
+
+
 async def _settle(
     call: Call[NoQuery, Any], request_of: Callable[[tuple[Any, str, str]], SettleLease]
 ) -> SettledAnswer:
@@ -144,8 +256,7 @@ def _chosen(body: OfLease) -> LeasedEvents:
         raise InvalidArgument(
             'say which events are meant, in one way: {"ids": [1, 2]}, {"up_to": 2} or {"all": true}'
         )
-    spans = None if body.ids is None else IdSet.of(sorted(set(body.ids))).spans
-    return LeasedEvents(spans, body.up_to)
+    return LeasedEvents(None if body.ids is None else _spans(body.ids), body.up_to)
 
 
 # --- forms of an answer -------------------------------------------------------------------
@@ -179,23 +290,34 @@ def _weight(parameters: Sequence[str]) -> float:
     return 1.0
 
 
-def _json(told: Fetched, messages: Messages | None) -> bytes:
+def _json(told: Fetched, parts: Sequence[Part], _: bool) -> bytes:
     ends = moment(told.ends_us) if told.lease else None
-    items = [document_of(each, messages, _WHOLE) for batch in told.batches for each in batch]
+    items = [
+        document_of(each, part.messages, _WHOLE, part.channel)
+        for part in parts
+        for each in part.batch
+    ]
     lease = told.lease or None
     return msgspec.json.encode(
         FetchedAnswer(lease=lease, ends=ends, lease_ms=told.lease_ms, items=items)
     )
 
 
-def _lines(told: Fetched, messages: Messages | None) -> bytes:
-    lines = [line_of(each, messages) for batch in told.batches for each in batch]
+def _lines(_: Fetched, parts: Sequence[Part], __: bool) -> bytes:
+    lines = []
+    for batch, messages, channel in parts:
+        named = {} if channel is None else {CHANNEL: channel}
+        lines += [{**named, **line_of(each, messages)} for each in batch]
     return msgspec.json.Encoder().encode_lines(lines)
 
 
-def _arrow(told: Fetched, _: Messages | None) -> bytes:
+def _arrow(told: Fetched, parts: Sequence[Part], tells_channels: bool) -> bytes:
     """The events as columns, as in any table, with how often each came before."""
     table = _table(told.batches) if told.batches else _EMPTY.append_column(*_counts([]))
+    if tells_channels:
+        names = [name for part in parts for name in [part.channel] * len(part.batch)]
+        column = pa.array(names, pa.string()).dictionary_encode()
+        table = _aside(table, CHANNEL).add_column(0, CHANNEL, column)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
@@ -204,8 +326,7 @@ def _arrow(told: Fetched, _: Messages | None) -> bytes:
 
 
 def _table(batches: Sequence[EventBatch]) -> pa.Table:
-    table = table_of([each.to_arrow() for each in batches])
-    names = [f"properties.{name}" if name == REDELIVERIES else name for name in table.column_names]
+    table = _aside(table_of([each.to_arrow() for each in batches]), REDELIVERIES)
     counts: list[int] = []
     for each in batches:
         known = each.redeliveries
@@ -213,14 +334,20 @@ def _table(batches: Sequence[EventBatch]) -> pa.Table:
             counts += [known.get(event_id, 0) for event_id in each.event_ids.tolist()]
         else:
             counts += [0] * len(each)
-    return table.rename_columns(names).append_column(*_counts(counts))
+    return table.append_column(*_counts(counts))
+
+
+def _aside(table: pa.Table, own: str) -> pa.Table:
+    """The table with a property of this name moved aside, for a column of the answer's own."""
+    names = [f"properties.{name}" if name == own else name for name in table.column_names]
+    return table.rename_columns(names)
 
 
 def _counts(counts: list[int]) -> tuple[pa.Field, pa.Array]:
     return pa.field(REDELIVERIES, pa.int32(), nullable=False), pa.array(counts, pa.int32())
 
 
-_FORMS: Final[Mapping[str, Callable[[Fetched, Messages | None], bytes]]] = MappingProxyType(
+_FORMS: Final[Mapping[str, Callable[[Fetched, Sequence[Part], bool], bytes]]] = MappingProxyType(
     {JSON: _json, NDJSON: _lines, ARROW: _arrow}
 )
 _EMPTY: Final = pa.schema([flat_field(name) for name in FLAT]).empty_table()
@@ -273,7 +400,42 @@ def _routes(path: str, of: str) -> tuple[Route, ...]:
     )
 
 
+def _routes_over_patterns() -> tuple[Route, ...]:
+    path = "durables/{pattern}/{durable}"
+    lease = f"{path}/leases/{{lease}}"
+    ids: dict[str, Any] = {"ids": {"orders/de": [7], "orders/fr": [3, 4]}}
+    (event,) = _FETCH.answer["items"]
+    answer = {**_FETCH.answer, "items": [{**event, CHANNEL: "orders/de"}]}
+    some = {**_SOME, "count": 3}
+    settle = SettlePatternLease
+    return (
+        Route(
+            *("fetchFromPatternDurable", "POST", f"{path}/fetch"),
+            *(FetchFromPattern, fetch_from_pattern),
+            examples=Examples(_FETCH.body, answer),
+        ),
+        Route(
+            *("acknowledgePatternLease", "POST", f"{lease}/ack", settle, acknowledge_of_pattern),
+            examples=Examples(ids, some),
+        ),
+        Route(
+            *("rollBackPatternLease", "POST", f"{lease}/rollback", settle, roll_back_of_pattern),
+            examples=Examples({**ids, "delay_ms": 5_000}, some),
+        ),
+        Route(
+            *("rejectPatternLease", "POST", f"{lease}/reject", settle, reject_of_pattern),
+            examples=Examples({**ids, "reason": "no such customer"}, some),
+        ),
+        Route(
+            *("extendPatternLease", "POST", f"{lease}/extend"),
+            *(ExtendPatternLease, extend_of_pattern),
+            examples=Examples({"all": True, "lease_ms": 60_000}, some),
+        ),
+    )
+
+
 ROUTES = (
     *_routes("channels/{channel}/durables/{durable}", "Durable"),
     *_routes("queues/{queue}", "Queue"),
+    *_routes_over_patterns(),
 )

@@ -14,6 +14,7 @@ from penstock.frontends.http.shapes import (
     EventAnswer,
     Id,
     Moment,
+    Name,
     RequestBody,
     Selector,
 )
@@ -83,6 +84,37 @@ class RejectBody(OfLease, frozen=True, kw_only=True):
 
 
 class ExtendBody(OfLease, frozen=True, kw_only=True):
+    lease_ms: LeaseMs
+
+
+IdsByChannel = Annotated[
+    dict[Name, Annotated[list[Id], Meta(min_length=1, max_length=IDS_MAX)]],
+    Meta(min_length=1, max_length=FETCH_MAX),
+]
+
+
+class OfPatternLease(RequestBody, frozen=True, kw_only=True):
+    """Which events of a lease over a pattern are meant: exactly one of the three."""
+
+    ids: IdsByChannel | None = None
+    """By the names of the channels that the events are of."""
+    up_to: Annotated[dict[Name, Id], Meta(min_length=1, max_length=FETCH_MAX)] | None = None
+    """Of each channel every event up to and including this id; nothing of the others."""
+    all: bool = False
+    """All that the lease holds, of all channels."""
+
+
+class RollBackPatternBody(OfPatternLease, frozen=True, kw_only=True):
+    delay_ms: Annotated[int, Meta(ge=0, le=DELAY_MS_MAX)] | None = None
+    """How long they wait before they come again (SEM D18); null: as the backoff says."""
+
+
+class RejectPatternBody(OfPatternLease, frozen=True, kw_only=True):
+    reason: Annotated[str, Meta(max_length=65_536)]
+    """Why; it is stored with the dead events."""
+
+
+class ExtendPatternBody(OfPatternLease, frozen=True, kw_only=True):
     lease_ms: LeaseMs
 
 

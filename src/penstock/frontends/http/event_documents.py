@@ -32,9 +32,12 @@ def messages_of(store: Store) -> Messages | None:
 
 
 def document_of(
-    event: Event, messages: Messages | None, data_bytes: int = PREVIEW_BYTES
+    event: Event,
+    messages: Messages | None,
+    data_bytes: int = PREVIEW_BYTES,
+    channel: str | None = None,
 ) -> EventAnswer:
-    """The event with at most ``data_bytes`` bytes of its data."""
+    """The event with at most ``data_bytes`` bytes of its data; of several channels with its own."""
     assert event.event_id is not None, "it is stored"
     assert event.published is not None, "it is stored"
     data = event.data
@@ -59,6 +62,7 @@ def document_of(
         origin=None
         if event.origin is None
         else msgspec.to_builtins(event.origin, builtin_types=(type(event.published),)),
+        channel=channel,
     )
 
 

@@ -370,6 +370,8 @@ class EventAnswer(Answer, frozen=True, omit_defaults=True):
     persistent: bool = True
     origin: dict[str, Any] | None = None
     """Where a dead or joined event came from: store, event_id, published, cause, at, durables, …"""
+    channel: str | None = None
+    """Its channel, where events of several are answered."""
 
 
 class LookedAt(Answer, frozen=True):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.api import consuming, reading
-from penstock.api.operations import READING
+from penstock.api.operations import READING, TAKE
 from penstock.api.requests import Kind
 from penstock.columns.events.event import Event
 from penstock.columns.protobuf import Messages
@@ -199,6 +200,30 @@ async def settle_lease(by: Caller, asked: consuming.SettleLease) -> consuming.Se
 
 async def extend_lease(by: Caller, asked: consuming.ExtendLease) -> consuming.Settled:
     return await by.realm.leases.extend(asked, _lease_owner(by))
+
+
+def _may_consume(by: Caller) -> Callable[[str], None]:
+    """Raises ``AccessDenied`` for a channel of a pattern that the caller may not consume."""
+    return lambda name: by.realm.access.require(by.principal, TAKE[0], name)
+
+
+async def fetch_from_pattern(by: Caller, asked: consuming.FetchFromPattern) -> consuming.Fetched:
+    selector = await by.realm.dispatch.choosing.parse(asked.selector) if asked.selector else None
+    return await by.realm.pattern_leases.fetch(
+        asked, _lease_owner(by), by.principal.name, selector, _may_consume(by)
+    )
+
+
+async def settle_pattern_lease(
+    by: Caller, asked: consuming.SettlePatternLease
+) -> consuming.Settled:
+    return await by.realm.pattern_leases.settle(asked, _lease_owner(by), _may_consume(by))
+
+
+async def extend_pattern_lease(
+    by: Caller, asked: consuming.ExtendPatternLease
+) -> consuming.Settled:
+    return await by.realm.pattern_leases.extend(asked, _lease_owner(by))
 
 
 # --- sums over events ---------------------------------------------------------------------

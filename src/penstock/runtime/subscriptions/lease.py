@@ -43,8 +43,23 @@ class LeaseTerms(Struct, frozen=True):
     lease_ms: int
 
 
+class Gathering:
+    """What comes for one answer, from one durable or from several."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+        """Set when there is something to see to: events, the end of a seat, or of the realm."""
+        self.bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer is as large as one may be."""
+        return self.bytes >= BYTES_MAX
+
+
 class EventLease:
-    """The outlet of a seat, and the memory of what was settled."""
+    """The outlet of a seat, and the memory of what was settled: a lease of its own, or the part
+    of one channel in a lease over a pattern."""
 
     def __init__(
         self,
@@ -55,8 +70,12 @@ class EventLease:
         clock: Clock,
         recalled: Callable[[EventLease], None],
         ended: Callable[[EventLease], None],
+        *,
+        gathering: Gathering | None = None,
+        of_channel: str = "",
     ) -> None:
-        """``recalled`` and ``ended`` are called when the realm takes events back, or the seat."""
+        """``recalled`` and ``ended`` are called when the realm takes events back, or the seat.
+        A part has its ``gathering`` from the lease, and is ``of_channel`` in refusals."""
         self.name = name
         self.terms = terms
         self.session = session
@@ -64,8 +83,9 @@ class EventLease:
         self.subscription = 0
         """The realm's number of its seat; 0: it has none yet, or none any more."""
         self.lease_ms = terms.lease_ms
-        self.came = asyncio.Event()
-        """Set when there is something to see to: events, the end of the seat, or of the realm."""
+        self.gathering = Gathering() if gathering is None else gathering
+        self.of_channel = of_channel
+        """The name of its channel; empty: it is the only one of its lease."""
         self.error: PenstockError | None = None
         """Why there is nothing more to wait for."""
         self.is_answered = False
@@ -78,14 +98,26 @@ class EventLease:
         self.began_us = 0
         """When the first of its events were handed to it."""
         self.count = 0
-        self.is_full = False
         self._extended: list[tuple[int, IdSet]] = []
         self._batches: list[EventBatch] = []
-        self._bytes = 0
         self._surplus = IdSet()
         self._clock = clock
         self._recalled = recalled
         self._ended = ended
+
+    @property
+    def parts(self) -> tuple[EventLease, ...]:
+        """The seats that it has events from."""
+        return (self,)
+
+    @property
+    def came(self) -> asyncio.Event:
+        """Set when there is something to see to."""
+        return self.gathering.came
+
+    @property
+    def is_full(self) -> bool:
+        return self.gathering.is_full
 
     # --- what the seat gets --------------------------------------------------------------
 
@@ -109,8 +141,7 @@ class EventLease:
         }
         self._batches.append(EventBatch(batch, counts, publishers=rows.publishers))
         self.count += batch.num_rows
-        self._bytes += batch.nbytes
-        self.is_full = self._bytes >= BYTES_MAX
+        self.gathering.bytes += batch.nbytes
         self.came.set()
 
     def recall(self, spans: Spans) -> None:
@@ -187,9 +218,9 @@ class EventLease:
         was settled in another way."""
         if chosen.spans is not None:
             named = IdSet(chosen.spans)
-            if strange := _without(named, self.ids):
+            if strange := without(named, self.ids):
                 raise IllegalState(
-                    f"event {strange.lowest} was not fetched under lease {self.name}; it holds "
+                    f"{self._event(strange)} was not fetched under lease {self.name}; it holds "
                     "what its fetch was answered with"
                 )
         else:
@@ -201,7 +232,7 @@ class EventLease:
                 continue
             if chosen.spans is not None:
                 raise IllegalState(
-                    f"event {settled.lowest} was {_DONE[other]} under this lease before"
+                    f"{self._event(settled)} was {_DONE[other]} under this lease before"
                 )
             named.discard_all(settled)
         if how == "roll_back":
@@ -215,13 +246,18 @@ class EventLease:
         if isinstance(self.error, PenstockError) and not isinstance(self.error, LeaseEnded):
             raise self.error
         raise LeaseEnded(
-            f"event {ids.lowest} is not held any more under lease {self.name}: what is not settled "
+            f"{self._event(ids)} is not held any more under lease {self.name}: what is not settled "
             f"within its time ({self.lease_ms / 1_000:g} s), or has to come after an event that "
             "was rolled back, goes back and comes again"
         )
 
+    def _event(self, ids: IdSet) -> str:
+        where = f" of {self.of_channel}" if self.of_channel else ""
+        return f"event {ids.lowest}{where}"
 
-def _without(ids: IdSet, others: IdSet) -> IdSet:
+
+def without(ids: IdSet, others: IdSet) -> IdSet:
+    """The ids that are not among others."""
     left = ids.copy()
     left.discard_all(others)
     return left
