@@ -226,10 +226,13 @@ class Class:
         self._node = source.class_of(name)
         self._methods = [n for n in self._node.body if isinstance(n, Method)]
         self._by_hand = _methods_by_hand(name)
+        self._inherited = {each.name for each in _inherited(source, self._node)}
+        """Methods of bases that have no blocking twin."""
         self._bases = [b.id for b in self._node.bases if isinstance(b, ast.Name) and b.id in TWINS]
         self._inner = f"{source.alias}.{name}"
 
     def text(self) -> str:
+        self._check_inherited()
         imports = self._imports
         imports.always.add("from penstock.client.connection.threads import LoopThread")
         package, _, module = self._source.name.rpartition(".")
@@ -258,6 +261,12 @@ class Class:
                 lines += ["", *_indented("\n".join(self._property(each)))]
         lines += _indented("\n".join(self._context()))
         return "\n".join(lines)
+
+    def _check_inherited(self) -> None:
+        own = {method.name for method in self._methods}
+        for name in sorted(self._inherited - own - self._by_hand.keys()):
+            if not name.startswith("_"):
+                raise NotDerivable(f"{self.name} inherits {name}, which is not written by hand")
 
     def _hand_written(self) -> list[str]:
         if self.name not in BY_HAND:
@@ -389,7 +398,7 @@ class Class:
 
     def _context(self) -> Iterator[str]:
         """``with`` for what has ``async with``."""
-        names = {method.name for method in self._methods}
+        names = {method.name for method in self._methods} | self._inherited
         if not {"__aenter__", "__aexit__"} <= names or "__enter__" in self._by_hand:
             return
         self._imports.always.add("from typing import Self")
@@ -410,6 +419,23 @@ class Class:
             ") -> None:",
             "    self._loop.call(self._inner.__aexit__(kind, error, traceback))",
         )
+
+
+def _inherited(source: Source, node: ast.ClassDef) -> Iterator[Method]:
+    """The methods of the bases of a class, as far as these have no blocking twin."""
+    for base in node.bases:
+        named = base.value if isinstance(base, ast.Subscript) else base
+        if not isinstance(named, ast.Name) or named.id in TWINS:
+            continue
+        home = source
+        if named.id in source.imports:
+            _, _, after = source.imports[named.id][0].partition("from penstock.client.")
+            if not after:
+                continue  # of another package
+            home = Source(after.partition(" ")[0])
+        found = home.class_of(named.id)
+        yield from (each for each in found.body if isinstance(each, Method))
+        yield from _inherited(home, found)
 
 
 def _methods_by_hand(name: str) -> dict[str, ast.FunctionDef]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 import pyarrow as pa
 
@@ -17,7 +17,8 @@ from penstock.client.connection.arguments import (
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
-from penstock.client.reading.inbox import Buffered, Inbox, Loops, OpenBatch
+from penstock.client.reading.inbox import Buffered, Inbox
+from penstock.client.reading.looping import DeliveringLoops
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import (
     BUFFER_BYTES_MAX,
@@ -39,7 +40,7 @@ MERGED_ROWS_MAX = 16_384
 Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
 
 
-class DurableSubscription:
+class DurableSubscription(DeliveringLoops):
     """A seat at a durable. Iterate it for events, or :meth:`batches` for columns; settle them with
     their own ``ack`` and ``rollback``, or with :meth:`ack` and :meth:`rollback` by id.
 
@@ -63,11 +64,11 @@ class DurableSubscription:
         channel_name: str = "",
         on_arrival: Callable[[], None] | None = None,
     ) -> None:
+        super().__init__(auto_ack=auto_ack)
         self._connection = connection
         self._channel = channel
         self._durable = durable
         self._window = window
-        self._auto_ack = auto_ack
         self._selector = selector
         check_timeout(timeout)
         self._timeout = timeout
@@ -86,7 +87,6 @@ class DurableSubscription:
         self._handling: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         """Held while opening or closing: a seat is left before the next one is taken."""
-        self._loops: Loops[DeliveredBatch] = Loops()
         self._met = asyncio.Event()
         self._met.set()
         self._demand = 0
@@ -292,55 +292,6 @@ class DurableSubscription:
             self._buffered.took(following)
             rows += len(following)
         return batch if len(parts) == 1 else joined(parts)
-
-    def batches(self) -> AsyncIterator[DeliveredBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
-        return self._loops.add(self._batches)
-
-    async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
-        self._loops.begins(begun, opens=not self._is_open)
-        try:
-            while (batch := await self.next_batch()) is not None:
-                if self._auto_ack:
-                    begun.begin(batch, len(batch))  # until the caller has processed it
-                yield batch
-                if not self._is_open:
-                    return
-                if self._auto_ack:
-                    begun.forget()
-                    await batch.ack()
-        finally:
-            if self._loops.ends(begun):
-                await self.close()
-
-    def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
-        return self._loops.add(self._events)
-
-    async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
-        self._loops.begins(begun, opens=not self._is_open)
-        try:
-            while (batch := await self.next_batch()) is not None:
-                rest: DeliveredBatch | None = batch
-                while rest is not None:
-                    batch, rest = rest, None
-                    begun.begin(batch, int(self._auto_ack))
-                    for row, event in enumerate(batch):
-                        if self._may_recall:
-                            rest = await self._left_of(batch, row)
-                            begun.forget()
-                            break
-                        if batch.is_stale or self._has_ended:
-                            break  # the realm has taken back the rest, and delivers it again
-                        begun.count += not self._auto_ack
-                        yield event
-                        if not self._is_open:  # closed meanwhile: all of it has gone back
-                            return
-                        if self._auto_ack:  # until here it is not processed, and would come again
-                            await event.ack()
-                            begun.count += 1
-        finally:
-            if self._loops.ends(begun):
-                await self.close()
 
     async def _fetch(self, count: int, timeout: float) -> list[DeliveredBatch]:
         """Up to ``count`` events, as many as come within ``timeout`` seconds. If it is cancelled,
@@ -589,6 +540,3 @@ class DurableSubscription:
 
     async def __aenter__(self) -> DurableSubscription:
         return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

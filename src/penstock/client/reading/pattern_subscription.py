@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from penstock.api.channels import ChannelOpened
 from penstock.client.connection.arguments import check_count, check_timeout
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.channel_ring import ChannelRing
-from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
+from penstock.client.reading.delivered import DeliveredBatch
 from penstock.client.reading.durable_subscription import DurableSubscription
-from penstock.client.reading.inbox import Loops, OpenBatch
+from penstock.client.reading.looping import DeliveringLoops, ReceivingLoops
 from penstock.client.reading.merging import Merger, key_name_of
-from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
+from penstock.client.reading.received import ReceivedBatch
 from penstock.client.reading.subscription import Subscription
 from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -25,7 +25,7 @@ TURN_EVENTS = 512
 """Most events of one channel that are handed out before another has its turn."""
 
 
-class PatternSubscription:
+class PatternSubscription(ReceivingLoops):
     """Events of all channels of a pattern, each channel in id order, the channels in turn;
     ``event.channel`` tells where each came from. Goes on after a reconnect where it was.
 
@@ -43,10 +43,10 @@ class PatternSubscription:
         merged: bool = False,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> None:
+        super().__init__()
         check_timeout(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._timeout = timeout
-        self._loops: Loops[ReceivedBatch] = Loops()
         self._last: deque[ReceivedBatch] = deque()
         """What loops have left of channels that are not there any more."""
 
@@ -72,7 +72,7 @@ class PatternSubscription:
         return sorted(member.channel.name for member in self._ring.members.values())
 
     @property
-    def _is_open(self) -> bool:
+    def _is_open(self) -> bool:  # type: ignore[override]  # the ring knows
         return self._ring.is_open
 
     async def open(self) -> PatternSubscription:
@@ -101,39 +101,6 @@ class PatternSubscription:
                 return batch
         return None
 
-    def batches(self) -> AsyncIterator[ReceivedBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
-        return self._loops.add(self._batches)
-
-    async def _batches(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedBatch]:
-        self._loops.begins(begun, opens=not self._is_open)
-        try:
-            while (batch := await self.next_batch()) is not None:
-                yield batch
-                if not self._is_open:  # closed meanwhile
-                    return
-        finally:
-            if self._loops.ends(begun):
-                await self.close()
-
-    def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
-        """Iterate over arriving events; those that one iteration leaves come with the next."""
-        return self._loops.add(self._events)
-
-    async def _events(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedEvent]:
-        self._loops.begins(begun, opens=not self._is_open)
-        try:
-            while (batch := await self.next_batch()) is not None:
-                begun.begin(batch)
-                for event in batch:
-                    begun.count += 1
-                    yield event
-                    if not self._is_open:
-                        return
-        finally:
-            if self._loops.ends(begun):
-                await self.close()
-
     async def close(self) -> None:
         """Stop reading. Opened again, each channel goes on with the first event that was not handed
         out."""
@@ -145,11 +112,8 @@ class PatternSubscription:
     async def __aenter__(self) -> PatternSubscription:
         return await self.open()
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
-
-class PatternDurableSubscription:
+class PatternDurableSubscription(DeliveringLoops):
     """A seat at the durable of one name on each channel of a pattern that has it. Events are
     acknowledged and rolled back as those of any durable; ``event.channel`` tells their channel.
 
@@ -168,6 +132,7 @@ class PatternDurableSubscription:
         timeout: float | None = None,
         buffer_bytes: int = CHANNEL_BUFFER_BYTES,
     ) -> None:
+        super().__init__(auto_ack=auto_ack)
         check_timeout(timeout)
         if window is not None:
             check_count(window, "window")
@@ -176,8 +141,6 @@ class PatternDurableSubscription:
                     "a window implies manual acknowledgement; give only one of the two"
                 )
         self._timeout = timeout
-        self._auto_ack = auto_ack
-        self._loops: Loops[DeliveredBatch] = Loops()
 
         def make(
             channel: ChannelOpened, _is_new: bool, arrives: Callable[[], None]
@@ -204,7 +167,7 @@ class PatternDurableSubscription:
         return sorted(member.channel.name for member in self._ring.members.values())
 
     @property
-    def _is_open(self) -> bool:
+    def _is_open(self) -> bool:  # type: ignore[override]  # the ring knows
         return self._ring.is_open
 
     async def open(self) -> PatternDurableSubscription:
@@ -236,57 +199,6 @@ class PatternDurableSubscription:
                 return batch
         return None
 
-    def batches(self) -> AsyncIterator[DeliveredBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
-        return self._loops.add(self._batches)
-
-    async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
-        self._loops.begins(begun, opens=not self._is_open)
-        try:
-            while (batch := await self.next_batch()) is not None:
-                if self._auto_ack:
-                    begun.begin(batch, len(batch))  # until the caller has processed it
-                yield batch
-                if not self._is_open:
-                    return
-                if self._auto_ack:
-                    begun.forget()
-                    await batch.ack()
-        finally:
-            if self._loops.ends(begun):
-                await self.close()
-
-    def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
-        """Iterate over arriving events; those that one iteration leaves come with the next."""
-        return self._loops.add(self._events)
-
-    async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
-        self._loops.begins(begun, opens=not self._is_open)
-        try:
-            while (batch := await self.next_batch()) is not None:
-                rest: DeliveredBatch | None = batch
-                while rest is not None:
-                    batch, rest = rest, None
-                    inner = batch._subscription
-                    begun.begin(batch, int(self._auto_ack))
-                    for row, event in enumerate(batch):
-                        if inner._may_recall:
-                            rest = await inner._left_of(batch, row)
-                            begun.forget()
-                            break
-                        if batch.is_stale or inner._has_ended:
-                            break  # the realm has taken back the rest
-                        begun.count += not self._auto_ack
-                        yield event
-                        if not self._is_open:  # closed meanwhile: all of it has gone back
-                            return
-                        if self._auto_ack:  # until here it is not processed, and would come again
-                            await event.ack()
-                            begun.count += 1
-        finally:
-            if self._loops.ends(begun):
-                await self.close()
-
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk, on all channels. Raises the first
         refusal, and ``ConnectionLost`` when some of it was on its way as the connection was
@@ -301,6 +213,3 @@ class PatternDurableSubscription:
 
     async def __aenter__(self) -> PatternDurableSubscription:
         return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

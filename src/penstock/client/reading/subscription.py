@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pyarrow as pa
 
@@ -11,9 +11,10 @@ from penstock.api.subscriptions import Subscribe, Subscribed
 from penstock.client.connection.arguments import check_count, check_timeout
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
-from penstock.client.reading.inbox import Inbox, Loops, OpenBatch
+from penstock.client.reading.inbox import Inbox
+from penstock.client.reading.looping import ReceivingLoops
 from penstock.client.reading.merging import Merger
-from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
+from penstock.client.reading.received import ReceivedBatch
 from penstock.columns.events.batch import stamp
 from penstock.columns.schema.ipc import batch_from, edges_of
 from penstock.columns.schema.layout import STAMPED_FIELDS
@@ -70,7 +71,7 @@ def redelivery_counts(message: wire.Delivery) -> dict[int, int]:
     }
 
 
-class Subscription:
+class Subscription(ReceivingLoops):
     """Events of a channel, in id order, each once; goes on after a reconnect where it was.
 
     Iterate it for events, or :meth:`batches` for columns.
@@ -94,6 +95,7 @@ class Subscription:
     ) -> None:
         """``channel_name`` is what its events tell; ``on_arrival`` is called when there is
         something to take."""
+        super().__init__()
         check_timeout(timeout)
         check_count(buffer_bytes, "buffer_bytes", "bytes")
         self._buffer_bytes = buffer_bytes
@@ -111,7 +113,6 @@ class Subscription:
         self._merger = merger
         self._inbox: Inbox[ReceivedBatch] = Inbox(on_arrival)
         self._channel_name = channel_name
-        self._loops: Loops[ReceivedBatch] = Loops()
         self._number = 0
         self._is_open = False
         self._opening = asyncio.Lock()
@@ -251,39 +252,6 @@ class Subscription:
             taken, self._taken = self._taken, 0
             self._connection.tell(wire.Credit(self._number, more, 0, taken))
 
-    def batches(self) -> AsyncIterator[ReceivedBatch]:
-        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
-        return self._loops.add(self._batches)
-
-    async def _batches(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedBatch]:
-        self._loops.begins(begun, opens=not self._is_open)
-        try:
-            while (batch := await self.next_batch()) is not None:
-                yield batch
-                if not self._is_open:  # closed meanwhile
-                    return
-        finally:
-            if self._loops.ends(begun):
-                await self.close()
-
-    def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
-        """Iterate over arriving events; those that one iteration leaves come with the next."""
-        return self._loops.add(self._events)
-
-    async def _events(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedEvent]:
-        self._loops.begins(begun, opens=not self._is_open)
-        try:
-            while (batch := await self.next_batch()) is not None:
-                begun.begin(batch)
-                for event in batch:
-                    begun.count += 1
-                    yield event
-                    if not self._is_open:
-                        return
-        finally:
-            if self._loops.ends(begun):
-                await self.close()
-
     @property
     def first_id(self) -> int:
         """Where ``start`` has led, once open: no event below this id is delivered."""
@@ -309,6 +277,3 @@ class Subscription:
 
     async def __aenter__(self) -> Subscription:
         return await self.open()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()

@@ -47,7 +47,7 @@ def without_cluster(definition: Definition) -> Definition:
     return replace(definition, cluster_wide=None) if definition.cluster_wide else definition
 
 
-class Destination(NamedTuple):
+class NewHome(NamedTuple):
     """What decides where a store exists after a move."""
 
     is_cluster: bool
@@ -55,7 +55,7 @@ class Destination(NamedTuple):
     """Whether the type of the store can be cluster-wide."""
 
 
-def relocated(definition: Definition, deciding: Definition, to: Destination) -> Definition:
+def relocated(definition: Definition, deciding: Definition, to: NewHome) -> Definition:
     """The definition of a store at another realm. ``deciding`` is its own, or that of the store
     whose schedule it is."""
     if not to.is_cluster:

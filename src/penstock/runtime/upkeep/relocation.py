@@ -26,7 +26,7 @@ from penstock.core.vocabulary.errors import Damaged, IllegalState
 from penstock.core.vocabulary.messages import Cause, Definition, Removed, Restored
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload
 from penstock.core.vocabulary.reach import (
-    Destination,
+    NewHome,
     durables_of,
     is_everywhere,
     leads_out,
@@ -256,7 +256,7 @@ class Relocation:
                 parent = directory.number_of(definition.dead_event_store)
                 deciding = directory.channels[parent].state.definition
             clusterable = self._rules.types[deciding.type].clusterable
-            there = Destination(self._rules.is_cluster, clusterable)
+            there = NewHome(self._rules.is_cluster, clusterable)
             found[number] = relocated(definition, deciding, there)
         return found
 
