@@ -99,7 +99,7 @@ class OfPatternLease(RequestBody, frozen=True, kw_only=True):
     ids: IdsByChannel | None = None
     """By the names of the channels that the events are of."""
     up_to: Annotated[dict[Name, Id], Meta(min_length=1, max_length=FETCH_MAX)] | None = None
-    """Of each channel every event up to and including this id; nothing of the others."""
+    """Every event up to and including this id, for each channel named; of others nothing."""
     all: bool = False
     """All that the lease holds, of all channels."""
 

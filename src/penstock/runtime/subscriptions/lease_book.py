@@ -64,7 +64,7 @@ class Terms(Protocol):
     def count(self) -> int: ...
 
 
-class Lease(Protocol):
+class FetchLease(Protocol):
     """A batch of events that a client has for a time."""
 
     name: str
@@ -89,8 +89,8 @@ class LeaseBook:
         self.clock = clock
         self.subscriptions = subscriptions
         self._limits = limits
-        self._open: dict[str, Lease] = {}
-        self._over: OrderedDict[str, Lease] = OrderedDict()
+        self._open: dict[str, FetchLease] = {}
+        self._over: OrderedDict[str, FetchLease] = OrderedDict()
         self._checks: dict[str, Callable[[], None]] = {}
         self.freed = asyncio.Event()
         """Set, and replaced, whenever a lease has ended: its seat is free."""
@@ -133,13 +133,13 @@ class LeaseBook:
             if owner and held > most:
                 raise LimitReached(_too_much(owner, held, most, what, setting))
 
-    def enter(self, lease: Lease, check: Callable[[], None]) -> None:
+    def enter(self, lease: FetchLease, check: Callable[[], None]) -> None:
         """``check`` is asked when rights change: it raises when the client may not have the lease
         any more."""
         self._open[lease.name] = lease
         self._checks[lease.name] = check
 
-    def named(self, name: str, owner: str) -> Lease | None:
+    def named(self, name: str, owner: str) -> FetchLease | None:
         """The lease of this name that the client was told of, if it is its own; also one that is
         over."""
         lease = self._open.get(name) or self._over.get(name)
@@ -147,7 +147,7 @@ class LeaseBook:
             return None
         return lease
 
-    def count(self, lease: Lease) -> int:
+    def count(self, lease: FetchLease) -> int:
         """How many events it holds."""
         return sum([len(held_by(self.shard, each)) for each in lease.parts])
 
@@ -190,7 +190,7 @@ class LeaseBook:
         return held
 
     async def act(
-        self, lease: Lease, action: Callable[[Group], Settled], *, room: int = 0
+        self, lease: FetchLease, action: Callable[[Group], Settled], *, room: int = 0
     ) -> Settled:
         """Settle something. A lease that holds nothing then has ended."""
         sweeps = [each.terms.channel for each in lease.parts]
@@ -265,12 +265,12 @@ class LeaseBook:
                 lease.fail(reason)
         self._wake()
 
-    def end_if_empty(self, lease: Lease) -> None:
+    def end_if_empty(self, lease: FetchLease) -> None:
         """End a lease whose client has nothing of it any more."""
         if lease.is_answered and lease.name in self._open and not self.count(lease):
             self.end(lease)
 
-    def end(self, lease: Lease) -> None:
+    def end(self, lease: FetchLease) -> None:
         """Its seats are free; what it held has gone back, or goes back now (SEM D13)."""
         if self._open.pop(lease.name, None) is None:
             return

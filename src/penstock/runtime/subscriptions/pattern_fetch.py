@@ -65,7 +65,7 @@ class PatternFetch:
         self._found: dict[int, ChannelOpened] = {}
         """The channels of the pattern that the client may consume, and that have the durable."""
         self._busy: dict[int, DurableInUse] = {}
-        """Those whose only seat somebody else has."""
+        """Channels of the pattern whose only seat somebody else has."""
         self._refusal: PenstockError | None = None
 
     async def run(self, watches: ChannelWatches, wait_s: float) -> None:
