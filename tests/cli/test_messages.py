@@ -64,6 +64,26 @@ def test_messages_are_published_and_shown_as_json(penstock_command: Run, store: 
     assert '"total":"250"' in table.stdout
 
 
+@pytest.mark.parametrize("more", [("--from", "earliest"), ("--durable", "billing")])
+def test_messages_of_the_channels_of_a_pattern_are_shown_as_json(
+    penstock_command: Run, described: str, more: tuple[str, ...]
+) -> None:
+    """Each by the descriptors of its own channel; one has none."""
+    penstock_command("channel", "create", "shop/eu", "--descriptors", described)
+    penstock_command("channel", "create", "shop/us")
+    penstock_command("durable", "create", "shop/*", "billing")
+    penstock_command("publish", "shop/eu", "--message", "shop.Order", json.dumps(ORDER))
+    penstock_command("publish", "shop/us", "plain")
+    command = ("subscribe", "shop/*", *more, "--timeout", "0.3")
+
+    lines = penstock_command(*command, "--format", "json").stdout.splitlines()
+    found = {each["channel"]: each for each in map(json.loads, lines)}
+    assert found["shop/eu"]["message"] == ORDER
+    assert found["shop/us"]["data"] == "plain"
+    if "--from" in more:
+        assert '"total":"250"' in penstock_command(*command).stdout
+
+
 def test_lines_of_messages_are_published(penstock_command: Run, store: str, tmp_path: Path) -> None:
     lines = tmp_path / "orders.ndjson"
     lines.write_text('{"id": "a"}\n{"id": "b"}\n')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from pyarrow import ipc
 
 from penstock.client.sync.sync import Channel, Session
 from tests.client.archiving import Archiver
+from tests.patience import until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -130,6 +132,54 @@ def test_what_is_printed_of_a_durable_is_given_back_with_a_delay(
 
     assert (ids(printed.stdout), ids(others.stdout)) == ([0, 1], [2, 3, 4])
     assert (info.outstanding, info.waiting, info.redelivered) == (2, 2, 2)
+
+
+@pytest.mark.spec("D18", "D21")
+@pytest.mark.parametrize("name", ["orders", "order?"], ids=["by name", "by pattern"])
+def test_what_is_printed_of_a_durable_and_given_back_is_counted_once(
+    penstock_command: Run, orders: Channel, name: str
+) -> None:
+    durable = orders.durables.create("billing", type="shared")
+    of_durable = ("subscribe", name, "--durable", "billing", "--format", "json")
+
+    for _ in range(3):
+        penstock_command(*of_durable, "--count", "1", "--rollback")
+
+    lines = penstock_command(*of_durable, "--timeout", "0.3").stdout.splitlines()
+    counts = [json.loads(line).get("redelivery_count", 0) for line in lines]
+    assert counts == [3, 0, 0, 0, 0]
+    assert durable.info().clients == ()
+
+
+@pytest.mark.spec("D22")
+def test_a_durable_of_a_pattern_is_consumed_also_of_a_channel_made_meanwhile(
+    penstock_command: Run, session: Session
+) -> None:
+    session.channels.create("shop/eu")
+    session.durables.create("shop/*", "billing")
+    command = ("subscribe", "shop/*", "--durable", "billing", "--format", "json", "--count", "2")
+
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(penstock_command, *command)
+        until(lambda: session.channels.get("shop/eu").durables.get("billing").info().clients)
+        session.channels.create("shop/us").publish(b"first")
+        session.channels.delete("shop/eu")
+        session.channels.create("shop/eu").publish(b"made again")
+        printed = [json.loads(line) for line in waits.result(60).stdout.splitlines()]
+    assert sorted((each["channel"], each["data"]) for each in printed) == [
+        ("shop/eu", "made again"),
+        ("shop/us", "first"),
+    ]
+
+
+def test_a_durable_that_no_channel_of_a_pattern_has_is_refused(
+    penstock_command: Run, session: Session
+) -> None:
+    session.channels.create("shop/eu")
+
+    refused = penstock_command("subscribe", "shop/*", "--durable", "none", "--timeout", "0.1")
+    assert refused.exit_code == 1
+    assert "no channel of shop/* that you may read has a durable none" in refused.stderr
 
 
 @pytest.mark.spec("T11")
@@ -312,6 +362,7 @@ def test_a_durable_of_a_pattern_is_consumed_up_to_a_limit(
 
     printed = [json.loads(line) for line in (*first, *rest)]
     assert (len(first), len(rest)) == (4, 2)
+    assert not any("redelivery_count" in each for each in printed), "what is left was not taken"
     assert sorted((each["channel"], each["data"]) for each in printed) == [
         (name, str(n)) for name in ("shop/eu", "shop/us") for n in range(3)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from penstock.columns.events.batch import EventBatch
     from penstock.columns.events.event import Event, Origin
     from penstock.columns.protobuf import Messages
+
+    OfChannel = Callable[[str], Messages | None]
+    """Gives the decoder of a channel's Protocol Buffers messages; None: it has none."""
 
 Format = Literal["table", "json", "arrow"]
 
@@ -41,18 +44,18 @@ class Printer(Protocol):
 
 
 def printer(
-    style: Format, messages: Messages | None = None, *, tells_channels: bool = False
+    style: Format, messages: Messages | None = None, *, of_channel: OfChannel | None = None
 ) -> Printer:
-    """A printer; ``messages`` decodes Protocol Buffers data, and with ``tells_channels`` each event
-    says which channel it is of. Raises ``InvalidArgument`` for Arrow
-    on a terminal."""
+    """A printer; ``messages`` decodes Protocol Buffers data. With ``of_channel`` instead, which
+    gives them for a channel, each event says which channel it is of. Raises ``InvalidArgument`` for
+    Arrow on a terminal."""
     if style == "json":
-        return _Lines(messages, tells_channels=tells_channels)
+        return _Lines(messages, of_channel)
     if style == "table":
-        return _Rows(messages, tells_channels=tells_channels)
+        return _Rows(messages, of_channel)
     if sys.stdout.isatty():
         raise InvalidArgument("an Arrow stream is binary; redirect it to a file: > events.arrow")
-    return _Stream(tells_channels=tells_channels)
+    return _Stream(tells_channels=of_channel is not None)
 
 
 def print_events(
@@ -61,14 +64,14 @@ def print_events(
     limit: int | None = None,
     *,
     messages: Messages | None = None,
-    tells_channels: bool = False,
+    of_channel: OfChannel | None = None,
 ) -> int:
     """Print arriving events, at most ``limit``; gives their number.
 
     The next batch is asked for only when the one before is printed.
     """
     printed = 0
-    with closing(printer(style, messages, tells_channels=tells_channels)) as out:
+    with closing(printer(style, messages, of_channel=of_channel)) as out:
         for batch in batches:
             taken = len(batch) if limit is None else min(len(batch), limit - printed)
             out.add(batch, taken)
@@ -81,9 +84,9 @@ def print_events(
 class _Rows:
     """A line for each event; a new header when the properties change."""
 
-    def __init__(self, messages: Messages | None, *, tells_channels: bool = False) -> None:
+    def __init__(self, messages: Messages | None, of_channel: OfChannel | None = None) -> None:
         self._messages = messages
-        self._tells_channels = tells_channels
+        self._of_channel = of_channel
         self._table: TextTable | None = None
         self._names: tuple[str, ...] = ()
 
@@ -102,12 +105,13 @@ class _Rows:
         sys.stdout.flush()
 
     def _line(self, event: Event) -> dict[str, Any]:
-        fields = _fields(event, self._messages)
-        if not self._tells_channels:
-            return fields
+        if self._of_channel is None:
+            return _fields(event, self._messages)
+        channel = _channel(event)
+        fields = _fields(event, self._of_channel(channel))
         if "channel" in fields:  # a property
             fields["properties.channel"] = fields.pop("channel")
-        return {"channel": _channel(event), **fields}
+        return {"channel": channel, **fields}
 
     def close(self) -> None:
         pass
@@ -149,15 +153,17 @@ def _whence(origin: Origin) -> str:
 class _Lines:
     """A JSON object for each event, which ``penstock publish --file`` accepts."""
 
-    def __init__(self, messages: Messages | None, *, tells_channels: bool = False) -> None:
+    def __init__(self, messages: Messages | None, of_channel: OfChannel | None) -> None:
         self._messages = messages
-        self._tells_channels = tells_channels
+        self._of_channel = of_channel
 
     def add(self, batch: EventBatch, taken: int) -> None:
         for event in islice(batch, taken):
-            document = document_of(event, self._messages)
-            if self._tells_channels:
-                document = {"channel": _channel(event), **document}
+            if self._of_channel is None:
+                document = document_of(event, self._messages)
+            else:
+                channel = _channel(event)
+                document = {"channel": channel, **document_of(event, self._of_channel(channel))}
             write_json_line(document)
         sys.stdout.flush()
 

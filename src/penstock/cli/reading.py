@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import typer
@@ -14,13 +13,13 @@ from penstock.cli import completing, given
 from penstock.cli.events import EventFormat, Format, Printer, print_events, printer
 from penstock.cli.messages import known_to
 from penstock.cli.output import note, write
-from penstock.cli.patterns import means_several
+from penstock.cli.patterns import FetchedInTurn, MessagesOfChannels, means_several
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
 if TYPE_CHECKING:
     from penstock.client.reading.start_positions import StartLike
-    from penstock.client.sync.sync import Durable, Session
-    from penstock.client.sync.sync_pattern_subscription import PatternDurableSubscription
+    from penstock.client.sync.sync import Session
+    from penstock.client.sync.sync_delivered import DeliveredBatch
     from penstock.columns.events.batch import EventBatch
 
 FETCH_EVENTS = 1_000
@@ -224,38 +223,15 @@ def _subscribe_all(
     settling: _Settling,
 ) -> int:
     """Print the events of all channels of a pattern, each with its channel; gives their number."""
+    known = MessagesOfChannels(realm)
     if durable is not None:
-        seats = realm.subscribe(pattern, durable=durable, window=FETCH_EVENTS)
-        with seats:
-            say_waiting(pattern, timeout)
-            out = printer(format, tells_channels=True)
-            return _consume_all(seats, out, limit, timeout, settling)
+        seats = FetchedInTurn(realm, pattern, durable)
+        say_waiting(pattern, timeout)
+        return _consume(seats, printer(format, of_channel=known), limit, timeout, settling)
     reading = realm.subscribe(pattern, start=begin, selector=selector, merged=merged)
     with reading:
         say_waiting(pattern, timeout)
-        return print_events(_live(reading, timeout), format, limit, tells_channels=True)
-
-
-def _consume_all(
-    seats: PatternDurableSubscription,
-    out: Printer,
-    limit: int | None,
-    timeout: float | None,
-    settling: _Settling,
-) -> int:
-    """Print events, then settle them, as :func:`_consume` does."""
-    printed = 0
-    with closing(out):
-        for batch in _live(seats, timeout):
-            taken = len(batch) if limit is None else min(len(batch), limit - printed)
-            out.add(batch, taken)
-            printed += taken
-            for each in (batch,) if taken == len(batch) else islice(batch, taken):
-                settling.settle(each)
-            if printed == limit:
-                break
-        settling.give_back()
-    return printed
+        return print_events(_live(reading, timeout), format, limit, of_channel=known)
 
 
 def say_waiting(name: str, timeout: float | None) -> None:
@@ -276,8 +252,15 @@ def _live(reading: _BatchSource[BatchT], timeout: float | None) -> Iterator[Batc
             yield batch
 
 
+class _Seats(Protocol):
+    """A durable, or those of one name on several channels."""
+
+    def fetch_batches(self, count: int, timeout: float, /) -> list[DeliveredBatch]: ...
+    def close(self) -> None: ...
+
+
 def _consume(
-    durable: Durable,
+    durable: _Seats,
     out: Printer,
     limit: int | None,
     timeout: float | None,
