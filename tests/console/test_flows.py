@@ -189,6 +189,7 @@ def test_an_event_of_a_patterns_tail_is_shown_in_full_and_has_an_address(
 
     row_of(page, "first of the other").click()
     expect(page.locator(".detail pre")).to_have_text("first of the other")
+    expect(page.get_by_role("heading", name="Event")).to_have_text("Event 0 of twins/other")
     expect(page.locator("button.event-row[aria-current]")).to_have_count(1)
     page.locator("button.event-row[aria-current]").press("ArrowDown")
     page.keyboard.press("Enter")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -199,7 +200,7 @@ class PatternFetch:
         free."""
         came, loop = self._lease.gathering.came, asyncio.get_running_loop()
         came.clear()
-        await self._seat(self._in_turn(self._found)[:WATCHED_MAX])
+        await self._seat(self._in_turn(self._found)[:WATCHED_MAX], ends_s)
         for part in self._lease.parts:
             self._book.subscriptions.demand(part.subscription, 1)
         is_sure = not self._busy and len(self._found) <= WATCHED_MAX
@@ -210,11 +211,14 @@ class PatternFetch:
 
     # --- seats ---------------------------------------------------------------------------
 
-    async def _seat(self, numbers: Sequence[int]) -> None:
-        """Take the seats that are free at these channels. Raises what all of them would be refused
-        with."""
+    async def _seat(self, numbers: Sequence[int], until_s: float = math.inf) -> None:
+        """Take the seats that are free at these channels, as far as there is time. Raises what all
+        of them would be refused with."""
+        now_s = asyncio.get_running_loop().time
         lacking = [each for each in numbers if not self._lease.has(ChannelId(each))]
         for at in range(0, len(lacking), _AT_ONCE):
+            if now_s() >= until_s:
+                break
             async with asyncio.TaskGroup() as tasks:
                 for number in lacking[at : at + _AT_ONCE]:
                     tasks.create_task(self._take_seat(number))

@@ -52,7 +52,7 @@ function Origin({ origin }) {
     .map(([name, value]) => [name[0].toUpperCase() + name.slice(1).replaceAll("_", " "), name === "store" ? html`<a href=${to("channel", value)}>${value}</a>` : name === "at" ? moment(value) : shown(value)])} /></div>`;
 }
 
-export function Detail({ kind, name, id, known, onClose }) {
+export function Detail({ kind, name, id, known, onClose, several = false }) {
   const box = useRef(null);
   const loaded = useLoaded((signal) => getExact(routeOf(kind, name, "events", String(id)), {}, signal), [id]);
   const columns = useLoaded((signal) => get(routeOf(kind, name, "columns"), {}, signal), [name]);
@@ -68,7 +68,7 @@ export function Detail({ kind, name, id, known, onClose }) {
   };
   const acts = html`<a class="button small" href=${link} onClick=${copy} title="The address of this event">${copied ? "Link copied" : "Link"}</a>${value && html`<${Button} kind="small" icon="send" onClick=${again}>Edit a copy</${Button}>`}
     <button type="button" class="button plain icon small" aria-label="Close the event" onClick=${onClose}>✕</button>`;
-  return html`<div class="detail" ref=${box}><${Panel} title="Event ${count(id)}" acts=${acts}>
+  return html`<div class="detail" ref=${box}><${Panel} title="Event ${count(id)}${several ? ` of ${name}` : ""}" acts=${acts}>
     ${loaded.error && html`<${Refusal} error=${loaded.error} slim />`}
     ${!event && !loaded.error && html`<${Loading} />`}
     ${event && html`<${Facts} rows=${[

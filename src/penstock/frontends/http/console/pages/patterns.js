@@ -45,7 +45,7 @@ function Live({ pattern, setPattern, selector, setSelector, chosen, setChosen })
   };
   const atSelector = error?.code === "invalid-selector";
   return html`<div class="stack"><form class="find" onSubmit=${apply}>
-      <div class="grow"><${Field} label="Pattern of channels" mono help="* up to the next /, ** across them; several between commas" value=${typed.pattern} onInput=${(value) => setTyped({ ...typed, pattern: value })} autofocus=${!pattern} placeholder="orders/*" /></div>
+      <div class="grow"><${Field} label="Pattern of channels" mono value=${typed.pattern} onInput=${(value) => setTyped({ ...typed, pattern: value })} autofocus=${!pattern} placeholder="orders/*" /></div>
       <div class="grow"><${Field} label="Selector" mono value=${typed.selector} onInput=${(value) => setTyped({ ...typed, selector: value })} placeholder="price > 5 AND sku LIKE 'a%'" wrong=${atSelector ? `${error.code}: ${error.message}` : undefined} /></div>
       <button type="submit" class="button first" disabled=${!typed.pattern.trim()}>Watch</button></form>
     ${error && !atSelector && html`<${Refusal} error=${error} />`}
@@ -67,7 +67,7 @@ export function PatternsPage({ route }) {
   useEffect(() => { setMode(given.mode); setPattern(given.pattern); setSelector(given.selector); setChosen(given.event); }, [route]);
   useEffect(() => { note("patterns", mode === "live" ? { view: "live", pattern, selector, event: chosen } : {}); }, [mode, pattern, selector, chosen]);
   const live = mode === "live";
-  return html`<div class="page"><${Head} title="Patterns" lead=${live ? "The events of all channels that a pattern names, also of those that are made later." : "Durables of one name on all channels that a pattern names, also on those that are made later."}
+  return html`<div class="page"><${Head} title="Patterns" lead=${live ? "The events of all channels that a pattern names, also of those that are made later: * is any part of a name up to the next /, ** any part across them; several stand between commas." : "Durables of one name on all channels that a pattern names, also on those that are made later."}
       acts=${!live && may("full") && html`<${Button} kind="first" icon="plus" onClick=${() => setMaking(true)}>New durable over a pattern</${Button}>`} />
     <div class="stack"><div class="find"><${Choice} label="What to look at" value=${mode} onPick=${setMode} options=${[["durables", "Durables"], ["live", "Live"]]} /></div>
     ${live ? html`<${Live} pattern=${pattern} setPattern=${setPattern} selector=${selector} setSelector=${setSelector} chosen=${chosen} setChosen=${setChosen} />`

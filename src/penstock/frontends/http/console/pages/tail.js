@@ -85,5 +85,5 @@ export function Tail({ kind = "channel", name, pattern, selector, chosen, setCho
       ${shown.length ? html`<${Rows} live several=${Boolean(pattern)} label="Live events, the newest first" events=${shown} chosen=${chosen} onPick=${setChosen} />`
         : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${command}`}>
           ${state !== "open" ? "" : `What is published from now on${selector ? " and matches" : ""}${pattern ? ", also on channels that are made later," : ""} appears here, the newest first. Nobody notices that you watch.`}</${Empty}></div>`}</${Panel}>
-    ${chosen !== null && html`<${Detail} key=${chosen} kind=${kind} name=${store} id=${id} known=${kept.current.buffer.find((each) => idOf(each) === chosen)} onClose=${() => setChosen(null)} />`}</div>`;
+    ${chosen !== null && html`<${Detail} key=${chosen} several=${Boolean(pattern)} kind=${kind} name=${store} id=${id} known=${kept.current.buffer.find((each) => idOf(each) === chosen)} onClose=${() => setChosen(null)} />`}</div>`;
 }
