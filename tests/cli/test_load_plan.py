@@ -133,6 +133,19 @@ def test_an_event_under_two_ids_was_kept_twice() -> None:
     assert [each.twice for each in (together, apart, unlike)] == [1, 1, 1]
 
 
+def test_what_was_rolled_back_and_never_came_again_is_lost_unless_the_durable_has_it() -> None:
+    ledger = LoadLedger(2)
+    ledger.published(0, range(10, 12))
+    ledger.came(numbers(0, 1), numbers(10, 11))
+    ledger.goes_back(numbers(0, 1))
+
+    assert ledger.undelivered().tolist() == [10, 11]
+    assert ledger.lost(IdSet([Span(11, 12)])) == 1
+    ledger.came(numbers(0, 1), numbers(10, 11))
+
+    assert ledger.undelivered().tolist() == []
+
+
 def test_what_never_came_is_lost_unless_the_durable_has_it() -> None:
     ledger = LoadLedger(6)
     ledger.published(0, range(10, 12))

@@ -164,6 +164,7 @@ class LoadLedger:
         self._ids = np.full(count, _UNKNOWN, dtype=np.int64)
         self._came_as = np.full(count, _UNKNOWN, dtype=np.int64)
         self._progress = np.zeros(count, dtype=np.uint8)
+        self._is_due_again = np.zeros(count, dtype=np.bool_)
 
     def published(self, first: int, ids: range) -> None:
         """Events from number ``first`` on were acknowledged to their publisher, with these ids."""
@@ -180,8 +181,13 @@ class LoadLedger:
         is_first: Mask = is_new & ~is_other
         self.redelivered += int((~is_new & ~is_other & ~is_late).sum())
         self._progress[numbers[is_first]] = _DELIVERED
+        self._is_due_again[numbers] = False
         self.delivered += int(is_first.sum())
         return is_first
+
+    def goes_back(self, numbers: Int64s) -> None:
+        """These are about to be rolled back, and have to come again."""
+        self._is_due_again[numbers] = True
 
     def settled(self, numbers: Int64s) -> None:
         """The realm has confirmed the acknowledgement of these."""
@@ -203,8 +209,10 @@ class LoadLedger:
         return self._again + int((self._ids != self._came_as)[known].sum())
 
     def undelivered(self) -> Int64s:
-        """The ids of events that were acknowledged to their publisher and never came."""
-        ids: Int64s = self._ids[(self._ids != _UNKNOWN) & (self._progress == 0)]
+        """The ids of events that were acknowledged to their publisher and never came, or never
+        again after they were rolled back."""
+        is_missing = (self._progress == 0) | self._is_due_again
+        ids: Int64s = self._ids[(self._ids != _UNKNOWN) & is_missing]
         return ids
 
     def lost(self, outstanding: IdSet) -> int:

@@ -99,8 +99,8 @@ class LoadReport(Struct, frozen=True, kw_only=True):
     rolled_back: int
     redelivered: int
     outstanding: int
-    """Events that were acknowledged to the publisher and had not come by the end. Where the realm
-    could not be asked, it is unknown whether it has them."""
+    """Events that were acknowledged to the publisher and had not come by the end, or not again.
+    Where the realm could not be asked, it is unknown whether it has them."""
     lost: int
     twice: int
     steps: tuple[StepLine, ...]
@@ -302,6 +302,7 @@ class LoadRun:
         self._count(self._delivery_times, numbers[is_first], at_us)
         goes_back = is_first & self._plan.rolls_back(numbers)
         if goes_back.any():
+            self._ledger.goes_back(numbers[goes_back])
             for event, is_back in zip(batch, goes_back.tolist(), strict=True):
                 await (event.rollback() if is_back else event.ack())
             await subscription.flush()
