@@ -320,6 +320,29 @@ async def test_nothing_is_relayed_to_an_owner_that_would_refuse_it(known: str) -
 
 
 @simulated
+async def test_who_is_relayed_to_an_owner_that_refuses_it_is_told_where_to_go() -> None:
+    """Its clock differs too much, or it has been started again since it was heard of."""
+    owner, (other,) = await relaying()
+    assert owner.listener is not None
+    assert owner.listener.gate is not None
+    owner.listener.gate._process = "another start"
+
+    with capture_logs() as logs:
+        peer = await connect(other.native, HELLO)
+        await until(lambda: peer.has_ended)
+        answer = await ask(other.http, "/api/v1/channels")
+
+    (said,) = peer.messages
+    assert isinstance(said, wire.Redirect)
+    assert said.address == f"{HOST}:{owner.native}"
+    assert answer == "", "nobody can tell whether the owner has done it"
+    told = [each["event"] for each in logs if each["event"].startswith("relay.")]
+    assert told == ["relay.refused", "relay.no_owner", "relay.refused"]
+    await until(lambda: not len(other.relays))
+    await end(owner, other)
+
+
+@simulated
 async def test_who_follows_the_owners_through_a_relay_goes_on_being_told() -> None:
     """Over TLS a node cannot see what a connection asks, and relays it."""
     owner, (other,) = await relaying()

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from penstock.frontends.shared.relay import READ_REST_S, RelayChooser, RelayEnd
+import pytest
+from structlog.testing import capture_logs
+
+from penstock.frontends.shared.relay import (
+    READ_REST_S,
+    SAID_BYTES_MAX,
+    RelayChooser,
+    RelayEnd,
+)
 from penstock.testing.loop import pass_time, simulated
 
 
@@ -64,7 +73,11 @@ class OneRelay:
 
     patience_s = 10.0
 
-    def __init__(self, room: int = 1 << 20) -> None:
+    def __init__(
+        self, room: int = 1 << 20, local: Callable[[], asyncio.BaseProtocol] | None = None
+    ) -> None:
+        """``local`` makes the protocol of the node itself; else nobody is answered by it."""
+        self._local = local or RelayEndNever
         self.left: list[RelayEnd] = []
         self.near, far = RelayEnd(self.left.append), RelayEnd(self.left.append)
         self.near.other, far.other = far, self.near
@@ -87,7 +100,7 @@ class OneRelay:
     async def client(self, said: bytes = b"hello") -> Wire:
         """A client that has come to the node and said something."""
         given: Any = self
-        chooser = RelayChooser(given, "amqp", lambda _: True, RelayEndNever, given)
+        chooser = RelayChooser(given, "amqp", lambda _: True, self._local, given)
         wire = Wire(chooser)
         chooser.connection_made(wire)
         chooser.data_received(said)
@@ -126,13 +139,65 @@ async def test_a_client_whose_first_bytes_fill_the_way_to_the_owner_is_not_read_
     assert client.is_reading()
 
 
+class Local(asyncio.Protocol):
+    """The node itself answers whatever is said to it."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(b"here: " + data)
+
+
 @simulated
-async def test_a_client_is_dropped_whose_owner_was_gone_before_it_was_passed_on() -> None:
-    relay = OneRelay()
+async def test_a_client_whose_owner_was_gone_before_it_was_passed_on_is_answered_here() -> None:
+    relay = OneRelay(local=Local)
     assert isinstance(relay.owner.protocol, RelayEnd)
     relay.owner.protocol.connection_lost(None)
 
+    client = await relay.client(b"hello")
+
+    assert client.written == b"here: hello"
+    assert not client.is_aborted
+
+
+@pytest.mark.parametrize("ends", ["in order", "by a reset"])
+@simulated
+async def test_a_client_whose_owner_drops_it_without_a_word_is_answered_here(ends: str) -> None:
+    relay = OneRelay(local=Local)
+    client = await relay.client(b"hel")
+    far = relay.owner.protocol
+    assert isinstance(far, RelayEnd)
+    assert isinstance(client.protocol, RelayEnd)
+    client.protocol.data_received(b"lo")
+
+    if ends == "in order":
+        assert not far.eof_received()
+    with capture_logs() as logs:
+        far.connection_lost(None if ends == "in order" else ConnectionResetError())
+
+    assert client.written == b"here: hello"
+    assert (client.is_closed, client.is_aborted, client.has_eof) == (False, False, False)
+    assert relay.near in relay.left
+    assert [each["event"] for each in logs] == ["relay.no_owner"]
+
+
+@pytest.mark.parametrize("why", ["it was answered", "it has said too much"])
+@simulated
+async def test_a_client_is_dropped_with_its_owner_when_there_is_no_beginning_again(
+    why: str,
+) -> None:
+    relay = OneRelay()
     client = await relay.client()
+    far = relay.owner.protocol
+    assert isinstance(far, RelayEnd)
+    assert isinstance(client.protocol, RelayEnd)
+    if why == "it was answered":
+        far.data_received(b"answer")
+    else:
+        client.protocol.data_received(bytes(SAID_BYTES_MAX))
+
+    far.connection_lost(ConnectionResetError())
 
     assert client.is_aborted
 

@@ -31,6 +31,8 @@ from penstock.wire.relay_preface import (
 
 CONNECT_S: Final = 2.0
 """How long the owner may take to accept a connection that is relayed to it."""
+SAID_BYTES_MAX: Final = 64 << 10
+"""Bytes of a client that are remembered until the owner has answered: it says less at first."""
 READ_REST_S: Final = 30.0
 """How long one side may take to read what is left for it when the other has gone."""
 
@@ -48,27 +50,46 @@ class RelayEnd(asyncio.Protocol):
         """``left`` is called when this end is over."""
         self.transport: asyncio.Transport | None = None
         self.other: RelayEnd | None = None
+        self.owner = ""
+        """The name of the node to which it leads."""
         self.has_finished = False
         """Whether the peer of this end sends nothing more."""
         self.is_over = False
+        self.instead: Callable[[], asyncio.BaseProtocol] | None = None
+        """Makes the protocol that answers a client here, if the owner drops it without a word; None
+        where none may: what it has said is encrypted or forgotten, the owner has answered, or it
+        may have done what a request says."""
+        self._said = b""
         self._left = left
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        if self.other is not None and self.other.is_over:
+        if self.is_alone:
             self.transport.abort()  # it has ended before this end was there
         elif (to := self._beyond) is not None and not to.is_reading():
             to.resume_reading()
 
     def data_received(self, data: bytes) -> None:
+        if self.other is not None and self.other.instead is not None:
+            self.other.forget()  # it is answered
+        if self.instead is not None:
+            self._said += data
+            if len(self._said) > SAID_BYTES_MAX:
+                self.forget()
         if (to := self._beyond) is not None:
             to.write(data)
+
+    def forget(self) -> None:
+        """Remember no more what the client has said."""
+        self.instead, self._said = None, b""
 
     def eof_received(self) -> bool:
         self.has_finished = True
         to = self._beyond
         if self.other is None or to is None or self.other.has_finished:
             return False  # both sides have said all they had to
+        if self.other.instead is not None:
+            return False  # the owner has not said a word
         if to.can_write_eof():
             to.write_eof()
         return True
@@ -86,10 +107,25 @@ class RelayEnd(asyncio.Protocol):
         self.is_over = True
         self._left(self)
         if (to := self._beyond) is not None:
-            if exc is None:
+            if self.other is not None and self.other.instead is not None:
+                self.other.answer_here(to, self.other.instead)
+            elif exc is None:
                 close(to, READ_REST_S)
             else:
                 to.abort()
+
+    def answer_here(
+        self, transport: asyncio.Transport, instead: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        """Let another protocol go on with the client as if nothing had been relayed."""
+        _log.warning("relay.no_owner", owner=self.owner, reason="it dropped the connection")
+        said = self._said
+        self.forget()
+        self.transport, self.is_over = None, True
+        self._left(self)
+        if not transport.is_reading():
+            transport.resume_reading()
+        hand_over(transport, instead(), said)
 
     def abort(self) -> None:
         """Drop the connection."""
@@ -102,6 +138,11 @@ class RelayEnd(asyncio.Protocol):
         self.abort()
         if self.other is not None:
             self.other.abort()
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the other connection has ended."""
+        return self.other is not None and self.other.is_over
 
     @property
     def _beyond(self) -> asyncio.Transport | None:
@@ -157,6 +198,7 @@ class Relays:
             return None
         near, far = RelayEnd(self._left), RelayEnd(self._left)
         near.other, far.other = far, near
+        near.owner = owner.name
         self._connecting += 1
         try:
             async with asyncio.timeout(CONNECT_S):
@@ -262,6 +304,10 @@ class RelayChooser(asyncio.Protocol):
                 near.cut()
             return
         transport.resume_reading()  # first of all: who goes on may pause it at once
+        if near is not None and near.is_alone:
+            near = None
+        if near is not None and self._front_end != "http":
+            near.instead = self._local  # before its first answer the owner has done nothing
         self._go_on(transport, self._local() if near is None else near)
 
     def _go_on(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
