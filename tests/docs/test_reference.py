@@ -44,9 +44,9 @@ NOT_OURS = frozenset(
 )
 """Classes the pages name that are other libraries'."""
 
-WITHOUT_RULES = frozenset({"README", "installing", "pipeline-join", "sizing", "upgrading"})
+WITHOUT_RULES = frozenset({"README", "installing", "sizing", "upgrading"})
 """Pages of the guide that explain no rule of the semantics: a list, what an installation takes,
-what Spark does by itself, figures, and what versions do to each other."""
+figures, and what versions do to each other."""
 
 _CODE = re.compile(r"`([^`\n]+)`")
 _CLASS = re.compile(r"(?:penstock\.)?((?:[A-Z][a-z]+){2,})")

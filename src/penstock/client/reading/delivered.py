@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.client.connection.arguments import Duration, milliseconds
+from penstock.client.reading.inbox import OpenBatch
+from penstock.client.reading.looping import Looping
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
 from penstock.client.reading.settlements import Settlements
 from penstock.columns.events.batch import stretches
@@ -222,3 +224,60 @@ def _publishers(part: DeliveredBatch) -> list[tuple[str, Sequence[tuple[int, int
     """The publisher of each event, with every id named."""
     ids = IdSet.of(part.event_ids.tolist()).spans
     return [(publisher, spans or ids) for publisher, spans in part.publishers]
+
+
+class DeliveringLoops(Looping[DeliveredBatch]):
+    """Loops over events of a durable, or of durables of one name on several channels."""
+
+    def __init__(self, *, auto_ack: bool) -> None:
+        super().__init__()
+        self._auto_ack = auto_ack
+
+    def batches(self) -> AsyncIterator[DeliveredBatch]:
+        """Iterate over arriving columns; at its end the iteration closes what it has opened."""
+        return self._loops.add(self._batches)
+
+    async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
+        self._begins(begun)
+        try:
+            while (batch := await self.next_batch()) is not None:
+                if self._auto_ack:
+                    begun.begin(batch, len(batch))  # until the caller has processed it
+                yield batch
+                if not self._is_open:
+                    return
+                if self._auto_ack:
+                    begun.forget()
+                    await batch.ack()
+        finally:
+            await self._ends(begun)
+
+    def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
+        """Iterate over arriving events; those that one iteration leaves come with the next."""
+        return self._loops.add(self._events)
+
+    async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
+        self._begins(begun)
+        try:
+            while (batch := await self.next_batch()) is not None:
+                rest: DeliveredBatch | None = batch
+                while rest is not None:
+                    batch, rest = rest, None
+                    seat = batch._subscription
+                    begun.begin(batch, int(self._auto_ack))
+                    for row, event in enumerate(batch):
+                        if seat._may_recall:
+                            rest = await seat._left_of(batch, row)
+                            begun.forget()
+                            break
+                        if batch.is_stale or seat._has_ended:
+                            break  # the realm has taken back the rest, and delivers it again
+                        begun.count += not self._auto_ack
+                        yield event
+                        if not self._is_open:  # closed meanwhile: all of it has gone back
+                            return
+                        if self._auto_ack:  # until here it is not processed, and would come again
+                            await event.ack()
+                            begun.count += 1
+        finally:
+            await self._ends(begun)

@@ -16,9 +16,14 @@ from penstock.client.connection.arguments import (
 )
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
-from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent, joined, may_join
+from penstock.client.reading.delivered import (
+    DeliveredBatch,
+    DeliveredEvent,
+    DeliveringLoops,
+    joined,
+    may_join,
+)
 from penstock.client.reading.inbox import Buffered, Inbox
-from penstock.client.reading.looping import DeliveringLoops
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import (
     BUFFER_BYTES_MAX,

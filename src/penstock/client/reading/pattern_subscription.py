@@ -9,9 +9,9 @@ from penstock.api.channels import ChannelOpened
 from penstock.client.connection.arguments import check_count, check_timeout
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.reading.channel_ring import ChannelRing
-from penstock.client.reading.delivered import DeliveredBatch
+from penstock.client.reading.delivered import DeliveredBatch, DeliveringLoops
 from penstock.client.reading.durable_subscription import DurableSubscription
-from penstock.client.reading.looping import DeliveringLoops, ReceivingLoops
+from penstock.client.reading.looping import ReceivingLoops
 from penstock.client.reading.merging import Merger, key_name_of
 from penstock.client.reading.received import ReceivedBatch
 from penstock.client.reading.subscription import Subscription
