@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from proton import Event, Link, Session, symbol
 
 from penstock.api.requests import Request
-from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     ConnectionLost,
     InvalidEvent,
@@ -44,11 +44,11 @@ from penstock.frontends.amqp.open_frame import (
 from penstock.frontends.amqp.read_batching import ReadBatch
 from penstock.frontends.amqp.signing_in import SaslSignIn, without_sasl
 from penstock.frontends.amqp.transactions import TransactionCoordinator
+from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.frontends.shared.backpressure import ReadThrottle
-from penstock.frontends.shared.transports import close, host_of
+from penstock.frontends.shared.transports import close
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.open_connections import ConnectionState
-from penstock.runtime.access.quota import RequestPace
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import check_on
 from penstock.wire.amqp import sasl
@@ -56,8 +56,6 @@ from penstock.wire.amqp import sasl
 if TYPE_CHECKING:
     from penstock.frontends.amqp.hub import AmqpHub
 
-WRITE_HIGH_WATER: Final = 1 << 20
-"""Bytes waiting to be sent above which a connection gets no more events, and is not read."""
 TURN_BYTES: Final = 32 << 10
 """Bytes that are taken in before others have their turn. Where no other connection was heard
 lately, all that has come is taken in at once, because that costs less."""
@@ -72,30 +70,22 @@ TICK_S_MAX: Final = 5.0
 _log = structlog.get_logger("penstock.amqp")
 
 
-class AmqpConnection(asyncio.Protocol):
+class AmqpConnection(HostedConnection):
     protocol = "amqp"
 
     def __init__(self, hub: AmqpHub) -> None:
+        super().__init__(hub.listener)
         self.hub = hub
-        self.listener = hub.listener
-        self.realm = hub.realm
-        self.session = ""
-        """Its name in the realm; empty until the user is known."""
-        self.principal = Principal(ANONYMOUS, "")
-        self.publisher = ""
         self.container = ""
         """The peer's container id: for a JMS client, its client id."""
-        self.number = 0
         self.writable = True
         self.in_flight_bytes = 0
         """Bytes of messages that are not stored yet."""
         limits = hub.listener.limits
-        self.pace = RequestPace(limits.each.requests_per_s_max, hub.realm.clock)
         self.engine = AmqpEngine(self, limits.idle_timeout_s, hub.limits.parts_bytes_max)
         self.containing = FaultBarrier(self)
         self.transactions = TransactionCoordinator(self)
         self.certificate: Mapping[str, Any] | None = None
-        self.host = ""
         self.is_secure = False
         self.links = Links(self)
         self._gate = Gate(self, FRAME_BYTES_MAX, hub.limits.links_max)
@@ -103,35 +93,24 @@ class AmqpConnection(asyncio.Protocol):
         self._sign_in: SaslSignIn | None = None
         self._is_signed_in = False
         self._not_admitted: PenstockError | None = None  # set when the user is known, but refused
-        self.is_open = False
-        """Whether the connection is open: the peer has opened it, and neither side has closed."""
         self.sole = Sole()
         self._is_backed_up = False
-        self._transport: asyncio.Transport | None = None
-        self._opened_s = self.heard_s = 0.0
         self._in_progress = 0
         self._flush_is_due = False
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_turn)
         self._gathering = ReadBatch(self._take_in, self._reading.came)
         self._takes_more = True
         self._asker = Asker()
-        self._loop = asyncio.get_running_loop()
 
     # --- asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transport is one in all but its base class
-        transport = cast("asyncio.Transport", transport)
-        self._transport = transport
-        self._reading.begin(transport)
-        self._opened_s = self.heard_s = self._loop.time()
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        self.host = host_of(transport)
+        super().connection_made(transport)
         self.certificate = transport.get_extra_info("peercert")
         self.is_secure = transport.get_extra_info("sslcontext") is not None
         self._not_admitted = self.listener.suspended  # told once there is an open frame
         if not self.listener.opened(self, is_told_later=True):
-            transport.abort()
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()
@@ -464,10 +443,6 @@ class AmqpConnection(asyncio.Protocol):
         is_full = most > 0 and self.in_flight_bytes > most
         return is_full or self.pace.is_ahead or self.listener.is_congested
 
-    def stop_reading(self) -> None:
-        """Take no more messages: the listener is draining."""
-        self._reading.check()
-
     @property
     def owes_answers(self) -> bool:
         """Whether messages are not stored yet that will be confirmed, or something else is in
@@ -538,11 +513,6 @@ class AmqpConnection(asyncio.Protocol):
     def _close_transport(self) -> None:
         close(self._transport)
 
-    def abort(self) -> None:
-        """Drop the connection without a word."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def _leave(self, *, lost: bool) -> None:
         """Give back everything that it held, at once (SEM D13). Subscribers of a connection that is
         ``lost`` may come back (SEM J5)."""
@@ -566,17 +536,9 @@ class AmqpConnection(asyncio.Protocol):
 
     def describe(self) -> ConnectionState:
         """A description of the connection for administrators."""
-        transport = self._transport
-        return ConnectionState(
-            number=self.number,
-            protocol=self.protocol,
-            session=self.session,
-            user=self.publisher,
-            client=f"AMQP 1.0 {self.container}",
-            opened_s=self._opened_s,
-            heard_s=self.heard_s,
+        return self._description(
+            f"AMQP 1.0 {self.container}",
             subscriptions=self.links.consumers,
             requests=self._in_progress,
-            unsent_bytes=0 if transport is None else transport.get_write_buffer_size(),
             is_stalled=not self.writable,
         )

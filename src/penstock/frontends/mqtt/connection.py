@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from penstock.api.publishing import PublishEvents
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Subscribe
-from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AuthenticationFailed,
     ConnectionLost,
@@ -21,10 +21,10 @@ from penstock.frontends.mqtt.messages import Received
 from penstock.frontends.mqtt.outbox import Filter, Outbox
 from penstock.frontends.mqtt.reasons import not_offered, reason_of, reason_within, return_code
 from penstock.frontends.mqtt.retained import RetainedDelivery
+from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.frontends.shared.backpressure import ReadThrottle
-from penstock.frontends.shared.transports import close, host_of
+from penstock.frontends.shared.transports import close
 from penstock.runtime.access.open_connections import ConnectionState
-from penstock.runtime.access.quota import RequestPace
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.door import check_on
 from penstock.wire.mqtt import reasons
@@ -59,8 +59,6 @@ CONNECT_BYTES_MAX: Final = 1 << 18
 """Largest CONNECT packet in bytes."""
 ROOM_BYTES: Final = 1 << 17
 """Bytes of a packet beside its payload."""
-WRITE_HIGH_WATER: Final = 1 << 20
-"""Bytes waiting to be sent above which messages of QoS 0 are left out, and nothing is read."""
 PACKETS_A_TURN: Final = 256
 RECEIVE_MAXIMUM: Final = 1_000
 """Messages of QoS 1 that a client may send before the first is acknowledged."""
@@ -69,33 +67,21 @@ ALIASES_MAX: Final = 100
 _log = structlog.get_logger("penstock.mqtt")
 
 
-class MqttConnection(asyncio.Protocol):
+class MqttConnection(HostedConnection):
     protocol = "mqtt"
 
     def __init__(self, hub: MqttHub) -> None:
+        super().__init__(hub.listener)
         self.hub = hub
-        self.listener = hub.listener
-        self.realm = hub.realm
-        self.session = ""
-        self.principal = Principal(ANONYMOUS, "")
-        self.publisher = ""
         self.client_id = ""
-        self.number = 0
         self.version = MQTT_5
-        self.heard_s = self._opened_s = 0.0
-        self.host = ""
-        self.is_open = False
         self._is_ending = False
         self._connect: ConnectPacket | None = None
         self._is_signing_in = False
         self._reader = PacketReader(CONNECT_BYTES_MAX)
-        self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self.takes_more = True
-        self._loop = asyncio.get_running_loop()
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
-        limits = hub.listener.limits
-        self.pace = RequestPace(limits.each.requests_per_s_max, hub.realm.clock)
         self._keep_alive_s = 0.0
         self._will: Will | None = None
         self.outbox = Outbox(self)
@@ -108,14 +94,9 @@ class MqttConnection(asyncio.Protocol):
     # --- asyncio -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        self._transport = transport
-        self._reading.begin(transport)
-        self._opened_s = self.heard_s = self._loop.time()
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
-        self.host = host_of(transport)
+        super().connection_made(transport)
         if not self.listener.opened(self):
-            transport.abort()
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()
@@ -140,10 +121,6 @@ class MqttConnection(asyncio.Protocol):
     def _may_read(self) -> bool:
         is_held_up = self.pace.is_ahead or self.listener.is_congested or self.listener.is_draining
         return self.takes_more and not is_held_up
-
-    def stop_reading(self) -> None:
-        """Take no more packets: the listener is draining."""
-        self._reading.check()
 
     @property
     def owes_answers(self) -> bool:
@@ -472,11 +449,6 @@ class MqttConnection(asyncio.Protocol):
         self._leave()
         self._close()
 
-    def abort(self) -> None:
-        """Drop the connection without a word."""
-        if self._transport is not None:
-            self._transport.abort()
-
     def _leave(self) -> None:
         """Give up all subscriptions, and publish the will unless it was taken back."""
         for text in list(self._filters):
@@ -524,19 +496,11 @@ class MqttConnection(asyncio.Protocol):
 
     def describe(self) -> ConnectionState:
         """A description of the connection for administrators."""
-        transport = self._transport
         version = "3.1.1" if self.version == MQTT_3 else "5"
-        return ConnectionState(
-            number=self.number,
-            protocol=self.protocol,
-            session=self.session,
-            user=self.publisher,
-            client=f"MQTT {version} {self.client_id}",
-            opened_s=self._opened_s,
-            heard_s=self.heard_s,
+        return self._description(
+            f"MQTT {version} {self.client_id}",
             subscriptions=len(self._filters),
             requests=self._unanswered,
-            unsent_bytes=0 if transport is None else transport.get_write_buffer_size(),
             is_stalled=not self.takes_more,
         )
 

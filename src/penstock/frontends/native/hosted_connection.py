@@ -1,0 +1,79 @@
+"""A connection of another protocol at the realm's listener: what AMQP and MQTT have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.frontends.shared.transports import host_of
+from penstock.runtime.access.open_connections import ConnectionState
+from penstock.runtime.access.quota import RequestPace
+
+if TYPE_CHECKING:
+    from penstock.frontends.native.listener import NativeListener
+    from penstock.frontends.shared.backpressure import ReadThrottle
+
+WRITE_HIGH_WATER: Final = 1 << 20
+"""Bytes waiting to be sent above which a connection is not read and is sent nothing that can
+wait."""
+
+
+class HostedConnection(asyncio.Protocol):
+    """Who is connected, since when, and from where."""
+
+    protocol: str
+    _reading: ReadThrottle
+
+    def __init__(self, listener: NativeListener) -> None:
+        self.listener = listener
+        self.realm = listener.realm
+        self.session = ""
+        """Its name in the realm; empty until the user is known."""
+        self.principal = Principal(ANONYMOUS, "")
+        self.publisher = ""
+        self.number = 0
+        self.host = ""
+        self.is_open = False
+        """Whether the peer has opened the connection, and neither side has closed it."""
+        self.pace = RequestPace(listener.limits.each.requests_per_s_max, listener.realm.clock)
+        self._transport: asyncio.Transport | None = None
+        self._opened_s = self.heard_s = 0.0
+        self._loop = asyncio.get_running_loop()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport is one in all but its base class
+        transport = cast("asyncio.Transport", transport)
+        self._transport = transport
+        self._reading.begin(transport)
+        self._opened_s = self.heard_s = self._loop.time()
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        self.host = host_of(transport)
+
+    def stop_reading(self) -> None:
+        """Take in no more: the listener is draining."""
+        self._reading.check()
+
+    def abort(self) -> None:
+        """Drop the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _description(
+        self, client: str, *, subscriptions: int, requests: int, is_stalled: bool
+    ) -> ConnectionState:
+        """The connection as administrators see it."""
+        transport = self._transport
+        return ConnectionState(
+            number=self.number,
+            protocol=self.protocol,
+            session=self.session,
+            user=self.publisher,
+            client=client,
+            opened_s=self._opened_s,
+            heard_s=self.heard_s,
+            subscriptions=subscriptions,
+            requests=requests,
+            unsent_bytes=0 if transport is None else transport.get_write_buffer_size(),
+            is_stalled=is_stalled,
+        )
