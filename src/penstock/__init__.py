@@ -13,7 +13,6 @@ The package is installed as ``penstock-realm``: ``penstock`` alone is somebody e
 
 from __future__ import annotations
 
-import gc
 import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -289,13 +288,10 @@ __all__ = [
 def _loaded(name: str) -> ModuleType:
     """A module. Nothing that comes with it goes away again, so Python does not look for what does
     meanwhile: that took a tenth of the time to a realm's first event."""
-    looked = gc.isenabled()
-    gc.disable()
-    try:
+    from penstock.garbage import uncollected
+
+    with uncollected():
         return importlib.import_module(name)
-    finally:
-        if looked:
-            gc.enable()
 
 
 if not TYPE_CHECKING:  # otherwise type checkers would accept any name

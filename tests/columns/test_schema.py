@@ -209,3 +209,12 @@ def test_headers_grow_too() -> None:
 
     assert schema.conform(one).column("headers").to_pylist() == [{"type": "order", "user": None}]
     assert schema.conform(two).column("headers").to_pylist() == [{"type": None, "user": "ann"}]
+
+
+def test_channels_to_which_the_same_is_published_share_what_is_known_of_it() -> None:
+    orders, bills = ChannelSchema.empty(), ChannelSchema.empty()
+    batch = stored([{"price": 1.5}])
+
+    assert orders.grown(batch.schema) is bills.grown(stored([{"price": 2.5}]).schema)
+    assert orders.grown(batch.schema).grown(batch.schema) is orders.grown(batch.schema)
+    assert ChannelSchema.empty().names == frozenset()

@@ -161,6 +161,40 @@ async def test_off_means_off() -> None:
         assert (await realm.describe_channel("orders")).storage.sealed_bytes > 10_000
 
 
+@simulated
+async def test_it_starts_where_it_is_turned_on_later_though_nothing_else_happens() -> None:
+    limits = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=0.01))
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=limits) as realm:
+        await realm.create_channel("orders", SINGLE)
+        await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
+        await sealed(realm, "orders")
+        await realm.subscriptions.purge(ChannelId(1), 0, 8, "")
+        await pass_time(5)
+
+        await realm.edit_channel("orders", BY_ITSELF)
+        await pass_time(5)
+
+        assert (await realm.describe_channel("orders")).storage.sealed_bytes < 5_000
+
+
+@simulated
+async def test_it_starts_after_a_restart_though_nothing_else_happens() -> None:
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    rarely = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=1_000_000))
+    async with living(journal, blobs, sealing=rarely) as realm:
+        await realm.create_channel("orders", BY_ITSELF)
+        await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
+        await sealed(realm, "orders")
+        await realm.subscriptions.purge(ChannelId(1), 0, 8, "")
+
+    limits = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=0.01))
+    async with living(journal, blobs, sealing=limits) as realm:
+        assert (await realm.describe_channel("orders")).storage.sealed_bytes > 10_000
+        await pass_time(5)
+
+        assert (await realm.describe_channel("orders")).storage.sealed_bytes < 5_000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 @simulated

@@ -7,11 +7,17 @@ import pytest
 
 from penstock.bootstrap import rules
 from penstock.core.channel.channel import ChannelMachine
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Edit, Sweep
 from penstock.runtime.store.due_times import SweepTimes
+from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from penstock.testing.play import Play, publish
+from tests.counting import counted_calls
 from tests.runtime.lives import Lives, named
+from tests.runtime.living import body, living
+from tests.runtime.living import publish as publish_to
 
 pytestmark = pytest.mark.spec("T1")
 
@@ -124,3 +130,22 @@ def test_a_channel_is_looked_at_when_nobody_waits_any_longer_for_absent_sessions
     state.awaited_from_us = 1_000
     assert list(times.due(1_000)) == []
     assert list(times.due(1_000 + state.rules.reattach_us)) == [1]
+
+
+async def calls_while_idle(channels: int) -> int:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=SealingLimits()) as realm:
+        for number in range(channels):
+            await realm.create_channel(f"orders-{number}", Definition(type="persistent"))
+            await publish_to(realm, ChannelId(number + 1), body([b"x"]))
+        await pass_time(30)
+        with counted_calls() as calls:
+            await pass_time(30)
+    return calls.count
+
+
+@simulated
+async def test_a_realm_in_which_nothing_happens_costs_as_little_with_many_channels() -> None:
+    few, many = await calls_while_idle(5), await calls_while_idle(200)
+
+    assert few > 100
+    assert many - few < 200  # each of them looked at once were 195

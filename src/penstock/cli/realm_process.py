@@ -6,13 +6,13 @@ starts a realm waits for that.
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from penstock.cli.choosing import chosen
 from penstock.core.vocabulary.errors import Internal, PenstockError
+from penstock.garbage import uncollected
 from penstock.imports import left_out
 
 if TYPE_CHECKING:
@@ -51,15 +51,12 @@ def _serve(data: Path, file: Path | None, flags: dict[str, Any]) -> None:
 def _run(data: Path, wanted: Settings) -> None:
     # Imports Arrow and the server, so only when the flags are right. Nothing of what is loaded goes
     # away again: to look for what does took a tenth of the start.
-    gc.disable()
-    try:
+    with uncollected():
         from penstock.serving import leave_pandas_out, serve
 
         leave_pandas_out()
         if wanted.http.enabled:
             import penstock.frontends.http.server  # noqa: F401
-    finally:
-        gc.enable()
     serve(data, wanted)
 
 

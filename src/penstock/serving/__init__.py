@@ -29,6 +29,7 @@ from penstock.core.vocabulary.errors import AddressInUse, InvalidArgument, Penst
 from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.tls import Tls
+from penstock.garbage import uncollected
 from penstock.imports import left_out
 from penstock.runtime.access.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
@@ -112,11 +113,12 @@ async def _serve(directory: Path, settings: Settings) -> None:
 
 
 async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Event) -> None:
-    realm = await open_realm(directory, settings)
+    with uncollected():
+        realm = await open_realm(directory, settings)
+        collect_rarely()
     try:
         log_recovery(realm)
         log_limits(settings)
-        collect_rarely()
         show_first_password(realm)
         settings = with_certificate(directory, settings)
         listener = native_listener(realm, settings, __version__)

@@ -81,10 +81,11 @@ class ChannelSchema:
         self._grown = SchemaMemo(self._grow)
         self._plans = SchemaMemo(self._plan)
 
-    @classmethod
-    def empty(cls) -> Self:
-        """The schema of a channel without events."""
-        return cls(Parts(frozenset(), NO_SLOTS, NO_SLOTS))
+    @staticmethod
+    def empty() -> ChannelSchema:
+        """The schema of a channel without events. Channels to which the same is published share
+        what it grows to."""
+        return _EMPTY
 
     @classmethod
     def from_bytes(cls, message: bytes) -> Self:
@@ -231,3 +232,6 @@ def sparse_columns(batch: pa.RecordBatch, shape: StructShape) -> dict[str, pa.Ar
         merged = [found.get(row, listed[row]) for row in range(count)]
         columns["nulls"] = pa.array(merged, pa.list_(pa.string()))
     return columns
+
+
+_EMPTY: Final = ChannelSchema(Parts(frozenset(), NO_SLOTS, NO_SLOTS))

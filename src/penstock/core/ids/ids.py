@@ -70,12 +70,15 @@ class IdSet:
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._blocks: Blocks | None = None
+        if not spans:
+            self._firsts, self._ends, self._size = [], [], 0
+            return
         remembered, blocks = _LatestRanges.newest
-        if spans is remembered and spans:
+        if spans is remembered:
             self._blocks, self._size = blocks.copy(), blocks.size
             self._firsts, self._ends = _no_runs()
             return
-        self._firsts, self._ends = firsts, ends = merged(spans) if spans else _no_runs()
+        self._firsts, self._ends = firsts, ends = merged(spans)
         self._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
         if len(firsts) > _MANY:
             self._scatter()

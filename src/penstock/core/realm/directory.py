@@ -24,6 +24,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.reach import leads_out
+from penstock.core.vocabulary.temporary import is_reply_queue
 
 SCHEDULE_PREFIX = "$"
 """Begins the names of schedules. They are found by the store they belong to, never by name, so a
@@ -91,6 +92,8 @@ class Directory:
         self._numbers: dict[str, ChannelId] = {}
         self._schedules: dict[str, ChannelId] = {}
         """Ids of schedules, by the name of their channel or queue."""
+        self.reply_queues: dict[int, ChannelMachine] = {}
+        """The queues that sessions were lent for their replies (SEM R2)."""
         self.next_number = 1
 
     # --- deciding ------------------------------------------------------------------------
@@ -310,7 +313,9 @@ class Directory:
         match fact:
             case ChannelCreated(channel_id, name, definition):
                 self.next_number = max(self.next_number, channel_id + 1)
-                self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
+                made = self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
+                if is_reply_queue(name):
+                    self.reply_queues[channel_id] = made
                 names, key = self._place(name, definition)
                 names[key] = ChannelId(channel_id)
             case ChannelDeleted(channel_id):
@@ -330,6 +335,7 @@ class Directory:
         channel = self.channels.pop(channel_id, None)
         if channel is None:
             return
+        self.reply_queues.pop(channel_id, None)
         self.joins.forget(channel_id)
         names, key = self._place(channel.state.name, channel.state.definition)
         del names[key]

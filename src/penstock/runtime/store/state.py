@@ -112,6 +112,9 @@ class RealmState:
         self.moved: set[int] = set()
         """Soft: channels something was done on since the history took this: it looks at no other.
         """
+        self.worn: set[int] = set()
+        """Soft: channels whose files, or the events in them, have changed since the maintainer took
+        this: it looks at no other."""
         self.freed_bytes = 0
         """Soft: about how many bytes of the journal a purge or a deletion has made useless."""
         self.skipped: list[str] = []
@@ -276,6 +279,8 @@ class RealmState:
             store.thinned(ids_in(fact.ids), channel.state.stored)
         elif isinstance(fact, Edited | Restored):
             self._files_changed(number)
+        if store.files and isinstance(fact, Removed | Replaced):
+            self.worn.add(number)
         if store.freed:
             self.freed.add(number)
         self.note_time(number, channel)
@@ -351,6 +356,7 @@ class RealmState:
 
     def _files_changed(self, number: int) -> None:
         """Dead events are read in the middle of a step: their files are open before (SEM T7)."""
+        self.worn.add(number)
         if self.channels[number].state.moves_dead:
             self.to_open.add(number)
 

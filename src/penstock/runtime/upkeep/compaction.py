@@ -112,15 +112,20 @@ class Maintainer:
 
     async def run(self) -> None:
         """Rewrite files that need it until cancelled."""
+        state = self._shard.state
         while True:
             await asyncio.sleep(self._limits.interval_s)
-            for channel_id in map(ChannelId, list(self._shard.state.stores)):
-                if self._is_due(channel_id):
+            worn, state.worn = state.worn, set()
+            for channel_id in map(ChannelId, sorted(worn)):
+                if channel_id in self._busy:
+                    state.worn.add(channel_id)  # that may come to nothing
+                elif self._is_due(channel_id):
+                    state.worn.add(channel_id)  # until a look finds that it was done
                     await self._try(channel_id)
 
     def _is_due(self, channel_id: ChannelId) -> bool:
         channel = self._shard.state.channels.get(channel_id)
-        if channel is None or channel_id in self._busy or channel_id in self._given_up:
+        if channel is None or channel_id in self._given_up:
             return False
         storage, store = channel.state.definition.storage, self._shard.state.stores[channel_id]
         if storage.events_per_spindle or not storage.auto_maintenance:

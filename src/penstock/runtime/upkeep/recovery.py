@@ -12,6 +12,7 @@ from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist, NewerFormat, Trimmed
 from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Block, ChecksBlobs, Journal, Pages, PageSlot
+from penstock.garbage import uncollected
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.file_names import (
     SNAPSHOTS,
@@ -67,6 +68,13 @@ async def recover(
 
     Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it.
     """
+    with uncollected():
+        return await _recover_whole(journal, blobs, pages, rules, epoch)
+
+
+async def _recover_whole(
+    journal: Journal, blobs: Blobs, pages: Pages, rules: RealmRules, epoch: int
+) -> RecoveredRealm:
     rules = replace(rules, is_cluster=bool(epoch))
     for _ in range(ATTEMPTS_MAX - 1 if epoch else 0):
         try:

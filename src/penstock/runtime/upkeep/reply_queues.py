@@ -100,11 +100,9 @@ class ReplyQueues:
 
     def _found(self) -> Iterator[tuple[str, bool]]:
         """Each reply queue, and whether it has a reader."""
-        for channel in self._directory.channels.values():
-            state = channel.state
-            if state.name.startswith(REPLY_QUEUE_PREFIX) and is_reply_queue(state.name):
-                readers = state.durables.get(READERS)
-                yield state.name, readers is not None and bool(readers.seats)
+        for channel in self._directory.reply_queues.values():
+            readers = channel.state.durables.get(READERS)
+            yield channel.state.name, readers is not None and bool(readers.seats)
 
 
 def _check(name: str) -> None:

@@ -1,0 +1,71 @@
+"""Work that makes much and lets go of little is not interrupted by looks for garbage."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.garbage import uncollected
+from penstock.runtime.store.state import RealmState
+from penstock.testing.loop import simulated
+from tests.runtime.lives import Lives, named
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    was_on = gc.isenabled()
+    yield
+    (gc.enable if was_on else gc.disable)()
+
+
+def test_python_looks_for_garbage_again_afterwards() -> None:
+    gc.enable()
+
+    with uncollected():
+        assert not gc.isenabled()
+        with uncollected():
+            pass
+        assert not gc.isenabled()
+
+    assert gc.isenabled()
+
+
+def test_it_does_so_after_a_failure_too() -> None:
+    gc.enable()
+
+    with pytest.raises(RuntimeError), uncollected():
+        raise RuntimeError
+
+    assert gc.isenabled()
+
+
+def test_who_never_looks_is_left_alone() -> None:
+    gc.disable()
+
+    with uncollected():
+        pass
+
+    assert not gc.isenabled()
+
+
+@simulated
+async def test_a_recovery_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *named("a", "b"))
+    gc.enable()
+    looks: list[str] = []
+    apply_stored = RealmState.apply_stored
+
+    def noted(state: RealmState, *arguments: Any) -> None:
+        looks.append("on" if gc.isenabled() else "off")
+        apply_stored(state, *arguments)
+
+    monkeypatch.setattr(RealmState, "apply_stored", noted)
+    async with lives.life():
+        assert set(looks) == {"off"}
+        assert gc.isenabled()
