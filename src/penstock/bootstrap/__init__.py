@@ -303,9 +303,9 @@ def http_server(realm: RunningRealm, listener: NativeListener, settings: Setting
 def mqtt_hub(listener: NativeListener, settings: Settings) -> MqttHub:
     """The MQTT side of a realm. It is imported only here, so that a realm without MQTT does not
     load it."""
-    from penstock.frontends.mqtt.hub import MqttHub as Hub
+    from penstock.frontends.mqtt.hub import hub_of
 
-    return Hub(listener, settings.listen.mqtt_channel)
+    return hub_of(listener, settings.listen.mqtt_channel)
 
 
 async def reset_administrator(

@@ -77,7 +77,7 @@ def test_a_message_is_acknowledged_once_it_is_stored(
 @VERSIONS
 def test_subscribers_get_what_their_filters_take_with_the_lower_qos(url: str, version: int) -> None:
     with connected(url, version=version) as one, connected(url) as two:
-        assert one.subscribe(f"{version}/+/temp", qos=2).reasons == (Reason.GRANTED_QOS_1,)
+        assert one.subscribe(f"{version}/+/temp", qos=2).reasons == (Reason.GRANTED_QOS_2,)
         two.send(PublishPacket(f"{version}/a/b/temp", b"no"))
         two.publish(f"{version}/3/temp", b"yes")
         got = one.receive()
@@ -214,7 +214,6 @@ def test_a_client_without_a_name_is_given_one(url: str) -> None:
 @pytest.mark.parametrize(
     ("packet", "reason"),
     [
-        (PublishPacket("a", b"", 2, 1), Reason.QOS_NOT_SUPPORTED),
         (PublishPacket("a", properties=PacketProperties(subscription_ids=(1,))), 0x82),
         (ConnectPacket("again"), Reason.PROTOCOL_ERROR),
         (PingrespPacket(), Reason.PROTOCOL_ERROR),
@@ -244,29 +243,18 @@ def test_what_is_malformed_ends_the_connection(url: str) -> None:
 
 
 @pytest.mark.spec("M1")
-@pytest.mark.parametrize(
-    ("fields", "reason", "code"),
-    [
-        ({"will": Will("w", qos=2)}, Reason.QOS_NOT_SUPPORTED, 3),
-        ({"client_id": "c", "clean_start": False}, Reason.SUCCESS, 3),
-    ],
-)
-def test_what_is_not_offered_is_refused(
-    url: str, fields: dict[str, Any], reason: Reason, code: int
-) -> None:
-    with PacketClient(url) as five, PacketClient(url, MQTT_3) as three:
-        assert five.connect(**fields).reason == reason
-        assert three.connect(**fields).reason == code
+def test_a_session_that_lasts_needs_a_client_id(url: str) -> None:
+    with PacketClient(url, MQTT_3) as client:
+        assert client.connect("", clean_start=False).reason == 2
 
 
 @pytest.mark.spec("M1")
 def test_what_there_is_not_is_told_at_the_beginning(url: str) -> None:
     with PacketClient(url) as client:
-        lasting = PacketProperties(session_expiry_s=60)
-        told = client.connect("x", clean_start=False, properties=lasting)
+        told = client.connect("x", clean_start=False)
         own = told.properties
+        assert own.maximum_qos is None, "each is there"
         assert not told.session_present
-        assert (own.session_expiry_s, own.maximum_qos) == (0, 1)
         assert (own.retain_available, own.shared_available) == (1, 0)
         assert client.subscribe("$share/g/a").reasons == (0x9E,)
     with PacketClient(url) as client:

@@ -30,7 +30,7 @@ class Line:
     def __init__(self, version: int) -> None:
         self.version = version
         self.clock = StillClock()
-        self.realm = self
+        self.realm = self.connection = self
         self.sent = PacketReader()
         self.ended: list[Reason] = []
         self.outbox = Outbox(cast("Any", self))
@@ -38,6 +38,9 @@ class Line:
 
     def write(self, data: bytes) -> None:
         self.sent.receive(data)
+
+    def settle(self, source: object) -> None:
+        """Nothing of it comes from a durable."""
 
     def end(self, reason: PenstockError) -> None:
         self.ended.append(reason_of(reason))

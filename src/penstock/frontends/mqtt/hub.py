@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -21,7 +22,7 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt.connection import MqttConnection
 from penstock.frontends.mqtt.messages import (
-    Received,
+    Gathered,
     TopicMessage,
     body_of_messages,
     body_of_retained,
@@ -29,8 +30,9 @@ from penstock.frontends.mqtt.messages import (
 )
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.retained import RetainedMessages
+from penstock.frontends.mqtt.sessions import MqttSessions
 from penstock.frontends.mqtt.topic_index import TopicIndex
-from penstock.runtime.store.bodies import body_from
+from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 
 if TYPE_CHECKING:
@@ -41,6 +43,13 @@ CREDIT: Final = 10_000
 """Events that the realm may hand out before the last ones are given on."""
 
 _log = structlog.get_logger("penstock.mqtt")
+
+
+def hub_of(listener: NativeListener, channel: str) -> MqttHub:
+    """The MQTT side of a realm, shared by all its ports; ``channel`` has all topics."""
+    if not isinstance(listener.mqtt_hub, MqttHub):
+        listener.mqtt_hub = MqttHub(listener, channel)
+    return listener.mqtt_hub
 
 
 class MqttHub:
@@ -58,11 +67,12 @@ class MqttHub:
         self.traffic = listener.realm.connections.traffic["mqtt"]
         self.filters: TopicIndex[Filter] = TopicIndex()
         self._clients: dict[str, MqttConnection] = {}
-        self._gathered: dict[str, list[tuple[MqttConnection, Received]]] = {}
+        self._gathered: dict[str, list[Gathered]] = {}
         self._subscription = 0
         self.retained = RetainedMessages(listener.realm, channel)
         self._opening = asyncio.Lock()
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.sessions = MqttSessions(self)
 
     def connection(self) -> MqttConnection:
         """Make the protocol of a new connection."""
@@ -70,23 +80,26 @@ class MqttHub:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept MQTT connections; gives the port."""
-        await self.open_channel()
+        async with self._opening:
+            await self.open_channel()
+            await self.sessions.load()
         return await self.listener.listen(host, port, self.connection)
 
     async def open_channel(self) -> ChannelId:
         """The channel of all topics. It and the channel of what is retained are made when they are
-        missing."""
+        missing. What sessions have consumed stays in it, as what nobody waited for does."""
         try:
-            found = self._channel()
+            found = self.channel_id()
         except NameDoesNotExist:
             with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
-                await self.realm.create_channel(destination_name(self.channel), Definition())
-            found = self._channel()
+                name = destination_name(self.channel)
+                await self.realm.create_channel(name, Definition(retain_consumed=True))
+            found = self.channel_id()
         await self.retained.open_channel()
         return found
 
-    def _channel(self) -> ChannelId:
-        """Raises ``NameDoesNotExist`` if it is missing, or no channel."""
+    def channel_id(self) -> ChannelId:
+        """The channel of all topics. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
         store = self.realm.view.named(self.channel)
         if store is None:
             raise NameDoesNotExist(f"there is no channel {self.channel!r} (listen.mqtt_channel)")
@@ -116,24 +129,21 @@ class MqttHub:
 
     # --- messages come -------------------------------------------------------------------
 
-    def gather(self, connection: MqttConnection, message: Received) -> None:
+    def gather(self, publisher: str, message: Gathered) -> None:
         """Publish a message with the others of this turn of the loop."""
         if not self._gathered:
-            self._loop.call_soon(self._publish)
-        self._gathered.setdefault(connection.publisher, []).append((connection, message))
+            self.loop.call_soon(self._publish)
+        self._gathered.setdefault(publisher, []).append(message)
 
     def _publish(self) -> None:
         gathered, self._gathered = self._gathered, {}
         for publisher, messages in gathered.items():
-            self._submit(publisher, messages)
+            self.submit(publisher, messages)
 
-    def _submit(self, publisher: str, messages: list[tuple[MqttConnection, Received]]) -> None:
+    def submit(self, publisher: str, messages: Sequence[Gathered]) -> None:
+        """Publish messages now, with what is stored of sessions in the same step."""
         try:
-            channel = self._channel()
-            publishes = [(channel, [body_from(body_of_messages([each for _, each in messages]))])]
-            if retained := [each for _, each in messages if each.packet.retain]:
-                newest = body_from(body_of_retained(retained))
-                publishes.append((self.retained.channel(), [newest]))
+            publishes = self._publishes(messages)
         except PenstockError as error:
             self._failed(publisher, messages, error)
             return
@@ -142,8 +152,8 @@ class MqttHub:
         def reply(_: Any, error: BaseException | None) -> None:
             self.listener.pending_bytes -= size
             if error is None:
-                for connection, each in messages:
-                    connection.stored(each.packet)
+                for each in messages:
+                    each.whose.stored(each.message.packet)
             elif isinstance(error, PenstockError):
                 self._failed(publisher, messages, error)
             else:
@@ -151,26 +161,33 @@ class MqttHub:
 
         self.listener.pending_bytes += size
         try:
-            if retained:
+            if len(publishes) > 1:
                 self.realm.transactions.publish_together(publishes, reply, publisher)
             else:
                 self.realm.publish(*publishes[0], "", 0, reply, publisher=publisher)
         except PenstockError as error:
             reply(None, error)
 
-    def _failed(
-        self,
-        publisher: str,
-        messages: list[tuple[MqttConnection, Received]],
-        error: PenstockError,
-    ) -> None:
+    def _publishes(self, messages: Sequence[Gathered]) -> list[tuple[ChannelId, list[Body]]]:
+        """Events for the channel of all topics, for that of what is retained, and for that of
+        sessions."""
+        received = [each.message for each in messages]
+        publishes = [(self.channel_id(), [body_from(body_of_messages(received))])]
+        if retained := [each for each in received if each.packet.retain]:
+            newest = body_from(body_of_retained(retained))
+            publishes.append((self.retained.channel(), [newest]))
+        if entries := [entry for each in messages for entry in each.entries]:
+            publishes.append(self.sessions.part(entries))
+        return publishes
+
+    def _failed(self, publisher: str, messages: Sequence[Gathered], error: PenstockError) -> None:
         """Publish one by one what was refused together, so that only what is wrong is refused."""
         if len(messages) > 1:
             for each in messages:
-                self._submit(publisher, [each])
+                self.submit(publisher, [each])
             return
-        ((connection, message),) = messages
-        connection.not_stored(message.packet, error)
+        (message,) = messages
+        message.whose.not_stored(message.message.packet, error)
 
     # --- events go out -------------------------------------------------------------------
 
@@ -208,7 +225,7 @@ class MqttHub:
                 for delivery in connection.retained_deliveries:
                     delivery.superseded.add(message.topic)
             try:
-                connection.outbox.give(message, filters)
+                connection.client.outbox.give(message, filters)
             except ValueError as error:  # a native publisher has said what MQTT cannot
                 _log.debug("mqtt.not_given_out", topic=message.topic, reason=str(error))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Rows
+from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.topics import name_fault
 from penstock.wire.mqtt.packets import PublishPacket
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
@@ -33,8 +34,9 @@ class _Residue(Struct, frozen=True, omit_defaults=True):
     """Whether ``correlation_id`` is bytes, written as hexadecimal digits."""
     retain: bool = False
     """Whether it was published to be retained."""
-    qos: Annotated[int, Meta(ge=0, le=1)] | None = None
-    """What it was published with, where the event does not say: retained events all persist."""
+    qos: Annotated[int, Meta(ge=0, le=2)] | None = None
+    """What it was published with, where the event does not say: retained events all persist, and
+    so does what has QoS 2."""
 
 
 class Received(Struct, frozen=True):
@@ -43,6 +45,25 @@ class Received(Struct, frozen=True):
     topic: str
     packet: PublishPacket
     client_id: str
+
+
+class Publishing(Protocol):
+    """Who hears what has become of a message."""
+
+    def stored(self, packet: PublishPacket) -> None:
+        """It is on disk as far as its channel is."""
+        ...
+
+    def not_stored(self, packet: PublishPacket, error: PenstockError) -> None: ...
+
+
+class Gathered(NamedTuple):
+    """A message that is published with others."""
+
+    whose: Publishing
+    message: Received
+    entries: tuple[tuple[str, bytes], ...] = ()
+    """What is stored of its session in the same step."""
 
 
 def body_of_messages(messages: Sequence[Received]) -> pa.RecordBatch:
@@ -64,7 +85,8 @@ def _body(
     messages: Sequence[Received], ttls: Sequence[int | None], persistents: Sequence[bool] | None
 ) -> pa.RecordBatch:
     plain = all(
-        each.packet.properties is NO_PROPERTIES and not each.packet.retain for each in messages
+        each.packet.properties is NO_PROPERTIES and not each.packet.retain and each.packet.qos < 2
+        for each in messages
     )
     return body_of_columns(
         [each.packet.payload for each in messages],
@@ -107,11 +129,17 @@ def _headers(message: Received) -> dict[str, Any]:
         user=own.user_properties or None,
         hex=own.correlation_data is not None,
         retain=message.packet.retain,
-        qos=0 if message.packet.retain and not message.packet.qos else None,
+        qos=_told_qos(message.packet),
     )
     if rest != _Residue():
         found["mqtt"] = msgspec.json.encode(rest).decode()
     return found
+
+
+def _told_qos(packet: PublishPacket) -> int | None:
+    if packet.qos == 2:
+        return 2
+    return 0 if packet.retain and not packet.qos else None
 
 
 class TopicMessage(Struct, frozen=True):

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.frontends.mqtt.messages import TopicMessage
+from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
 from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
-from penstock.wire.mqtt.packets import MQTT_5, PublishPacket, TopicSubscription
+from penstock.wire.mqtt.packets import MQTT_5, PublishPacket, PubrelPacket, TopicSubscription
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
 from penstock.wire.mqtt.writing import packet_bytes
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.durable_feed import DurableFeed
+    from penstock.frontends.mqtt.session import MqttSession
 
 WAITING_MAX: Final = 10_000
-"""Most messages of QoS 1 that wait for a client to acknowledge earlier ones."""
+"""Most messages of QoS 1 and 2 that wait for a client to acknowledge earlier ones."""
+_IDS: Final = 65_535
 _KEPT: Final = (
     *("payload_format", "content_type", "response_topic", "correlation_data", "user_properties"),
 )
@@ -28,105 +32,391 @@ _KEPT: Final = (
 class Filter:
     """What a client has subscribed to."""
 
-    __slots__ = ("connection", "no_local", "number", "qos", "retain_as_published", "text")
+    __slots__ = (
+        "connection",
+        "durable",
+        "feed",
+        "is_live",
+        "no_local",
+        "number",
+        "open_retained",
+        "owes_retained",
+        "qos",
+        "retain_as_published",
+        "text",
+    )
 
     def __init__(
         self, connection: MqttConnection, wanted: TopicSubscription, number: int | None
     ) -> None:
         self.connection = connection
         self.text = wanted.filter
-        self.qos = min(wanted.qos, 1)
+        self.qos = wanted.qos
         self.no_local = wanted.no_local
         self.retain_as_published = wanted.retain_as_published
         self.number = number
+        self.durable = ""
+        """The durable that has its messages; empty: they come as they are published."""
+        self.feed: DurableFeed | None = None
+        self.is_live = False
+        """Whether it is among the filters that what is published is given out by."""
+        self.owes_retained = False
+        """Whether the client of a lasting session may not have all retained messages yet."""
+        self.open_retained = 0
+        """Retained messages in flight, and one while they are searched."""
 
     def takes(self, message: TopicMessage) -> bool:
         """Whether it takes a message of a topic that it matches."""
         return not (self.no_local and self.connection.client_id == message.client_id)
 
 
-class Outbox:
-    """The messages on their way to one client."""
+class Source(NamedTuple):
+    """Where a message of a lasting session comes from, and can be read again."""
 
-    def __init__(self, connection: MqttConnection) -> None:
-        self._connection = connection
+    text: str
+    """The filter by which it goes to the client."""
+    event_id: int
+    from_retained: bool = False
+
+
+class WaitingMessage(NamedTuple):
+    message: TopicMessage
+    filters: Sequence[Filter]
+    retain: bool
+    source: Source | None
+
+    @property
+    def qos(self) -> int:
+        return min(self.message.qos, max(each.qos for each in self.filters))
+
+
+class InFlight:
+    """A message that the client has not acknowledged to the end."""
+
+    __slots__ = (
+        *("is_complete", "is_released", "is_settled", "is_stored", "qos", "source", "waiting"),
+    )
+
+    def __init__(self, qos: int, waiting: WaitingMessage | None, source: Source | None) -> None:
+        self.qos = qos
+        self.waiting = waiting
+        """What is sent again; None: it is read again."""
+        self.source = source
+        self.is_stored = source is None or qos == 1
+        """Whether it may be sent: the id of one of QoS 2 has to be on disk before."""
+        self.is_released = False
+        """Whether the client has said that it has the message (PUBREC)."""
+        self.is_complete = False
+        """Whether the client is done with it (PUBCOMP)."""
+        self.is_settled = source is None or source.from_retained
+        """Whether its durable knows."""
+
+
+class Outbox:
+    """The messages on their way to one client; those of a lasting session outlive its
+    connection."""
+
+    def __init__(self, session: MqttSession) -> None:
+        self._session = session
         self.packet_bytes_max = PACKET_BYTES_MAX
         """Largest packet that the client takes, in bytes."""
-        self.in_flight_max = 65_535
-        """Most messages of QoS 1 that the client takes before it acknowledges the first."""
-        self._in_flight: set[int] = set()
-        self._waiting: deque[tuple[TopicMessage, Sequence[Filter], bool]] = deque()
+        self.in_flight_max = _IDS
+        """Most messages of QoS 1 and 2 that the client takes before it acknowledges the first."""
+        self.in_flight: dict[int, InFlight] = {}
+        """Messages by packet id, in the order in which they were sent first."""
+        self._known: dict[Source, int] = {}
+        self._sent: set[int] = set()
+        """Ids of what was sent by this connection and takes room."""
+        self._waiting: deque[WaitingMessage] = deque()
         self._last_id = 0
         self._room = asyncio.Event()
         self._room.set()
 
+    # --- messages come -------------------------------------------------------------------
+
     def give(
-        self, message: TopicMessage, filters: Sequence[Filter], *, from_store: bool = False
+        self,
+        message: TopicMessage,
+        filters: Sequence[Filter],
+        *,
+        from_store: bool = False,
+        source: Source | None = None,
     ) -> None:
         """Send a message that these filters take; ``from_store``: it was retained before they
         were there. One of QoS 0 is left out while the client does not read."""
+        connection = self._session.connection
+        if connection is None:
+            return
         as_published = any(each.retain_as_published for each in filters)
         retain = from_store or (message.is_retained and as_published)
-        if min(message.qos, max(each.qos for each in filters)) == 0:
-            if self._connection.takes_more:
-                self._put(message, filters, 0, retain=retain)
+        waiting = WaitingMessage(message, filters, retain, source)
+        if waiting.qos == 0:
+            if connection.takes_more:
+                self._put(waiting, 0, 0)
+            self._over(source)
             return
-        self._waiting.append((message, filters, retain))
-        if len(self._waiting) > WAITING_MAX:
+        self._waiting.append(waiting)
+        if source is None and len(self._waiting) > WAITING_MAX:
             text = f"{WAITING_MAX} messages wait to be acknowledged"
-            self._connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
+            connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
             return
         self.send_waiting()
 
-    def acknowledged(self, packet_id: int) -> None:
-        """The client has a message."""
-        self._in_flight.discard(packet_id)
-        self.send_waiting()
-
-    def clear(self) -> None:
-        """Forget what waits: the client is gone."""
-        self._waiting.clear()
-        self._room.set()
+    def recall(self, text: str, event_ids: frozenset[int]) -> None:
+        """Forget events of a filter that wait: they are to come again."""
+        self._waiting = deque(
+            each
+            for each in self._waiting
+            if each.source is None
+            or each.source.text != text
+            or each.source.event_id not in event_ids
+        )
 
     async def room(self) -> None:
         """Wait until nothing waits, and the client reads, or is gone."""
-        while self._connection.is_open and (self._waiting or not self._connection.takes_more):
+        while (connection := self._session.connection) is not None and connection.is_open:
+            if not self._waiting and connection.takes_more:
+                return
             self._room.clear()
             await self._room.wait()
 
     def send_waiting(self) -> None:
         """Send what waits, as far as the client takes it."""
-        while self._waiting and len(self._in_flight) < self.in_flight_max:
-            if not self._connection.takes_more:
+        connection = self._session.connection
+        while connection is not None and self._waiting and len(self._sent) < self.in_flight_max:
+            if not connection.takes_more or len(self.in_flight) == _IDS:
                 return
-            message, filters, retain = self._waiting.popleft()
-            packet_id = self._free_id()
-            if self._put(message, filters, packet_id, retain=retain):
-                self._in_flight.add(packet_id)
+            self._begin(self._waiting.popleft())
         if not self._waiting:
             self._room.set()
 
+    def _begin(self, waiting: WaitingMessage) -> None:
+        source = waiting.source
+        known = None if source is None else self._known.get(source)
+        if known is not None:
+            self._again(known, waiting)
+            return
+        packet_id = self._free_id()
+        found = self.in_flight[packet_id] = InFlight(waiting.qos, waiting, source)
+        self._sent.add(packet_id)
+        if source is None:
+            self._transmit(packet_id, found)
+            return
+        self._known[source] = packet_id
+        if waiting.qos == 1:
+            self._transmit(packet_id, found)
+            return
+        record = SentRecord(source.text, source.event_id, source.from_retained)
+        entry = sent_entry(self._session.client_id, packet_id, record)
+
+        def stored() -> None:
+            found.is_stored = True
+            self._transmit(packet_id, found)
+
+        def failed() -> None:
+            self._known.pop(source, None)
+            self.in_flight.pop(packet_id, None)
+
+        self._session.store((entry,), stored, failed)
+
+    def _again(self, packet_id: int, waiting: WaitingMessage) -> None:
+        """Send a message that an earlier connection was sent; with QoS 2, unless the client has
+        it."""
+        found = self.in_flight[packet_id]
+        if found.is_released or packet_id in self._sent:
+            if found.is_released:
+                self._settle(packet_id, found)
+            if waiting.source is not None and waiting.source.from_retained:
+                self._session.retained_done(waiting.source.text)
+            return
+        found.waiting = waiting
+        self._sent.add(packet_id)
+        if found.is_stored:
+            self._transmit(packet_id, found, is_duplicate=True)
+
+    def _transmit(self, packet_id: int, found: InFlight, *, is_duplicate: bool = False) -> None:
+        if packet_id not in self._sent or found.waiting is None:  # the connection is another
+            return
+        if not self._put(found.waiting, found.qos, packet_id, is_duplicate=is_duplicate):
+            self._finish(packet_id, found)
+
     def _free_id(self) -> int:
         while True:
-            self._last_id = self._last_id % 65_535 + 1
-            if self._last_id not in self._in_flight:
+            self._last_id = self._last_id % _IDS + 1
+            if self._last_id not in self.in_flight:
                 return self._last_id
 
+    # --- the client answers --------------------------------------------------------------
+
+    def acknowledged(self, packet_id: int) -> None:
+        """The client has a message of QoS 1."""
+        found = self.in_flight.get(packet_id)
+        if found is not None and found.qos == 1:
+            self._finish(packet_id, found)
+
+    def received(self, packet_id: int, reason: Reason) -> None:
+        """The client has a message of QoS 2, or refuses it (PUBREC)."""
+        found = self.in_flight.get(packet_id)
+        if found is None or found.qos != 2:
+            self._session.answer(PubrelPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
+        elif reason.is_failure:
+            self._finish(packet_id, found)
+        elif found.is_released:
+            self._session.answer(PubrelPacket(packet_id))
+        elif (source := found.source) is None:
+            self._release(packet_id, found)
+        else:
+            record = SentRecord(source.text, source.event_id, source.from_retained, True)
+            entry = sent_entry(self._session.client_id, packet_id, record)
+            self._session.store((entry,), lambda: self._release(packet_id, found))
+
+    def _release(self, packet_id: int, found: InFlight) -> None:
+        """It is on disk that the client has it, so that it is never sent again."""
+        found.is_released = True
+        found.waiting = None
+        self._settle(packet_id, found)
+        self._session.answer(PubrelPacket(packet_id))
+
+    def completed(self, packet_id: int) -> None:
+        """The client is done with a message of QoS 2 (PUBCOMP)."""
+        found = self.in_flight.get(packet_id)
+        if found is None or not found.is_released or found.is_complete:
+            return
+        found.is_complete = True
+        is_counted = packet_id in self._sent
+        self._sent.discard(packet_id)
+        source = found.source
+        if source is not None and source.from_retained:  # kept: it may be searched again
+            if is_counted:
+                self._session.retained_done(source.text)
+        elif found.is_settled:
+            self._forget(packet_id, found)
+        self.send_waiting()
+
+    def _settle(self, packet_id: int, found: InFlight) -> None:
+        """Have the durable know that the client has a message; what is in flight is remembered
+        until it does."""
+
+        def settled() -> None:
+            found.is_settled = True
+            if found.is_complete and self.in_flight.get(packet_id) is found:
+                self._forget(packet_id, found)
+
+        if not found.is_settled:
+            self._session.settle(found.source, settled)
+
+    def _finish(self, packet_id: int, found: InFlight) -> None:
+        """Nothing more comes of a message: it is acknowledged, refused, or cannot be sent."""
+        self._forget(packet_id, found)
+        self._sent.discard(packet_id)
+        self._over(found.source)
+        self.send_waiting()
+
+    def _over(self, source: Source | None) -> None:
+        if source is not None and source.from_retained:
+            self._session.retained_done(source.text)
+        else:
+            self._session.settle(source)
+
+    def _forget(self, packet_id: int, found: InFlight) -> None:
+        del self.in_flight[packet_id]
+        if found.source is None:
+            return
+        self._known.pop(found.source, None)
+        if found.qos == 2:
+            self._session.store((sent_entry(self._session.client_id, packet_id, None),))
+
+    # --- connections come and go ---------------------------------------------------------
+
+    def left(self) -> None:
+        """The connection is gone, and with it what waits. What is in flight is read again, unless
+        there is nothing any more where it could be read."""
+        self._waiting.clear()
+        self._sent.clear()
+        self._room.set()
+        for each in self.in_flight.values():
+            if each.source is not None and self._session.reads_again(each.source):
+                each.waiting = None
+
+    def know(self, packet_id: int, record: SentRecord) -> None:
+        """Take up a message that was sent before the server was started."""
+        source = Source(record.source, record.event_id, record.from_retained)
+        found = self.in_flight[packet_id] = InFlight(2, None, source)
+        found.is_stored, found.is_released = True, record.is_released
+        self._known[source] = packet_id
+
+    def resume(self) -> None:
+        """Go on by a new connection with what does not come from a durable."""
+        for packet_id, found in list(self.in_flight.items()):
+            if found.is_released:
+                self._session.answer(PubrelPacket(packet_id))
+            elif found.waiting is not None:
+                self._sent.add(packet_id)
+                self._transmit(packet_id, found, is_duplicate=True)
+
+    def unsettled(self, text: str) -> list[int]:
+        """Events of a filter that the client has, while the durable may not know it."""
+        return [
+            each.source.event_id
+            for each in self.in_flight.values()
+            if each.source is not None
+            and each.source.text == text
+            and each.is_released
+            and not each.is_settled
+        ]
+
+    def settled(self, text: str, event_ids: Collection[int]) -> None:
+        """The durable of a filter knows now that the client has these."""
+        for packet_id, found in list(self.in_flight.items()):
+            source = found.source
+            if source is None or source.from_retained or source.text != text:
+                continue
+            if source.event_id in event_ids:
+                found.is_settled = True
+                if found.is_complete:
+                    self._forget(packet_id, found)
+
+    def part_from(self, text: str) -> None:
+        """A filter is given up: what is in flight by it is completed, and cannot be read again."""
+        self._waiting = deque(
+            each for each in self._waiting if each.source is None or each.source.text != text
+        )
+        for packet_id, found in list(self.in_flight.items()):
+            if (source := found.source) is None or source.text != text:
+                continue
+            found.is_settled = True
+            if found.is_complete or (found.waiting is None and not found.is_released):
+                self._forget(packet_id, found)
+
+    def retained_over(self, text: str) -> None:
+        """Forget which retained messages the client has: it has all of them."""
+        for packet_id, found in list(self.in_flight.items()):
+            source = found.source
+            if source is not None and source.from_retained and source.text == text:
+                self._forget(packet_id, found)
+
+    # --- out -----------------------------------------------------------------------------
+
     def _put(
-        self, message: TopicMessage, filters: Sequence[Filter], packet_id: int, *, retain: bool
+        self, waiting: WaitingMessage, qos: int, packet_id: int, *, is_duplicate: bool = False
     ) -> bool:
         """Send a message; False: it has expired, or is larger than its receiver takes."""
-        connection = self._connection
+        connection, message = self._session.connection, waiting.message
+        if connection is None:
+            return True
         own: PacketProperties | None = message.properties
         now_us = connection.realm.clock.now_us()
+        if is_duplicate:  # its delivery had begun before it expired
+            now_us = min(now_us, message.ends_us - 1) if message.ends_us else now_us
         if connection.version == MQTT_5:
-            own = _properties(message, filters, now_us)
+            own = _properties(message, waiting.filters, now_us)
         elif message.ends_us and message.ends_us <= now_us:
             own = None
         if own is None:
             return False
         packet = PublishPacket(
-            message.topic, message.payload, 1 if packet_id else 0, packet_id, retain, properties=own
+            *(message.topic, message.payload, qos, packet_id, waiting.retain, is_duplicate),
+            properties=own,
         )
         written = packet_bytes(packet, connection.version)
         if len(written) > self.packet_bytes_max:

@@ -78,13 +78,8 @@ def return_code(reason: Reason) -> int:
 
 def not_offered(packet: ConnectPacket) -> tuple[Reason, str] | None:
     """What a client asks for with its CONNECT that there is not, and the reason for people."""
-    will = packet.will
     if packet.properties.authentication_method is not None:
         return Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered"
-    if will is not None and will.qos > 1:
-        return Reason.QOS_NOT_SUPPORTED, "a will has QoS 0 or 1 here"
-    if packet.version == MQTT_3 and not packet.clean_start:
-        if not packet.client_id:
-            return Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that lasts needs a client id"
-        return Reason.SERVER_UNAVAILABLE, "no session lasts here: set clean session"
+    if packet.version == MQTT_3 and not packet.clean_start and not packet.client_id:
+        return Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that lasts needs a client id"
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.vocabulary.errors import (
@@ -17,19 +16,16 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
-from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, message_of
-from penstock.frontends.mqtt.outbox import Filter
+from penstock.frontends.mqtt.outbox import Filter, Source
+from penstock.frontends.mqtt.session_store import pages_of
 from penstock.frontends.mqtt.topic_index import TopicIndex
-from penstock.runtime.reading.collecting import Collected, collect, count_that_fits
 from penstock.runtime.realm import RunningRealm
 
 if TYPE_CHECKING:
     from penstock.columns.selectors import Selector
     from penstock.frontends.mqtt.connection import MqttConnection
 
-PAGE: Final = 1_000
-"""Most events that are read at once."""
 SELECTED_MAX: Final = 32
 """Most filters that become a selector; with more of them everything is read."""
 FLUSH_BYTES: Final = 1 << 16
@@ -78,25 +74,14 @@ class RetainedMessages:
             raise InvalidArgument(f"{self._name!r} {text}: MQTT keeps retained messages there")
         return store.number
 
-    async def pages(self, filters: Sequence[str]) -> AsyncIterator[list[TopicMessage]]:
-        """What is retained now and may match one of these filters, a page at a time."""
+    async def pages(self, filters: Sequence[str]) -> AsyncIterator[list[tuple[int, TopicMessage]]]:
+        """What is retained now and may match one of these filters, with its event ids, a page at
+        a time."""
         channel = await self.open_channel()
         selector = await self._selector(filters)
-        last_id = self._realm.view.required(self._name).next_id - 1
-        next_id: int | None = 0
-        while next_id is not None:
-            size = count_that_fits(self._realm.view.store(channel), PAGE)
-            outlet = Collected("mqtt", selector, size)
-            open_ = partial(
-                self._realm.subscriptions.subscribe,
-                *(channel, FromId(next_id), outlet),
-                credit=size,
-                browse=True,
-                last_id=last_id,
-            )
-            next_id = await collect(self._realm, channel, outlet, open_)
-            found = (message_of(event) for event in outlet.events())
-            yield [each for each in found if each is not None and each.payload]
+        async for page in pages_of(self._realm, channel, self._name, selector):
+            found = ((each.event_id, message_of(each)) for each in page)
+            yield [(n or 0, each) for n, each in found if each is not None and each.payload]
 
     async def _selector(self, filters: Sequence[str]) -> Selector | None:
         if len(filters) > SELECTED_MAX or "#" in filters:
@@ -113,6 +98,7 @@ class RetainedDelivery:
         """``filters`` take what is published by now."""
         self._connection = connection
         self._filters: TopicIndex[Filter] = TopicIndex()
+        self._wanted = filters
         self._texts = [each.text for each in filters]
         for each in filters:
             self._filters.add(each.text, each)
@@ -121,29 +107,34 @@ class RetainedDelivery:
 
     async def run(self) -> None:
         """Give the client what is retained, as fast as it takes it."""
-        deliveries = self._connection.retained_deliveries
+        deliveries, session = self._connection.retained_deliveries, self._connection.client
         deliveries.append(self)
+        for each in self._wanted:
+            session.retained_begun(each)
         try:
             async for page in self._connection.hub.retained.pages(self._texts):
                 if not await self._give(page):
                     return
+            for each in self._wanted:
+                if self._connection.has(each):
+                    session.retained_done(each.text)
         except PenstockError as error:  # without them the client would know less than it thinks
             self._connection.end(error)
         finally:
             deliveries.remove(self)
 
-    async def _give(self, page: Sequence[TopicMessage]) -> bool:
+    async def _give(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
         """Give messages; False: the client is gone."""
         connection, unsent = self._connection, 0
-        for message in page:
+        for event_id, message in page:
             for each in self._filters.find(message.topic):
-                await connection.outbox.room()
+                await connection.client.outbox.room()
                 if not connection.is_open:
                     return False
                 if message.topic in self.superseded:
                     break
                 if connection.has(each) and each.takes(message):
-                    self._put(message, each)
+                    self._put(event_id, message, each)
                     unsent += len(message.payload)
             if unsent > FLUSH_BYTES:
                 unsent = 0
@@ -151,6 +142,13 @@ class RetainedDelivery:
                 await asyncio.sleep(0)
         return True
 
-    def _put(self, message: TopicMessage, wanted: Filter) -> None:
-        with contextlib.suppress(ValueError):  # a native publisher has said what MQTT cannot
-            self._connection.outbox.give(message, (wanted,), from_store=True)
+    def _put(self, event_id: int, message: TopicMessage, wanted: Filter) -> None:
+        session, source = self._connection.client, None
+        if wanted.owes_retained:
+            source = Source(wanted.text, event_id, True)
+            session.retained_begun(wanted)
+        try:
+            session.outbox.give(message, (wanted,), from_store=True, source=source)
+        except ValueError:  # a native publisher has said what MQTT cannot
+            if source is not None:
+                session.retained_done(wanted.text)

@@ -66,6 +66,8 @@ class NativeListener:
 
     gate: RelayGate | None = None
     """Lets in what other nodes of the cluster relay; None: nobody relays."""
+    mqtt_hub: object = None
+    """State shared by all MQTT connections; None where the realm does not speak MQTT."""
     is_draining = False
     """Whether nothing more is read, and what was begun is still answered."""
 

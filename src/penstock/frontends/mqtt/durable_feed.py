@@ -1,0 +1,184 @@
+"""The messages of one subscription of a lasting session: a seat at its durable."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import Rows
+from penstock.columns.selectors import Selector
+from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
+from penstock.core.vocabulary.messages import Spans
+from penstock.core.vocabulary.start_positions import FromLatest
+from penstock.core.vocabulary.topics import has_wildcards
+from penstock.frontends.mqtt.messages import TOPIC, message_of
+from penstock.frontends.mqtt.outbox import Filter, Source
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
+
+if TYPE_CHECKING:
+    from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.session import MqttSession
+
+WINDOW: Final = 100
+"""Most events of one subscription that are with its client, or wait in memory for it."""
+PREFIX: Final = "mqtt:"
+"""What the names of the durables of sessions begin with."""
+_SHOWN: Final = 80
+"""Characters of a client id, and of a filter, in the name of a durable."""
+_DIGITS: Final = 16
+
+_log = structlog.get_logger("penstock.mqtt")
+
+
+def durable_of(client_id: str, text: str) -> str:
+    """The name of the durable of a client's subscription: for people, and unique by a hash."""
+    whole = sha256(f"{client_id}\0{text}".encode()).hexdigest()[:_DIGITS]
+    return f"{PREFIX}{_shown(client_id)}:{_shown(text)}:{whole}"
+
+
+def is_of_session(name: str) -> bool:
+    """Whether a durable is one of a session, by its name."""
+    last = name.rpartition(":")[2]
+    is_hash = len(last) == _DIGITS and all(each in "0123456789abcdef" for each in last)
+    return name.startswith(PREFIX) and is_hash
+
+
+def _shown(text: str) -> str:
+    return "".join(each if each.isascii() and each.isprintable() else "?" for each in text[:_SHOWN])
+
+
+def selector_of(text: str) -> str:
+    """The selector that takes what a topic filter takes."""
+    quoted = text.replace("'", "''")
+    return f"{TOPIC} MATCHES '{quoted}'" if has_wildcards(text) else f"{TOPIC} = '{quoted}'"
+
+
+class DurableFeed:
+    """A seat at the durable of a filter, while its client is connected."""
+
+    selector: Selector | None = None
+    writable = True
+
+    def __init__(self, session: MqttSession, wanted: Filter, connection: MqttConnection) -> None:
+        self._client = session
+        self._filter = wanted
+        self._connection = connection
+        self._realm = connection.realm
+        self.session = connection.session
+        self._subscription = 0
+        self._held: set[int] = set()
+        """Events that were given to the client and are not settled."""
+        self._settled: dict[int, Callable[[], None] | None] = {}
+        """What the client is done with, told to the durable once in a turn of the loop."""
+
+    async def pass_over(self, event_ids: Sequence[int]) -> None:
+        """Have the durable know, before the seat is taken, what the client has already."""
+        channel, name = self._connection.hub.channel_id(), self._filter.durable
+        with contextlib.suppress(NameDoesNotExist):
+            for each in event_ids:
+                await self._realm.subscriptions.purge_durable(channel, name, each, each, "")
+
+    async def open(self) -> None:
+        """Make the durable if it is missing, and take the seat. Raises what these raise."""
+        channel = self._connection.hub.channel_id()
+        subscriptions, name = self._realm.subscriptions, self._filter.durable
+        try:
+            opened = await subscriptions.attach(channel, name, self, window=WINDOW, pull=False)
+        except NameDoesNotExist:
+            with contextlib.suppress(NameAlreadyBound):
+                await subscriptions.create_durable(
+                    *(channel, name, "serial", FromLatest(), selector_of(self._filter.text)),
+                    persistent=None,
+                )
+            opened = await subscriptions.attach(channel, name, self, window=WINDOW, pull=False)
+        self._subscription = opened.number
+        self._settle()
+
+    def close(self) -> None:
+        """Leave the seat: what the client has not acknowledged goes back."""
+        self._settle()
+        self._realm.subscriptions.detach(self._subscription)
+
+    # --- the realm's side ----------------------------------------------------------------
+
+    def deliver(self, rows: OutgoingBatch, redeliveries: object) -> None:
+        """Give events to the client. Never raises: its caller serves others, too."""
+        try:
+            self._give(rows)
+        except Exception:  # noqa: BLE001  whatever it is, the others must live on
+            _log.exception("mqtt.failed")
+            self._connection.abort()
+
+    def _give(self, rows: OutgoingBatch) -> None:
+        batch = rows.batch
+        found = Rows(batch)
+        for row in range(batch.num_rows):
+            event = Event.received(found, row)
+            # a stored one has an id
+            message, event_id = message_of(event), event.event_id or 0
+            self._held.add(event_id)
+            if message is None or not self._filter.takes(message):
+                self.acknowledge(event_id)
+                continue
+            if message.is_retained:
+                for delivery in self._connection.retained_deliveries:
+                    delivery.superseded.add(message.topic)
+            source = Source(self._filter.text, event_id)
+            try:
+                self._client.outbox.give(message, (self._filter,), source=source)
+            except ValueError as error:  # a native publisher has said what MQTT cannot
+                _log.debug("mqtt.not_given_out", topic=message.topic, reason=str(error))
+                self.acknowledge(event_id)
+
+    def recall(self, spans: Spans) -> None:
+        """Somebody has sought the durable: what waits comes again."""
+        ids = frozenset(IdSet(spans))
+        self._held -= ids
+        self._client.outbox.recall(self._filter.text, ids)
+        self._realm.subscriptions.recall_seen(self._subscription)
+
+    def finished(self) -> None:
+        """A seat has no end."""
+
+    def closed(self, reason: PenstockError) -> None:
+        """End the connection: the durable is gone."""
+        self._connection.end(reason)
+
+    # --- settling ------------------------------------------------------------------------
+
+    def acknowledge(self, event_id: int, then: Callable[[], None] | None = None) -> None:
+        """The client is done with an event; ``then`` is called once that is on disk. Of one that
+        was not given to it there is nothing to say yet."""
+        if event_id not in self._held:
+            return
+        self._held.discard(event_id)
+        if not self._settled:
+            self._connection.hub.loop.call_soon(self._settle)
+        self._settled[event_id] = then
+
+    def _settle(self) -> None:
+        if self._subscription and self._settled:
+            settled, self._settled = self._settled, {}
+            self._submit(settled)
+
+    def _submit(self, settled: dict[int, Callable[[], None] | None]) -> None:
+        def reply(_: Any, error: BaseException | None) -> None:
+            if error is None:
+                for each in settled.values():
+                    if each is not None:
+                        each()
+            elif len(settled) > 1:  # one of them went back, which is no reason to refuse the others
+                for event_id, then in settled.items():
+                    self._submit({event_id: then})
+            else:
+                _log.debug("mqtt.not_settled", reason=str(error))
+
+        self._realm.subscriptions.settle(
+            *(self._subscription, IdSet.of(settled).spans, reply), roll_back=False, previous=False
+        )

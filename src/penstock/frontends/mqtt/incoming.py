@@ -1,0 +1,158 @@
+"""The messages that one client publishes: their topics, their limits, and the answers to them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.api.publishing import PublishEvents
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.mqtt.messages import Gathered, Received
+from penstock.frontends.mqtt.reasons import reason_within
+from penstock.frontends.mqtt.session_store import Entry, received_entry
+from penstock.wire.mqtt import reasons
+from penstock.wire.mqtt.packets import (
+    MQTT_5,
+    PubackPacket,
+    PubcompPacket,
+    PublishPacket,
+    PubrecPacket,
+)
+from penstock.wire.mqtt.properties import PacketProperties
+from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
+
+if TYPE_CHECKING:
+    from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.session import MqttSession
+
+RECEIVE_MAXIMUM: Final = 1_000
+"""Messages of QoS 1 and 2 that a client may send before the first is acknowledged to the end."""
+ALIASES_MAX: Final = 100
+
+
+class Incoming:
+    """What comes by one connection."""
+
+    def __init__(self, connection: MqttConnection) -> None:
+        self._connection = connection
+        self._aliases: dict[int, str] = {}
+        self.unanswered = 0
+        """Messages that are being stored and wait for their answer."""
+        self._unreleased: set[int] = set()
+        """Messages of QoS 2 that came by this connection, are stored, and not released."""
+
+    def received(self, packet: PublishPacket) -> None:
+        """A message has come. Raises :class:`MqttViolation` for one that may not."""
+        if packet.properties.subscription_ids:
+            raise protocol_error("a client sends no subscription identifiers")
+        connection, session = self._connection, self._connection.client
+        topic = self._topic(packet)
+        if packet.qos == 2 and (is_stored := session.received.get(packet.packet_id)) is not None:
+            if is_stored:  # it is sent again: it has been stored once, and is not stored twice
+                connection.send(PubrecPacket(packet.packet_id))
+            return
+        if packet.qos:
+            if self.unanswered + len(self._unreleased) >= RECEIVE_MAXIMUM:
+                text = f"more than {RECEIVE_MAXIMUM} messages are not acknowledged"
+                raise MqttViolation(Reason.RECEIVE_MAXIMUM_EXCEEDED, text)
+            self.unanswered += 1
+        entries: tuple[Entry, ...] = ()
+        if packet.qos == 2:
+            session.came(packet.packet_id)
+            if session.is_lasting:
+                entries = (received_entry(session.client_id, packet.packet_id, is_there=True),)
+        whose = Publication(connection, session)
+        try:
+            connection.check_may(PublishEvents)
+        except PenstockError as error:
+            whose.not_stored(packet, error)
+            return
+        if packet.properties.payload_format == 1 and not _is_text(packet.payload):
+            text = "the payload is not UTF-8, as it says"
+            whose.not_stored(packet, MqttViolation(Reason.PAYLOAD_FORMAT_INVALID, text))
+            return
+        message = Received(topic, packet, session.client_id)
+        connection.hub.gather(connection.publisher, Gathered(whose, message, entries))
+
+    def _topic(self, packet: PublishPacket) -> str:
+        alias = packet.properties.topic_alias
+        if alias is None:
+            return packet.topic
+        if alias > ALIASES_MAX or not (packet.topic or alias in self._aliases):
+            text = f"topic alias {alias} is not known; {ALIASES_MAX} is the largest"
+            raise MqttViolation(Reason.TOPIC_ALIAS_INVALID, text)
+        if packet.topic:
+            self._aliases[alias] = packet.topic
+        return self._aliases[alias]
+
+    def stored(self, packet: PublishPacket) -> None:
+        """A message that came by this connection is stored."""
+        if packet.qos:
+            self.unanswered -= 1
+        if packet.qos == 2:
+            self._unreleased.add(packet.packet_id)
+
+    def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
+        """Refuse a message: with a reason where the version has one, else by closing."""
+        connection = self._connection
+        connection.realm.connections.refused(error)
+        if packet.qos:
+            self.unanswered -= 1
+        if packet.qos and connection.version == MQTT_5:
+            reason = reason_within(error, reasons.ALLOWED[reasons.PUBLISHED])
+            own = PacketProperties(reason=str(error))
+            answer = PubackPacket if packet.qos == 1 else PubrecPacket
+            connection.send(answer(packet.packet_id, reason, own))
+        else:
+            connection.end(error)
+
+    def released(self, packet_id: int) -> None:
+        """The client knows that its message of QoS 2 has come (PUBREL): its id may be used again,
+        once that is on disk."""
+        session = self._connection.client
+        if not session.received.get(packet_id):
+            session.answer(PubcompPacket(packet_id, Reason.PACKET_ID_NOT_FOUND))
+            return
+
+        def forgotten() -> None:
+            session.received.pop(packet_id, None)
+            self._unreleased.discard(packet_id)
+            session.answer(PubcompPacket(packet_id))
+
+        if session.is_lasting:
+            entry = received_entry(session.client_id, packet_id, is_there=False)
+            session.store((entry,), forgotten)
+        else:
+            forgotten()
+
+
+class Publication:
+    """Who hears what has become of a message that came by a connection."""
+
+    __slots__ = ("_connection", "_session")
+
+    def __init__(self, connection: MqttConnection, session: MqttSession) -> None:
+        self._connection = connection
+        self._session = session
+
+    def stored(self, packet: PublishPacket) -> None:
+        """Acknowledge a message that is stored, by the connection that its client has now if it
+        has QoS 2: the client has sent it again there."""
+        self._connection.incoming.stored(packet)
+        if packet.qos == 1:
+            self._connection.send(PubackPacket(packet.packet_id))
+        elif packet.qos == 2:
+            self._session.took(packet.packet_id, is_stored=True)
+            self._session.answer(PubrecPacket(packet.packet_id))
+
+    def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
+        if packet.qos == 2:
+            self._session.took(packet.packet_id, is_stored=False)
+        self._connection.incoming.not_stored(packet, error)
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

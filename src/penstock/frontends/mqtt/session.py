@@ -1,0 +1,287 @@
+"""What there is of one client: what it subscribes to, and what is in flight in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.mqtt.durable_feed import DurableFeed, durable_of
+from penstock.frontends.mqtt.outbox import Filter, Outbox, Source
+from penstock.frontends.mqtt.session_store import (
+    NEVER,
+    Entry,
+    SessionRecord,
+    StoredFilter,
+    StoredWill,
+    session_entry,
+)
+from penstock.wire.mqtt.packets import Packet, TopicSubscription
+
+if TYPE_CHECKING:
+    from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.hub import MqttHub
+
+
+class MqttSession:
+    """The state of a session (4.1). One that lasts is stored, and outlives its connection."""
+
+    def __init__(self, hub: MqttHub, client_id: str, principal: Principal) -> None:
+        self._hub = hub
+        self.client_id = client_id
+        self.principal = principal
+        self.connection: MqttConnection | None = None
+        """The connection that it has now."""
+        self.is_lasting = False
+        self.is_over = False
+        """Whether it has ended and nobody may go on with it."""
+        self.has_record = False
+        """Whether something of it is stored."""
+        self.expiry_s = 0
+        self.ended_us = 0
+        """When its connection ended, in microseconds since 1970; 0: it has one."""
+        self.will: StoredWill | None = None
+        self.filters: dict[str, Filter] = {}
+        self._away: dict[str, StoredFilter] = {}
+        """Its subscriptions, while it has no connection."""
+        self.outbox = Outbox(self)
+        self.received: dict[int, bool] = {}
+        """Messages of QoS 2 that have come and are not released, by id: whether they are stored."""
+        self._stored = asyncio.Event()
+
+    # --- times ---------------------------------------------------------------------------
+
+    @property
+    def expires_us(self) -> int | None:
+        """When it ends unless its client comes back; None: never, or it has a connection."""
+        if not self.ended_us or self.expiry_s == NEVER:
+            return None
+        return self.ended_us + self.expiry_s * 1_000_000
+
+    @property
+    def will_us(self) -> int | None:
+        """When its will is published; None: it has none, or a connection."""
+        if self.will is None or not self.ended_us:
+            return None
+        due_us = self.ended_us + self.will.delay_s * 1_000_000
+        expires_us = self.expires_us
+        return due_us if expires_us is None else min(due_us, expires_us)
+
+    # --- what is stored ------------------------------------------------------------------
+
+    @property
+    def entry(self) -> Entry:
+        """The session as it is stored now."""
+        kept = tuple(self._away.values()) if self.connection is None else self._kept()
+        return session_entry(
+            SessionRecord(
+                *(self.client_id, self.principal, self.expiry_s, self.ended_us, self.will, kept)
+            )
+        )
+
+    def _kept(self) -> tuple[StoredFilter, ...]:
+        if not self.is_lasting:
+            return ()
+        return tuple(
+            StoredFilter(
+                *(each.text, each.qos, each.no_local, each.retain_as_published),
+                *(each.number, each.durable, each.owes_retained),
+            )
+            for each in self.filters.values()
+        )
+
+    def know(self, record: SessionRecord) -> None:
+        """Take up a session that was stored before the server was started."""
+        self.has_record, self.is_lasting = True, record.expiry_s > 0
+        self.expiry_s, self.ended_us = record.expiry_s, record.ended_us
+        self.will = record.will
+        self.is_over = record.expiry_s == 0
+        self._away = {each.filter: each for each in record.filters}
+
+    def store(
+        self,
+        entries: Sequence[Entry],
+        then: Callable[[], None] | None = None,
+        failed: Callable[[], None] | None = None,
+    ) -> None:
+        """Store entries with others of this turn of the loop; ``then`` is called once they are on
+        disk. If they cannot be stored ``failed`` is called, and the connection ends, so that it
+        goes on from what is."""
+
+        if self.is_over and self.connection is None:
+            return
+
+        def reply(error: PenstockError | None) -> None:
+            if error is None:
+                if then is not None:
+                    then()
+                return
+            if failed is not None:
+                failed()
+            if self.connection is not None:
+                self.connection.end(error)
+
+        self._hub.sessions.write(entries, reply)
+
+    @property
+    def durables(self) -> list[str]:
+        """The names of its durables."""
+        kept = self._away.values() if self.connection is None else self.filters.values()
+        return [each.durable for each in kept if each.durable]
+
+    # --- connections come and go ---------------------------------------------------------
+
+    def attach(self, connection: MqttConnection) -> None:
+        """Have a connection, which does not get anything yet."""
+        self.connection = connection
+        self.ended_us = 0
+        for stored in self._away.values():
+            options = TopicSubscription(
+                *(stored.filter, stored.qos, stored.no_local, stored.retain_as_published)
+            )
+            made = Filter(connection, options, stored.number)
+            made.durable, made.owes_retained = stored.durable, stored.owes_retained
+            self.filters[made.text] = made
+        self._away = {}
+
+    async def resume(self) -> list[Filter]:
+        """Go on where the earlier connection ended; gives the filters that are owed retained
+        messages. Raises what taking a seat raises."""
+        connection = self.connection
+        self.outbox.resume()
+        for each in list(self.filters.values()):
+            if connection is None or self.connection is not connection or not connection.is_open:
+                return []
+            if self.filters.get(each.text) is each:
+                await self.open(each)
+        return [each for each in self.filters.values() if each.owes_retained]
+
+    async def open(self, wanted: Filter) -> None:
+        """Have messages come by a filter. Raises what taking a seat raises."""
+        connection = wanted.connection
+        if not wanted.durable:
+            wanted.is_live = True
+            self._hub.filters.add(wanted.text, wanted)
+            return
+        feed = DurableFeed(self, wanted, connection)
+        wanted.feed = feed
+        try:
+            known = self.outbox.unsettled(wanted.text)
+            await feed.pass_over(known)
+            self.outbox.settled(wanted.text, known)
+            await feed.open()
+        except BaseException:
+            wanted.feed = None
+            raise
+        if self.connection is not connection or self.filters.get(wanted.text) is not wanted:
+            feed.close()  # the connection has ended meanwhile
+
+    def detach(self) -> None:
+        """The connection is gone. What is in flight goes back to the durables."""
+        self.outbox.left()
+        for each in self.filters.values():
+            self._close(each)
+        if self.is_lasting:
+            kept = self._kept()
+            self._away = {each.filter: each for each in kept}
+        self.filters = {}
+        self.connection = None
+        self.ended_us = self._hub.realm.clock.now_us()
+
+    def _close(self, wanted: Filter) -> None:
+        if wanted.durable:
+            feed, wanted.feed = wanted.feed, None
+            if feed is not None:
+                feed.close()
+        elif wanted.is_live:
+            wanted.is_live = False
+            self._hub.filters.remove(wanted.text, wanted)
+
+    # --- subscriptions -------------------------------------------------------------------
+
+    def subscribe(self, wanted: TopicSubscription, number: int | None) -> tuple[Filter, bool]:
+        """Have a filter, in place of an earlier one of its text; gives it, and whether it is new.
+        Nothing comes by it before it is opened."""
+        assert self.connection is not None, "it has asked for it"
+        made = Filter(self.connection, wanted, number)
+        older = self.filters.get(made.text)
+        if self.is_lasting and made.qos:
+            made.durable = durable_of(self.client_id, made.text)
+        if older is None:
+            self.filters[made.text] = made
+            return made, True
+        if older.durable and made.durable:  # nothing that waits is lost (3.8.4-4)
+            older.qos, older.no_local, older.number = made.qos, made.no_local, number
+            older.retain_as_published = made.retain_as_published
+            return older, False
+        self._close(older)
+        self.filters[made.text] = made
+        return made, False
+
+    def unsubscribe(self, text: str) -> Filter | None:
+        """Give a filter up; gives what it was, and None if there was none."""
+        known = self.filters.pop(text, None)
+        if known is not None:
+            self._close(known)
+            if known.durable:
+                self.outbox.part_from(text)
+        return known
+
+    # --- what is on its way --------------------------------------------------------------
+
+    def answer(self, packet: Packet) -> None:
+        """Send the client a packet, if it is there."""
+        if self.connection is not None and self.connection.is_open:
+            self.connection.send(packet)
+
+    def settle(self, source: Source | None, then: Callable[[], None] | None = None) -> None:
+        """The client has an event of a durable. ``then`` is called once that is on disk; without
+        a seat it never is, and the event comes again."""
+        if source is None:
+            return
+        wanted = self.filters.get(source.text)
+        if wanted is not None and wanted.feed is not None:
+            wanted.feed.acknowledge(source.event_id, then)
+
+    def reads_again(self, source: Source) -> bool:
+        """Whether a message that is in flight is given to the next connection by itself."""
+        wanted = self.filters.get(source.text)
+        if wanted is None:
+            return False
+        return wanted.owes_retained if source.from_retained else bool(wanted.durable)
+
+    def came(self, packet_id: int) -> None:
+        """A message of QoS 2 has come, and is being stored."""
+        self.received[packet_id] = False
+        self._stored.clear()
+
+    def took(self, packet_id: int, *, is_stored: bool) -> None:
+        """It is stored, or refused."""
+        if is_stored:
+            self.received[packet_id] = True
+        else:
+            del self.received[packet_id]
+        self._stored.set()
+
+    async def received_all(self) -> None:
+        """Wait until nothing that has come is still being stored."""
+        while not all(self.received.values()):
+            await self._stored.wait()
+            self._stored.clear()
+
+    def retained_begun(self, wanted: Filter) -> None:
+        """A retained message, or a search for them, is on its way by a filter."""
+        wanted.open_retained += 1
+
+    def retained_done(self, text: str) -> None:
+        """It has come to its end. With the last the client has all of them."""
+        wanted = self.filters.get(text)
+        if wanted is None:
+            return
+        wanted.open_retained -= 1
+        if wanted.owes_retained and wanted.open_retained == 0:
+            wanted.owes_retained = False
+            self.store((self.entry,))
+            self.outbox.retained_over(text)

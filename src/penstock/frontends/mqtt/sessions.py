@@ -1,0 +1,357 @@
+"""All sessions: who has one, what is stored of it, and when it ends (SEM M6)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from msgspec.structs import replace
+
+from penstock.api.publishing import PublishEvents
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.frontends.mqtt.durable_feed import is_of_session
+from penstock.frontends.mqtt.messages import Gathered, Received
+from penstock.frontends.mqtt.session import MqttSession
+from penstock.frontends.mqtt.session_store import (
+    NEVER,
+    Entry,
+    SessionStore,
+    StoredWill,
+    received_entry,
+    sent_entry,
+    session_removed,
+)
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import check_on
+from penstock.runtime.store.bodies import Body
+from penstock.wire.mqtt.framing import PacketReader
+from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, ConnectPacket, PublishPacket, Will
+from penstock.wire.mqtt.reading import packet_of
+from penstock.wire.mqtt.writing import packet_bytes
+
+if TYPE_CHECKING:
+    from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.hub import MqttHub
+
+Answer = Callable[[PenstockError | None], None]
+
+LOOK_S_MAX = 60.0
+"""Most seconds until the clock is looked at again: it may have been set."""
+
+_log = structlog.get_logger("penstock.mqtt")
+
+
+class MqttSessions:
+    """The sessions of all clients, those that are stored and those that are not."""
+
+    def __init__(self, hub: MqttHub) -> None:
+        self._hub = hub
+        self._store = SessionStore(hub.realm, hub.channel)
+        self._known: dict[str, MqttSession] = {}
+        """Sessions of which something is stored."""
+        self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
+        """Clients that come or go at the moment, and how many wait for their turn."""
+        self._waiting: list[tuple[Sequence[Entry], Answer]] = []
+        self._due: list[tuple[int, str]] = []
+        """When which client's session has something to do, in microseconds since 1970."""
+        self._alarm: asyncio.TimerHandle | None = None
+        self._is_loaded = False
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    # --- the start -----------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Take up what is stored; connections that there were have ended with the server."""
+        if self._is_loaded:
+            return
+        self._is_loaded = True
+        found = await self._store.load()
+        now_us = self._now_us
+        for record in found.sessions:
+            session = MqttSession(self._hub, record.client_id, record.principal)
+            session.know(record if record.ended_us else replace(record, ended_us=now_us))
+            self._known[record.client_id] = session
+            self._watch(session)
+        for client_id, ids in found.received.items():
+            if (known := self._known.get(client_id)) is not None:
+                known.received = dict.fromkeys(ids, True)
+        for client_id, sent in found.sent.items():
+            if (known := self._known.get(client_id)) is not None:
+                for packet_id, each in sent.items():
+                    known.outbox.know(packet_id, each)
+        await self._remove_strays()
+
+    async def _remove_strays(self) -> None:
+        """Delete durables of sessions that have ended, or never began: a kill came between."""
+        channel = self._hub.channel_id()
+        known = {name for each in self._known.values() for name in each.durables}
+        for info in await self._hub.realm.subscriptions.durables(channel):
+            if is_of_session(info.name) and info.name not in known:
+                await self._hub.realm.subscriptions.delete_durable(channel, info.name)
+
+    # --- clients come --------------------------------------------------------------------
+
+    async def enter(
+        self, connection: MqttConnection, packet: ConnectPacket, principal: Principal
+    ) -> tuple[MqttSession, bool]:
+        """The session of a client that connects, and whether it is one that there was. An older
+        connection of the client ends. Raises ``NameAlreadyBound`` if the client is somebody
+        else's."""
+        client_id = connection.client_id
+        async with self._turn(client_id):
+            known = self._known.get(client_id)
+            if known is not None and not known.is_over and known.principal.user != principal.user:
+                raise NameAlreadyBound(f"client {client_id[:40]!r} is another user's")
+            self._hub.enter(client_id, connection)
+            known = self._known.get(client_id)
+            if known is not None and (packet.clean_start or known.is_over):
+                await self._end(known)
+                known = None
+            if known is not None and _is_due(known.will_us, self._now_us):
+                await self._say_will(known)
+            session = known or MqttSession(self._hub, client_id, principal)
+            present = session.is_lasting
+            session.principal = principal
+            session.expiry_s, session.will = expiry_of(packet), _stored(packet.will)
+            session.attach(connection)
+            session.is_lasting = present or session.expiry_s > 0
+            if session.is_lasting or session.will is not None:
+                self._known[client_id] = session
+                session.has_record = True
+                try:
+                    await self._put((session.entry,))
+                except BaseException:
+                    session.detach()
+                    raise
+            return session, present
+
+    @property
+    def _now_us(self) -> int:
+        return self._hub.realm.clock.now_us()
+
+    @asynccontextmanager
+    async def _turn(self, client_id: str) -> AsyncIterator[None]:
+        """One after the other, of the same client."""
+        lock, count = self._turns.get(client_id, (asyncio.Lock(), 0))
+        self._turns[client_id] = lock, count + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            _, count = self._turns.pop(client_id)
+            if count > 1:
+                self._turns[client_id] = lock, count - 1
+
+    # --- clients go ----------------------------------------------------------------------
+
+    def leave(self, session: MqttSession) -> None:
+        """The connection of a session has ended."""
+        session.detach()
+        session.is_over = session.is_over or session.expiry_s == 0
+        if not session.has_record:
+            return
+        if session.is_over or _is_due(session.will_us, session.ended_us):
+            self._hub.listener.spawn(self._seen_to(session))
+            return
+        session.store((session.entry,))
+        self._watch(session)
+
+    async def _seen_to(self, session: MqttSession) -> None:
+        """Do what is due for a session without a connection: its will, or its end."""
+        async with self._turn(session.client_id):
+            if self._known.get(session.client_id) is not session or session.connection is not None:
+                return
+            now_us = self._now_us
+            if _is_due(session.expires_us, now_us):
+                session.is_over = True
+            try:
+                if session.is_over:
+                    await self._end(session)
+                    return
+                if _is_due(session.will_us, now_us):
+                    await self._say_will(session)
+            except PenstockError as error:  # what is stored is seen to after the next start
+                _log.warning("mqtt.session_kept", client=session.client_id, reason=str(error))
+                return
+            self._watch(session)
+
+    async def _end(self, session: MqttSession) -> None:
+        """Publish the will, and forget a session with all it has. What is stored of it goes first:
+        durables without a session are deleted at the next start."""
+        session.is_over = True
+        await session.received_all()
+        client_id = session.client_id
+        entries = [session_removed(client_id)]
+        entries += [received_entry(client_id, each, is_there=False) for each in session.received]
+        entries += [
+            sent_entry(client_id, packet_id, None)
+            for packet_id, each in session.outbox.in_flight.items()
+            if each.qos == 2 and each.source is not None
+        ]
+        if session.will is None:
+            await self._put(entries)
+        else:
+            await self._say(session, session.will, entries)
+        self._known.pop(client_id, None)
+        await self.delete_durables(session.durables)
+
+    async def save(self, session: MqttSession) -> None:
+        """Store a session as it is now. Raises what a publish raises."""
+        await self._put((session.entry,))
+
+    async def delete_durables(self, names: Sequence[str]) -> None:
+        """Delete the durables of subscriptions that are given up."""
+        channel = self._hub.channel_id()
+        for name in names:
+            with contextlib.suppress(NameDoesNotExist):
+                await self._hub.realm.subscriptions.delete_durable(channel, name)
+
+    # --- wills ---------------------------------------------------------------------------
+
+    async def _say_will(self, session: MqttSession) -> None:
+        """Publish the will of a session that goes on. That it has none any more is stored in the
+        same step, so that it is published once."""
+        will, session.will = session.will, None
+        assert will is not None, "it is due"
+        try:
+            await self._say(session, will, (session.entry,))
+        except PenstockError:
+            session.will = will
+            raise
+
+    async def _say(self, session: MqttSession, will: StoredWill, entries: Sequence[Entry]) -> None:
+        """Publish a will, and store entries in the same step. One that its client may not publish
+        is left out. Raises what keeps it from being published for now."""
+        realm, principal = self._hub.realm, session.principal
+        packet = _published(will)
+        try:
+            check_on(Caller(realm, principal), "channel", self._hub.channel, PublishEvents)
+        except PenstockError as error:
+            _log.warning("mqtt.will_refused", client=session.client_id, reason=str(error))
+            await self._put(entries)
+            return
+        self._write()  # in the order in which it was said
+        farewell = Farewell(self._hub.loop.create_future())
+        message = Received(packet.topic, packet, session.client_id)
+        self._hub.submit(principal.name, [Gathered(farewell, message, tuple(entries))])
+        await farewell.done
+
+    # --- times ---------------------------------------------------------------------------
+
+    def _watch(self, session: MqttSession) -> None:
+        """See to a session when its will is due, or it expires."""
+        times = [each for each in (session.will_us, session.expires_us) if each is not None]
+        if times:
+            heappush(self._due, (min(times), session.client_id))
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None
+        if self._due:
+            wait_s = (self._due[0][0] - self._now_us) / 1e6
+            self._alarm = self._hub.loop.call_later(min(max(wait_s, 0.0), LOOK_S_MAX), self._look)
+
+    def _look(self) -> None:
+        now_us = self._now_us
+        while self._due and self._due[0][0] <= now_us and not self._hub.listener.is_stopping:
+            _, client_id = heappop(self._due)
+            session = self._known.get(client_id)
+            if session is not None and session.connection is None:
+                self._hub.listener.spawn(self._seen_to(session))
+        self._set_alarm()
+
+    # --- writing -------------------------------------------------------------------------
+
+    def part(self, entries: Sequence[Entry]) -> tuple[ChannelId, list[Body]]:
+        """Entries as what is published in one step with something else."""
+        return self._store.part(entries)
+
+    def write(self, entries: Sequence[Entry], answer: Answer) -> None:
+        """Store entries with the others of this turn of the loop."""
+        if not self._waiting:
+            self._hub.loop.call_soon(self._write)
+        self._waiting.append((entries, answer))
+
+    async def _put(self, entries: Sequence[Entry]) -> None:
+        """Store entries. Raises what a publish raises."""
+        done: asyncio.Future[None] = self._hub.loop.create_future()
+
+        def answer(error: PenstockError | None) -> None:
+            if done.done():  # who waited has been cancelled
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.write(entries, answer)
+        await done
+
+    def _write(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+
+        def reply(_: Any, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, PenstockError):
+                raise error
+            for _entries, answer in waiting:
+                answer(error)
+
+        self._store.submit([entry for entries, _ in waiting for entry in entries], reply)
+
+
+class Farewell:
+    """Who hears what has become of a will."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+
+    def stored(self, packet: PublishPacket) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+    def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+def _is_due(time_us: int | None, now_us: int) -> bool:
+    return time_us is not None and time_us <= now_us
+
+
+def expiry_of(packet: ConnectPacket) -> int:
+    """How long the session of a client outlives its connection, in seconds."""
+    if packet.version == MQTT_3:
+        return 0 if packet.clean_start else NEVER
+    return packet.properties.session_expiry_s or 0
+
+
+def _stored(will: Will | None) -> StoredWill | None:
+    if will is None:
+        return None
+    own = replace(will.properties, will_delay_s=None)
+    packet = PublishPacket(
+        *(will.topic, will.payload, will.qos, 1 if will.qos else 0, will.retain), properties=own
+    )
+    return StoredWill(packet_bytes(packet, MQTT_5), will.properties.will_delay_s or 0)
+
+
+def _published(will: StoredWill) -> PublishPacket:
+    reader = PacketReader()
+    reader.receive(will.packet)
+    ((first, body),) = reader.packets()
+    packet = packet_of(first, body, MQTT_5)
+    assert isinstance(packet, PublishPacket), "it was written as one"
+    return packet

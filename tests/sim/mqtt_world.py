@@ -1,0 +1,399 @@
+"""Devices that speak MQTT to a realm on a failing disk, behind a network that breaks.
+
+A device remembers what the standard has it remember: what it has sent and what was not answered,
+and which messages of QoS 2 it holds. It is the oracle: what it was promised is to come true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextvars import copy_context
+from typing import Any
+
+from penstock.core.vocabulary.messages import Definition
+from penstock.frontends.mqtt.hub import MqttHub
+from penstock.frontends.native.listener import NativeListener
+from penstock.testing.loop import pass_time, simulate
+from penstock.testing.network import MACHINE
+from penstock.wire.mqtt.framing import PacketReader
+from penstock.wire.mqtt.packets import (
+    MQTT_5,
+    ConnackPacket,
+    ConnectPacket,
+    DisconnectPacket,
+    Packet,
+    PingreqPacket,
+    PubackPacket,
+    PubcompPacket,
+    PublishPacket,
+    PubrecPacket,
+    PubrelPacket,
+    SubackPacket,
+    SubscribePacket,
+    TopicSubscription,
+    Will,
+)
+from penstock.wire.mqtt.properties import PacketProperties
+from penstock.wire.mqtt.reading import packet_of
+from penstock.wire.mqtt.writing import packet_bytes
+from tests.sim.clients import stored
+from tests.sim.nemesis import Nemesis
+from tests.sim.world import World
+
+PORT = 1_883
+MESSAGES = 14
+"""Of each QoS."""
+PATIENCE_S = 6.0
+"""A device that hears nothing for so long connects again."""
+KEEP_ALIVE_S = 10
+LASTS_S = 100_000
+
+
+class Device(asyncio.Protocol):
+    """A client, with one connection after the other."""
+
+    expiry_s = LASTS_S
+    will: Will | None = None
+
+    def __init__(self, world: MqttWorld, name: str) -> None:
+        self.world = world
+        self.name = name
+        self.connections = 0
+        self.is_welcome = False
+        self._transport: asyncio.Transport | None = None
+        self._reader = PacketReader()
+        self._heard_s = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        """Come back until everything is done."""
+        while not self.is_done:
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await self.world.loop.create_connection(lambda: self, "127.0.0.1", PORT)
+            except (OSError, TimeoutError):
+                await pass_time(0.2)
+                continue
+            while self._transport is not None and not self.is_done:
+                await self._live()
+            self.hang_up()
+            await pass_time(self.world.random.expovariate(3))
+
+    async def _live(self) -> None:
+        """Do something, once in a while."""
+        await pass_time(self.world.random.expovariate(4))
+        silent_s = self.world.loop.time() - self._heard_s
+        if silent_s > PATIENCE_S:
+            self.hang_up()
+        elif silent_s > PATIENCE_S / 2:
+            self.say(PingreqPacket())
+        elif self.is_welcome:
+            self.act()
+
+    def act(self) -> None:
+        """What it does from time to time."""
+
+    def hang_up(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    def say(self, *packets: Packet) -> None:
+        if self._transport is not None:
+            self._transport.write(b"".join(packet_bytes(each, MQTT_5) for each in packets))
+
+    # --- asyncio -------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport, self._reader = transport, PacketReader()
+        self.connections += 1
+        self.is_welcome = False
+        self._heard_s = self.world.loop.time()
+        own = PacketProperties(session_expiry_s=self.expiry_s, receive_maximum=4)
+        self.greets()
+        self.say(
+            ConnectPacket(*(self.name, MQTT_5, False, KEEP_ALIVE_S), will=self.will, properties=own)
+        )
+
+    def greets(self) -> None:
+        """A connection begins."""
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        self._heard_s = self.world.loop.time()
+        self._reader.receive(data)
+        for first, body in self._reader.packets():
+            packet = packet_of(first, body, MQTT_5)
+            if isinstance(packet, ConnackPacket):
+                self.is_welcome = packet.reason == 0
+                if self.is_welcome:
+                    self.welcomed(present=packet.session_present)
+            elif isinstance(packet, DisconnectPacket):
+                self.world.note(f"{self.name} is told {packet.reason!r}")
+            else:
+                self.hears(packet)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+    def welcomed(self, *, present: bool) -> None:
+        """The session goes on, or a new one has begun."""
+
+    def hears(self, packet: Packet) -> None:
+        """What the realm says."""
+
+
+class Thermometer(Device):
+    """Publishes with QoS 1 and 2, each message until it is acknowledged to the end."""
+
+    def __init__(self, world: MqttWorld, name: str) -> None:
+        super().__init__(world, name)
+        self.to_send = [(qos, number) for number in range(MESSAGES) for qos in (1, 2)]
+        self._in_flight: dict[int, PublishPacket | None] = {}
+        """Not acknowledged, by id; None: only the release is."""
+        self._last_id = 0
+
+    @property
+    def is_done(self) -> bool:
+        return not self.to_send and not self._in_flight
+
+    def act(self) -> None:
+        if not self.to_send or len(self._in_flight) > 5:
+            return
+        qos, number = self.to_send.pop(0)
+        self._last_id = self._last_id % 9 + 1  # ids are used again soon
+        while self._last_id in self._in_flight:
+            self._last_id = self._last_id % 9 + 1
+        text = f"{self.name}/{qos}/{number}"
+        packet = PublishPacket(f"t/{qos}/{self.name}", text.encode(), qos, self._last_id)
+        self._in_flight[self._last_id] = packet
+        self.say(packet)
+
+    def welcomed(self, *, present: bool) -> None:
+        assert present or self.connections == 1 or not self.was_welcome, "its session is lost"
+        self.was_welcome = True
+        for packet_id, packet in self._in_flight.items():
+            if packet is None:
+                self.say(PubrelPacket(packet_id))
+            else:
+                self.say(
+                    PublishPacket(
+                        *(packet.topic, packet.payload, packet.qos, packet_id, False, True)
+                    )
+                )
+
+    was_welcome = False
+
+    def hears(self, packet: Packet) -> None:
+        match packet:
+            case PubackPacket(packet_id, reason) if packet_id in self._in_flight:
+                if not reason.is_failure:
+                    del self._in_flight[packet_id]
+                else:
+                    self.hang_up()  # the disk is full, maybe: again
+            case PubrecPacket(packet_id, reason) if packet_id in self._in_flight:
+                if reason.is_failure:
+                    self.hang_up()
+                    return
+                del self._in_flight[packet_id]
+                self._in_flight[packet_id] = None
+                self.say(PubrelPacket(packet_id))
+            case PubcompPacket(packet_id) if self._in_flight.get(packet_id, 0) is None:
+                del self._in_flight[packet_id]
+
+
+class Reader(Device):
+    """Follows what thermometers say, with QoS 1 and 2."""
+
+    def __init__(self, world: MqttWorld, name: str, told: list[Thermometer]) -> None:
+        super().__init__(world, name)
+        self._told = told
+        self._is_subscribed = False
+        self.came: list[str] = []
+        """What has come, in order, also what comes again."""
+        self.got: list[str] = []
+        """What counts as received: QoS 2 once it is released."""
+        self._held: dict[int, str] = {}
+        """Messages of QoS 2 that are not released, by id."""
+
+    @property
+    def wanted(self) -> list[str]:
+        return [
+            f"{each.name}/{qos}/{number}"
+            for each in self._told
+            for qos in (1, 2)
+            for number in range(MESSAGES)
+        ]
+
+    @property
+    def is_done(self) -> bool:
+        return set(self.wanted) <= set(self.got) and not self._held
+
+    def welcomed(self, *, present: bool) -> None:
+        assert present or not self._is_subscribed, "its session is lost"
+        if not self._is_subscribed:
+            filters = (TopicSubscription("t/1/+", 1), TopicSubscription("t/2/#", 2))
+            self.say(SubscribePacket(1, filters))
+
+    def hears(self, packet: Packet) -> None:
+        match packet:
+            case SubackPacket(_, reasons):
+                self._is_subscribed = not any(each.is_failure for each in reasons)
+                if self._is_subscribed:
+                    self.world.may_begin.set()
+                else:
+                    self.hang_up()
+            case PublishPacket(_, payload, 1, packet_id):
+                self.came.append(payload.decode())
+                self.got.append(payload.decode())
+                if self.world.random.random() < 0.9:
+                    self.say(PubackPacket(packet_id))
+                else:
+                    self.hang_up()
+            case PublishPacket(_, payload, 2, packet_id):
+                text = payload.decode()
+                self.came.append(text)
+                held = self._held.setdefault(packet_id, text)
+                assert held == text, f"{packet_id} is {held}, and comes as {text}"
+                self.say(PubrecPacket(packet_id))
+            case PubrelPacket(packet_id):
+                if (text := self._held.pop(packet_id, "")) != "":
+                    self.got.append(text)
+                self.say(PubcompPacket(packet_id))
+
+
+class Mortal(Device):
+    """Has a will, each connection another, and dies of each."""
+
+    expiry_s = 0
+
+    def __init__(self, world: MqttWorld, name: str) -> None:
+        super().__init__(world, name)
+        self.sure: list[int] = []
+        """Connections that the realm has welcomed."""
+
+    @property
+    def is_done(self) -> bool:
+        return len(self.sure) >= 6
+
+    def greets(self) -> None:
+        self.will = Will("w", f"{self.name}/{self.connections}".encode(), 1)
+
+    def welcomed(self, *, present: bool) -> None:
+        self.sure.append(self.connections)
+
+    def act(self) -> None:
+        if self.world.random.random() < 0.3:
+            self.hang_up()
+
+
+class Devices:
+    """The scene."""
+
+    def __init__(self, world: MqttWorld) -> None:
+        self._world = world
+        self._thermometers = [Thermometer(world, name) for name in ("a", "b")]
+        self._reader = Reader(world, "reader", self._thermometers)
+        self._mortals = [Mortal(world, "m")]
+        self._running: list[asyncio.Task[None]] = []
+
+    async def prepare(self) -> None:
+        for name in ("mqtt", "mqtt-sessions", "mqtt-retained"):
+            definition = self._world.realm.definition_of(name)
+            await self._world.create(name, definition or Definition())
+
+    def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
+        if not self._running:
+            self._running = [self._begun(self._reader), *map(self._begun, self._mortals)]
+            self._running += [self._begun(each, waits=True) for each in self._thermometers]
+        if quiet:
+            group.create_task(self._all_done())
+
+    def _begun(self, device: Device, *, waits: bool = False) -> asyncio.Task[None]:
+        async def run() -> None:
+            if waits:
+                await self._world.may_begin.wait()
+            await device.run()
+
+        context = copy_context()
+        context.run(MACHINE.set, device.name)
+        outside = self._world.outside
+        return outside.create_task(run(), context=context)  # type: ignore[call-arg]
+
+    async def _all_done(self) -> None:
+        await asyncio.wait(self._running)
+        await pass_time(3 * KEEP_ALIVE_S)  # the realm has noticed who is gone
+
+    async def check(self) -> None:
+        rows = [row.data.decode() for row in await stored(self._world, "mqtt")]
+        there, got = Counter(rows), Counter(self._reader.got)
+        for name in self._reader.wanted:
+            assert there[name], f"{name} was acknowledged, and is not there"
+            if name.split("/")[1] == "2":
+                assert there[name] == 1, f"{name} is there {there[name]} times"
+                assert got[name] == 1, f"{name} has come {got[name]} times"
+        for each in self._thermometers:
+            for qos in (1, 2):
+                came, order = (
+                    [name for name in dict.fromkeys(names) if name[:4] == f"{each.name}/{qos}/"]
+                    for names in (self._reader.came, rows)
+                )
+                assert came == order, f"not in order: {came} instead of {order}"
+        for mortal in self._mortals:
+            for number in range(1, mortal.connections + 1):
+                count = there[f"{mortal.name}/{number}"]
+                least = 1 if number in mortal.sure else 0
+                assert least <= count <= 1, f"will {number} of {mortal.name}: {count} times"
+        await self._nothing_left()
+
+    async def _nothing_left(self) -> None:
+        """Entries of what is over are gone; what is stored of sessions is one entry each."""
+        rows = await stored(self._world, "mqtt-sessions")
+        live = [row.data for row in rows if row.data]
+        sessions = [each for each in live if b"client_id" in each]
+        assert len(sessions) == 1 + len(self._thermometers), f"{sessions} are still stored"
+        for each in live:  # whether the realm has heard the last of them, its client cannot know
+            is_released = b"is_released" in each
+            assert each in sessions or is_released, f"{each!r} is still stored"
+
+
+class MqttWorld(World):
+    """A world with nothing but devices."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, ["keyed"])
+        self.may_begin = asyncio.Event()
+        self.names = ["mqtt"]
+        self.scenes = [Devices(self)]
+        self.is_wired, self.is_connected, self.may_jump = True, False, False
+
+    async def _listen(self) -> tuple[NativeListener, asyncio.Task[None]]:
+        listener, listening = await super()._listen()
+        opening = self._on_realm(_open(listener))
+        await asyncio.wait([opening])
+        opening.result()
+        return listener, listening
+
+    async def _clients(self, *, quiet: bool) -> None:
+        nemesis = Nemesis(self, ("127.0.0.1", PORT))
+        del nemesis._faults["greeted again"]  # against that MQTT has no means
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(nemesis.run(5.0 if quiet else None))
+            await super()._clients(quiet=quiet)
+            if quiet:
+                await task
+
+
+async def _open(listener: NativeListener) -> None:
+    await MqttHub(listener, "mqtt").listen("127.0.0.1", PORT)
+
+
+def devices_of(seed: int) -> str:
+    """The hash of everything that happened. Raises what went wrong."""
+    world = MqttWorld(seed)
+    return simulate(world.live(), world.random)

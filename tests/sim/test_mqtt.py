@@ -1,0 +1,121 @@
+"""Sessions, QoS 1 and 2 and wills of MQTT, over power cuts, kills and a network that breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.mqtt.hub import MqttHub
+from penstock.frontends.mqtt.incoming import Incoming
+from penstock.frontends.mqtt.messages import Gathered
+from penstock.frontends.mqtt.outbox import InFlight, Outbox
+from penstock.frontends.mqtt.session import MqttSession
+from penstock.frontends.mqtt.sessions import MqttSessions
+from tests.sim.mqtt_world import devices_of
+
+SEEDS = range(3)
+LIVES_MAX = 12
+"""Seeds within which a mistake is noticed."""
+
+
+@pytest.mark.slow
+@pytest.mark.spec("M2", "M6", "M7", "M8")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_devices_get_what_they_were_promised(seed: int) -> None:
+    devices_of(seed)
+
+
+# --- mistakes ----------------------------------------------------------------------------
+
+
+def forgotten_ids(patch: pytest.MonkeyPatch) -> None:
+    """The ids of what has come with QoS 2 are in memory only."""
+    submit = MqttHub.submit
+
+    def without(hub: MqttHub, publisher: str, messages: list[Gathered]) -> None:
+        submit(hub, publisher, [each._replace(entries=()) for each in messages])
+
+    patch.setattr(MqttHub, "submit", without)
+
+
+def sent_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    """A message of QoS 2 is sent, and a release, before its id is on disk."""
+
+    def at_once(session: MqttSession, entries: Any, then: Callable[[], None] | None = None) -> None:
+        if then is not None:
+            then()
+
+    patch.setattr(MqttSession, "store", at_once)
+
+
+def read_again_under_other_ids(patch: pytest.MonkeyPatch) -> None:
+    """What was sent before the server was started is not known any more."""
+    patch.setattr(Outbox, "know", lambda *_: None)
+
+
+def acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A durable takes what is sent for acknowledged."""
+    transmit = Outbox._transmit
+
+    def settled(outbox: Outbox, packet_id: int, found: InFlight, **fields: Any) -> None:
+        transmit(outbox, packet_id, found, **fields)
+        outbox._session.settle(found.source)
+
+    patch.setattr(Outbox, "_transmit", settled)
+
+
+def repeated_wills(patch: pytest.MonkeyPatch) -> None:
+    """That a will was published is not in the same step."""
+    say = MqttSessions._say
+
+    async def apart(sessions: MqttSessions, session: Any, will: Any, entries: Any) -> None:
+        await say(sessions, session, will, ())
+        try:
+            await sessions._put(entries)
+        except PenstockError:
+            return
+
+    patch.setattr(MqttSessions, "_say", apart)
+
+
+def stored_twice(patch: pytest.MonkeyPatch) -> None:
+    """A message of QoS 2 that comes again is another one."""
+    received = Incoming.received
+
+    def forgetful(incoming: Incoming, packet: Any) -> None:
+        if packet.qos == 2 and incoming._connection.client.received.get(packet.packet_id):
+            del incoming._connection.client.received[packet.packet_id]
+        received(incoming, packet)
+
+    patch.setattr(Incoming, "received", forgetful)
+
+
+MISTAKES = [
+    forgotten_ids,
+    sent_before_it_is_stored,
+    read_again_under_other_ids,
+    acknowledged_at_once,
+    repeated_wills,
+    stored_twice,
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_noticed(
+    mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mistake(monkeypatch)
+
+    with pytest.raises(ExceptionGroup) as noticed:
+        _live_until_noticed()
+
+    assert noticed.group_contains(AssertionError)
+
+
+def _live_until_noticed() -> None:
+    for seed in range(LIVES_MAX):
+        devices_of(seed)
