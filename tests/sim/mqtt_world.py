@@ -43,7 +43,7 @@ from tests.sim.world import World
 
 PORT = 1_883
 MESSAGES = 14
-"""Of each QoS."""
+"""How many of each QoS."""
 PATIENCE_S = 6.0
 """A device that hears nothing for so long connects again."""
 KEEP_ALIVE_S = 10
@@ -205,6 +205,8 @@ class Thermometer(Device):
                 self.say(PubrelPacket(packet_id))
             case PubcompPacket(packet_id) if self._in_flight.get(packet_id, 0) is None:
                 del self._in_flight[packet_id]
+            case _:
+                self.world.note(f"{self.name} hears what is over")
 
 
 class Reader(Device):
@@ -265,6 +267,8 @@ class Reader(Device):
                 if (text := self._held.pop(packet_id, "")) != "":
                     self.got.append(text)
                 self.say(PubcompPacket(packet_id))
+            case _:
+                self.world.note(f"{self.name} hears that the realm is there")
 
 
 class Mortal(Device):
@@ -323,7 +327,7 @@ class Devices:
         context = copy_context()
         context.run(MACHINE.set, device.name)
         outside = self._world.outside
-        return outside.create_task(run(), context=context)  # type: ignore[call-arg]
+        return outside.create_task(run(), context=context)
 
     async def _all_done(self) -> None:
         await asyncio.wait(self._running)

@@ -18,8 +18,9 @@ from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.core.vocabulary.topics import has_wildcards
 from penstock.frontends.mqtt.messages import TOPIC, message_of
-from penstock.frontends.mqtt.outbox import Filter, Source
+from penstock.frontends.mqtt.outbox import Filter, MessageSource
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock.wire.mqtt.reading import SHARED
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 100
 """Most events of one subscription that are with its client, or wait in memory for it."""
+SHARED_WINDOW: Final = 20
+"""Most events of a shared subscription with one client: few, so that each of its group has
+some."""
 PREFIX: Final = "mqtt:"
 """What the names of the durables of sessions begin with."""
 _SHOWN: Final = 80
@@ -42,6 +46,18 @@ def durable_of(client_id: str, text: str) -> str:
     return f"{PREFIX}{_shown(client_id)}:{_shown(text)}:{whole}"
 
 
+def shared_durable_of(text: str) -> str:
+    """The name of the durable of a shared subscription, which all members of its group have."""
+    group, _, wanted = text.removeprefix(SHARED).partition("/")
+    whole = sha256(text.encode()).hexdigest()[:_DIGITS]
+    return f"{PREFIX}{SHARED}{_shown(group)}:{_shown(wanted)}:{whole}"
+
+
+def is_shared_durable(name: str) -> bool:
+    """Whether a durable is one of a group, by its name."""
+    return name.startswith(PREFIX + SHARED)
+
+
 def is_of_session(name: str) -> bool:
     """Whether a durable is one of a session, by its name."""
     last = name.rpartition(":")[2]
@@ -54,7 +70,9 @@ def _shown(text: str) -> str:
 
 
 def selector_of(text: str) -> str:
-    """The selector that takes what a topic filter takes."""
+    """The selector that takes what a topic filter takes, shared or not."""
+    if text.startswith(SHARED):
+        text = text.removeprefix(SHARED).partition("/")[2]
     quoted = text.replace("'", "''")
     return f"{TOPIC} MATCHES '{quoted}'" if has_wildcards(text) else f"{TOPIC} = '{quoted}'"
 
@@ -88,15 +106,18 @@ class DurableFeed:
         """Make the durable if it is missing, and take the seat. Raises what these raise."""
         channel = self._connection.hub.channel_id()
         subscriptions, name = self._realm.subscriptions, self._filter.durable
+        is_shared = self._filter.is_shared
+        window = SHARED_WINDOW if is_shared else WINDOW
         try:
-            opened = await subscriptions.attach(channel, name, self, window=WINDOW, pull=False)
+            opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
         except NameDoesNotExist:
             with contextlib.suppress(NameAlreadyBound):
                 await subscriptions.create_durable(
-                    *(channel, name, "serial", FromLatest(), selector_of(self._filter.text)),
+                    *(channel, name, "shared" if is_shared else "serial", FromLatest()),
+                    selector_of(self._filter.text),
                     persistent=None,
                 )
-            opened = await subscriptions.attach(channel, name, self, window=WINDOW, pull=False)
+            opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
         self._subscription = opened.number
         self._settle()
 
@@ -129,7 +150,7 @@ class DurableFeed:
             if message.is_retained:
                 for delivery in self._connection.retained_deliveries:
                     delivery.superseded.add(message.topic)
-            source = Source(self._filter.text, event_id)
+            source = MessageSource(self._filter.text, event_id)
             try:
                 self._client.outbox.give(message, (self._filter,), source=source)
             except ValueError as error:  # a native publisher has said what MQTT cannot

@@ -12,6 +12,7 @@ from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
 from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
 from penstock.wire.mqtt.packets import MQTT_5, PublishPacket, PubrelPacket, TopicSubscription
 from penstock.wire.mqtt.properties import PacketProperties
+from penstock.wire.mqtt.reading import SHARED
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
 from penstock.wire.mqtt.writing import packet_bytes
 
@@ -65,12 +66,17 @@ class Filter:
         self.open_retained = 0
         """Retained messages in flight, and one while they are searched."""
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether a group of clients has it, each message one of them (SEM M9)."""
+        return self.text.startswith(SHARED)
+
     def takes(self, message: TopicMessage) -> bool:
         """Whether it takes a message of a topic that it matches."""
         return not (self.no_local and self.connection.client_id == message.client_id)
 
 
-class Source(NamedTuple):
+class MessageSource(NamedTuple):
     """Where a message of a lasting session comes from, and can be read again."""
 
     text: str
@@ -83,7 +89,7 @@ class WaitingMessage(NamedTuple):
     message: TopicMessage
     filters: Sequence[Filter]
     retain: bool
-    source: Source | None
+    source: MessageSource | None
 
     @property
     def qos(self) -> int:
@@ -97,7 +103,9 @@ class InFlight:
         *("is_complete", "is_released", "is_settled", "is_stored", "qos", "source", "waiting"),
     )
 
-    def __init__(self, qos: int, waiting: WaitingMessage | None, source: Source | None) -> None:
+    def __init__(
+        self, qos: int, waiting: WaitingMessage | None, source: MessageSource | None
+    ) -> None:
         self.qos = qos
         self.waiting = waiting
         """What is sent again; None: it is read again."""
@@ -124,7 +132,7 @@ class Outbox:
         """Most messages of QoS 1 and 2 that the client takes before it acknowledges the first."""
         self.in_flight: dict[int, InFlight] = {}
         """Messages by packet id, in the order in which they were sent first."""
-        self._known: dict[Source, int] = {}
+        self._known: dict[MessageSource, int] = {}
         self._sent: set[int] = set()
         """Ids of what was sent by this connection and takes room."""
         self._waiting: deque[WaitingMessage] = deque()
@@ -140,7 +148,7 @@ class Outbox:
         filters: Sequence[Filter],
         *,
         from_store: bool = False,
-        source: Source | None = None,
+        source: MessageSource | None = None,
     ) -> None:
         """Send a message that these filters take; ``from_store``: it was retained before they
         were there. One of QoS 0 is left out while the client does not read."""
@@ -312,7 +320,7 @@ class Outbox:
         self._over(found.source)
         self.send_waiting()
 
-    def _over(self, source: Source | None) -> None:
+    def _over(self, source: MessageSource | None) -> None:
         if source is not None and source.from_retained:
             self._session.retained_done(source.text)
         else:
@@ -334,13 +342,17 @@ class Outbox:
         self._waiting.clear()
         self._sent.clear()
         self._room.set()
-        for each in self.in_flight.values():
-            if each.source is not None and self._session.reads_again(each.source):
+        for packet_id, each in list(self.in_flight.items()):
+            if each.source is None:
+                continue
+            if each.source.text.startswith(SHARED):  # another member of its group gets it
+                self._forget(packet_id, each)
+            elif self._session.reads_again(each.source):
                 each.waiting = None
 
     def know(self, packet_id: int, record: SentRecord) -> None:
         """Take up a message that was sent before the server was started."""
-        source = Source(record.source, record.event_id, record.from_retained)
+        source = MessageSource(record.source, record.event_id, record.from_retained)
         found = self.in_flight[packet_id] = InFlight(2, None, source)
         found.is_stored, found.is_released = True, record.is_released
         self._known[source] = packet_id

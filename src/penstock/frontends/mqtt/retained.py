@@ -17,7 +17,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, message_of
-from penstock.frontends.mqtt.outbox import Filter, Source
+from penstock.frontends.mqtt.outbox import Filter, MessageSource
 from penstock.frontends.mqtt.session_store import pages_of
 from penstock.frontends.mqtt.topic_index import TopicIndex
 from penstock.runtime.realm import RunningRealm
@@ -145,7 +145,7 @@ class RetainedDelivery:
     def _put(self, event_id: int, message: TopicMessage, wanted: Filter) -> None:
         session, source = self._connection.client, None
         if wanted.owes_retained:
-            source = Source(wanted.text, event_id, True)
+            source = MessageSource(wanted.text, event_id, True)
             session.retained_begun(wanted)
         try:
             session.outbox.give(message, (wanted,), from_store=True, source=source)

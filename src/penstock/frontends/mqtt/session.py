@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.frontends.mqtt.durable_feed import DurableFeed, durable_of
-from penstock.frontends.mqtt.outbox import Filter, Outbox, Source
+from penstock.frontends.mqtt.durable_feed import DurableFeed, durable_of, shared_durable_of
+from penstock.frontends.mqtt.outbox import Filter, MessageSource, Outbox
 from penstock.frontends.mqtt.session_store import (
     NEVER,
     Entry,
@@ -75,6 +75,7 @@ class MqttSession:
     def entry(self) -> Entry:
         """The session as it is stored now."""
         kept = tuple(self._away.values()) if self.connection is None else self._kept()
+        kept = kept if self.is_lasting else ()
         return session_entry(
             SessionRecord(
                 *(self.client_id, self.principal, self.expiry_s, self.ended_us, self.will, kept)
@@ -82,8 +83,6 @@ class MqttSession:
         )
 
     def _kept(self) -> tuple[StoredFilter, ...]:
-        if not self.is_lasting:
-            return ()
         return tuple(
             StoredFilter(
                 *(each.text, each.qos, each.no_local, each.retain_as_published),
@@ -127,7 +126,7 @@ class MqttSession:
 
     @property
     def durables(self) -> list[str]:
-        """The names of its durables."""
+        """The names of its durables, and of those that it shares."""
         kept = self._away.values() if self.connection is None else self.filters.values()
         return [each.durable for each in kept if each.durable]
 
@@ -155,7 +154,7 @@ class MqttSession:
             if connection is None or self.connection is not connection or not connection.is_open:
                 return []
             if self.filters.get(each.text) is each:
-                await self.open(each)
+                await self._hub.sessions.open(self, each)
         return [each for each in self.filters.values() if each.owes_retained]
 
     async def open(self, wanted: Filter) -> None:
@@ -183,7 +182,7 @@ class MqttSession:
         self.outbox.left()
         for each in self.filters.values():
             self._close(each)
-        if self.is_lasting:
+        if self.is_lasting or any(each.is_shared for each in self.filters.values()):
             kept = self._kept()
             self._away = {each.filter: each for each in kept}
         self.filters = {}
@@ -207,7 +206,9 @@ class MqttSession:
         assert self.connection is not None, "it has asked for it"
         made = Filter(self.connection, wanted, number)
         older = self.filters.get(made.text)
-        if self.is_lasting and made.qos:
+        if made.is_shared:
+            made.durable, made.qos = shared_durable_of(made.text), min(made.qos, 1)
+        elif self.is_lasting and made.qos:
             made.durable = durable_of(self.client_id, made.text)
         if older is None:
             self.filters[made.text] = made
@@ -236,7 +237,7 @@ class MqttSession:
         if self.connection is not None and self.connection.is_open:
             self.connection.send(packet)
 
-    def settle(self, source: Source | None, then: Callable[[], None] | None = None) -> None:
+    def settle(self, source: MessageSource | None, then: Callable[[], None] | None = None) -> None:
         """The client has an event of a durable. ``then`` is called once that is on disk; without
         a seat it never is, and the event comes again."""
         if source is None:
@@ -245,7 +246,7 @@ class MqttSession:
         if wanted is not None and wanted.feed is not None:
             wanted.feed.acknowledge(source.event_id, then)
 
-    def reads_again(self, source: Source) -> bool:
+    def reads_again(self, source: MessageSource) -> bool:
         """Whether a message that is in flight is given to the next connection by itself."""
         wanted = self.filters.get(source.text)
         if wanted is None:

@@ -16,8 +16,9 @@ from penstock.api.publishing import PublishEvents
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends.mqtt.durable_feed import is_of_session
+from penstock.frontends.mqtt.durable_feed import is_of_session, is_shared_durable
 from penstock.frontends.mqtt.messages import Gathered, Received
+from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.session import MqttSession
 from penstock.frontends.mqtt.session_store import (
     NEVER,
@@ -58,6 +59,8 @@ class MqttSessions:
         """Sessions of which something is stored."""
         self._turns: dict[str, tuple[asyncio.Lock, int]] = {}
         """Clients that come or go at the moment, and how many wait for their turn."""
+        self._members: dict[str, set[MqttSession]] = {}
+        """Who shares a durable, by its name."""
         self._waiting: list[tuple[Sequence[Entry], Answer]] = []
         self._due: list[tuple[int, str]] = []
         """When which client's session has something to do, in microseconds since 1970."""
@@ -80,6 +83,8 @@ class MqttSessions:
             session = MqttSession(self._hub, record.client_id, record.principal)
             session.know(record if record.ended_us else replace(record, ended_us=now_us))
             self._known[record.client_id] = session
+            for name in filter(is_shared_durable, session.durables):
+                self._members.setdefault(name, set()).add(session)
             self._watch(session)
         for client_id, ids in found.received.items():
             if (known := self._known.get(client_id)) is not None:
@@ -158,6 +163,8 @@ class MqttSessions:
         session.detach()
         session.is_over = session.is_over or session.expiry_s == 0
         if not session.has_record:
+            if shared := session.durables:
+                self._hub.listener.spawn(self._part(session, shared))
             return
         if session.is_over or _is_due(session.will_us, session.ended_us):
             self._hub.listener.spawn(self._seen_to(session))
@@ -202,18 +209,41 @@ class MqttSessions:
         else:
             await self._say(session, session.will, entries)
         self._known.pop(client_id, None)
-        await self.delete_durables(session.durables)
+        await self.delete_durables(session, session.durables)
 
     async def save(self, session: MqttSession) -> None:
         """Store a session as it is now. Raises what a publish raises."""
         await self._put((session.entry,))
 
-    async def delete_durables(self, names: Sequence[str]) -> None:
-        """Delete the durables of subscriptions that are given up."""
+    async def open(self, session: MqttSession, wanted: Filter) -> None:
+        """Have messages come by a filter. Raises what taking a seat raises."""
+        if not wanted.is_shared:
+            await session.open(wanted)
+            return
+        async with self._turn(wanted.durable):
+            await session.open(wanted)
+            self._members.setdefault(wanted.durable, set()).add(session)
+
+    async def delete_durables(self, session: MqttSession, names: Sequence[str]) -> None:
+        """Delete the durables of subscriptions that are given up; one that is shared goes with the
+        last of its group."""
         channel = self._hub.channel_id()
         for name in names:
-            with contextlib.suppress(NameDoesNotExist):
-                await self._hub.realm.subscriptions.delete_durable(channel, name)
+            async with self._turn(name):
+                members = self._members.get(name, set())
+                members.discard(session)
+                if members:
+                    continue
+                self._members.pop(name, None)
+                with contextlib.suppress(NameDoesNotExist):
+                    await self._hub.realm.subscriptions.delete_durable(channel, name)
+
+    async def _part(self, session: MqttSession, names: Sequence[str]) -> None:
+        """A client without a session that lasts has left the groups that it was in."""
+        try:
+            await self.delete_durables(session, names)
+        except PenstockError as error:  # it is deleted at the next start
+            _log.warning("mqtt.durable_kept", client=session.client_id, reason=str(error))
 
     # --- wills ---------------------------------------------------------------------------
 

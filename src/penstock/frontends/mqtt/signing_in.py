@@ -80,7 +80,6 @@ async def _welcome(connection: MqttConnection, packet: ConnectPacket, principal:
         receive_maximum=RECEIVE_MAXIMUM,
         topic_alias_maximum=ALIASES_MAX,
         retain_available=1,
-        shared_available=0,
         maximum_packet_bytes=min(most, PACKET_BYTES_MAX),
     )
     connection.send(ConnackPacket(0, present, offered))

@@ -57,26 +57,27 @@ class Subscribing:
         self, wanted: TopicSubscription, number: int | None, retained_for: list[Filter]
     ) -> Reason:
         """Subscribe; ``retained_for`` gets the filter if retained messages go to it."""
-        if wanted.filter.startswith(SHARED):
-            return Reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        connection = self._connection
+        connection, is_shared = self._connection, wanted.filter.startswith(SHARED)
         session = connection.client
         try:
             connection.check_may(Subscribe)
-            if session.is_lasting and wanted.qos:  # as everybody who makes a durable (SEM M4)
+            makes_durable = is_shared or (session.is_lasting and wanted.qos)
+            if makes_durable:  # over MQTT nobody may more than over others (SEM M4)
                 connection.check_may(CreateDurable)
         except PenstockError as error:
             return self._refusal(error)
         made, is_new = session.subscribe(wanted, number)
-        if wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new):
+        gives = wanted.retain_handling == 0 or (wanted.retain_handling == 1 and is_new)
+        if gives and not is_shared:
             made.owes_retained = bool(made.durable)
             retained_for.append(made)
         if made.feed is not None or made.is_live:
             return Reason(made.qos)
         try:
-            await session.open(made)
+            await connection.hub.sessions.open(session, made)
         except PenstockError as error:
-            session.unsubscribe(made.text)
+            if session.unsubscribe(made.text) is made and made.durable:
+                await connection.hub.sessions.delete_durables(session, [made.durable])
             if made in retained_for:
                 retained_for.remove(made)
             return self._refusal(error)
@@ -94,8 +95,9 @@ class Subscribing:
         found = [session.unsubscribe(each) for each in packet.filters]
         durables = [each.durable for each in found if each is not None and each.durable]
         if durables:
-            await connection.hub.sessions.save(session)
-            await connection.hub.sessions.delete_durables(durables)
+            if session.is_lasting:
+                await connection.hub.sessions.save(session)
+            await connection.hub.sessions.delete_durables(session, durables)
         codes = (
             Reason.NO_SUBSCRIPTION_EXISTED if each is None else Reason.SUCCESS for each in found
         )
