@@ -191,6 +191,21 @@ def test_a_packet_that_comes_in_many_pieces_is_put_together_once() -> None:
     assert [len(body) for _, body in found] == [(1 << 17) + 4]
 
 
+def test_who_stops_after_a_packet_gets_the_next_whatever_its_length() -> None:
+    """As a connection does that has to sign its client in first."""
+    reader = PacketReader()
+    first = packet_bytes(ConnectPacket("a client with a long name"), MQTT_5)
+    second = packet_bytes(PublishPacket("a", b"", 1, 1), MQTT_5)
+    reader.receive(first[:5])
+    assert list(reader.packets()) == []
+    reader.receive(first[5:] + second[:3])
+    assert next(iter(reader.packets()))[1] == first[2:]
+    assert list(reader.packets()) == []
+    reader.receive(second[3:])
+
+    assert [body for _, body in reader.packets()] == [second[2:]]
+
+
 def test_an_explanation_is_left_out_where_it_does_not_fit() -> None:
     properties = PacketProperties(reason="x" * 100, user_properties=(("a", "b"),))
     answer = PubackPacket(7, Reason.NOT_AUTHORIZED, properties)

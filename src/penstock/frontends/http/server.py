@@ -11,7 +11,7 @@ import contextlib
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -25,6 +25,7 @@ from uvicorn.server import ServerState
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AddressInUse,
+    CrossSite,
     InvalidArgument,
     PenstockError,
     Unavailable,
@@ -40,6 +41,7 @@ from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Events
 from penstock.frontends.http.shares import Shares
 from penstock.frontends.http.standstill import STANDSTILL_S, Standstill
+from penstock.frontends.http.tunnel import PATH, Upgrade, WebTunnel, refusal
 from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import SocketServers, open_server
@@ -140,6 +142,48 @@ class HttpConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         self.heard_s = self.loop.time()
         super().data_received(data)
+
+    # --- WebSocket -----------------------------------------------------------------------
+
+    def _should_upgrade(self) -> bool:
+        return self.scope["path"] == PATH and self._get_upgrade() == b"websocket"
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over to the protocol that the client wants inside a WebSocket, or
+        refuse it."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
+        upgrade = Upgrade(event.method.decode("ascii"), headers)
+        protocols = self.listener.native.web_protocols
+        refused = self._refused(upgrade, headers)
+        chosen = upgrade.chosen(tuple(protocols))
+        if refused is not None or chosen is None:
+            self.transport.write(refusal(*(refused or (400, "no sub-protocol"))))
+            self.transport.close()
+            return
+        came, _ = self.conn.trailing_data
+        self.transport.write(upgrade.answer(chosen))
+        self.connections.discard(self)
+        self.listener.places.leave(self)
+        self._asker.go()
+        tunnel = WebTunnel(protocols[chosen]())
+        self.transport.set_protocol(tunnel)
+        tunnel.connection_made(self.transport)
+        if came:
+            tunnel.data_received(came)
+
+    def _refused(self, upgrade: Upgrade, headers: Mapping[str, str]) -> tuple[int, str] | None:
+        """Why a WebSocket is not opened, with a status; None: it is. A web page opens one only if
+        it is one of the console's, for what it sends may change the realm."""
+        local = str(self.server[0]) if self.server else "localhost"
+        try:
+            self.listener.guard.check_site(headers, local, changes=True)
+        except PenstockError as error:
+            return (403 if isinstance(error, CrossSite) else 400), str(error)
+        if self.is_spare:
+            return 503, "all connections are busy; try again"
+        return upgrade.fault(tuple(self.listener.native.web_protocols))
+
+    # --- looking after it ----------------------------------------------------------------
 
     @property
     def _is_busy(self) -> bool:

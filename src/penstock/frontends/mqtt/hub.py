@@ -79,10 +79,11 @@ class MqttHub:
         return MqttConnection(self)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept MQTT connections; gives the port."""
+        """Accept MQTT connections, also over the HTTP port's WebSockets; gives the port."""
         async with self._opening:
             await self.open_channel()
             await self.sessions.load()
+        self.listener.web_protocols = {"mqtt": self.connection}
         return await self.listener.listen(host, port, self.connection)
 
     async def open_channel(self) -> ChannelId:

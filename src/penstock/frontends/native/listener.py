@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -66,6 +67,8 @@ class NativeListener:
 
     gate: RelayGate | None = None
     """Lets in what other nodes of the cluster relay; None: nobody relays."""
+    web_protocols: Mapping[str, Callable[[], asyncio.Protocol]] = MappingProxyType({})
+    """Makes the protocols that are spoken inside WebSockets, by the name of the sub-protocol."""
     mqtt_hub: object = None
     """State shared by all MQTT connections; None where the realm does not speak MQTT."""
     is_draining = False

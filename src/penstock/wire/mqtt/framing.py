@@ -60,6 +60,7 @@ class PacketReader:
                 return
             self._at = end
             self._held_bytes -= end - at
+            self._wanted_bytes = 0  # who takes this one may come back for the next much later
             yield data[at], data[begin:end]
 
     def _length(self, data: bytes, at: int) -> tuple[int, int] | None:

@@ -1,0 +1,119 @@
+"""Frames of WebSocket, right and wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.wire.websocket import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    PING,
+    PROTOCOL_ERROR,
+    TEXT,
+    Piece,
+    WebSocketReader,
+    WebSocketViolation,
+    answer_to,
+    close_bytes,
+    frame_bytes,
+    is_key,
+)
+from tests.thorough import examples
+
+MASK = b"\x01\x02\xf3\x04"
+
+
+def masked(opcode: int, payload: bytes, *, is_last: bool = True) -> bytes:
+    """A frame as a client sends it."""
+    plain = frame_bytes(opcode, payload)
+    head = bytes((plain[0] if is_last else plain[0] & 0x7F, plain[1] | 0x80))
+    extra = plain[2 : len(plain) - len(payload)]
+    hidden = bytes(each ^ MASK[at % 4] for at, each in enumerate(payload))
+    return head + extra + MASK + hidden
+
+
+def read(*received: bytes) -> list[Piece]:
+    reader = WebSocketReader()
+    found: list[Piece] = []
+    for each in received:
+        reader.receive(each)
+        found += reader.pieces()
+    return found
+
+
+def test_the_answer_to_a_key_is_that_of_the_standard() -> None:
+    assert answer_to("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+    assert is_key("dGhlIHNhbXBsZSBub25jZQ==")
+    assert not is_key("c2hvcnQ=")
+    assert not is_key("not base64")
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(1, 400))
+@settings(max_examples=examples(60))
+def test_data_comes_as_it_was_sent_however_it_is_cut(payloads: list[bytes], size: int) -> None:
+    sent = b"".join(masked(BINARY, each) for each in payloads)
+    found = read(*(sent[at : at + size] for at in range(0, len(sent), size)))
+
+    assert {each.opcode for each in found} <= {BINARY}
+    assert b"".join(each.data for each in found) == b"".join(payloads)
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536, 70_001])
+def test_each_form_of_a_length_is_read(size: int) -> None:
+    data = bytes(each % 251 for each in range(size))
+
+    assert b"".join(each.data for each in read(masked(BINARY, data))) == data
+
+
+def test_a_message_in_parts_is_one_with_control_frames_between() -> None:
+    found = read(
+        masked(BINARY, b"a", is_last=False),
+        masked(PING, b"?"),
+        masked(CONTINUATION, b"b", is_last=False),
+        masked(CONTINUATION, b"c"),
+        masked(TEXT, b"d"),
+    )
+
+    assert found == [
+        Piece(BINARY, b"a"),
+        Piece(PING, b"?"),
+        Piece(BINARY, b"b"),
+        Piece(BINARY, b"c"),
+        Piece(TEXT, b"d"),
+    ]
+
+
+def test_a_control_frame_is_given_once_it_is_whole() -> None:
+    frame = masked(CLOSE, b"\x03\xe8bye")
+
+    assert read(*(frame[at : at + 1] for at in range(len(frame)))) == [Piece(CLOSE, b"\x03\xe8bye")]
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        frame_bytes(BINARY, b"not masked"),
+        bytes((0x80 | 0x40 | BINARY, 0x80)) + MASK,
+        bytes((0x80 | 0x3, 0x80)) + MASK,
+        masked(CONTINUATION, b"of nothing"),
+        masked(BINARY, b"", is_last=False) + masked(BINARY, b""),
+        masked(PING, b"", is_last=False),
+        masked(PING, bytes(126)),
+        bytes((0x80 | BINARY, 0xFF)) + b"\xff" * 8 + MASK,
+    ],
+)
+def test_what_is_wrong_is_refused(frames: bytes) -> None:
+    with pytest.raises(WebSocketViolation) as refused:
+        read(frames)
+
+    assert refused.value.status == PROTOCOL_ERROR
+
+
+def test_a_reason_to_close_is_cut_to_what_fits() -> None:
+    frame = close_bytes(1_000, "ü" * 100)
+
+    assert frame[1] == len(frame) - 2 <= 125
+    assert frame[4:].decode() == "ü" * 61
