@@ -9,6 +9,7 @@ from typing import Any
 
 import paho.mqtt.client
 import pytest
+from paho.mqtt.packettypes import PacketTypes
 
 import penstock
 from penstock.testing.process import ServerProcess
@@ -17,6 +18,7 @@ mqtt: Any = paho.mqtt.client
 """Its type information leaves out what its pages tell to use."""
 WAIT_S = 30.0
 MESSAGES = 500
+WAITING = 50
 
 
 @pytest.mark.process
@@ -28,11 +30,12 @@ def test_paho_publishes_and_subscribes_in_both_versions(tmp_path: Path) -> None:
         for version in (mqtt.MQTTv311, mqtt.MQTTv5):
             _talk(port, version)
             _retain(port, version)
+            _last(port, version)
         with penstock.connect(f"penstock://127.0.0.1:{server.port}") as session:
             found = list(session.channels.get("mqtt").browse(selector="topic MATCHES 'plant/#'"))
         assert server.terminate() == 0
 
-    assert len(found) == 2 * (MESSAGES + 2)
+    assert len(found) == 2 * (MESSAGES + 2 + WAITING)
 
 
 def _talk(port: int, version: int) -> None:
@@ -81,3 +84,54 @@ def _retain(port: int, version: int) -> None:
         for client in (device, late):
             client.disconnect()
             client.loop_stop()
+
+
+def _last(port: int, version: int) -> None:
+    """What is published with QoS 2 while a client is away, it gets once when it is back."""
+    got: queue.Queue[Any] = queue.Queue()
+    sleeper = _sleeper(version, got)
+    subscribed = threading.Event()
+    sleeper.on_connect = lambda *_: sleeper.subscribe(f"plant/{version}/jobs/#", qos=2)
+    sleeper.on_subscribe = lambda *_: subscribed.set()
+    _connect(sleeper, port, version)
+    assert subscribed.wait(WAIT_S)
+    sleeper.disconnect()
+    sleeper.loop_stop()
+    boss = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"boss-{version}", protocol=version)
+    boss.connect("127.0.0.1", port)
+    boss.loop_start()
+    sent = [boss.publish(f"plant/{version}/jobs/1", b"%d" % n, qos=2) for n in range(WAITING)]
+    for each in sent:
+        each.wait_for_publish(WAIT_S)
+    boss.disconnect()
+    boss.loop_stop()
+    assert got.empty()
+    again = _sleeper(version, got)
+    present: queue.Queue[bool] = queue.Queue()
+    again.on_connect = lambda _, __, flags, *___: present.put(flags.session_present)
+    _connect(again, port, version)
+    assert present.get(timeout=WAIT_S)
+    heard = [got.get(timeout=WAIT_S) for _ in sent]
+    again.disconnect()
+    again.loop_stop()
+    assert heard == [(b"%d" % n, 2) for n in range(WAITING)]
+
+
+def _sleeper(version: int, got: queue.Queue[Any]) -> Any:
+    """A client whose session lasts."""
+    clean = {} if version == mqtt.MQTTv5 else {"clean_session": False}
+    client = mqtt.Client(
+        mqtt.CallbackAPIVersion.VERSION2, f"sleeper-{version}", protocol=version, **clean
+    )
+    client.on_message = lambda _, __, m: got.put((m.payload, m.qos))
+    return client
+
+
+def _connect(client: Any, port: int, version: int) -> None:
+    own: dict[str, Any] = {}
+    if version == mqtt.MQTTv5:
+        lasting = mqtt.Properties(PacketTypes.CONNECT)
+        lasting.SessionExpiryInterval = 3_600
+        own = {"clean_start": False, "properties": lasting}
+    client.connect("127.0.0.1", port, **own)
+    client.loop_start()
