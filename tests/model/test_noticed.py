@@ -121,8 +121,13 @@ MISTAKES: list[Mistake] = [
     buried_for_all,
     unasked_delay,
 ]
-RARE = [(waiting_mutants.endless_wait, BusyJmsLife)]
-"""Four waits at once at one durable are rare where events leave when nobody waits for them."""
+RARE = [
+    # four waits at once at one durable, where events leave when nobody waits for them
+    (waiting_mutants.endless_wait, BusyJmsLife),
+    # more time for what is in hand, and nothing else happens to it: many lives here are of queues
+    (unheard_extension, BusyLife),
+]
+"""What shows only in hundreds of lives; the other engine's notice it soon."""
 PAIRS = [
     (mistake, life)
     for mistake in MISTAKES
