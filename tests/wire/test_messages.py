@@ -138,7 +138,6 @@ OTHERS_ASK = {
     "ChangePassword",
     "CountDurablePurge",
     "CountPurge",
-    "DescribeCluster",
     "DescribePipeline",
     "EndConnection",
     "ExplainSelector",

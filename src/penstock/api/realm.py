@@ -61,6 +61,18 @@ class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
     renewed_us: int
     """What its clock showed when it renewed last, in microseconds since 1970; 0: it does not
     tell."""
+    local_url: str = ""
+    """Where its local channels are reached; empty: it has none."""
+
+
+class LocalStoreInfo(Struct, frozen=True, kw_only=True):
+    """A channel or queue that one node of a cluster has for itself (SEM N8)."""
+
+    name: str
+    kind: str
+    node: str
+    url: str
+    """Where it is reached; empty: the node is not known any more."""
 
 
 class ClusterInfo(Struct, frozen=True, kw_only=True):
@@ -76,6 +88,11 @@ class ClusterInfo(Struct, frozen=True, kw_only=True):
     engine_waiting_s: float = 0.0
     """How long the append under way has waited for the engine; 0: none waits."""
     nodes: list[ClusterNodeInfo] = []
+    local: list[LocalStoreInfo] = []
+    """Local channels and queues of all nodes, by name."""
+    local_to: str = ""
+    """The node whose local channels this realm has, beside the realm of the whole cluster; it tells
+    nothing else of the cluster then."""
 
 
 class PipelineStep(Struct, frozen=True, kw_only=True):

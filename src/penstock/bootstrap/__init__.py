@@ -25,6 +25,7 @@ from penstock.runtime.access.accounts import Accounts
 from penstock.runtime.access.audit import KINDS, Audit, AuditFile, Kind
 from penstock.runtime.access.logins import Logins
 from penstock.runtime.access.quota import ConnectionLimits
+from penstock.runtime.access.shared_accounts import SharedAccounts
 from penstock.runtime.access.tokens import TokenRules, Tokens, fetched
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.subscriptions.lease_book import LeaseLimits
@@ -49,8 +50,15 @@ if TYPE_CHECKING:
 IDENTITY_KEY = "identity"
 
 
-async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm:
-    """Open a data directory (None: a realm in memory) and recover what it holds.
+async def open_realm(
+    directory: Path | None,
+    settings: Settings,
+    *,
+    local_to: str = "",
+    shared: SharedAccounts | None = None,
+) -> RunningRealm:
+    """Open a data directory (None: a realm in memory) and recover what it holds. With ``local_to``
+    it has the local channels of this node of a cluster, and its users are ``shared``.
 
     Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
     """
@@ -61,7 +69,7 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
             stores.journal,
             stores.blobs,
             stores.pages,
-            rules(settings),
+            replace(rules(settings), local_to=local_to),
             clock,
             asyncio.to_thread,
             identity=await _identity(stores.registry),
@@ -72,7 +80,7 @@ async def open_realm(directory: Path | None, settings: Settings) -> RunningRealm
         if directory is not None and isinstance(stores, Embedded):
             realm.backups.capture = Capture(absolute(directory), RealDisk(), stores.journal)
             realm.disk_space = partial(_disk_space, directory)
-        realm.access = access(stores.registry, directory, settings, clock)
+        realm.access = access(stores.registry, directory, settings, clock, shared)
         realm.access.definition_of = realm.definition_of
         await realm.access.begin()
     except BaseException:
@@ -96,9 +104,14 @@ def _apart(wanted: AccessSettings) -> frozenset[str]:
 
 
 def access(
-    registry: Registry, directory: Path | None, settings: Settings, clock: Clock
+    registry: Registry,
+    directory: Path | None,
+    settings: Settings,
+    clock: Clock,
+    shared: SharedAccounts | None = None,
 ) -> AccessControl:
-    """Access control as the settings configure it. Raises ``InvalidArgument``."""
+    """Access control as the settings configure it; users may be ``shared`` with others. Raises
+    ``InvalidArgument``."""
     wanted = settings.access
     rules = TokenRules(
         keys=wanted.token_keys,
@@ -125,6 +138,7 @@ def access(
             asyncio.to_thread,
             rounds=wanted.password_rounds,
             length_min=wanted.password_length_min,
+            shared=shared,
         ),
         Tokens(rules, fetched, clock, asyncio.to_thread),
         Audit(clock, files),

@@ -20,6 +20,7 @@ from penstock.bootstrap import IDENTITY_KEY, access, realm_limits, rules, sealin
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.urls import safe
 from penstock.client.copies.object_store_uri import place
+from penstock.cluster.roles import LOCAL
 from penstock.core.owning.claims import SHARD, MemberRecord
 from penstock.core.vocabulary.errors import Conflict, InvalidArgument, Unavailable
 from penstock.core.vocabulary.ports import (
@@ -390,6 +391,8 @@ def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRe
         for front_end, port in ports.items()
         if port is not None
     }
+    if settings.cluster.local_port is not None:
+        serves[LOCAL] = front_end_url("native", host, settings.cluster.local_port, is_safe=is_safe)
     return MemberRecord(
         node,
         nonce,

@@ -1,10 +1,11 @@
-"""The data directory of a cluster's node: its name, its audit logs, and no events.
+"""The data directory of a cluster's node: its name, its audit logs, and no events of the cluster.
 
 ::
 
     LOCK        held while a node has the directory open
     node.json   the node's name, its cluster, and the realm that it has served
     cache       segments that were read last
+    local       data directory of the node's local channels, if it has any
 """
 
 from __future__ import annotations

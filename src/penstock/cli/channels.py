@@ -11,7 +11,7 @@ from penstock.cli.asking import Yes
 from penstock.cli.destinations import First, Last, Selected
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, moment, size, write, write_json, write_table
-from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.cli.realm import DEFAULT_URL, Local, Url, local_names, session
 from penstock.runtime.subscriptions.documents import channel_document
 
 Name = Annotated[
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 @commands.command()
 @attributes.options("channel", new=True)
-def create(name: Name, *, url: Url = DEFAULT_URL, **wanted: Any) -> None:
+def create(name: Name, *, local: Local = None, url: Url = DEFAULT_URL, **wanted: Any) -> None:
     """Make a channel.
 
     \b
@@ -41,8 +41,9 @@ def create(name: Name, *, url: Url = DEFAULT_URL, **wanted: Any) -> None:
       penstock channel create orders --type persistent --dead-event-store dead
       penstock channel create prices --ttl 5m --capacity 10000 --key sku=1
       penstock channel create rates --engine merge --key ccy
+      penstock channel create readings --local n2
     """
-    destinations.create("channel", name, wanted, url)
+    destinations.create("channel", name, wanted, url, local)
 
 
 @commands.command("list")
@@ -55,10 +56,11 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         found = destinations.infos(realm, "channel")
+        local = local_names(realm, "channel") if format == "table" else []
     if format == "json":
         destinations.write_documents(found)
         return
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             info.name,
             attributes.type_shown(info.definition.type),
@@ -71,6 +73,7 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
         )
         for info in found
     ]
+    rows += [(name, *(None,) * 7) for name in local]
     columns = ("channel", "type", "events", "first", "last", "durables", "subscribers", "size")
     write_table(columns, rows, "no channels; make one with: penstock channel create NAME")
 

@@ -41,6 +41,17 @@ Advertise = Annotated[
     str | None,
     typer.Option(help="Host under which others reach this node. [default: that of --host]"),
 ]
+LocalPort = Annotated[
+    int | None,
+    typer.Option(
+        help="Port of this node's local channels; 0 takes any free one. [default: none]",
+        metavar="N",
+    ),
+]
+LocalHttpPort = Annotated[
+    int | None,
+    typer.Option(help="Port of HTTP for its local channels. [default: no HTTP there]", metavar="N"),
+]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"] | None,
     typer.Option(help="Least important line to log. [default: info]"),

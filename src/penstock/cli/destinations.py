@@ -10,7 +10,7 @@ import typer
 from penstock.cli import attributes, facts
 from penstock.cli.asking import confirm
 from penstock.cli.output import ListFormat, count, size, write, write_json, write_table
-from penstock.cli.realm import session
+from penstock.cli.realm import session, session_at
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.runtime.subscriptions.documents import channel_document
 
@@ -69,14 +69,17 @@ def write_documents(found: list[ChannelInfo]) -> None:
 # --- commands -----------------------------------------------------------------------------
 
 
-def create(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:
-    """Create a store with the given attributes."""
+def create(
+    kind: Kind, name: str, given: Mapping[str, Any], url: str, local: str | None = None
+) -> None:
+    """Create a store with the given attributes; with ``local`` on this node of a cluster alone."""
     chosen = attributes.chosen(given)
-    with session(url) as realm:
+    with session_at(url, local) as realm:
         made = stores(realm, kind).create(name, **chosen)
         definition = made.info().definition
     shown = attributes.type_shown(definition.type)
-    write(f"{kind} {made.name} created: {shown}, {facts.lifetime(definition)}")
+    where = f" @{local}" if local else ""
+    write(f"{kind} {made.name}{where} created: {shown}, {facts.lifetime(definition)}")
 
 
 def edit(kind: Kind, name: str, given: Mapping[str, Any], url: str) -> None:

@@ -11,7 +11,7 @@ from penstock.cli.asking import Yes
 from penstock.cli.destinations import First, Last, Selected
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import ListFormat, size, write_json, write_table
-from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.cli.realm import DEFAULT_URL, Local, Url, local_names, session
 from penstock.runtime.subscriptions.documents import channel_document
 
 Name = Annotated[
@@ -33,15 +33,16 @@ def register(app: typer.Typer) -> None:
 
 @commands.command()
 @attributes.options("queue", new=True)
-def create(name: Name, *, url: Url = DEFAULT_URL, **given: Any) -> None:
+def create(name: Name, *, local: Local = None, url: Url = DEFAULT_URL, **given: Any) -> None:
     """Make a queue; each of its events goes to one reader.
 
     \b
     Examples:
       penstock queue create work
       penstock queue create mail --dead-event-store dead/mail --max-deliveries 5
+      penstock queue create sensors --local n2
     """
-    destinations.create("queue", name, given, url)
+    destinations.create("queue", name, given, url, local)
 
 
 @commands.command("list")
@@ -54,10 +55,11 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     """
     with session(url) as realm:
         found = destinations.infos(realm, "queue")
+        local = local_names(realm, "queue") if format == "table" else []
     if format == "json":
         destinations.write_documents(found)
         return
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (
             info.name,
             attributes.type_shown(info.definition.type),
@@ -69,6 +71,7 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
         )
         for info in found
     ]
+    rows += [(name, *(None,) * 6) for name in local]
     columns = ("queue", "type", "events", "in flight", "redelivered", "readers", "size")
     write_table(columns, rows, "no queues; make one with: penstock queue create NAME")
 

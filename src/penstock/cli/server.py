@@ -14,6 +14,8 @@ from penstock.cli.configuring import (
     Host,
     Http,
     HttpPort,
+    LocalHttpPort,
+    LocalPort,
     LogFormat,
     LogLevel,
     MqttPort,
@@ -42,6 +44,8 @@ def serve(
     cluster: Cluster = None,
     node: Node = None,
     advertise: Advertise = None,
+    local_port: LocalPort = None,
+    local_http_port: LocalHttpPort = None,
     settings: SettingsFile = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -55,12 +59,14 @@ def serve(
 
     With `--cluster` this is one of several nodes that share a storage engine: one of them serves,
     the others stand by, send clients to it, and take over when it is gone. The data directory then
-    has the node's name, its audit logs and no events, and each node has its own.
+    has the node's name, its audit logs and no events of the cluster, and each node has its own.
+    With `--local-port` it has channels of this node alone, too, which go on without the cluster.
 
     \b
     Example:
       penstock serve --data ./data --port 9001
       penstock serve --data ./n1 --cluster nats://a,b,c --host 10.0.0.1
+      penstock serve --data ./n1 --cluster nats://a,b,c --local-port 9001
     """
     flags: dict[str, Any] = {
         "listen.host": host,
@@ -72,6 +78,8 @@ def serve(
         "cluster.engine": cluster,
         "cluster.node": node,
         "cluster.advertise": advertise,
+        "cluster.local_port": local_port,
+        "cluster.local_http_port": local_http_port,
         "log.level": log_level,
         "log.format": log_format,
     }

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from penstock.cluster.local_names import change_local_names
 from penstock.cluster.node import orders_of
 from penstock.cluster.observation import LOOK_S, claim_in, observe
 from penstock.core.owning.claims import MEMBERS, SHARD, MemberRecord
@@ -109,7 +110,8 @@ class ClusterOrders:
         return await self._until(lambda _, epoch: epoch > seen.epoch)
 
     async def remove(self, node: str) -> None:
-        """Forget a node that will not come back. One that does is there again."""
+        """Forget a node that will not come back, and the names of its local stores. One that does
+        is there again."""
         member = _known(await self._seen(), node)
         if member.is_alive:
             raise IllegalState(f"{node} is there ({member.condition}): stop it first")
@@ -126,6 +128,7 @@ class ClusterOrders:
         except Conflict as error:
             raise IllegalState(f"{node} is there again: it has renewed its lease") from error
         await change_orders(self._registry, lambda orders: orders.without_drained(node))
+        await change_local_names(self._registry, lambda names: names.without_node(node))
 
     async def _seen(self, only: str = "") -> ClusterSeen:
         seen = await observe(self._inspector, self._clock, self._lease_s, only=only)

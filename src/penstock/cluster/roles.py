@@ -8,11 +8,12 @@ from typing import Final
 
 import structlog
 
-from penstock.api.realm import ClusterInfo, ClusterNodeInfo
+from penstock.api.realm import ClusterInfo, ClusterNodeInfo, LocalStoreInfo
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.standing_by import StandbyListener
 from penstock.core.owning.claims import SHARD, MemberRecord
 from penstock.core.owning.clocks import SECOND_US
+from penstock.core.owning.local_names import LocalNames
 from penstock.core.vocabulary.errors import NoQuorum
 from penstock.core.vocabulary.ports import Blobs, Journal
 from penstock.frontends.native.listener import NativeListener
@@ -102,8 +103,21 @@ def owners_in(node: ClusterNode) -> wire.Owners:
     )
 
 
-def cluster_info(node: ClusterNode, realm: RunningRealm, now_us: int) -> ClusterInfo:
+LOCAL: Final = "local"
+"""Where a member tells the address of its local channels, beside those of its front ends."""
+
+
+def local_doors(node: ClusterNode) -> dict[str, str]:
+    """Where each node has its local channels, by node."""
+    members = node.claims.members.values()
+    return {each.node: each.serves[LOCAL] for each in members if LOCAL in each.serves}
+
+
+def cluster_info(
+    node: ClusterNode, realm: RunningRealm, now_us: int, local: LocalNames | None = None
+) -> ClusterInfo:
     """What the owner of a realm sees of its cluster at a moment of its steady clock."""
+    doors, named = local_doors(node), {} if local is None else local.names
     claims = node.claims
     present = {(each.node, each.nonce) for each in claims.present(now_us)}
     claim = claims.claims.get(SHARD)
@@ -121,9 +135,15 @@ def cluster_info(node: ClusterNode, realm: RunningRealm, now_us: int) -> Cluster
                 version=each.version,
                 url=each.serves.get("native", ""),
                 renewed_us=each.wall_us,
+                local_url=doors.get(each.node, ""),
             )
             for each in members
             if not each.removed
+        ],
+        local=[
+            LocalStoreInfo(name=name, kind=each.kind, node=each.node, url=doors.get(each.node, ""))
+            for name, each in sorted(named.items())
+            if each.ruling == "granted"
         ],
     )
 

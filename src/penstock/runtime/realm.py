@@ -56,6 +56,7 @@ from penstock.runtime.writer.requests import PublishBatches, Reply
 from penstock.runtime.writer.schedules import Alarm
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.stages import CommitStaged, Stages
+from penstock.runtime.writer.store_names import StoreNames
 from penstock.runtime.writer.transactions import TransactionOperations
 from penstock.runtime.writer.with_files import with_open_files
 
@@ -91,6 +92,8 @@ class RunningRealm:
     """Shows the cluster that the realm is in, as its node sees it; without one, none."""
     tenures: TenureCounts | None = None
     """What its node has lived through; None: it is in no cluster."""
+    names = StoreNames()
+    """Who has a say in the names of new stores; set by :meth:`name_with`."""
 
     def __init__(
         self,
@@ -260,6 +263,10 @@ class RunningRealm:
         """The size of the journal, and how long its syncs take."""
         return self._journal.info()
 
+    def name_with(self, names: StoreNames) -> None:
+        """Have others asked about the names of new stores."""
+        self.names = self.imports.names = names
+
     # --- running -------------------------------------------------------------------------
 
     def on_deposed(self, cut: Callable[[], None]) -> None:
@@ -344,6 +351,9 @@ class RunningRealm:
     async def create_channel(self, name: str, definition: Definition) -> ChannelOpened:
         checked_descriptors(definition.descriptors)
 
+        if self.names.asks:  # only for what could be made
+            await self.shard.act(lambda _: self.directory.decide_create(name, definition))
+
         def create(group: Group) -> ChannelOpened:
             fact = self.directory.decide_create(name, definition)
             wanted = check_new(group, fact.name, fact.definition)
@@ -351,7 +361,8 @@ class RunningRealm:
             make_own(group, fact.number, wanted)
             return group.state.opened(fact.number)
 
-        opened: ChannelOpened = await self.shard.act(create, sweeps=())
+        async with self.names.making(destination_name(name), definition):
+            opened: ChannelOpened = await self.shard.act(create, sweeps=())
         _log.info("store.created", name=opened.name, kind=definition.kind, type=definition.type)
         return opened
 
@@ -380,6 +391,7 @@ class RunningRealm:
         for file in await self.shard.act(delete):
             self.dispatch.files.close(file)
             await self.blobs.delete(file.name)
+        self.names.deleted(destination_name(name))
         _log.info("store.deleted", name=destination_name(name), kind=kind)
 
     async def maintain(self, name: str, kind: Kind = "channel") -> Maintained:

@@ -77,7 +77,8 @@ def serve(directory: Path, settings: Settings) -> None:
         )
     leave_pandas_out()
     relays_max = settings.cluster.relays_max if settings.cluster.engine else 0
-    _raise_file_limit(settings.listen.connections_max + 2 * relays_max)
+    listeners = 1 if settings.cluster.local_port is None else 2
+    _raise_file_limit(listeners * settings.listen.connections_max + 2 * relays_max)
     with asyncio.Runner(loop_factory=fast_loop) as runner:
         runner.run(_serve(directory.absolute(), settings))
 

@@ -24,10 +24,12 @@ from penstock.bootstrap.cluster import (
     open_shard,
 )
 from penstock.bootstrap.node_directory import NodeDirectory
+from penstock.cluster.local_names import ClusterWideNames
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.roles import (
     NodeRoles,
     cluster_info,
+    local_doors,
     owners_in,
     serving_node,
     suspend_without_quorum,
@@ -56,7 +58,8 @@ from penstock.serving import (
     run,
     show_first_password,
 )
-from penstock.settings import HTTP_PORT, Settings
+from penstock.serving.local import LocalRealm, check_local
+from penstock.settings import HTTP_PORT, ClusterSettings, Settings
 
 _log = structlog.get_logger("penstock.cluster")
 
@@ -70,6 +73,7 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
     another process has taken the node's name.
     """
     check_names(settings.cluster)  # refused before anything is made
+    check_local(settings.cluster)
     advertised(settings)
     clock, cluster = SystemClock(), settings.cluster
     with NodeDirectory(str(directory), cluster.name, cluster.node) as home:
@@ -95,6 +99,8 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
             )
             secret = await cluster_secret(registry, cluster)
             node = NodeProcess(home, settings, engine, registry, secret, clock, ports)
+            if cluster.local_port is not None:
+                await node.open_local()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, node.reload)
             await node.run(stopping)
         finally:
@@ -119,7 +125,26 @@ async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
                 raise
             _log.warning("http.not_listening", reason=str(error))
             http = replace(http, enabled=False)
-    return replace(settings, listen=replace(listen, port=native, amqp_port=amqp), http=http)
+    return replace(
+        settings,
+        listen=replace(listen, port=native, amqp_port=amqp),
+        http=http,
+        cluster=await _hold_local(ports, settings),
+    )
+
+
+async def _hold_local(ports: HeldPorts, settings: Settings) -> ClusterSettings:
+    """Likewise those of the node's local channels."""
+    cluster, host = settings.cluster, settings.listen.host
+    if cluster.local_port is None:
+        return cluster
+    native = await ports.hold(host, cluster.local_port)
+    http, amqp = cluster.local_http_port, cluster.local_amqp_port
+    if http is not None:
+        http = await ports.hold(settings.http.host or host, http)
+    if amqp is not None:
+        amqp = await ports.hold(host, amqp)
+    return replace(cluster, local_port=native, local_http_port=http, local_amqp_port=amqp)
 
 
 class NodeProcess:
@@ -153,6 +178,19 @@ class NodeProcess:
             opens_door=False,
         )
         self._serving: tuple[RunningRealm, NativeListener] | None = None
+        self._names: ClusterWideNames | None = None
+        self._local: LocalRealm | None = None
+
+    async def open_local(self) -> None:
+        """Have local channels, too."""
+        self._local = await LocalRealm.open(
+            self._home.path,
+            self._settings,
+            self._me.node,
+            self._registry,
+            self._ports,
+            self._tls,
+        )
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve and stand by until ``stopping`` is set."""
@@ -179,6 +217,8 @@ class NodeProcess:
                 aside = tasks.create_task(
                     self._roles.stand_by(self._node, standby, self._stands_by), name="standby"
                 )
+                if self._local is not None:
+                    tasks.create_task(self._local.run(stopping), name="local")
                 await stopping.wait()
                 await self._node.leave()
                 await running
@@ -222,12 +262,25 @@ class NodeProcess:
             self._home.path,
             identity,
         )
-        realm.cluster = lambda: cluster_info(self._node, realm, self._clock.steady_us())
+        names = ClusterWideNames(
+            self._registry, lease.epoch, realm.directory, lambda: local_doors(self._node)
+        )
+        try:
+            await names.begin()
+        except BaseException:
+            await realm.release()
+            raise
+        realm.name_with(names)
+        self._names = names
+        realm.cluster = lambda: cluster_info(
+            self._node, realm, self._clock.steady_us(), names.local
+        )
         realm.tenures = self._node.tenures
         log_recovery(realm)
         return realm
 
     async def _serve(self, realm: RunningRealm, lease: OwnerLease, stopping: asyncio.Event) -> None:
+        assert self._names is not None, "it was opened with them"
         settings = self._settings
         show_first_password(realm)
         listener = native_listener(realm, settings, __version__, self._tls)
@@ -242,6 +295,7 @@ class NodeProcess:
                 aside = [
                     tasks.create_task(suspend_without_quorum(lease, listener)),
                     tasks.create_task(tell_owners(self._node, listener)),
+                    tasks.create_task(self._names.run()),
                 ]
                 await run(realm, listener, settings, stopping, http)
                 for each in aside:
@@ -257,3 +311,5 @@ class NodeProcess:
             reload(*self._serving)
         elif self._tls is not None:
             reload_certificate(self._tls)
+        if self._local is not None:
+            self._local.reload()

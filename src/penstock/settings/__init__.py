@@ -506,6 +506,28 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             "are told where the owner is.",
         ),
     ] = 1_000
+    local_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port of the node's local channels, which are kept in its own data "
+            "directory and reached through it alone; 0 takes any free one. Not given: the node "
+            "has none, and only cluster-wide channels.",
+        ),
+    ] = None
+    local_http_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port of HTTP for the node's local channels: console, API and metrics. "
+            "Needs `local_port`. Not given: no HTTP there.",
+        ),
+    ] = None
+    local_amqp_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port of AMQP 1.0 for the node's local channels. Needs `local_port`. Not "
+            "given: no AMQP there.",
+        ),
+    ] = None
     monitors: Annotated[
         str,
         Meta(

@@ -69,6 +69,15 @@ def parse_url(url: str) -> RealmUrl:
     return RealmUrl(addresses, unquote(user), unquote(password), tls=scheme == "penstocks", **files)
 
 
+def moved_to(url: str, place: str) -> str:
+    """The URL of another realm for the same user: ``place`` is its URL without anybody's name."""
+    _, _, rest = url.partition("://")
+    hosts, mark, query = rest.partition("?")
+    credentials, at, _ = hosts.rpartition("@")
+    scheme, _, where = place.partition("://")
+    return f"{scheme}://{credentials}{at}{where}{mark}{query}"
+
+
 def address_of(text: str) -> Address | None:
     """The address in a text such as ``host:9000``; None where there is none."""
     try:

@@ -10,7 +10,13 @@ import pyarrow as pa
 
 from penstock.api.joins import Redrive, Redriven
 from penstock.api.publishing import CommitStagedParts, DropStages
-from penstock.api.realm import DescribeRealm, PausePublishing, RealmInfo
+from penstock.api.realm import (
+    ClusterInfo,
+    DescribeCluster,
+    DescribeRealm,
+    PausePublishing,
+    RealmInfo,
+)
 from penstock.api.transactions import TransactionInfo
 from penstock.client.connection.connection import (
     RECONNECT_TIMEOUT_S,
@@ -141,6 +147,11 @@ class Session:
     async def info(self) -> RealmInfo:
         """A description of the realm."""
         return await self._connection.ask(DescribeRealm(), RealmInfo)
+
+    async def cluster(self) -> ClusterInfo:
+        """The cluster that the realm is in: its nodes, who owns the realm, and which channels and
+        queues single nodes have for themselves (SEM N8); without a cluster it has no node."""
+        return await self._connection.ask(DescribeCluster(), ClusterInfo)
 
     async def wait_for_events(self, starts: Mapping[Destination, int], timeout: float) -> bool:
         """Wait until one of the channels and queues has an event of the id given with it, or a

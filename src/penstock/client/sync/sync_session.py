@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.api.joins import Redriven
-from penstock.api.realm import RealmInfo
+from penstock.api.realm import ClusterInfo, RealmInfo
 from penstock.client.connection.threads import LoopThread
 from penstock.client.handles.session import Session as AioSession
 from penstock.client.publishing.transaction import Named
@@ -81,6 +81,11 @@ class Session(SessionEnd):
     def info(self) -> RealmInfo:
         """A description of the realm."""
         return self._loop.call(self._inner.info())
+
+    def cluster(self) -> ClusterInfo:
+        """The cluster that the realm is in: its nodes, who owns the realm, and which channels and
+        queues single nodes have for themselves (SEM N8); without a cluster it has no node."""
+        return self._loop.call(self._inner.cluster())
 
     def transaction(self) -> JointTransaction:
         """Publish to several channels and queues in one step (SEM X4)::

@@ -409,6 +409,11 @@ def _create(state: ChannelState, command: AddDurable) -> Decided:
 
 def _is_cluster_wide(state: ChannelState, command: AddDurable) -> bool:
     """Whether a durable is to exist on every node; in a cluster it does if its channel does."""
+    if command.cluster_wide and state.rules.local_to:
+        raise InvalidArgument(
+            f"durable {command.name} cannot be cluster-wide: {state.name} is a local channel of "
+            f"node {state.rules.local_to}; leave cluster_wide out"
+        )
     if command.cluster_wide and not state.rules.is_cluster:
         raise InvalidArgument(
             f"durable {command.name} cannot be cluster-wide: this realm is on one machine and has "

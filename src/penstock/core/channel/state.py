@@ -58,6 +58,8 @@ class RealmRules(Struct, frozen=True):
     """Most durables of one channel; 0: no limit. Those there are stay, however many."""
     is_cluster: bool = False
     """Whether another node may own the realm's channels next."""
+    local_to: str = ""
+    """The node of a cluster whose local channels these are; empty: of none (SEM N8)."""
 
     def type_of(self, definition: Definition) -> ChannelType:
         """The rules of a channel's type, where it is."""

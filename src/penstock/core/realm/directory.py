@@ -3,6 +3,8 @@ what ties them together (SEM C2, C3, T7, L)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -89,6 +91,9 @@ class Directory:
         self.joins = JoinTable()
         self.patterns = PatternTable()
         self.publishing_paused = False
+        self.local_names: Mapping[str, str] = {}
+        """Names of stores that single nodes of the cluster have for themselves, each with what it
+        is and where; no store may get one (SEM N8)."""
         self._numbers: dict[str, ChannelId] = {}
         self._schedules: dict[str, ChannelId] = {}
         """Ids of schedules, by the name of their channel or queue."""
@@ -105,6 +110,10 @@ class Directory:
         name = destination_name(name)
         if name in self._numbers:
             raise NameAlreadyBound(f"{name} already exists")
+        if name in self.local_names:
+            raise NameAlreadyBound(
+                f"{name} already exists, as a local {self.local_names[name]}; choose another name"
+            )
         self._refuse_too_many()
         if definition.kind == "schedule":
             raise InvalidArgument("only the realm makes schedules; create a channel or a queue")
@@ -220,6 +229,12 @@ class Directory:
                 f"over a restart"
             )
         if not self.rules.is_cluster:
+            if wanted and self.rules.local_to:
+                raise InvalidArgument(
+                    f"{name} is to be cluster-wide, and here are the local channels of node "
+                    f"{self.rules.local_to}: make it in the realm of the cluster, or leave "
+                    f"cluster_wide out"
+                )
             if wanted:
                 raise InvalidArgument(
                     f"{name} cannot be cluster-wide: this realm is on one machine and has no other "
@@ -356,6 +371,10 @@ class Directory:
         known = destination_name(name)
         channel_id = self._numbers.get(known)
         if channel_id is None:
+            if known in self.local_names:
+                raise NameDoesNotExist(
+                    f"{known} is a local {self.local_names[known]}: connect to it there"
+                )
             what = kind or "channel or queue"
             raise NameDoesNotExist(
                 f"there is no {what} {known}{self._near(known)}; "

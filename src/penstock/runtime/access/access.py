@@ -124,14 +124,16 @@ class AccessControl:
         await self.audit.close()
 
     async def begin(self) -> None:
-        """Load users, groups and rights. If nobody may administer the realm, create a first
-        administrator with the password :attr:`first_password`. Raises ``Damaged``,
-        ``StorageFailed``."""
+        """Load users, groups and rights. If nobody may administer the realm, and they are
+        not shared, create a first administrator with the password :attr:`first_password`. Raises
+        ``Damaged``, ``StorageFailed``."""
         if self.is_open:
             return
         await self.accounts.load()
         await self.logins.load()
         await self.audit.load()
+        if self.accounts.shared is not None:
+            return
         on_realm = self.accounts.acl.entries("realm")
         if any({"full", "manage_acl"} & {*entry.rights} for entry in on_realm):
             return

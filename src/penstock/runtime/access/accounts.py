@@ -33,37 +33,21 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Clock, Offload, Registry
+from penstock.runtime.access.account_records import (
+    ENTRIES_PREFIX,
+    USERS_KEY,
+    EntriesRecord,
+    UserRecord,
+    UsersRecord,
+    is_of_many,
+)
+from penstock.runtime.access.shared_accounts import SharedAccounts
 from penstock.wire.scram import NONCE_BYTES, ROUNDS_MAX, ROUNDS_MIN, check_length, verifier
 
-USERS_KEY = "access/users"
-ENTRIES_PREFIX = "access/entries/"
 FIRST_USER = "admin"
 
 
 _log = structlog.get_logger("penstock.access")
-
-
-class _User(Struct, frozen=True):
-    created_us: int
-    changed_us: int
-    verifier: Verifier | None = None
-
-
-class _Users(Struct, frozen=True):
-    """The record of all users and groups."""
-
-    secret: bytes
-    """The secret from which challenges for unknown users are made."""
-    users: dict[str, _User] = {}
-    groups: dict[str, tuple[str, ...]] = {}
-
-
-class _Entries(Struct, frozen=True):
-    """The stored record of the grants on one resource."""
-
-    kind: str
-    name: str
-    entries: tuple[Entry, ...]
 
 
 class Accounts:
@@ -78,16 +62,20 @@ class Accounts:
         *,
         rounds: int = ROUNDS_MIN,
         length_min: int = 1,
+        shared: SharedAccounts | None = None,
     ) -> None:
-        """Without a ``registry`` nothing is kept and nothing can be changed."""
+        """Without a ``registry`` nothing is kept and nothing can be changed. With ``shared`` users,
+        groups and what is granted on more than one store are those of a cluster, and are changed
+        there."""
         self._registry = registry
+        self.shared = None if registry is None else shared
         self._clock = clock
         self._offload = offload
         self.rounds = rounds
         """Rounds of PBKDF2 for new passwords."""
         self.length_min = length_min
         """Fewest characters of a new password."""
-        self._record = _Users(b"")
+        self._record = UsersRecord(b"")
         self._versions: dict[str, int] = {}
         self._changing = asyncio.Lock()
         self.acl = Acl()
@@ -100,13 +88,13 @@ class Accounts:
         registry = self._registry
         if registry is None:
             return
-        held = await registry.get(USERS_KEY)
-        if held is None:
-            self._record = _Users(secrets.token_bytes(32))
+        if self.shared is not None:
+            self._take_shared(self.shared)
         else:
-            self._versions[USERS_KEY] = held.version
-            self._record = msgspec.msgpack.decode(held.value, type=_Users)
-        self.acl.put_groups(self._record.groups)
+            held = await registry.get(USERS_KEY)
+            if held is not None:
+                self._versions[USERS_KEY] = held.version
+            self._take_users(None if held is None else held.value)
         for key in await registry.list(ENTRIES_PREFIX):
             try:
                 record = await registry.get(key)
@@ -115,8 +103,44 @@ class Accounts:
                 continue
             assert record is not None, "it was listed, and nobody removes records"
             self._versions[key] = record.version
-            found = msgspec.msgpack.decode(record.value, type=_Entries)
+            found = msgspec.msgpack.decode(record.value, type=EntriesRecord)
             self.acl.put(found.kind, found.name, found.entries)
+
+    def _take_users(self, value: bytes | None) -> None:
+        if value is None:
+            self._record = UsersRecord(secrets.token_bytes(32))
+        else:
+            self._record = msgspec.msgpack.decode(value, type=UsersRecord)
+        self.acl.put_groups(self._record.groups)
+
+    def _take_shared(self, shared: SharedAccounts) -> None:
+        self._take_users(shared.users)
+        for found in shared.entries.values():
+            self.acl.put(found.kind, found.name, found.entries)
+
+    async def follow(self) -> None:
+        """What is shared has changed. Rights that users and groups had here, and which are gone,
+        are forgotten."""
+        assert self.shared is not None, "there is something to follow"
+        before = self._record
+        self._take_shared(self.shared)
+        now = self._record
+        users, groups = before.users.keys() - now.users, before.groups.keys() - now.groups
+        if users or groups:
+            await self._forget(
+                lambda subject: subject.user in (groups if subject.is_group else users)
+            )
+        for user, known in before.users.items():
+            if user in users or now.users[user].verifier != known.verifier:
+                self.user_changed(user)
+        self.changed(True)
+
+    def _refuse_shared(self) -> None:
+        if self.shared is not None:
+            raise IllegalState(
+                "users, groups and rights on more than one channel are those of the whole cluster: "
+                "change them in its realm; here are the local channels of one node"
+            )
 
     # --- users ---------------------------------------------------------------------------
 
@@ -190,11 +214,11 @@ class Accounts:
             )
         made = await self._verifier(password)
 
-        def create(users: _Users) -> _Users:
+        def create(users: UsersRecord) -> UsersRecord:
             if name in users.users:
                 raise NameAlreadyBound(f"a user {name} already exists")
             now_us = self._clock.now_us()
-            return replace(users, users={**users.users, name: _User(now_us, now_us, made)})
+            return replace(users, users={**users.users, name: UserRecord(now_us, now_us, made)})
 
         await self._change(create)
         _log.info("user.created", name=name)
@@ -206,7 +230,7 @@ class Accounts:
         self._user(name)
         made = await self._verifier(password)
 
-        def change(users: _Users) -> _Users:
+        def change(users: UsersRecord) -> UsersRecord:
             user = replace(self._user(name), verifier=made, changed_us=self._clock.now_us())
             return replace(users, users={**users.users, name: user})
 
@@ -216,10 +240,11 @@ class Accounts:
     async def delete_user(self, name: str) -> None:
         """The user's sessions end, its memberships and entries too. Raises
         ``NameDoesNotExist``, and ``IllegalState`` for the last one who may administer."""
+        self._refuse_shared()
         self._user(name)
         self._keep_an_administrator(name)
 
-        def delete(users: _Users) -> _Users:
+        def delete(users: UsersRecord) -> UsersRecord:
             rest = {each: user for each, user in users.users.items() if each != name}
             groups = {
                 group: tuple(each for each in members if each != name)
@@ -245,7 +270,7 @@ class Accounts:
             f"{name} is the last user who may grant rights; give another user that right first"
         )
 
-    def _user(self, name: str) -> _User:
+    def _user(self, name: str) -> UserRecord:
         known = self._record.users.get(name)
         if known is None:
             raise NameDoesNotExist(f"there is no user {name}; create it first, or list the users")
@@ -284,7 +309,7 @@ class Accounts:
         """
         checked_name(name, "group")
 
-        def create(users: _Users) -> _Users:
+        def create(users: UsersRecord) -> UsersRecord:
             if name in users.groups:
                 raise NameAlreadyBound(f"a group {name} already exists")
             return _with_group(users, name, set(members))
@@ -297,7 +322,7 @@ class Accounts:
     ) -> GroupInfo:
         """Raises ``NameDoesNotExist``, ``InvalidArgument``."""
 
-        def change(users: _Users) -> _Users:
+        def change(users: UsersRecord) -> UsersRecord:
             return _with_group(users, name, ({*self.group(name).members} | {*add}) - {*remove})
 
         await self._change(change)
@@ -305,9 +330,10 @@ class Accounts:
 
     async def delete_group(self, name: str) -> None:
         """Remove a group and its rights. Raises ``NameDoesNotExist``."""
+        self._refuse_shared()
         self.group(name)
 
-        def delete(users: _Users) -> _Users:
+        def delete(users: UsersRecord) -> UsersRecord:
             groups = {each: own for each, own in users.groups.items() if each != name}
             return replace(users, groups=groups)
 
@@ -357,12 +383,15 @@ class Accounts:
         """Remove the entries of subjects that are gone."""
         async with self._changing:
             for kind, name in self.acl.resources():
+                if self.shared is not None and is_of_many(kind, name):
+                    continue
                 held = self.acl.entries(kind, name)
                 left = [each for each in held if not is_gone(parse_subject(each.subject))]
                 if left != held:
                     await self._store(kind, name, left)
 
-    async def _change(self, change: Callable[[_Users], _Users]) -> None:
+    async def _change(self, change: Callable[[UsersRecord], UsersRecord]) -> None:
+        self._refuse_shared()
         async with self._changing:
             changed = change(self._record)
             await self._put(USERS_KEY, changed)
@@ -371,8 +400,10 @@ class Accounts:
         self.changed(True)
 
     async def _store(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
+        if is_of_many(kind, name):
+            self._refuse_shared()
         digest = hashlib.sha256(f"{kind}:{name}".encode()).hexdigest()[:32]
-        await self._put(f"{ENTRIES_PREFIX}{digest}", _Entries(kind, name, tuple(entries)))
+        await self._put(f"{ENTRIES_PREFIX}{digest}", EntriesRecord(kind, name, tuple(entries)))
         held = {entry.subject: entry.rights for entry in self.acl.entries(kind, name)}
         now = {entry.subject: entry.rights for entry in entries}
         self.acl.put(kind, name, entries)
@@ -389,7 +420,7 @@ class Accounts:
         self._versions[key] = await self._registry.cas(key, known, value)
 
 
-def _with_group(users: _Users, name: str, members: set[str]) -> _Users:
+def _with_group(users: UsersRecord, name: str, members: set[str]) -> UsersRecord:
     kept = tuple(sorted(map(checked_user, members)))
     return replace(users, groups={**users.groups, name: kept})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from itertools import pairwise
 
 import msgspec
@@ -62,6 +63,7 @@ from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.pattern_durables import check_new, make_own
 from penstock.runtime.writer.placement import MemoryLimits
 from penstock.runtime.writer.shard import Shard
+from penstock.runtime.writer.store_names import StoreNames
 
 _SHOWN_MAX = 200
 """Characters of a channel's name in the name of a folder that tells it by its time."""
@@ -145,6 +147,8 @@ class Imports:
             clock,
             ends="was refused, ended with its connection, or got no data",
         )
+        self.names = StoreNames()
+        """Who is asked about the names of new stores."""
         self._left: list[str] = []
         """Files of imports that ended early."""
         self._wake = asyncio.Event()
@@ -200,25 +204,28 @@ class Imports:
     async def commit(self, session: str, name: str) -> ChannelOpened:
         """Make it true, in one step. Raises what :meth:`begin` and :meth:`put` raise."""
         under_way = self._take_up(session, name)
-        try:
-            state = _whole(under_way)
-            keys = await self._key_index(under_way)
-            rows = await self._merged_rows(under_way)
-            check_whole(state, under_way.manifest, under_way.ids)
-        except BaseException:
-            await self._drop(name)
-            raise
-        try:
-            opened: ChannelOpened = await self._shard.act(
-                lambda group: _created(group, under_way, state.channel, keys, rows, self._rules)
-            )
-        except Refused:
-            await self._drop(name)
-            raise
-        finally:
-            # If storing the block failed, it is unknown whether it is on disk: the files stay, and
-            # the next start decides.
-            self._imports.remove(name)
+        async with AsyncExitStack() as named:
+            try:
+                state = _whole(under_way)
+                keys = await self._key_index(under_way)
+                rows = await self._merged_rows(under_way)
+                check_whole(state, under_way.manifest, under_way.ids)
+                own = replace(under_way.manifest.definition, cluster_wide=None)
+                await named.enter_async_context(self.names.making(under_way.name, own))
+            except BaseException:
+                await self._drop(name)
+                raise
+            try:
+                opened: ChannelOpened = await self._shard.act(
+                    lambda group: _created(group, under_way, state.channel, keys, rows, self._rules)
+                )
+            except Refused:
+                await self._drop(name)
+                raise
+            finally:
+                # If storing the block failed, it is unknown whether it is on disk: the files stay,
+                # and the next start decides.
+                self._imports.remove(name)
         _log.info("channel.imported", channel=opened.name, events=under_way.manifest.events)
         return opened
 

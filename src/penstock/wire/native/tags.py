@@ -99,5 +99,6 @@ TAGS: Final[Mapping[int, type[Request[Any]]]] = MappingProxyType(
         111: transfers.ReadBackup,
         112: transfers.EndBackup,
         115: access.BeginPassword,
+        130: realm.DescribeCluster,
     }
 )

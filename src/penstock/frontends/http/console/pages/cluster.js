@@ -13,7 +13,7 @@ export function ClusterPage() {
   const away = nodes.filter(({ state }) => state === "down" || state === "left");
   return html`<div class="page"><${Head} title="Cluster" lead=${cluster?.node ? `${count(nodes.length - away.length)} of ${many(nodes.length, "node")} there; ${cluster.node} owns the realm.` : ""} />
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
-    ${!cluster ? !loaded.error && html`<${Loading} />` : !cluster.node ? html`<${Empty} title="This realm is in no cluster" shell="penstock cluster demo">One process serves it, on one machine.</${Empty}>` : html`
+    ${!cluster ? !loaded.error && html`<${Loading} />` : cluster.local_to ? html`<${Note} title="Local channels of node ${cluster.local_to}">They are kept on this node alone, and go on when the cluster cannot. Cluster-wide channels are in the realm of the cluster, at the ports of its nodes.</${Note}>` : !cluster.node ? html`<${Empty} title="This realm is in no cluster" shell="penstock cluster demo">One process serves it, on one machine.</${Empty}>` : html`
       ${away.map(({ node, state }) => html`<${Note} key=${node} kind=${state === "down" ? "bad" : "warn"} title="${node} ${state === "down" ? "is down" : "was stopped"}.">${nodes.length - away.length > 1 ? "Another node can still take over." : "Nobody could take over: start it, or another one."}</${Note}>`)}
       ${cluster.engine_waiting_s > WAITS_S && html`<${Note} kind="bad" title="The engine does not answer.">What is published has waited for ${duration(cluster.engine_waiting_s * 1000)}.</${Note}>`}
       <${Panel} title="Realm"><${Facts} rows=${[
@@ -25,5 +25,9 @@ export function ClusterPage() {
         { label: "State", cell: (row) => html`<${Tag} kind=${STATES[row.state]?.[0]} icon=${STATES[row.state]?.[1]}>${row.state}</${Tag}>` },
         { label: "Version", cell: (row) => row.version },
         { label: "Renewed", kind: "tight", cell: (row) => (row.renewed_us ? moment(new Date(row.renewed_us / 1000).toISOString()) : "–") },
-      ]} /></${Panel}>`}</div>`;
+      ]} /></${Panel}>
+      ${cluster.local.length > 0 && html`<${Panel} label="Local channels and queues" bare><${Table} label="Local channels and queues" rows=${cluster.local} keyOf=${(row) => row.name} columns=${[
+        { label: "Local", kind: "lead", cell: (row) => html`${row.name} @${row.node}<div class="sub mono">${row.url}</div>` },
+        { label: "Kind", cell: (row) => row.kind },
+      ]} /></${Panel}>`}`}</div>`;
 }

@@ -1,0 +1,175 @@
+"""The local channels of a node: a realm of its own beside that of the cluster, with its own ports
+and its own data directory, which goes on when the cluster cannot (SEM N8)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from msgspec.structs import replace
+
+from penstock import __version__
+from penstock.api.realm import ClusterInfo
+from penstock.bootstrap import http_server, native_listener, open_realm
+from penstock.bootstrap.front_end_urls import front_end_url
+from penstock.cluster.local_names import LocalStoreNames
+from penstock.cluster.looking import look_forever
+from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock.core.vocabulary.ports import Registry
+from penstock.frontends.amqp import hub_of
+from penstock.frontends.native.listener import NativeListener
+from penstock.frontends.shared.ports import HeldPorts
+from penstock.frontends.shared.tls import Tls
+from penstock.runtime.access.shared_accounts import ACCESS_PREFIX, SharedAccounts
+from penstock.runtime.realm import RunningRealm
+from penstock.serving import first_failure
+from penstock.settings import ClusterSettings, Settings
+
+if TYPE_CHECKING:
+    from penstock.frontends.http.server import HttpServer
+
+LOCAL_FOLDER: Final = "local"
+"""In the node's data directory: the data directory of its local channels."""
+
+_log = structlog.get_logger("penstock.local")
+
+
+class LocalRealm:
+    """Opened by :meth:`open`, run by :meth:`run`, which ends it."""
+
+    def __init__(
+        self,
+        realm: RunningRealm,
+        names: LocalStoreNames,
+        shared: SharedAccounts,
+        registry: Registry,
+        settings: Settings,
+        ports: HeldPorts,
+        certificate: Tls | None,
+    ) -> None:
+        """``settings`` are those of the node, with the ports there are."""
+        self.realm = realm
+        self._names = names
+        self._shared = shared
+        self._registry = registry
+        self._settings = own = local_settings(settings)
+        self._lease_s = settings.cluster.lease_s
+        self.listener: NativeListener = native_listener(realm, own, __version__, certificate)
+        self.listener.ports = ports
+        self._http: HttpServer | None = None
+        if own.http.enabled:
+            self._http = http_server(realm, self.listener, own)
+
+    @classmethod
+    async def open(
+        cls,
+        directory: Path,
+        settings: Settings,
+        node: str,
+        registry: Registry,
+        ports: HeldPorts,
+        certificate: Tls | None,
+    ) -> LocalRealm:
+        """Recover what the node has in its ``directory``, or make it. Raises what
+        :func:`~penstock.bootstrap.open_realm` raises."""
+        shared = SharedAccounts(registry)
+        if settings.access.mode != "off":
+            await shared.look()
+        own = replace(settings, name=f"{settings.name}@{node}")
+        realm = await open_realm(directory / LOCAL_FOLDER, own, local_to=node, shared=shared)
+        realm.cluster = lambda: ClusterInfo(local_to=node)
+        names = LocalStoreNames(registry, node)
+        names.directory = realm.directory
+        realm.name_with(names)
+        return cls(realm, names, shared, registry, settings, ports, certificate)
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Serve until ``stopping`` is set. What ends it is said, and leaves the node as it is."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self.realm.run(), name="local realm")
+                ready = asyncio.Event()
+                aside = [
+                    tasks.create_task(self.listener.run(ready), name="local listener"),
+                    tasks.create_task(self._names.run(), name="local names"),
+                    tasks.create_task(self._follow_users(), name="local users"),
+                ]
+                try:
+                    await ready.wait()
+                    if self._http is not None:
+                        aside.append(tasks.create_task(self._http.run(), name="local http"))
+                    await self._listen()
+                    await stopping.wait()
+                finally:
+                    if self._http is not None:
+                        await self._http.close()
+                    await self.listener.close()
+                await self.realm.close()
+                for task in aside:
+                    task.cancel()
+        except* PenstockError as failures:
+            failure = first_failure(failures)
+            _log.error("local.failed", code=failure.code, reason=str(failure))
+        finally:
+            await self.realm.release()
+
+    async def _listen(self) -> None:
+        listen, http = self._settings.listen, self._settings.http
+        is_safe = self.listener.tls is not None
+        urls: dict[str, str] = {}
+        port = await self.listener.listen(listen.host, listen.port)
+        urls["url"] = front_end_url("native", listen.host, port, is_safe=is_safe)
+        if self._http is not None:
+            host = http.host or listen.host
+            port = await self._http.listen(host, http.port or 0)
+            urls["http"] = front_end_url("http", host, port, is_safe=is_safe)
+        if listen.amqp_port is not None:
+            port = await hub_of(self.listener).listen(listen.host, listen.amqp_port)
+            urls["amqp"] = front_end_url("amqp", listen.host, port, is_safe=is_safe)
+        _log.info("local.listening", **urls)
+
+    async def _follow_users(self) -> None:
+        if self.realm.access.is_open:
+            return
+
+        async def look() -> None:
+            if await self._shared.look():
+                await self.realm.access.accounts.follow()
+
+        await look_forever(self._registry, ACCESS_PREFIX, look, every_s=self._lease_s / 3)
+
+    def reload(self) -> None:
+        """Fetch the keys of tokens again; the certificate is that of the node."""
+        self.realm.access.reload()
+        if self.listener.tls is not None:
+            self.realm.access.revoke(self.listener.tls.revoked)
+
+
+def check_local(cluster: ClusterSettings) -> None:
+    """Raise ``InvalidArgument`` for ports of local channels where there are none."""
+    for name in ("local_http_port", "local_amqp_port"):
+        if cluster.local_port is None and getattr(cluster, name) is not None:
+            raise InvalidArgument(
+                f"cluster.{name} is set, and cluster.local_port is not: name the port of the "
+                f"node's local channels, or leave cluster.{name} out"
+            )
+
+
+def local_settings(settings: Settings) -> Settings:
+    """The settings of a node's local channels, from those of the node."""
+    cluster, listen, http = settings.cluster, settings.listen, settings.http
+    assert cluster.local_port is not None, "somebody wants them"
+    return replace(
+        settings,
+        listen=replace(
+            listen, port=cluster.local_port, amqp_port=cluster.local_amqp_port, mqtt_port=None
+        ),
+        http=replace(
+            http,
+            enabled=cluster.local_http_port is not None,
+            port=cluster.local_http_port,
+            pipelines="",
+        ),
+    )

@@ -1,0 +1,107 @@
+"""Local channels of nodes in processes of their own, on three NATS servers, of which the majority
+goes away and comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+import penstock
+from penstock.core.vocabulary.errors import (
+    InvalidArgument,
+    NameAlreadyBound,
+    NameDoesNotExist,
+    NoQuorum,
+)
+from penstock.testing.nats_servers import NatsServers
+from penstock.testing.process import ServerProcess
+from tests.cluster import processes
+from tests.cluster.processes import addresses, refusal
+from tests.patience import until
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+
+def node(servers: NatsServers, directory: Path, *more: str) -> ServerProcess:
+    return processes.node(
+        servers.engine, directory, "--local-port", "0", *more, monitors=servers.monitors
+    )
+
+
+def local_url(process: ServerProcess) -> str:
+    (told,) = process.logged("local.listening")
+    return str(told["url"])
+
+
+def said(*words: str) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "penstock", *words], capture_output=True, text=True, env=os.environ
+    )
+    return ran.stdout + ran.stderr
+
+
+@pytest.mark.spec("C5", "N2", "N8")
+def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) -> None:
+    with (
+        NatsServers(tmp_path) as servers,
+        node(servers, tmp_path / "n1") as one,
+        node(servers, tmp_path / "n2", "--local-http-port", "0") as two,
+        node(servers, tmp_path / "n3"),
+        penstock.connect(addresses(two, one)) as wide,
+        penstock.connect(local_url(two)) as here,
+    ):
+        wide.channels.create("orders", type="persistent")
+        readings = here.channels.create("readings", type="persistent", cluster_wide=False)
+        billing = readings.durables.create("billing", type="shared")
+        with pytest.raises(NameAlreadyBound, match="orders already exists, and is cluster-wide"):
+            here.channels.create("orders")
+        with pytest.raises(NameAlreadyBound, match="a local channel of node n2"):
+            wide.channels.create("readings")
+        with pytest.raises(NameDoesNotExist, match=f"node n2, at {local_url(two)}"):
+            wide.channels.get("readings")
+        with pytest.raises(InvalidArgument, match="where a node has its own channels"):
+            wide.channels.create("alone", cluster_wide=False)
+        with pytest.raises(InvalidArgument, match="here are the local channels of node n2"):
+            here.channels.create("everywhere", cluster_wide=True)
+
+        assert "readings @n2" in said("channel", "list", "--url", addresses(one))
+        made = said("channel", "create", "alone", "--local", "n3", "--url", addresses(one))
+        assert "channel alone @n3 created" in made
+        told: list[str] = []
+        wide.on_interruption(lambda error: told.append("" if error is None else error.code))
+        for number in (1, 2):
+            servers.kill(number)
+        until(lambda: "no-quorum" in told)
+        assert [readings.publish(b"%d" % number) for number in range(3)] == [0, 1, 2]
+        late = readings.durables.create("late", type="shared")
+        with billing.subscribe() as events:
+            next(iter(events)).ack()
+        assert (billing.info().outstanding, late.info().outstanding) == (2, 3)
+        with urlopen(two.logged("local.listening")[0]["http"] + "/api/v1/channels") as answer:
+            assert [each["name"] for each in json.load(answer)["items"]] == ["readings"]
+
+        for number in (1, 2):
+            servers.start(number)
+        until(lambda: told[-1:] == [""])
+        until(lambda: is_made(here, "after"))
+        assert said("channel", "list", "--url", addresses(one)).count("@n2") == 2
+
+
+def is_made(session: penstock.Session, name: str) -> bool:
+    """Whether the channel is there now."""
+    with suppress(NoQuorum, NameAlreadyBound):  # asked before the engine is back for this node
+        session.channels.create(name)
+    return name in session.channels.list()
+
+
+@pytest.mark.spec("N8")
+def test_a_port_for_http_needs_local_channels(tmp_path: Path) -> None:
+    why = refusal(processes.node("nats://127.0.0.1:1", tmp_path / "n1", "--local-http-port", "0"))
+    assert "cluster.local_http_port is set, and cluster.local_port is not" in why
