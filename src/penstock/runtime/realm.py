@@ -93,7 +93,6 @@ class RunningRealm:
     tenures: TenureCounts | None = None
     """What its node has lived through; None: it is in no cluster."""
     names = StoreNames()
-    """Who has a say in the names of new stores; set by :meth:`name_with`."""
 
     def __init__(
         self,
@@ -264,7 +263,7 @@ class RunningRealm:
         return self._journal.info()
 
     def name_with(self, names: StoreNames) -> None:
-        """Have others asked about the names of new stores."""
+        """Set who has a say in the names of new stores."""
         self.names = self.imports.names = names
 
     # --- running -------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from penstock.bootstrap import rules
 from penstock.core.channel.apply import apply
+from penstock.core.channel.decide import decide
 from penstock.core.channel.recovery import snapshot
 from penstock.core.ids.ids import Span
 from penstock.core.realm.directory import (
@@ -27,6 +28,7 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
 )
 from penstock.core.vocabulary.messages import (
+    AddDurable,
     Definition,
     Digest,
     DurableCreated,
@@ -335,6 +337,69 @@ def test_events_of_a_cluster_wide_store_do_not_end_where_one_node_keeps_them() -
     create(found, "b", dead_event_store="wide")
     create(found, "c", dead_event_store="local", cluster_wide=False)
     found.apply(found.decide_join("local", "wide", "", archive=False))
+
+
+def beside_local_stores() -> Directory:
+    """The realm of a cluster one of whose nodes has a channel of its own."""
+    found = in_a_cluster()
+    create(found, "orders")
+    found.local_names = {"readings": "channel of node n2, at penstock://b:9001"}
+    return found
+
+
+@pytest.mark.spec("N8")
+def test_the_name_of_a_local_channel_is_taken_and_whoever_asks_for_it_is_told_where_it_is() -> None:
+    found = beside_local_stores()
+
+    with pytest.raises(NameAlreadyBound, match="as a local channel of node n2, at penstock://b:90"):
+        create(found, "readings")
+    with pytest.raises(NameDoesNotExist, match="a local channel of node n2, at penstock://b:9001"):
+        found.number_of("readings")
+    found.local_names = {}
+    create(found, "readings")
+
+
+@pytest.mark.spec("N8")
+@pytest.mark.parametrize("ends", [("orders", "readings"), ("readings", "orders")])
+def test_joins_and_dead_event_stores_do_not_lead_to_a_local_channel_or_from_it(
+    ends: tuple[str, str],
+) -> None:
+    found = beside_local_stores()
+
+    with pytest.raises(InvalidArgument, match=r"readings is a local channel of node n2.* program"):
+        found.decide_join(*ends, "", archive=False)
+    with pytest.raises(InvalidArgument, match="the dead event store readings is a local channel"):
+        create(found, "a", dead_event_store="readings")
+
+
+def at_a_node() -> Directory:
+    return Directory(replace(rules(), local_to="n2"))
+
+
+@pytest.mark.spec("N8")
+def test_local_channels_are_as_on_one_machine_and_reach_nothing_cluster_wide() -> None:
+    found = at_a_node()
+    create(found, "readings", type="reliable", cluster_wide=False)
+    create(found, "prices")
+    found.apply(found.decide_join("readings", "prices", "", archive=False))
+    assert found.channels[1].state.type is rules().types["reliable"]
+    assert found.channels[1].state.definition.cluster_wide is None
+
+    with pytest.raises(NameDoesNotExist, match="among the local channels of node n2"):
+        found.decide_join("readings", "orders", "", archive=False)
+    with pytest.raises(NameDoesNotExist, match="joins and dead event stores do not lead there"):
+        create(found, "a", dead_event_store="orders")
+
+
+@pytest.mark.spec("C5", "N8")
+def test_nothing_local_is_made_cluster_wide() -> None:
+    found = at_a_node()
+    create(found, "readings")
+
+    with pytest.raises(InvalidArgument, match="here are the local channels of node n2"):
+        create(found, "a", cluster_wide=True)
+    with pytest.raises(InvalidArgument, match="readings is a local channel of node n2"):
+        decide(found.channels[1].state, AddDurable("d", "shared", cluster_wide=True), 0)
 
 
 @pytest.mark.parametrize("wide", [True, False])

@@ -163,6 +163,13 @@ class Directory:
         groups: tuple[str, ...] = (),
     ) -> JoinCreated:
         """Raises ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``."""
+        for name in map(destination_name, (source, destination)):
+            if name in self.local_names:
+                raise InvalidArgument(
+                    f"{name} is a local {self.local_names[name]}; joins stay within the channels "
+                    f"of that node, or within cluster-wide ones: have a program consume from one "
+                    f"and publish to the other"
+                )
         origin, target = self.number_of(source), self.number_of(destination)
         state, other = self.channels[origin].state, self.channels[target].state
         if state.definition.kind == "queue":
@@ -307,6 +314,13 @@ class Directory:
                 )
             path.append(at)
             if at not in self._numbers:
+                if self.rules.local_to:
+                    self.number_of(at)
+                if at in self.local_names:
+                    raise InvalidArgument(
+                        f"the dead event store {at} is a local {self.local_names[at]}, so it would "
+                        f"not keep what {name} does; choose a cluster-wide one"
+                    )
                 raise NameDoesNotExist(
                     f"the dead event store {at} does not exist{self._near(at)}; create it first"
                 )
@@ -376,6 +390,12 @@ class Directory:
                     f"{known} is a local {self.local_names[known]}: connect to it there"
                 )
             what = kind or "channel or queue"
+            if self.rules.local_to:
+                raise NameDoesNotExist(
+                    f"there is no {what} {known}{self._near(known)} among the local channels of "
+                    f"node {self.rules.local_to}; cluster-wide ones are in the realm of the "
+                    f"cluster, and joins and dead event stores do not lead there"
+                )
             raise NameDoesNotExist(
                 f"there is no {what} {known}{self._near(known)}; "
                 f"create it first, or list the {kind or 'store'}s there are"
