@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -27,6 +28,11 @@ SETTINGS = {
     "wal_keep_size": "64MB",
     "hot_standby": "on",
 }
+READS_NOTHING = """
+DO $$ BEGIN WHILE EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')
+LOOP PERFORM pg_sleep(0.02); PERFORM pg_stat_clear_snapshot(); END LOOP; END $$
+"""
+"""Waits until a standby has no connection to a primary."""
 WAIT_S = 120.0
 MEMORY = Path("/dev/shm")
 """Where files are in memory. Tests end processes, not the power: such files outlive a server as
@@ -49,19 +55,37 @@ def missing() -> str:
     return ""
 
 
-def made_folder() -> Path:
-    """A folder of its own for servers: in memory where there is room."""
-    is_roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+def made_folder(*, in_memory: bool = True) -> Path:
+    """A folder of its own for servers: ``in_memory`` where there is room, otherwise on a disk."""
+    is_roomy = in_memory and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
     return Path(tempfile.mkdtemp(prefix="penstock-pg-", dir=MEMORY if is_roomy else None))
+
+
+def engine_at(ports: Sequence[int]) -> str:
+    """What ``penstock serve --cluster`` takes for servers that are found at these ports."""
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    return f"postgresql://{ROLE}@{hosts}/postgres"
 
 
 class PostgresServers:
     """Server 0 is the primary at first; ``settings`` are given to it alone."""
 
-    def __init__(self, *, standbys: int = 2, settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        standbys: int = 2,
+        settings: Mapping[str, str] | None = None,
+        in_memory: bool = True,
+        between: Callable[[int, int, int], int] | None = None,
+    ) -> None:
+        """``in_memory`` keeps files there if there is room; ``between`` gives the port at which a
+        server finds another one, whose own port comes last, unless at that one."""
         self._settings = {"synchronous_standby_names": QUORUM, **(settings or {})}
         self._standbys = standbys
-        self._folder = made_folder()
+        self._between = between
+        self.primary = 0
+        """The number of the server that takes writes, or did last."""
+        self._folder = made_folder(in_memory=in_memory)
         self._user = ROLE if os.geteuid() == 0 else None
         if self._user:
             shutil.chown(self._folder, self._user)
@@ -73,10 +97,14 @@ class PostgresServers:
         return [f"postgresql://{ROLE}@127.0.0.1:{port}/postgres" for port in self._ports]
 
     @property
+    def ports(self) -> Sequence[int]:
+        """Where the servers listen, in their order."""
+        return tuple(self._ports)
+
+    @property
     def engine(self) -> str:
         """What ``penstock serve --cluster`` takes."""
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports)
-        return f"postgresql://{ROLE}@{hosts}/postgres"
+        return engine_at(self._ports)
 
     def __enter__(self) -> PostgresServers:
         try:
@@ -101,15 +129,25 @@ class PostgresServers:
             rules.write("host replication all 127.0.0.1/32 trust\n")
         self.start(0, **self._settings)
         for number in range(1, 1 + self._standbys):
-            source = f"postgresql://{ROLE}@127.0.0.1:{self._ports[0]}/"
-            folder = self._data(number)
-            self._run("pg_basebackup", "-D", folder, "-d", source, "-R", "-c", "fast", "-N")
-            with (folder / "postgresql.auto.conf").open("a") as settings:
-                where = f"host=127.0.0.1 port={self._ports[0]} user={ROLE}"
-                settings.write(f"primary_conninfo = '{where} application_name=s{number}'\n")
+            self._copy(number)
             self.start(number, synchronous_standby_names=QUORUM)
         if self._standbys:
             self.wait_for_standbys(self._standbys)
+
+    def _copy(self, number: int) -> None:
+        """Make a standby's files from the primary's."""
+        folder = self._data(number)
+        source = f"postgresql://{ROLE}@127.0.0.1:{self._ports[self.primary]}/"
+        self._run("pg_basebackup", "-D", folder, "-d", source, "-R", "-c", "fast", "-N")
+        with (folder / "postgresql.auto.conf").open("a") as settings:
+            settings.write(f"primary_conninfo = '{self._source_of(number)}'\n")
+
+    def _source_of(self, number: int) -> str:
+        """Where a standby finds the primary."""
+        port = self._ports[self.primary]
+        if self._between is not None:
+            port = self._between(number, self.primary, port)
+        return f"host=127.0.0.1 port={port} user={ROLE} application_name=s{number}"
 
     def start(self, number: int, **settings: str) -> None:
         """Start a server, and wait until it takes connections."""
@@ -140,13 +178,13 @@ class PostgresServers:
         return f"127.0.0.1:{self._ports[number]}"
 
     def wait_for_standbys(self, count: int) -> None:
-        """Wait until so many standbys follow the primary."""
+        """Wait until so many standbys follow the primary. Raises ``TimeoutExpired``."""
         wanted = (
             "DO $$ BEGIN WHILE (SELECT count(*) FROM pg_stat_replication"
             f" WHERE sync_state = 'quorum' AND state = 'streaming') < {count}"
             " LOOP PERFORM pg_sleep(0.05); PERFORM pg_stat_clear_snapshot(); END LOOP; END $$"
         )
-        self.sql(0, wanted)
+        self.sql(self.primary, wanted)
 
     def sql(self, number: int, statement: str) -> str:
         """What psql prints for a statement."""
@@ -157,18 +195,45 @@ class PostgresServers:
     def promote(self, number: int) -> None:
         """Make a standby the primary; the other standby follows it."""
         self._run("pg_ctl", "promote", "-w", "-D", self._data(number))
+        former, self.primary = self.primary, number
         for other in self._running:
-            if other not in (0, number):
-                where = f"host=127.0.0.1 port={self._ports[number]} user={ROLE}"
-                self.sql(
-                    other,
-                    f"ALTER SYSTEM SET primary_conninfo = '{where} application_name=s{other}'",
-                )
+            if other not in (former, number):
+                where = self._source_of(other)
+                self.sql(other, f"ALTER SYSTEM SET primary_conninfo = '{where}'")
                 self.sql(other, "SELECT pg_reload_conf()")
 
+    def farthest_standby(self) -> int:
+        """The standby that has most of what a primary wrote that is down: the only one that may be
+        promoted, for a commit waits for one of them alone."""
+        standbys = [number for number in self._running if number != self.primary]
+        for number in standbys:  # what is still on its way to one is to be counted, too
+            self.sql(number, READS_NOTHING)
+        written = "SELECT pg_last_wal_receive_lsn() - '0/0'::pg_lsn"
+        return max(standbys, key=lambda number: int(self.sql(number, written)))
+
+    def rejoin(self, number: int) -> None:
+        """Make a server that is down a standby, from nothing but the primary's files."""
+        shutil.rmtree(self._data(number))
+        self._copy(number)
+        self.start(number, synchronous_standby_names=QUORUM)
+
     def signal(self, number: int, sent: signal.Signals) -> None:
-        """Send a signal to a server: SIGQUIT ends it as a crash does."""
+        """Send a signal to a server's first process: SIGQUIT ends all of it as a crash does."""
         self._running[number].send_signal(sent)
+
+    def freeze(self, number: int) -> None:
+        """Stop every process of a server where it is; the first one, so that it starts no more."""
+        self.signal(number, signal.SIGSTOP)
+        for process in children_of(self._running[number].pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGSTOP)
+
+    def thaw(self, number: int) -> None:
+        """Let every process of a server go on."""
+        for process in children_of(self._running[number].pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+        self.signal(number, signal.SIGCONT)
 
     def kill(self, number: int) -> None:
         """End a server without letting it finish anything."""
@@ -177,8 +242,8 @@ class PostgresServers:
 
     def close(self) -> None:
         """End every server, and remove its files."""
-        for process in self._running.values():
-            process.send_signal(signal.SIGCONT)
+        for number, process in self._running.items():
+            self.thaw(number)
             process.send_signal(signal.SIGQUIT)
         for process in self._running.values():
             process.wait(WAIT_S)
@@ -201,6 +266,16 @@ class PostgresServers:
         )
         if done.returncode:
             raise RuntimeError(f"{name}: {done.stderr}")
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that are there."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            if int(file.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(file.parent.name))
+    return found
 
 
 def _found(name: str) -> str:

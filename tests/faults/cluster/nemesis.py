@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,17 +12,19 @@ from random import Random
 from typing import Final
 
 import penstock
+from penstock.demo.links import DemoLinks
 from tests.faults.cluster.engine import SHARD, EngineServers
+from tests.faults.cluster.engines import FaultyEngine, server_named
 from tests.faults.cluster.nodes import Nodes
 from tests.faults.cluster.oracles import Spoilt
 from tests.faults.cluster.pauses import Played
 from tests.faults.cluster.schedule import Fault
+from tests.faults.cluster.slowing import slowed
 from tests.faults.journals import last_acknowledged
 from tests.faults.phases import RECONNECT_S
-from tests.faults.processes import Clients
+from tests.faults.processes import Clients, environment
 
 WELL_S: Final = 120.0
-"""How long publishers may wait for an acknowledgement once nothing is wrong any more."""
 BALLAST: Final = "ballast"
 """A channel whose events fill files of the engine, and are purged then."""
 BALLAST_BYTES: Final = 256 << 10
@@ -28,6 +32,9 @@ BALLAST_EVENTS: Final = 48
 """12 MiB: a file takes 8, and so does a server's log of its last steps."""
 _DIES_FROZEN: Final = 0.2
 _DAMAGES_MAX: Final = 3
+JUMPS_S: Final = (-90.0, -4.0, 4.0, 90.0)
+"""How far a clock jumps: an owner that is a minute off hands over, one that is seconds off need
+not. What is written in the future keeps later owners' time waiting, so it is not far."""
 _LOOK_EVERY_S: Final = 0.05
 
 
@@ -37,21 +44,27 @@ class ClusterNemesis:
     def __init__(
         self,
         nodes: Nodes,
-        engine: EngineServers,
+        engine: FaultyEngine,
+        links: DemoLinks | None,
         clients: Sequence[Clients],
         diaries: Mapping[str, Path],
         random: Random,
         told: Path,
+        patience_s: float = WELL_S,
     ) -> None:
         """``diaries``: those of all publishers, by name. ``told``: a file for all that is done, as
-        it is done."""
+        it is done; its folder is on the disk that is made slow. ``links``: the network between
+        nodes and servers, where something is to be cut. ``patience_s`` is how long publishers may
+        wait for an acknowledgement once nothing is wrong any more."""
         self._nodes = nodes
         self._engine = engine
+        self._links = links
         self._clients = clients
         self._diaries = diaries
         self._random = random
         self._pause = threading.Event()
         self._told = told
+        self._patience_s = patience_s
         self.played: list[Played] = []
         self.spoilt: list[Spoilt] = []
         self.failures: list[str] = []
@@ -59,9 +72,16 @@ class ClusterNemesis:
         self._acts: Mapping[str, Callable[[Fault], str]] = {
             "owner-killed": self._kill_owner,
             "owner-frozen": self._freeze_owner,
+            "owner-cut": self._cut_owner,
+            "owner-stopped": self._stop_owner,
+            "owner-drained": self._drain_owner,
+            "clock-jumped": self._set_clock,
             "server-killed": self._kill_server,
             "server-frozen": self._freeze_server,
+            "server-cut": self._cut_server,
+            "leader-moved": self._move_leader,
             "two-servers-gone": self._take_two,
+            "disk-slow": self._slow_disk,
             "copy-damaged": self._damage_copy,
         }
 
@@ -89,7 +109,7 @@ class ClusterNemesis:
         self._nodes.owner()
         self.look()
         late = list(self._diaries)
-        for _ in range(int(WELL_S / _LOOK_EVERY_S)):
+        for _ in range(int(self._patience_s / _LOOK_EVERY_S)):
             late = [name for name in late if last_acknowledged(self._diaries[name]) <= since_ns]
             if not late or self.failures:
                 break
@@ -97,7 +117,7 @@ class ClusterNemesis:
             self.look()
         else:
             self.failures.append(
-                f"{WELL_S:g} s after a fault nothing is acknowledged to {', '.join(late)}"
+                f"{self._patience_s:g} s after a fault nothing is acknowledged to {', '.join(late)}"
             )
 
     def _tell(self, line: str) -> None:
@@ -134,21 +154,82 @@ class ClusterNemesis:
         owner.thaw()
         return f"{owner.name} for {fault.for_s:.1f} s"
 
+    def _cut_owner(self, fault: Fault) -> str:
+        """It reaches clients and other nodes, and no server of the engine."""
+        owner = self._nodes.owner()
+        self._cut(owner.name, fault.for_s)
+        return f"{owner.name} from the engine for {fault.for_s:.1f} s"
+
+    def _stop_owner(self, fault: Fault) -> str:
+        """It is asked to end, and hands over."""
+        owner = self._nodes.owner()
+        if status := owner.stop():
+            self.failures.append(f"after SIGTERM the exit status of {owner.name} is {status}")
+        self._pause.wait(fault.for_s)
+        owner.start()
+        return owner.name
+
+    def _drain_owner(self, _: Fault) -> str:
+        """It hands over to another node, and may own again afterwards."""
+        owner = self._nodes.owner()
+        self._tell_cluster("drain", owner.name)
+        self._tell_cluster("drain", owner.name, "--end")
+        return owner.name
+
+    def _tell_cluster(self, *words: str) -> None:
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "penstock", "cluster", *words),
+                *("--cluster", self._engine.named(self._engine.ports)),
+            ],
+            check=True,
+            capture_output=True,
+            env={**environment(), **self._engine.settings},
+        )
+
+    def _set_clock(self, fault: Fault) -> str:
+        owner = self._nodes.owner()
+        jump_s = JUMPS_S[int(fault.choice * len(JUMPS_S))]
+        owner.set_clock(jump_s)
+        self._pause.wait(fault.for_s)
+        owner.set_clock(0.0)
+        return f"{owner.name} by {jump_s:+g} s for {fault.for_s:.1f} s"
+
+    def _cut(self, name: str, for_s: float) -> None:
+        assert self._links is not None, "whoever cuts has links"
+        self._links.cut(name)
+        self._pause.wait(for_s)
+        self._links.heal(name)
+
     # --- servers of the engine -----------------------------------------------------------
 
     def _kill_server(self, fault: Fault) -> str:
         victim, role = self._victim(fault)
-        self._engine.processes.kill(victim)
+        self._engine.kill(victim)
         self._pause.wait(fault.for_s)
-        self._engine.processes.start(victim)
-        return f"n{victim}, {role}"
+        self._engine.start(victim)
+        return f"server {victim}, {role}"
 
     def _freeze_server(self, fault: Fault) -> str:
         victim, role = self._victim(fault)
-        self._engine.processes.freeze(victim)
+        self._engine.freeze(victim)
         self._pause.wait(fault.for_s)
-        self._engine.processes.thaw(victim)
-        return f"n{victim}, {role}, for {fault.for_s:.1f} s"
+        self._engine.thaw(victim)
+        return f"server {victim}, {role}, for {fault.for_s:.1f} s"
+
+    def _cut_server(self, fault: Fault) -> str:
+        """It reaches neither nodes nor the other servers."""
+        victim, role = self._victim(fault)
+        self._cut(server_named(victim), fault.for_s)
+        return f"server {victim}, {role}, for {fault.for_s:.1f} s"
+
+    def _move_leader(self, _: Fault) -> str:
+        return self._engine.move_leader(self._random)
+
+    def _slow_disk(self, fault: Fault) -> str:
+        with slowed(self._told.parent):
+            self._pause.wait(fault.for_s)
+        return f"for {fault.for_s:.1f} s"
 
     def _victim(self, fault: Fault) -> tuple[int, str]:
         leader = self._engine.leader()
@@ -162,12 +243,12 @@ class ClusterNemesis:
         """One is left, which is no majority."""
         left = int(fault.choice * len(self._engine.numbers))
         taken = [number for number in self._engine.numbers if number != left]
-        processes, kills = self._engine.processes, fault.choice * 10 % 1 < 0.5
+        kills = fault.choice * 10 % 1 < 0.5
         for number in taken:
-            (processes.kill if kills else processes.freeze)(number)
+            (self._engine.kill if kills else self._engine.freeze)(number)
         self._pause.wait(fault.for_s)
         for number in taken:
-            (processes.start if kills else processes.thaw)(number)
+            (self._engine.start if kills else self._engine.thaw)(number)
         return f"{'killed' if kills else 'frozen'} for {fault.for_s:.1f} s"
 
     def _damage_copy(self, fault: Fault) -> str:
@@ -182,23 +263,25 @@ class ClusterNemesis:
     def _damage_once(self) -> str:
         """A server with bits of a file changed leads, and a new owner reads from it. What the
         damage is told by is looked for then, and the copy replaced as the guide says."""
-        victim = (self._engine.leader() + 1) % len(self._engine.numbers)
+        engine = self._engine
+        assert isinstance(engine, EngineServers), "nobody damages the copies of other engines"
+        victim = (engine.leader() + 1) % len(engine.numbers)
         server = f"n{victim}"
         before = self._nodes.told("engine.copy_damaged", server=server, stream=SHARD)
         self._add_ballast()
-        self._engine.processes.kill(victim)
-        path = self._engine.spoil(victim, self._random)
+        engine.kill(victim)
+        path = engine.spoil(victim, self._random)
         spoilt = path.read_bytes()
-        self._engine.processes.start(victim)
-        self._engine.lead(victim)
-        is_gone = path.read_bytes() != spoilt and self._engine.has_all(victim)
+        engine.start(victim)
+        engine.lead(victim)
+        is_gone = path.read_bytes() != spoilt and engine.has_all(victim)
         owner = self._nodes.owner()
         owner.kill()
         owner.start()
         self._nodes.owner()
         told = self._nodes.told("engine.copy_damaged", server=server, stream=SHARD) > before
         self.spoilt.append(Spoilt(server, SHARD, path.name, told, is_gone))
-        self._engine.replace_copy(victim)
+        engine.replace_copy(victim)
         with penstock.connect(self._nodes.url, reconnect_timeout=RECONNECT_S) as session:
             session.channels.get(BALLAST).purge()
         return f"{path.name} on {server}, {'told' if told else 'gone' if is_gone else 'UNTOLD'}"

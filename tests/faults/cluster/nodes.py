@@ -13,9 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.testing.nats_servers import NatsServers, free_ports
+from penstock.demo.links import DemoLinks
+from penstock.testing.nats_servers import free_ports
 from penstock.testing.process import ServerDidNotStart, ServerProcess
 from tests.faults import amqp
+from tests.faults.clocked import set_offset
+from tests.faults.cluster.engines import FaultyEngine, server_named
 from tests.faults.processes import SETTINGS, environment
 
 NODES: Final = 3
@@ -24,8 +27,9 @@ SETTINGS_OF_NODES: Final = {
     "PENSTOCK_STORAGE_JOURNAL_BYTES": str(24 << 20),
 }
 """The journal takes some files of the engine, 8 MiB each, so that an older one can be damaged."""
+CLOCKED: Final = "tests.faults.clocked"
+"""Runs a server on a machine whose clock can be set."""
 OWNED_S: Final = 90.0
-"""How long nodes may take until one of them is the owner and serves."""
 _ENDS_OWNING: Final = frozenset({"shard.lost", "shard.given_up", "shard.not_served"})
 
 
@@ -33,21 +37,39 @@ class Node:
     """One node: the process that is it now, and what those before have logged."""
 
     def __init__(
-        self, number: int, folder: Path, port: int, servers: NatsServers, lease_s: float
+        self,
+        number: int,
+        folder: Path,
+        port: int,
+        engine: FaultyEngine,
+        lease_s: float,
+        *,
+        links: DemoLinks | None = None,
+        program: str = CLOCKED,
     ) -> None:
+        """It finds the engine over ``links``, where there are any, under its name. ``program`` is
+        the module that is run, which is given the file of its clock first."""
         self.name = f"n{number}"
         self.address = f"127.0.0.1:{port}"
         self._folder = folder / self.name
         self._folder.mkdir(parents=True)
+        self._clock = self._folder / "clock"
+        set_offset(self._clock, 0)
+        self._program = ("-m", program, str(self._clock))
+        ports = engine.ports
+        if links is not None:
+            ports = [
+                links.open(self.name, server_named(at), behind) for at, behind in enumerate(ports)
+            ]
         self._arguments = (
             *("--port", str(port), "--node", self.name),
-            *("--cluster", "nats://" + ",".join(url.partition("://")[2] for url in servers.urls)),
+            *("--cluster", engine.named(ports)),
             *amqp.OPTIONS,
         )
         self._settings = {
             **environment(),
             **SETTINGS_OF_NODES,
-            "PENSTOCK_CLUSTER_MONITORS": ",".join(servers.monitors),
+            **engine.settings,
             "PENSTOCK_CLUSTER_LEASE_S": f"{lease_s:g}",
         }
         self.lives = 0
@@ -60,7 +82,12 @@ class Node:
         ``ServerDidNotStart`` when it does neither."""
         assert self.process is None, "the life before has ended"
         self.lives += 1
-        process = ServerProcess(self._folder / "data", *self._arguments, environment=self._settings)
+        process = ServerProcess(
+            self._folder / "data",
+            *self._arguments,
+            environment=self._settings,
+            program=self._program,
+        )
         try:
             self.process = process.start()
         except ServerDidNotStart:
@@ -83,6 +110,10 @@ class Node:
     def thaw(self) -> None:
         self.running.signal(signal.SIGCONT)
         self.is_frozen = False
+
+    def set_clock(self, offset_s: float) -> None:
+        """Have its clock show so many seconds more than the machine's."""
+        set_offset(self._clock, int(offset_s * 1e9))
 
     def stop(self) -> int:
         """Ask it to end; gives the exit status, or -9 where it had to be killed."""
@@ -148,10 +179,23 @@ class Node:
 class Nodes:
     """All of them, and who is the owner."""
 
-    def __init__(self, folder: Path, servers: NatsServers, lease_s: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        engine: FaultyEngine,
+        lease_s: float,
+        *,
+        links: DemoLinks | None = None,
+        program: str = CLOCKED,
+        owned_s: float = OWNED_S,
+    ) -> None:
+        """See :class:`Node`. ``owned_s`` is how long they may take until one of them is the owner
+        and serves."""
+        self._owned_s = owned_s
         ports = free_ports(NODES)
         self.all = [
-            Node(number, folder, port, servers, lease_s) for number, port in enumerate(ports, 1)
+            Node(number, folder, port, engine, lease_s, links=links, program=program)
+            for number, port in enumerate(ports, 1)
         ]
         self.url = "penstock://" + ",".join(node.address for node in self.all)
 
@@ -163,13 +207,13 @@ class Nodes:
     def owner(self) -> Node:
         """The node that serves, as soon as there is one that runs."""
         pause = threading.Event()
-        for _ in range(int(OWNED_S / 0.05)):
+        for _ in range(int(self._owned_s / 0.05)):
             newest = max(self.all, key=lambda node: node.epoch_served)
             claimed = max(self.newest_claim(node) for node in self.all)
             if newest.epoch_served and newest.epoch_served == claimed:
                 return newest
             pause.wait(0.05)
-        raise AssertionError(f"after {OWNED_S:g} s no node serves")
+        raise AssertionError(f"after {self._owned_s:g} s no node serves")
 
     def newest_claim(self, node: Node) -> int:
         """The newest epoch a node has claimed in all its lives."""

@@ -13,7 +13,10 @@ class ClusterLoop(Struct):
     """One cluster, from its first node to its end."""
 
     seed: int
+    engine: str
     minutes: float
+    load: float
+    """How many processes ran or waited on the machine, over the last five of these minutes."""
     lease_s: float
     takeovers: int
     pauses: list[Pauses]
@@ -51,7 +54,8 @@ def table(loop: ClusterLoop) -> str:
     ]
     times = sum(row.times for row in loop.pauses)
     lost = sum(row.lost for row in loop.publishers)
-    last = f"{loop.minutes:.1f} minutes, {times} faults, {loop.takeovers} takeovers with leases of "
-    last += f"{loop.lease_s:g} s, {lost} acknowledged events lost: "
+    last = f"{loop.engine}, {loop.minutes:.1f} minutes (load {loop.load:.1f}), {times} faults, "
+    last += f"{loop.takeovers} takeovers with leases of {loop.lease_s:g} s, "
+    last += f"{lost} acknowledged events lost: "
     last += "everything held" if loop.is_well else f"{len(loop.violations)} VIOLATIONS"
     return "\n\n".join([*filter(None, parts), last]) + "\n"

@@ -3,6 +3,7 @@ while, peace, and then the reckoning."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,21 +12,30 @@ from random import Random
 from typing import Final, NamedTuple
 
 import penstock
-from penstock.testing.nats_servers import NatsServers
+from penstock.demo.links import DemoLinks
 from tests.faults import amqp
-from tests.faults.cluster import oracles
-from tests.faults.cluster.engine import EngineServers
-from tests.faults.cluster.nemesis import BALLAST, ClusterNemesis
-from tests.faults.cluster.nodes import Nodes
+from tests.faults.cluster import engines, oracles
+from tests.faults.cluster.engines import EngineKind, FaultyEngine
+from tests.faults.cluster.nemesis import BALLAST, WELL_S, ClusterNemesis
+from tests.faults.cluster.nodes import CLOCKED, OWNED_S, Nodes
 from tests.faults.cluster.pauses import pauses
 from tests.faults.cluster.report import ClusterLoop
-from tests.faults.cluster.schedule import KINDS, faults, least_times
+from tests.faults.cluster.schedule import (
+    CUTS,
+    KINDS,
+    MEASURED,
+    Fault,
+    faults,
+    least_times,
+    measured,
+)
 from tests.faults.journals import acknowledged_at, read_received
 from tests.faults.names import DURABLES, TARGETS
 from tests.faults.phases import RECONNECT_S, Cast, arrived, finished, furnish
 from tests.faults.processes import Clients
 from tests.faults.reckoning import read_stores, reckon
 
+ENGINE: Final = "jetstream"
 LEASE_S: Final = 6.0
 
 CAST: Final[Cast] = (
@@ -38,6 +48,10 @@ CAST: Final[Cast] = (
 processes that all wait for disks are enough for two processors."""
 
 
+MEASURED_CAST: Final[Cast] = (("single", "pipelined", "named"), ("shared.1", "subscription.1"))
+"""Few, so that pauses are those of the cluster and not of a machine without time."""
+
+
 class ClusterGiven(NamedTuple):
     """What a loop is played with."""
 
@@ -48,10 +62,18 @@ class ClusterGiven(NamedTuple):
     kinds: Sequence[str] = tuple(KINDS)
     cast: Cast = CAST
     lease_s: float = LEASE_S
+    engine: str = ENGINE
+    program: str = CLOCKED
+    """The module that nodes run."""
+    pauses: int = 0
+    """Instead of faults for some minutes, so many takeovers of each way, to measure them."""
+    patience_s: float = WELL_S
+    """How long publishers may wait once a fault is over, and everything at the end."""
 
 
 class _Running(NamedTuple):
-    engine: EngineServers
+    engine: FaultyEngine
+    links: DemoLinks | None
     nodes: Nodes
     clients: list[Clients]
     diaries: Path
@@ -61,7 +83,9 @@ def play(given: ClusterGiven) -> ClusterLoop:
     """Play one loop; what did not hold is among its violations."""
     random = Random(given.seed)
     given, notes = _possible(given)
-    loop = ClusterLoop(given.seed, 0.0, given.lease_s, 0, [], [], [], [], notes, [])
+    loop = ClusterLoop(
+        given.seed, given.engine, 0.0, 0.0, given.lease_s, 0, [], [], [], [], notes, []
+    )
     with _running(given) as running:
         roles = [role for part in given.cast for role in part]
         publishers = {
@@ -70,19 +94,23 @@ def play(given: ClusterGiven) -> ClusterLoop:
         nemesis = ClusterNemesis(
             running.nodes,
             running.engine,
+            running.links,
             running.clients,
             publishers,
             random,
             given.folder / "played.log",
+            given.patience_s,
         )
-        least = least_times(given.minutes, given.kinds)
+        drawn, least = _drawn(given, random)
         began_s = time.monotonic_ns() / 1e9
-        drawn = faults(random, given.minutes, given.kinds)
         nemesis.play(drawn, sum(least.values()), began_s + given.minutes * 60)
         loop.minutes = (time.monotonic_ns() / 1e9 - began_s) / 60
+        loop.load = os.getloadavg()[1]
         loop.violations += nemesis.failures
-        loop.violations += finished(running.clients, running.nodes.url, running.diaries, given.cast)
-        with penstock.connect(running.nodes.url, reconnect_timeout=RECONNECT_S) as session:
+        loop.violations += finished(
+            running.clients, running.nodes.url, running.diaries, given.cast, given.patience_s
+        )
+        with penstock.connect(running.nodes.url, reconnect_timeout=given.patience_s) as session:
             content = read_stores(session)
         reckon(running.diaries, roles, content, loop, kills=0)
         _stop(running.nodes, loop.violations)
@@ -97,6 +125,13 @@ def play(given: ClusterGiven) -> ClusterLoop:
     return loop
 
 
+def _drawn(given: ClusterGiven, random: Random) -> tuple[Iterator[Fault], dict[str, int]]:
+    """What is to go wrong, and how often each kind at least."""
+    if given.pauses:
+        return measured(given.pauses, given.lease_s), dict.fromkeys(MEASURED, given.pauses)
+    return faults(random, given.minutes, given.kinds), least_times(given.minutes, given.kinds)
+
+
 def _check_confirmed(diaries: Path, roles: Sequence[str], loop: ClusterLoop) -> None:
     for kind in DURABLES:
         paths = [diaries / f"{role}.received" for role in roles if role.startswith(f"{kind}.")]
@@ -104,11 +139,20 @@ def _check_confirmed(diaries: Path, roles: Sequence[str], loop: ClusterLoop) -> 
 
 
 def _possible(given: ClusterGiven) -> tuple[ClusterGiven, list[str]]:
-    """Who can play here, and a note of who cannot."""
-    if amqp.IS_HERE or all("amqp" not in roles for roles in given.cast):
-        return given, []
-    cast = [[role for role in roles if role != "amqp"] for roles in given.cast]
-    return given._replace(cast=cast), ["amqp: left out: python-qpid-proton is not installed"]
+    """Who and what can play here, and a note of each that cannot."""
+    notes = []
+    if not amqp.IS_HERE and any("amqp" in roles for roles in given.cast):
+        cast = [[role for role in roles if role != "amqp"] for roles in given.cast]
+        given = given._replace(cast=cast)
+        notes.append("amqp: left out: python-qpid-proton is not installed")
+    left_out = _kind(given).left_out
+    notes += [f"{kind}: left out: {left_out[kind]}" for kind in given.kinds if kind in left_out]
+    kinds = [kind for kind in given.kinds if kind not in left_out]
+    return given._replace(kinds=kinds), notes
+
+
+def _kind(given: ClusterGiven) -> EngineKind:
+    return engines.kinds()[given.engine]
 
 
 @contextmanager
@@ -118,8 +162,19 @@ def _running(given: ClusterGiven) -> Iterator[_Running]:
         folders = {name: given.folder / name for name in ("engine", "nodes", "diaries")}
         for folder in folders.values():
             folder.mkdir(parents=True)
-        servers = stack.enter_context(NatsServers(folders["engine"]))
-        nodes = Nodes(folders["nodes"], servers, given.lease_s)
+        links = None
+        if CUTS.intersection(given.kinds) and not given.pauses:
+            links = DemoLinks()
+            stack.callback(links.close)
+        engine = stack.enter_context(_kind(given).running(folders["engine"], links))
+        nodes = Nodes(
+            folders["nodes"],
+            engine,
+            given.lease_s,
+            links=links,
+            program=given.program,
+            owned_s=min(OWNED_S, given.patience_s),
+        )
         stack.callback(nodes.close)
         nodes.start()
         with penstock.connect(nodes.url, reconnect_timeout=RECONNECT_S) as session:
@@ -130,7 +185,7 @@ def _running(given: ClusterGiven) -> Iterator[_Running]:
             clients.append(Clients(nodes.url, folders["diaries"], roles))
             stack.callback(clients[-1].close)
         arrived(nodes.url, sum(map(len, given.cast)) - ("careless" in given.cast[0]))
-        yield _Running(EngineServers(servers), nodes, clients, folders["diaries"])
+        yield _Running(engine, links, nodes, clients, folders["diaries"])
 
 
 def _stop(nodes: Nodes, wrong: list[str]) -> None:

@@ -28,13 +28,26 @@ class Kind(NamedTuple):
 KINDS: Final[Mapping[str, Kind]] = {
     "owner-killed": Kind(20, 0.0, 2.0),
     "owner-frozen": Kind(10, 1.0, 12.0),
+    "owner-cut": Kind(5, 1.0, 12.0),
+    "owner-stopped": Kind(5, 0.0, 2.0),
+    "clock-jumped": Kind(3, 2.0, 8.0),
     "server-killed": Kind(10, 0.5, 4.0),
     "server-frozen": Kind(10, 0.5, 5.0),
+    "server-cut": Kind(3, 0.5, 8.0),
+    "leader-moved": Kind(3, 0.0, 0.0),
     "two-servers-gone": Kind(5, 3.0, 10.0),
+    "disk-slow": Kind(3, 3.0, 8.0),
     "copy-damaged": Kind(3, 0.0, 0.0),
 }
-"""A server is one of the engine's. A freeze may be shorter or longer than the owner's lease."""
+"""A server is one of the engine's. A freeze and a cut may be shorter or longer than the owner's
+lease."""
+CUTS: Final = frozenset({"owner-cut", "server-cut"})
+"""Faults that need a network between nodes and servers that can be cut."""
 USUAL_MINUTES: Final = 10.0
+MEASURED: Final = ("owner-killed", "owner-frozen", "owner-drained")
+"""Ways of a takeover whose pauses are measured by themselves."""
+BACK_S: Final = 5.0
+QUIET_S: Final = 2.0
 
 
 def least_times(minutes: float, kinds: Sequence[str]) -> dict[str, int]:
@@ -53,6 +66,14 @@ def faults(random: Random, minutes: float, kinds: Sequence[str]) -> Iterator[Fau
     while True:
         (what,) = random.choices(kinds, [KINDS[kind].times for kind in kinds])
         yield _fault(random, what)
+
+
+def measured(times: int, lease_s: float) -> Iterator[Fault]:
+    """Takeovers of each way, one way after the other, whose pauses nothing else is in: what was
+    killed comes back late, and what is frozen is so for longer than its lease."""
+    for what, for_s in zip(MEASURED, (BACK_S, lease_s + BACK_S, 0.0), strict=True):
+        for _ in range(times):
+            yield Fault(what, QUIET_S, for_s, choice=1.0)
 
 
 def _fault(random: Random, what: str) -> Fault:

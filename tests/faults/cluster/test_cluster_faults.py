@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.cluster import unfenced
+from tests.faults.cluster.engines import kinds
 from tests.faults.cluster.report import table
 from tests.faults.cluster.run import ClusterGiven, play
 from tests.faults.cluster.wrong import refusal
@@ -46,3 +48,17 @@ def test_a_cluster_under_real_faults_loses_nothing_and_doubles_nothing(tmp_path:
 )
 def test_no_node_starts_on_an_engine_that_would_lose(what: str, line: str, tmp_path: Path) -> None:
     assert line in refusal(what, tmp_path, LEASE_S)
+
+
+@pytest.mark.parametrize("engine", kinds())
+@pytest.mark.spec("N3")
+def test_nodes_without_the_fence_are_found_to_do_harm_and_those_with_it_do_none(
+    engine: str, tmp_path: Path
+) -> None:
+    if reason := kinds()[engine].missing():
+        pytest.skip(reason)
+    given = ClusterGiven(7, 0.1, tmp_path / "fenced", lease_s=LEASE_S, engine=engine)
+    without = given._replace(folder=tmp_path / "unfenced", program=unfenced.PROGRAM)
+
+    assert unfenced.harm(given) == ""
+    assert unfenced.harm(without)

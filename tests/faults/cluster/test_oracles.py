@@ -116,7 +116,7 @@ def test_a_run_with_fewer_faults_or_without_work_shows_nothing_and_is_found() ->
 def test_a_doctored_history_of_a_cluster_is_a_violation_in_its_report() -> None:
     """An acknowledged event is gone, another one is there twice, and one that was confirmed came
     to somebody else."""
-    loop = ClusterLoop(4_711, 10.0, 6.0, 3, [row(2)], [], [], [], [], [])
+    loop = ClusterLoop(4_711, "jetstream", 10.0, 1.5, 6.0, 3, [row(2)], [], [], [], [], [])
     wrong = loop.violations
     kept = {**stored(0, 1, 2, 3, 4), 2: [2, 9]}
     loop.publishers.append(check_publishing(published(), kept, wrong))

@@ -43,10 +43,11 @@ def refusal(what: str, folder: Path, lease_s: float) -> str:
     for part in ("engine", "nodes"):
         (folder / part).mkdir(parents=True)
     with SETTINGS[what](folder / "engine") as servers:
+        engine = EngineServers(servers)
         if what in STREAMS:
-            EngineServers(servers).make(SHARD, STREAMS[what])
+            engine.make(SHARD, STREAMS[what])
         (port,) = free_ports(1)
-        node = Node(1, folder / "nodes", port, servers, lease_s)
+        node = Node(1, folder / "nodes", port, engine, lease_s)
         try:
             node.start()
             return "" if node.serves() else _reason(node.running.log)

@@ -1,0 +1,96 @@
+"""PostgreSQL as the engine of a cluster under faults: a primary and two standbys, on a disk.
+
+Whoever runs PostgreSQL has something that promotes a standby when the primary is gone. Here that is
+the fault ``leader-moved``: the primary is ended before another server is promoted, as such programs
+do, and comes back as a standby.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from penstock.demo.links import DemoLinks
+from tests.contract.postgres_servers import QUORUM, PostgresServers, engine_at, missing
+from tests.faults.cluster.engines import FaultyEngine, server_named
+
+STANDBYS: Final = 2
+
+
+class PostgresFaults:
+    """See :class:`tests.faults.cluster.engines.FaultyEngine`."""
+
+    settings: Mapping[str, str] = {}
+
+    def __init__(self, servers: PostgresServers) -> None:
+        self._servers = servers
+        self.numbers = range(1 + STANDBYS)
+
+    @property
+    def ports(self) -> Sequence[int]:
+        return self._servers.ports
+
+    def named(self, ports: Sequence[int]) -> str:
+        return engine_at(ports)
+
+    def leader(self) -> int:
+        return self._servers.primary
+
+    def move_leader(self, random: Random) -> str:
+        """The primary is ended, the standby that has most is promoted, and the one before begins
+        again as its standby."""
+        former = self._servers.primary
+        self._servers.kill(former)
+        chosen = self._servers.farthest_standby()
+        self._servers.promote(chosen)
+        self._servers.rejoin(former)
+        return f"s{former} ended, s{chosen} promoted"
+
+    def wait_until_whole(self) -> None:
+        try:
+            self._servers.wait_for_standbys(STANDBYS)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"a standby does not follow the primary: {error}") from error
+
+    def kill(self, number: int) -> None:
+        self._servers.kill(number)
+
+    def start(self, number: int) -> None:
+        self._servers.start(number, synchronous_standby_names=QUORUM)
+
+    def freeze(self, number: int) -> None:
+        self._servers.freeze(number)
+
+    def thaw(self, number: int) -> None:
+        self._servers.thaw(number)
+
+
+class PostgresKind:
+    """See :class:`tests.faults.cluster.engines.EngineKind`."""
+
+    name = "postgresql"
+    left_out: Mapping[str, str] = {
+        "copy-damaged": "damage of a server's files is found by PostgreSQL's own checksums, and "
+        "told by it: tests/contract/test_postgres_faults.py",
+    }
+
+    def missing(self) -> str:
+        return missing()
+
+    @contextmanager
+    def running(self, folder: Path, links: DemoLinks | None) -> Iterator[FaultyEngine]:
+        """``folder`` is not used: a server that does not run as root may not look into it."""
+
+        def between(one: int, other: int, port: int) -> int:
+            assert links is not None, "asked for where there are some"
+            return links.open(server_named(one), server_named(other), port)
+
+        settings = {"wal_keep_size": "256MB"}
+        with PostgresServers(
+            settings=settings, in_memory=False, between=None if links is None else between
+        ) as servers:
+            yield PostgresFaults(servers)

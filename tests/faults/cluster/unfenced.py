@@ -1,0 +1,65 @@
+"""``penstock`` without the fence: ``python -m tests.faults.cluster.unfenced FILE …``, a control.
+
+Everything is the real node (``tests.faults.clocked``), but its engine stores what anybody appends
+wherever the end is by then, and it never asks whether its lease still holds: an owner that was
+frozen and wakes goes on as if nothing had happened. A run on such nodes has to fail.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from penstock.cluster.node import ShardLease
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.storage.jetstream.connection import Unanswered
+from penstock.storage.jetstream.journal import JetStreamJournal
+from penstock.storage.jetstream.stream import pauses
+from penstock.storage.postgres import journal as postgres
+from tests.faults import clocked
+from tests.faults.cluster.run import ClusterGiven, play
+from tests.faults.phases import Cast
+
+KINDS: Final = ("owner-frozen",)
+CAST: Final[Cast] = (("single", "named", "careless"), ("shared.1", "subscription.1"))
+PATIENCE_S: Final = 20.0
+"""Nodes with the fence need some seconds."""
+TOLD_MAX: Final = 600
+PROGRAM: Final = "tests.faults.cluster.unfenced"
+_EXPECTS: Final = "AND last = $2 AND writer = $3"
+_EXPECTS_NOTHING: Final = "AND $2::bigint IS NOT NULL AND $3::uuid IS NOT NULL"
+
+
+async def put(journal: JetStreamJournal, raw: bytes, expected: int, stored: int) -> None:
+    """Store one frame behind whatever is there."""
+    for pause in pauses():
+        try:
+            await journal.stream.publish(journal._subject, raw, {})
+        except Unanswered:
+            await journal.stream.pause(pause)
+        else:
+            return
+
+
+def take_away() -> None:
+    """Take the fence out of this process."""
+    assert _EXPECTS in postgres.APPEND, "an append expects an end and a writer"
+    postgres.APPEND = postgres.APPEND.replace(_EXPECTS, _EXPECTS_NOTHING)  # type: ignore[misc]
+    setattr(JetStreamJournal, "_put", put)  # noqa: B010  of a class, which types forbid
+    setattr(ShardLease, "holds", lambda _: True)  # noqa: B010
+
+
+def harm(given: ClusterGiven) -> str:
+    """What a run is found to have done wrong, or nothing. Owners are frozen in it, and
+    its clients are few; ``given.program`` makes the difference."""
+    given = given._replace(kinds=KINDS, cast=CAST, patience_s=PATIENCE_S)
+    try:
+        found = "; ".join(play(given).violations)
+    except (AssertionError, PenstockError) as error:  # nobody can read what is stored by then
+        found = f"{type(error).__name__}: {error}"
+    return found[:TOLD_MAX]
+
+
+if __name__ == "__main__":
+    take_away()
+    clocked.main(sys.argv[1:])
