@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from bench import jars
 from bench.plots import draw
 from bench.processes import ROOT
-from bench.report import OURS, Cell, Result, between_marks, markdown
-from bench.shape import Case, Figures, Missing, Shape, peers, shapes
+from bench.report import Cell, Result, between_marks, markdown
+from bench.shape import OURS, Case, Figures, Missing, Shape, ours_in, peers, shapes
 
 RUNS = 3
 FAILED = "failed: "
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := [name for name in given.peer if name not in rivals]:
         print(f"no peer {', '.join(unknown)}; there are {', '.join(rivals)}", file=sys.stderr)
         return 2
-    chosen = [known[name.upper()] for name in given.shapes] or list(known.values())
+    usual = [shape for shape in known.values() if _is_clustered(shape) == given.cluster]
+    chosen = [known[name.upper()] for name in given.shapes] or usual
     runs = given.runs or (1 if given.quick else RUNS)
     has_failed = False
     done = {result.shape for result in _kept(given.json)} if given.resume else set()
@@ -95,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
         help="S1, ... (default: all); or: report (write the page in docs from the JSON file); "
         "or: install kafka|artemis|qpid-jms (fetch its archives with Maven)",
     )
+    parser.add_argument(
+        "--cluster", action="store_true", help="by default: C1, ..., the shapes of clusters"
+    )
     parser.add_argument("--peer", action="append", default=[], help="only these, and Penstock")
     parser.add_argument("--case", default="", help="only cases with this in their label")
     parser.add_argument("--json", type=Path, help="keep the figures in this file")
@@ -111,7 +115,7 @@ def measure(shape: Shape, peers_wanted: Sequence[str], runs: int, wanted: _Wante
     contenders = [
         name
         for name in shape.contenders
-        if not peers_wanted or name == OURS or name in peers_wanted
+        if not peers_wanted or name in (OURS, ours_in(shape), *peers_wanted)
     ]
     before, cells = machine(), []
     for case in wanted.cases(shape):
@@ -134,7 +138,12 @@ def measure(shape: Shape, peers_wanted: Sequence[str], runs: int, wanted: _Wante
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         _versions(contenders),
         cells,
+        ours_in(shape),
     )
+
+
+def _is_clustered(shape: Shape) -> bool:
+    return shape.name.startswith("C")
 
 
 def _run(

@@ -7,7 +7,7 @@ from math import floor, log10
 from pathlib import Path
 from typing import Any
 
-from bench.report import LABELS, OURS, Cell, Result
+from bench.report import LABELS, Cell, Result
 
 WIDTH_IN = 8.0
 BAR_IN = 0.19
@@ -48,9 +48,9 @@ def _bars(
     axes: Any, result: Result, cells: Sequence[Cell], cases: Sequence[tuple[str, str]]
 ) -> None:
     contenders = list(dict.fromkeys(cell.contender for cell in cells))
-    rivals = [name for name in contenders if name != OURS]
+    rivals = [name for name in contenders if name != result.ours]
     colour = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(rivals)}
-    colour[OURS] = OURS_COLOUR
+    colour[result.ours] = OURS_COLOUR
     named: set[str] = set()
     ticks, labels, place = [], [], 0.0
     for case in cases:

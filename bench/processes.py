@@ -113,7 +113,7 @@ def server_process(
             user=user,
         )
     try:
-        _wait_for_port(process, port, log)
+        _wait_for_port(lambda: process.poll() is None, port, log)
         yield Server(url, process.pid)
     finally:
         process.send_signal(stop)
@@ -124,10 +124,24 @@ def server_process(
             process.wait()
 
 
-def _wait_for_port(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def wait_for_port(pid: int, port: int, log: Path) -> None:
+    """Wait until something that a process has started accepts on ``port``. Raises ``RuntimeError``,
+    with the end of ``log``."""
+    _wait_for_port(lambda: _is_running(pid), port, log)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process has not ended, even if nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _wait_for_port(is_running: Callable[[], bool], port: int, log: Path) -> None:
     deadline = time.perf_counter() + START_TIMEOUT_S
     while time.perf_counter() < deadline:
-        if process.poll() is not None:
+        if not is_running():
             break
         with socket.socket() as probe:
             probe.settimeout(1)

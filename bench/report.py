@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from bench.shape import Figures
-
-OURS = "penstock"
+from bench.shape import OURS, Figures
 
 
 class Cell(Struct, frozen=True):
@@ -44,6 +42,8 @@ class Result(Struct, frozen=True):
     at: str
     versions: Mapping[str, str]
     cells: list[Cell]
+    ours: str = OURS
+    """Whom the ratios are of."""
 
 
 def markdown(result: Result) -> str:
@@ -162,12 +162,12 @@ def _ratio(result: Result, cell: Cell) -> str:
         (
             other
             for other in result.cells
-            if other.contender == OURS
+            if other.contender == result.ours
             and (other.case, other.durability) == (cell.case, cell.durability)
         ),
         None,
     )
-    if own is None or cell.contender == OURS:
+    if own is None or cell.contender == result.ours:
         return ""
     ours, theirs = own.median(result.figure), cell.median(result.figure)
     if not ours or not theirs:

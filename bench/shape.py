@@ -24,6 +24,10 @@ BATCH = 1_000
 """Events in one call of a batch API, equal for all."""
 CONTENDERS: Final = ("penstock", "nats", "redis", "rabbitmq", "postgres", "kafka", "artemis")
 """Who takes part in what every broker does, in the order of the tables' columns."""
+CLUSTERS: Final = ("penstock-cluster", "penstock", "nats-cluster", "kafka-cluster")
+"""Who takes part in what clusters do."""
+OURS: Final = "penstock"
+"""Whom ratios are of, unless a shape says otherwise."""
 
 
 class Case(Struct, frozen=True):
@@ -243,6 +247,11 @@ class ClientWork(Protocol):
     """A shape whose work is done by one client process."""
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures: ...
+
+
+def ours_in(shape: Shape) -> str:
+    """Whom the ratios of a shape are of: its ``ours``, where it has one."""
+    return str(getattr(shape, "ours", OURS))
 
 
 def shapes() -> Mapping[str, Shape]:

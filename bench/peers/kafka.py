@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -82,8 +83,10 @@ class Kafka:
 class KafkaBroker:
     """A stream is a topic with one partition: what is published first comes first."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, replicas: int = 1) -> None:
+        """``replicas`` is how many nodes keep a topic."""
         self._url = url
+        self._replicas = replicas
         self._stream = STREAM
         self._loop = asyncio.get_running_loop()
         self._producer: Any = None
@@ -102,7 +105,8 @@ class KafkaBroker:
         from confluent_kafka.cimpl import NewTopic
 
         admin = AdminClient({"bootstrap.servers": self._url})
-        topics = [NewTopic(name, num_partitions=1, replication_factor=1) for name in names]
+        await asyncio.to_thread(_wait_for_brokers, admin, self._replicas)
+        topics = [NewTopic(name, 1, self._replicas) for name in names]
         for making in admin.create_topics(topics).values():
             await asyncio.to_thread(making.result)
 
@@ -273,6 +277,12 @@ class KafkaConsumer:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._consumer.close)
+
+
+def _wait_for_brokers(admin: Any, count: int) -> None:
+    """Until a topic can have so many replicas."""
+    while len(admin.list_topics().brokers) < count:
+        time.sleep(STEP_S)
 
 
 def _finish(confirmed: asyncio.Future[None]) -> None:

@@ -83,9 +83,11 @@ class _Inbox:
 
 
 class NatsBroker:
-    def __init__(self, connection: Any, url: str) -> None:
+    def __init__(self, connection: Any, url: str, *, replicas: int = 1) -> None:
+        """``replicas`` is how many servers keep a stream."""
         self._connection = connection
         self._url = url
+        self._replicas = replicas
         self._stream = connection.jetstream(timeout=60, publish_async_max_pending=PENDING_MAX)
         self._batches = 0
         self._subject = SUBJECT
@@ -96,7 +98,13 @@ class NatsBroker:
         from nats.js.api import StorageType, StreamConfig
 
         await self._stream.add_stream(
-            StreamConfig(name=name, storage=StorageType.FILE, allow_atomic=True, **attributes)
+            StreamConfig(
+                name=name,
+                storage=StorageType.FILE,
+                allow_atomic=True,
+                num_replicas=self._replicas,
+                **attributes,
+            )
         )
 
     async def prepare_keyed(self, durability: str, keys: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from bench import jars
 from bench.plots import draw
 from bench.report import Cell, Result, between_marks, markdown
-from bench.shape import peers, shapes
+from bench.shape import ours_in, peers, shapes
 from tests.interop.programs import WITHOUT_PROTON, program
 
 pytestmark = pytest.mark.alone
@@ -60,12 +60,13 @@ def test_a_shape_measures_its_contenders_or_says_what_they_lack(shape: str, tmp_
 
     assert done.returncode == 0, done.stderr
     result = results_in(kept)[shape]
-    wanted = {"penstock", "nats"} & set(shapes()[shape].contenders)
+    ours = ours_in(shapes()[shape])
+    wanted = {"penstock", ours, "nats"} & set(shapes()[shape].contenders)
     assert {cell.contender for cell in result.cells} == wanted
     for cell in result.cells:
         assert cell.missing or all(run[result.figure] > 0 for run in cell.runs)
         assert cell.missing or len(cell.runs) == 1
-    assert all(cell.runs for cell in result.cells if cell.contender == "penstock")
+    assert all(cell.runs for cell in result.cells if cell.contender in ("penstock", ours))
 
 
 @pytest.mark.peer
@@ -209,16 +210,20 @@ def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
     done = run_bench("S1", "--peer", "carrier-pigeon")
 
     assert done.returncode == 2
-    assert "no peer carrier-pigeon; there are artemis, kafka, nats, nats, alone" in done.stderr
+    assert (
+        "no peer carrier-pigeon; there are artemis, kafka, kafka-cluster, nats, nats, alone"
+        in done.stderr
+    )
 
 
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
     assert list(shapes()) == [
-        *("S1", "S2", "S3", "S4", "S5", "S6", "S7", "S7M", "S8"),
-        *("S9", "S10", "S11", "S12", "S12P", "S12T", "S13", "S14", "S15", "S16"),
+        *("C1", "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S7M", "S8", "S9", "S10"),
+        *("C11", "S11", "S12", "S12P", "S12T", "S13", "S14", "S15", "S16"),
     ]
     assert set(peers()) == {
         *("artemis", "kafka", "nats", "penstock", "postgres", "rabbitmq", "redis"),
+        *("kafka-cluster", "nats-cluster", "penstock-cluster"),
     }
 
 

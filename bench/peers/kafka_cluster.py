@@ -1,0 +1,73 @@
+"""Apache Kafka with three nodes: topics of three replicas, two of which have to be in step."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench import jars
+from bench.peers.kafka import CLUSTER, Kafka, KafkaBroker
+from bench.shape import Broker, Server
+from bench.together import Part, servers_together
+from penstock.testing.nats_servers import free_ports
+
+NODES: Final = 3
+CONFIGURATION: Final = """
+process.roles=broker,controller
+node.id={number}
+controller.quorum.voters={voters}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={directory}
+offsets.topic.replication.factor=3
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=3
+transaction.state.log.min.isr=2
+min.insync.replicas=2
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+{flushing}
+"""
+
+
+class KafkaCluster(Kafka):
+    name = "kafka-cluster"
+
+    @contextmanager
+    def serve(self, directory: Path, durability: str) -> Iterator[Server]:
+        """D2: every replica flushes a write before it confirms it; D1: the system does it some
+        time."""
+        ports, controllers = free_ports(NODES), free_ports(NODES)
+        voters = ",".join(f"{n}@127.0.0.1:{port}" for n, port in enumerate(controllers, 1))
+        java = [shutil.which("java") or "", "-Xmx512m", "-Xms512m", "-XX:+UseG1GC"]
+        java += ["-cp", jars.class_path("kafka")]
+        parts = []
+        for number, (port, controller) in enumerate(zip(ports, controllers, strict=True), 1):
+            configuration = directory.parent / f"kafka{number}.properties"
+            configuration.write_text(
+                CONFIGURATION.format(
+                    number=number,
+                    voters=voters,
+                    port=port,
+                    controller=controller,
+                    directory=directory / f"log{number}",
+                    flushing="log.flush.interval.messages=1" if durability == "D2" else "",
+                )
+            )
+            tool = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(configuration)]
+            subprocess.run([*java, *tool], check=True, capture_output=True)
+            parts.append(Part([*java, "kafka.Kafka", str(configuration)], port))
+        url = ",".join(f"127.0.0.1:{port}" for port in ports)
+        with servers_together(parts, url, directory) as server:
+            yield server
+
+    async def connect(self, url: str) -> Broker:
+        return KafkaBroker(url, replicas=NODES)
+
+
+PEER = KafkaCluster()

