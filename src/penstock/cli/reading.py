@@ -252,7 +252,7 @@ def _live(reading: _BatchSource[BatchT], timeout: float | None) -> Iterator[Batc
             yield batch
 
 
-class _Seats(Protocol):
+class _Fetched(Protocol):
     """A durable, or those of one name on several channels."""
 
     def fetch_batches(self, count: int, timeout: float, /) -> list[DeliveredBatch]: ...
@@ -260,7 +260,7 @@ class _Seats(Protocol):
 
 
 def _consume(
-    durable: _Seats,
+    durable: _Fetched,
     out: Printer,
     limit: int | None,
     timeout: float | None,

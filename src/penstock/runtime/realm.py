@@ -41,7 +41,7 @@ from penstock.runtime.transfer.backups import Backups
 from penstock.runtime.transfer.exports import Exports
 from penstock.runtime.transfer.imports import Imports
 from penstock.runtime.upkeep.history import FlowHistory
-from penstock.runtime.upkeep.recovery import RecoveredRealm, index_keys, recover
+from penstock.runtime.upkeep.recovery import RecoveredRealm, index_keys, keep_unknown, recover
 from penstock.runtime.upkeep.repair_growing_files import mend_files
 from penstock.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
 from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
@@ -215,7 +215,7 @@ class RunningRealm:
         recovered = await recover(journal, blobs, pages, rules, epoch=lease.epoch)
         check_all(recovered.state.directory)
         if recovered.has_gaps:
-            _keep_unknown(recovered)
+            keep_unknown(recovered)
         elif not recovered.damage:
             await _remove_strays(recovered, blobs)
         await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
@@ -579,18 +579,6 @@ def _store_closing(group: Group) -> None:
     for channel_id, channel in group.state.channels.items():
         for fact in channel.closing():
             group.realm_fact(channel_id, fact)
-
-
-def _keep_unknown(recovered: RecoveredRealm) -> None:
-    """Keep segments none of whose events are known, because the fact about them may be damaged (SEM
-    S1). A tail torn by a crash is no reason: it comes after the facts about all segments."""
-    for store in recovered.state.stores.values():
-        for file in store.empty_files():
-            store.keep_damaged(
-                file,
-                f"{file.name} is kept because the journal is damaged and has no record of its "
-                f"events",
-            )
 
 
 async def _remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:

@@ -70,6 +70,8 @@ class IdSet:
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self._blocks: Blocks | None = None
+        self._firsts: list[int]
+        self._ends: list[int]
         if not spans:
             self._firsts, self._ends, self._size = [], [], 0
             return

@@ -249,3 +249,15 @@ async def index_keys(recovered: RecoveredRealm, dispatch: Dispatch) -> None:
             rows, _ = await dispatch.read(store, tuple(spans))
             for part in rows:
                 store.keys.append([part.batch], ids_of(part.batch))
+
+
+def keep_unknown(recovered: RecoveredRealm) -> None:
+    """Keep segments none of whose events are known, because the fact about them may be damaged (SEM
+    S1). A tail torn by a crash is no reason: it comes after the facts about all segments."""
+    for store in recovered.state.stores.values():
+        for file in store.empty_files():
+            store.keep_damaged(
+                file,
+                f"{file.name} is kept because the journal is damaged and has no record of its "
+                f"events",
+            )
