@@ -512,16 +512,16 @@ def module_text(name: str) -> str:
 def written() -> dict[str, str]:
     """Every module by its file name, as it should be."""
     ruff = Path(sys.executable).with_name("ruff")
-    with tempfile.TemporaryDirectory(dir=SYNC, prefix=".written-") as folder:
+    # Not beside the package: whatever reads all sources meanwhile would find each class twice.
+    with tempfile.TemporaryDirectory(prefix="penstock-sync-") as folder:
         for name in MODULES:
             (Path(folder) / f"{name}.py").write_text(module_text(name), encoding="utf-8")
         for arguments in (
             ["check", "--quiet", "--select", "I,F401", "--fix"],
             ["format", "--quiet"],
         ):
-            subprocess.run(
-                [ruff, *arguments, "--no-cache", "--no-respect-gitignore", folder], check=True
-            )
+            settings = ["--config", "pyproject.toml", "--no-cache", "--no-respect-gitignore"]
+            subprocess.run([ruff, *arguments, *settings, folder], check=True, cwd=ROOT)
         return {path.name: path.read_text("utf-8") for path in sorted(Path(folder).glob("*.py"))}
 
 
