@@ -27,6 +27,8 @@ ORDERS, PRICES, TRADES = "orders", "prices", "trades"
 """The last two are on the JMS engine; on ``trades`` a durable has every event stored."""
 SERVED_S_MAX: Final = 300.0
 """Longer than that nobody is without an owner, however many nodes freeze while they take over."""
+THAWED_S: Final = 6 * LEASE_S
+"""After that an owner that was frozen is awake again."""
 
 
 class SeatOracle:
@@ -176,12 +178,16 @@ class FailoverWorld(ClusterWorld):
                 await pass_time(0.1)
                 assert self.loop.time() - began_s < SERVED_S_MAX, "nobody serves"
             known = self.takeovers
-            self._end(serving[0])
+            what, ended_s, stored = self._end(serving[0]), self.loop.time(), -1
             while self.takeovers == known:
                 await pass_time(0.1)
+                if what == "frozen" and self.loop.time() - ended_s > THAWED_S:
+                    stored = len(self.promises.acked) if stored < 0 else stored
+                    if len(self.promises.acked) > stored:
+                        break  # it goes on: the others were frozen as well meanwhile
                 assert self.loop.time() - began_s < SERVED_S_MAX, "nobody takes over"
 
-    def _end(self, machine: Any) -> None:
+    def _end(self, machine: Any) -> str:
         what = self.random.choice(("killed", "frozen", "handed over"))
         self.faults[what] += 1
         self.note(f"{machine.name} is {what}")
@@ -192,6 +198,7 @@ class FailoverWorld(ClusterWorld):
                 self.freeze(machine, self.random.uniform(2 * LEASE_S, 4 * LEASE_S))
             case _:
                 machine.node.hand_over(0)
+        return what
 
     async def check(self) -> None:
         for each in self.heard.values():
