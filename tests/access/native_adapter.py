@@ -64,6 +64,9 @@ class NativeCaller:
     def _session_open(self) -> None:
         self._ask(Ping())
 
+    def _realm_watch(self) -> None:
+        self._session.cluster()
+
     def _realm_describe(self) -> None:
         self._session.info()
 
@@ -262,7 +265,7 @@ class Native:
     without = frozenset(
         {
             # The native protocol has none of these, or they are what the same request asks for.
-            *("realm.watch", "realm.reload", "connection.list", "connection.end", "queue.import"),
+            *("realm.reload", "connection.list", "connection.end", "queue.import"),
         }
     )
 
