@@ -364,3 +364,12 @@ def test_the_index_replaces_what_the_rule_says(
             rows = [model.rows[i] for i in sorted(model.rows)]
             channel.index.append(bodies_of([rows]) if rows else [], np.array(sorted(model.rows)))
         assert list(channel.live) == sorted(model.rows)
+
+
+def test_the_newest_event_of_a_value_is_found_by_it() -> None:
+    channel = Channel(k=1)
+    channel.publish(body("a", "b"), body("a"))
+    channel.live.remove_all(IdSet((Span(1, 2),)))  # as a purge does
+
+    newest = [channel.index.newest_of(value, channel.live) for value in ("a", "b", "c", None, [1])]
+    assert newest == [2, None, None, None, None]

@@ -221,6 +221,20 @@ def test_a_wildcard_at_the_beginning_finds_no_private_topics(url: str) -> None:
     assert not {topic for topic in topics if topic.startswith("$")}
 
 
+def test_exact_topics_are_found_without_a_search(
+    realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(*_: object) -> None:
+        raise AssertionError("it looks at all that is retained")
+
+    retain(url, {f"exact/{number}": b"%d" % number for number in range(5)})
+    retain(url, {"exact/3": b""})
+    monkeypatch.setattr(retained, "pages_of", searched)
+    with connected(url) as client:
+        client.subscribe("exact/2", "exact/4", "exact/3", "exact/none", "last")
+        assert given(client) == [("exact/2", b"2", True), ("exact/4", b"4", True)]
+
+
 def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

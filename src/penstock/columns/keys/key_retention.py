@@ -83,6 +83,11 @@ class NewestByKey:
         self._newest[slot] = event_id
         self._end = event_id + 1
 
+    def newest_of(self, slot: int, stored: IdSet) -> int | None:
+        """The id of the newest event with this slot; None: none is stored."""
+        found = int(self._newest[slot])
+        return found if found >= 0 and found in stored else None
+
     def lives(self, slots: Int64s, stored: IdSet) -> Bools:
         """A mask of the slots whose newest event is stored on the channel."""
         ids = self._newest[slots]

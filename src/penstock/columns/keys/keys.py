@@ -161,6 +161,14 @@ class KeyIndex:
         follows[rows] = ~is_first(slots) | key.newest.lives(slots, stored)
         return KeyMasks(keyed, follows)
 
+    def newest_of(self, value: object, stored: IdSet) -> int | None:
+        """The id of the stored event with this value; None: there is none. Only for an index of one
+        key of depth 1."""
+        (key,) = self._keys
+        assert isinstance(key.newest, NewestByKey), "one event a value"
+        slot = key.values.slot_of(value)
+        return None if slot == NO_SLOT else key.newest.newest_of(slot, stored)
+
     def append(self, bodies: Sequence[pa.RecordBatch], ids: int | Int64s) -> None:
         """Add stored events; ``ids`` are ascending, or the first of consecutive ids."""
         looked_at = self._last is not None and _same(self._last.bodies, bodies)

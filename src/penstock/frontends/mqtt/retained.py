@@ -16,9 +16,10 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.topics import has_wildcards
 from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, message_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
-from penstock.frontends.mqtt.session_store import pages_of
+from penstock.frontends.mqtt.session_store import events_at, pages_of
 from penstock.frontends.mqtt.topic_index import TopicIndex
 from penstock.runtime.realm import RunningRealm
 
@@ -78,8 +79,16 @@ class RetainedMessages:
         """What is retained now and may match one of these filters, with its event ids, a page at
         a time."""
         channel = await self.open_channel()
-        selector = await self._selector(filters)
-        async for page in pages_of(self._realm, channel, self._name, selector):
+        if any(map(has_wildcards, filters)):
+            selector = await self._selector(filters)
+            pages = pages_of(self._realm, channel, self._name, selector)
+        else:  # each of these is one topic, whose event is known by its key
+            store = self._realm.view.required(self._name)
+            known = {store.newest_of(each) for each in filters}
+            pages = events_at(
+                self._realm, channel, sorted(each for each in known if each is not None)
+            )
+        async for page in pages:
             found = ((each.event_id, message_of(each)) for each in page)
             yield [(n or 0, each) for n, each in found if each is not None and each.payload]
 

@@ -213,9 +213,29 @@ async def pages_of(
 ) -> AsyncIterator[list[Event]]:
     """The events of a channel that are there now, a page at a time."""
     last_id = realm.view.required(name).next_id - 1
-    next_id: int | None = 0
+    async for page in _pages_between(realm, channel, 0, last_id, selector):
+        yield page
+
+
+async def events_at(
+    realm: RunningRealm, channel: ChannelId, event_ids: Sequence[int]
+) -> AsyncIterator[list[Event]]:
+    """The events with these ids, as far as they are there, each for itself."""
+    for event_id in event_ids:
+        async for page in _pages_between(realm, channel, event_id, event_id, None):
+            yield page
+
+
+async def _pages_between(
+    realm: RunningRealm,
+    channel: ChannelId,
+    first_id: int,
+    last_id: int,
+    selector: Selector | None,
+) -> AsyncIterator[list[Event]]:
+    next_id: int | None = first_id
     while next_id is not None:
-        size = count_that_fits(realm.view.store(channel), PAGE)
+        size = count_that_fits(realm.view.store(channel), min(PAGE, last_id - next_id + 1))
         outlet = Collected("mqtt", selector, size)
         open_ = partial(
             realm.subscriptions.subscribe,

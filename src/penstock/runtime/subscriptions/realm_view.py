@@ -113,6 +113,13 @@ class StoreView:
     def stored(self) -> IdSet:
         return self._channel.state.stored
 
+    def newest_of(self, value: object) -> int | None:
+        """The id of the stored event with this value of the publish key, of which there is one with
+        depth 1; None: there is none."""
+        keys = self._state.stores[self.number].keys
+        assert keys is not None, "it has a publish key"
+        return keys.newest_of(value, self.stored)
+
     @property
     def events(self) -> int:
         """Stored and not expired."""
