@@ -241,7 +241,7 @@ def test_all_attributes_reach_the_channel(penstock_command: Run, session: pensto
         *("--start-event-id", "7", "--priority", "6", "--stamp-dictionary"),
         *("--sync", "none", "--sync-max-batch-size", "65536", "--sync-batch-time", "5ms"),
         *("--events-per-spindle", "0", "--no-auto-maintenance", "--no-enable-caching"),
-        *("--read-buffer-size", "8192"),
+        *("--read-buffer-size", "8192", "--compression", "lz4"),
     )
 
     assert made.exit_code == 0
@@ -265,6 +265,7 @@ def test_all_attributes_reach_the_channel(penstock_command: Run, session: pensto
             auto_maintenance=False,
             enable_caching=False,
             read_buffer_size=8_192,
+            compression="lz4",
         ),
     )
 

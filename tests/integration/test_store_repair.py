@@ -25,16 +25,20 @@ QUICK = {"storage__seal_interval_ms": 1, "storage__sweep_interval_ms": 1}
 pytestmark = [pytest.mark.spec("S1"), pytest.mark.slow]
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
+@pytest.fixture(params=["none", "zstd"])
+def directory(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Spindles, a single file, a durable, and events that are in the journal only."""
     path = tmp_path / "data"
     settings = {**QUICK, "storage__segment_bytes": 4_096}
     with penstock.Realm(path, **settings) as realm, realm.connect() as session:
-        spindles = session.channels.create("spindles", storage={"events_per_spindle": ROWS})
+        spindles = session.channels.create(
+            "spindles", storage={"events_per_spindle": ROWS, "compression": request.param}
+        )
         spindles.publish_table(pa.table({"n": range(3 * ROWS)}))
         spindles.durables.create("team")
-        single = session.channels.create("single", storage={"events_per_spindle": 0})
+        single = session.channels.create(
+            "single", storage={"events_per_spindle": 0, "compression": request.param}
+        )
         for first in range(0, 3 * ROWS, ROWS):
             single.publish_table(pa.table({"n": range(first, first + ROWS)}))
         for channel in (spindles, single):

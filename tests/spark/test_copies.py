@@ -36,11 +36,13 @@ def events(first: int, end: int) -> list[penstock.Event]:
     ]
 
 
-@pytest.fixture
-def orders(client: Session, sealed: Sealed) -> Channel:
+@pytest.fixture(params=["none", "zstd"])
+def orders(client: Session, sealed: Sealed, request: pytest.FixtureRequest) -> Channel:
     """Five files, and some events in none."""
     channel = client.channels.create(
-        "orders", type="persistent", storage={"events_per_spindle": PER_FILE}
+        "orders",
+        type="persistent",
+        storage={"events_per_spindle": PER_FILE, "compression": request.param},
     )
     channel.publish_many(events(0, LAST))
     sealed(channel, FILES)
@@ -326,3 +328,19 @@ def test_files_is_a_uri_and_is_not_shown() -> None:
         source_options({**given, "files": "copy"})
     with pytest.raises(InvalidArgument, match="leave out one of the two"):
         source_options({**given, "files": secret, "access": "remote"})
+
+
+def test_a_file_is_read_though_it_is_a_hundredth_of_its_events(
+    url: str, client: Session, sealed: Sealed
+) -> None:
+    storage: penstock.StorageProperties = {"events_per_spindle": 100, "compression": "zstd"}
+    orders = client.channels.create("orders", type="persistent", storage=storage)
+    alike = b"\0" * 20_000
+    orders.publish_many([penstock.Event(alike, properties={"n": n}) for n in range(100)])
+    sealed(orders, 1)
+
+    assert orders.info().storage.sealed_bytes < 100 * len(alike) / 100
+    rows = read(url, access="local")
+
+    assert numbers(rows) == list(range(100))
+    assert {row["data"] for row in rows} == {alike}

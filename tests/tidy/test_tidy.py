@@ -26,6 +26,7 @@ REFUSED_NAMES = frozenset({*VAGUE, *ELSEWHERE})
 WITHOUT_TEST_FILE: dict[str, str] = {
     "src/penstock/core/channel/channel_type.py": "a protocol; its types are tested",
     "src/penstock/core/channel/engine.py": "a protocol; its engines are tested",
+    "src/penstock/core/vocabulary/compression.py": "a type without behaviour",
     "src/penstock/core/vocabulary/effects.py": "records without behaviour",
     "src/penstock/core/vocabulary/identities.py": "types without behaviour",
     "src/penstock/core/realm/exported_file.py": "a record without behaviour",

@@ -173,6 +173,14 @@ ATTRIBUTES: Final = (
         in_storage=True,
     ),
     Attribute(
+        "compression",
+        Annotated[
+            Literal["none", "zstd", "lz4"] | None,
+            typer.Option(help="How files of events are compressed that are written from now on."),
+        ],
+        in_storage=True,
+    ),
+    Attribute(
         "sync",
         Annotated[
             Literal["group", "none"] | None,

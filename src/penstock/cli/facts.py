@@ -103,7 +103,8 @@ def _storage_facts(info: ChannelInfo) -> list[Fact]:
     if home == "journal":
         cached = "cached" if storage.enable_caching else "not cached"
         loaded = ", loaded at start-up" if storage.cache_on_reload else ""
-        facts.append(("files", _files(storage)))
+        packed = "" if storage.compression == "none" else f", compressed ({storage.compression})"
+        facts.append(("files", f"{_files(storage)}{packed}"))
         facts.append(("reading", f"{size(storage.read_buffer_size)} at a time, {cached}{loaded}"))
     return facts
 

@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.columns.events.batch import ids_of
 from penstock.columns.files.segments import SegmentBatch
-from penstock.columns.schema.ipc import batch_from, schema_from
+from penstock.columns.schema.ipc import file_batch_from, schema_from
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import Damaged
 from penstock.spark.copies import Copy, MissingInCopy
@@ -82,7 +82,7 @@ def stored_batches(
             spans.append(part.spans[at].clipped(place.span))
             at += 1
         wanted = Span(spans[0].first, spans[-1].end)
-        batch, mask = _wanted(batch_from(message, schema), place, tuple(spans))
+        batch, mask = _wanted(file_batch_from(message, schema), place, tuple(spans))
         yield batch, mask, wanted
 
 

@@ -25,6 +25,7 @@ OTHER: dict[str, Any] = {
     "enable_caching": False,
     "cache_on_reload": True,
     "read_buffer_size": 1 << 16,
+    "compression": "zstd",
     "keys": {"k": 1},
     "dead_event_store": "dead",
     "retain_consumed": True,

@@ -47,6 +47,7 @@ class StorageProperties(TypedDict, total=False):
     read_buffer_size: int
     priority: int
     stamp_dictionary: bool
+    compression: Literal["none", "zstd", "lz4"]
 
 
 class BackoffTimes(TypedDict, total=False):

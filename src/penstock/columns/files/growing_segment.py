@@ -23,7 +23,9 @@ from penstock.columns.files.segments import (
     checked_table,
     ids_of_column,
 )
+from penstock.columns.schema.ipc import file_message
 from penstock.columns.selectors.summaries import summary_of
+from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument
 
 _MAGIC = b"ARROW1"
@@ -63,6 +65,7 @@ def started(
     *,
     rows_per_batch: int = ROWS_PER_BATCH,
     note: Mapping[bytes, bytes] | None = None,
+    compression: Compression = "none",
 ) -> Growth:
     """A new file with all rows of ``batches``; ``note`` goes into the metadata of its schema.
 
@@ -71,7 +74,7 @@ def started(
     table = checked_table(batches).replace_schema_metadata(note)
     schema = table.schema.serialize().to_pybytes()
     head = _START + schema
-    messages, places = _encoded(table, rows_per_batch, at=len(head))
+    messages, places = _encoded(table, rows_per_batch, compression, at=len(head))
     tail = tail_of(table.schema, _blocks_of(messages, places))
     index = SegmentIndex(
         first_id=places[0].first_id,
@@ -91,6 +94,7 @@ def extended(
     batches: Sequence[pa.RecordBatch],
     *,
     rows_per_batch: int = ROWS_PER_BATCH,
+    compression: Compression = "none",
 ) -> Growth:
     """The write that appends ``batches`` to the file of ``index``, whose last bytes are ``tail``.
 
@@ -104,7 +108,7 @@ def extended(
     at = end_of_batches(index.batches)
     if len(tail) != index.size - at or xxh3_64_intdigest(tail) != index.checksum:
         raise Damaged(f"the footer at byte {at} is not the one that was written")
-    messages, places = _encoded(table, rows_per_batch, at=at)
+    messages, places = _encoded(table, rows_per_batch, compression, at=at)
     if places[0].first_id < index.end_id:
         raise InvalidArgument(
             f"event {places[0].first_id} cannot be added behind event {index.end_id - 1}"
@@ -172,13 +176,13 @@ def tail_of(schema: pa.Schema, blocks: bytes) -> bytes:
 
 
 def _encoded(
-    table: pa.Table, rows_per_batch: int, *, at: int
+    table: pa.Table, rows_per_batch: int, compression: Compression, *, at: int
 ) -> tuple[list[memoryview], tuple[SegmentBatch, ...]]:
     messages: list[memoryview] = []
     places = []
     for batch in table.combine_chunks().to_batches(max_chunksize=rows_per_batch):
         ids = ids_of_column(batch.column(0))
-        message = batch.serialize()
+        message = file_message(batch, compression)
         checksum = xxh3_64_intdigest(message)
         first, end = int(ids[0]), int(ids[-1]) + 1
         summary = summary_of(batch)

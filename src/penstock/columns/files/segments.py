@@ -1,9 +1,11 @@
 """Sealed segments: files with events of one channel, readable by any Arrow program.
 
-A segment is a plain, uncompressed Arrow file whose first column is ``event_id``, so pyarrow,
-DuckDB and Spark read it without this package. The index, kept in the manifest, says where each
-record batch lies and its checksum. A reader maps the file and goes straight to the batches it
-needs; a damaged batch makes only its own events unreadable (SEM S1).
+A segment is a plain Arrow file whose first column is ``event_id``, so pyarrow, DuckDB and Spark
+read it without this package. Its batches are compressed where the channel asks for that
+(``storage.compression``), each buffer by itself, as Arrow has it. The index, kept in the manifest,
+says where each record batch lies and its checksum. A reader maps the file and goes straight to the
+batches it needs; a damaged batch makes only its own events unreadable (SEM S1). What is not
+compressed is read where it lies; what is has to be unpacked into memory first.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +23,17 @@ import pyarrow as pa
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
+from penstock.columns.schema.ipc import file_batch_from, file_options, is_compressed
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument
 from penstock.core.vocabulary.names import file_part
 
 ROWS_PER_BATCH = 16_384
 """Default number of rows of a record batch in a segment."""
+
+UNPACKED_MAX: Final = 2
+"""Compressed batches of a file that a reader keeps in memory."""
 
 ID_COLUMN = "event_id"
 
@@ -102,8 +109,10 @@ def encode_segment(
     *,
     rows_per_batch: int = ROWS_PER_BATCH,
     note: Mapping[bytes, bytes] | None = None,
+    compression: Compression = "none",
 ) -> SegmentImage:
-    """One file with all rows of ``batches``, in record batches of ``rows_per_batch`` rows.
+    """One file with all rows of ``batches``, in record batches of ``rows_per_batch`` rows that are
+    compressed so.
 
     ``note`` goes into the metadata of its schema. All batches have one schema, whose first column
     is ``event_id``: int64, without nulls, ascending over all batches; gaps are allowed. Raises
@@ -117,11 +126,7 @@ def encode_segment(
 
     table = checked_table(batches).replace_schema_metadata(note)
     record_batches = table.combine_chunks().to_batches(max_chunksize=rows_per_batch)
-    measured = pa.MockOutputStream()
-    _write(measured, table.schema, record_batches)
-    buffer = pa.allocate_buffer(measured.size())  # a growing buffer would be copied
-    with pa.FixedSizeBufferWriter(buffer) as sink:
-        ends = _write(sink, table.schema, record_batches)
+    buffer, ends = _written(table.schema, record_batches, compression)
     spans: list[tuple[int, int, int]] = []
     summaries = []
     for batch in record_batches:
@@ -147,10 +152,30 @@ def encode_segment(
     return SegmentImage(buffer, index)
 
 
-def _write(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> list[int]:
+def _written(
+    schema: pa.Schema, batches: Sequence[pa.RecordBatch], compression: Compression
+) -> tuple[pa.Buffer, list[int]]:
+    """A whole file, and the offset at which each record batch ends, in bytes."""
+    options = file_options(compression)
+    if compression != "none":  # its size is known once all of the work is done
+        growing = pa.BufferOutputStream()
+        ends = _write(growing, schema, batches, options)
+        return growing.getvalue(), ends
+    measured = pa.MockOutputStream()
+    _write(measured, schema, batches, options)
+    buffer = pa.allocate_buffer(measured.size())  # a growing buffer would be copied
+    with pa.FixedSizeBufferWriter(buffer) as sink:
+        return buffer, _write(sink, schema, batches, options)
+
+
+def _write(
+    sink: pa.NativeFile,
+    schema: pa.Schema,
+    batches: Sequence[pa.RecordBatch],
+    options: pa.ipc.IpcWriteOptions,
+) -> list[int]:
     """Write a whole file and return the offset at which each record batch ends, in bytes."""
     ends = []
-    options = pa.ipc.IpcWriteOptions(compression=None)
     with pa.ipc.new_file(sink, schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -159,13 +184,14 @@ def _write(sink: pa.NativeFile, schema: pa.Schema, batches: Sequence[pa.RecordBa
 
 
 class SegmentReader:
-    """Reads events from a mapped segment without copying them.
+    """Reads events from a mapped segment, without copying them unless they are compressed.
 
     The checksum of a record batch is verified on first read. A damaged batch raises ``Damaged``
-    with the segment, the batch and its ids; all other batches stay readable.
+    with the segment, the batch and its ids; all other batches stay readable. Of compressed ones
+    the :data:`UNPACKED_MAX` read last stay in memory.
     """
 
-    __slots__ = ("_batches", "_buffer", "_name", "_schema", "index")
+    __slots__ = ("_batches", "_buffer", "_name", "_schema", "_unpacked", "index")
 
     def __init__(
         self, buffer: memoryview | pa.Buffer, index: SegmentIndex, *, name: str = "segment"
@@ -175,6 +201,8 @@ class SegmentReader:
         self._buffer = pa.py_buffer(buffer)
         self._schema = pa.ipc.read_schema(pa.py_buffer(index.schema)).remove_metadata()
         self._batches: list[pa.RecordBatch | None] = [None] * len(index.batches)
+        self._unpacked: tuple[int, ...] = ()
+        """The compressed batches that are in memory, the oldest first."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -234,7 +262,19 @@ class SegmentReader:
         found = self._batches[number]
         if found is None:
             found = self._batches[number] = self._verified(number)
+            if is_compressed(self._message(number)):
+                self._keep_unpacked(number)
         return found
+
+    def _keep_unpacked(self, number: int) -> None:
+        *older, _ = unpacked = (*self._unpacked, number)  # threads read, too: replaced as a whole
+        for each in older[: len(unpacked) - UNPACKED_MAX]:
+            self._batches[each] = None
+        self._unpacked = unpacked[-UNPACKED_MAX:]
+
+    def _message(self, number: int) -> pa.Buffer:
+        place = self.index.batches[number]
+        return self._buffer.slice(place.offset, place.length)
 
     def check(self) -> list[str]:
         """Read every batch and return one message for each that is damaged."""
@@ -254,13 +294,13 @@ class SegmentReader:
                 f"{self._name}: {ids}: the file ends at byte {self._buffer.size}, "
                 f"the batch at {place.offset + place.length}"
             )
-        message = self._buffer.slice(place.offset, place.length)
+        message = self._message(number)
         if xxh3_64_intdigest(message) != place.checksum:
             raise Damaged(
                 f"{self._name}: {ids}: bytes {place.offset}-{place.offset + place.length} "
                 "fail their checksum"
             )
-        return pa.ipc.read_record_batch(message, self._schema)
+        return file_batch_from(message, self._schema)
 
 
 def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:

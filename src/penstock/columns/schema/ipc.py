@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from pyarrow import ipc
 
+from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import InvalidEvent
 
 SCHEMAS_MAX: Final = 256
@@ -31,6 +32,12 @@ _END_BYTES: Final = 8
 """Size of the end marker of a stream."""
 
 _PACKED: Final = ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_WRITTEN: Final = {
+    "zstd": _PACKED,
+    "lz4": ipc.IpcWriteOptions(compression="lz4"),
+    "none": ipc.IpcWriteOptions(compression=None),
+}
+"""How the batches of files are written, by the compression that a channel asks for."""
 
 _INT32: Final = struct.Struct("<i").unpack_from
 _UINT32: Final = struct.Struct("<I").unpack_from
@@ -166,6 +173,37 @@ def batch_bytes(batch: pa.RecordBatch) -> pa.Buffer:
     return batch.serialize()
 
 
+def file_options(compression: Compression) -> ipc.IpcWriteOptions:
+    """How Arrow is to write a file whose batches are compressed so."""
+    return _WRITTEN[compression]
+
+
+def file_message(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
+    """A batch as an encapsulated IPC message of a file, compressed so."""
+    return batch.serialize() if compression == "none" else _through(batch, _WRITTEN[compression])
+
+
+def file_batch_from(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch in a message of a file that has passed its checksum: however much larger it gets,
+    the realm has written it."""
+    return ipc.read_record_batch(message, schema)
+
+
+def is_compressed(message: pa.Buffer) -> bool:
+    """Whether the buffers of a batch's message are compressed."""
+    return bool(_inflated(message))
+
+
+def _through(batch: pa.RecordBatch, options: ipc.IpcWriteOptions) -> pa.Buffer:
+    """A batch's message, written with options that ``serialize`` does not take."""
+    sink = pa.BufferOutputStream()
+    with ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    written = sink.getvalue()
+    head = batch.schema.serialize().size
+    return written.slice(head, written.size - head - _END_BYTES)
+
+
 def _inflated_max(size: int) -> int:
     return min(INFLATED_MAX * size, INFLATED_BYTES_MAX)
 
@@ -176,12 +214,7 @@ def packed_bytes(batch: pa.RecordBatch) -> pa.Buffer:
     Deltas of which each changes another column are mostly nulls, and compress well.
     """
     plain = batch.serialize()
-    sink = pa.BufferOutputStream()
-    with ipc.new_stream(sink, batch.schema, options=_PACKED) as stream:
-        stream.write_batch(batch)
-    written = sink.getvalue()
-    head = batch.schema.serialize().size
-    packed = written.slice(head, written.size - head - _END_BYTES)
+    packed = _through(batch, _PACKED)
     if 5 * packed.size > 4 * plain.size or plain.size > _inflated_max(packed.size):
         return plain
     return packed

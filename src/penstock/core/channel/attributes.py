@@ -21,6 +21,7 @@ OF_FILES = (
     "enable_caching",
     "cache_on_reload",
     "read_buffer_size",
+    "compression",
 )
 """Storage properties that say how files below ``segments/`` are kept and read."""
 OF_WHAT_STAYS = ("keys", "dead_event_store", "retain_consumed")

@@ -73,7 +73,8 @@ class IdSet:
         self._firsts: list[int]
         self._ends: list[int]
         if not spans:
-            self._firsts, self._ends, self._size = [], [], 0
+            self._firsts, self._ends = _no_runs()
+            self._size = 0
             return
         remembered, blocks = _LatestRanges.newest
         if spans is remembered:

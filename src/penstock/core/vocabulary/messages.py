@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.places import AnyPlaceFact
@@ -108,6 +109,8 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     """Priority of events published without one."""
     stamp_dictionary: bool = False
     """Add publisher, host, time and id as read-only properties under ``$penstock``."""
+    compression: Compression = "none"
+    """How files of events are compressed that are written from now on."""
 
 
 class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -419,15 +422,13 @@ class Appended(Fact, frozen=True):
     relayed: Spans = ()
     """Ids of events that are never stored (SEM E8)."""
     passing: Spans = ()
-    """Ids kept in memory only, whatever the type, until they have reached those who are there
-    (SEM J4)."""
+    """Ids kept in memory only, whatever the type, until those who are there have them (SEM J4)."""
     dropped: Spans = ()
     """Ids of events that nobody waited for (SEM J2)."""
 
 
 class PersistedLate(Fact, frozen=True, tag="Secured"):
-    """Events that were only passing are kept from now on: the durable they are for has lost its
-    client (SEM J7)."""
+    """Passing events are kept from now on: their durable has lost its client (SEM J7)."""
 
     spans: Spans
     at_us: int
@@ -450,8 +451,7 @@ class Removed(Fact, frozen=True):
 
 
 class Replaced(Fact, frozen=True):
-    """Newer events of the same publish keys have come (SEM K1): a removal, of ids as
-    ``core.ids.id_lists`` writes them."""
+    """Newer values of publish keys have come (SEM K1): a removal, of ``core.ids.id_lists``."""
 
     ids: bytes
 

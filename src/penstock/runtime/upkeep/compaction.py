@@ -39,6 +39,7 @@ from penstock.columns.files.segments import (
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.shapes import NO_SLOTS, StructShape
 from penstock.core.ids.ids import IdSet
+from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -61,6 +62,8 @@ SPINDLE_ROWS = 50_000
 """Events in a file of a channel that wants a single one, where files do not grow."""
 COPY_BYTES = 16 << 20
 """About as much is read, and written, at a time."""
+UNPACKED_ROW_BYTES = 128
+"""An event counts as at least so many bytes of that, however little it takes compressed."""
 JOINED_BYTES_MAX = 64 << 20
 """Bytes of live events in a file that takes the place of several, where files do not grow."""
 ROUNDS_MAX = 4
@@ -213,7 +216,11 @@ class _Rewriting:
         self._schema = store.columns
         """The schema of the copy."""
         self._copied: list[SealedFile] = []
-        self._copy = FileCopy(owner._blobs, owner._offload, store.folder(name, channel_id))
+        state = owner._shard.state.channels[channel_id].state
+        self._compression = state.definition.storage.compression
+        self._copy = FileCopy(
+            owner._blobs, owner._offload, store.folder(name, channel_id), self._compression
+        )
 
     async def run(self, before: int) -> Maintained:
         switched = False
@@ -280,7 +287,8 @@ class _Rewriting:
         while at < len(file.index.batches):
             end, size = at, 0
             while end < len(file.index.batches) and size < COPY_BYTES:
-                size += file.index.batches[end].length
+                place = file.index.batches[end]
+                size += max(place.length, place.rows * UNPACKED_ROW_BYTES)
                 end += 1
             wanted = [self._live(file, number) for number in range(at, end)]
             try:
@@ -352,7 +360,8 @@ class _Joining(_Rewriting):
             await self._each(file, take)
         name = ""
         if found:
-            image = await self._offload(partial(_lean_image, found, self._store.columns))
+            made = partial(_lean_image, found, self._store.columns, self._compression)
+            image = await self._offload(made)
             folder = self._store.folder(self._name, self._channel_id)
             file_names = self._shard.state.file_names
             name = await put_segment(self._blobs, file_names, folder, image)
@@ -399,9 +408,11 @@ def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
     ]
 
 
-def _lean_image(batches: list[pa.RecordBatch], columns: ChannelSchema) -> SegmentImage:
+def _lean_image(
+    batches: list[pa.RecordBatch], columns: ChannelSchema, compression: Compression
+) -> SegmentImage:
     kept = lean(batches, columns)
-    return encode_segment(kept, note=columns.note(kept[0].schema))
+    return encode_segment(kept, note=columns.note(kept[0].schema), compression=compression)
 
 
 async def put_segment(blobs: Blobs, file_names: FileNames, folder: str, image: SegmentImage) -> str:
@@ -421,7 +432,10 @@ async def put_segment(blobs: Blobs, file_names: FileNames, folder: str, image: S
 class FileCopy:
     """A file of a channel that is being made, some batches at a time."""
 
-    def __init__(self, blobs: Blobs, offload: Offload, folder: str) -> None:
+    def __init__(
+        self, blobs: Blobs, offload: Offload, folder: str, compression: Compression
+    ) -> None:
+        self._compression: Compression = compression
         self._blobs = blobs
         self._offload = offload
         self._folder = folder
@@ -433,12 +447,16 @@ class FileCopy:
 
     async def add(self, batches: list[pa.RecordBatch]) -> None:
         """Append these; on disk on return."""
-        index, tail = self.index, self._tail
+        index, tail, compression = self.index, self._tail, self._compression
         if index is None:
-            growth: Growth = await self._offload(lambda: started(batches, note=self.note))
+            growth: Growth = await self._offload(
+                lambda: started(batches, note=self.note, compression=compression)
+            )
             self.name = await new_file(self._blobs, self._folder, growth)
         else:
-            growth = await self._offload(lambda: extended(index, tail, batches))
+            growth = await self._offload(
+                lambda: extended(index, tail, batches, compression=compression)
+            )
             await self._blobs.extend(self.name, growth.at, growth.chunks)
         self.index, self._tail = growth.index, growth.chunks[-1]
 

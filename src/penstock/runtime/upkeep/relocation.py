@@ -181,10 +181,13 @@ class Relocation:
         pieces: list,  # type: ignore[type-arg]
     ) -> None:
         state = self._state.channels[number].state
+        compression = state.definition.storage.compression
         wanted = state.stored.within(Span(max(pieces[0].first, store.sealed_through), end))
         fact = Sealed(end)
         if wanted:
-            image = await self._offload(lambda: image_of(pieces, wanted, store.columns))
+            image = await self._offload(
+                lambda: image_of(pieces, wanted, store.columns, compression)
+            )
             folder = f"{SEGMENTS}{store.folder(state.name, number)}"
             name = _name(folder, image.index)
             await self._put(name, image, target, there)

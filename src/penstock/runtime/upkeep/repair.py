@@ -135,9 +135,10 @@ class _Repair:
             self._keep(f"{stem}.{first}-{end}", data[first:end])
         reader = SegmentReader(data, bad.file.index, name=bad.file.name)
         sound = [n for n in range(len(bad.file.index.batches)) if n not in bad.batches]
-        name = self._realm.directory.channels[bad.number].state.name
+        state = self._realm.directory.channels[bad.number].state
+        name, compression = state.name, state.definition.storage.compression
         folder = self._realm.shard.state.stores[bad.number].folder(name, bad.number)
-        copy = FileCopy(self._realm.blobs, asyncio.to_thread, folder)
+        copy = FileCopy(self._realm.blobs, asyncio.to_thread, folder, compression)
         for at in range(0, len(sound), COPY_BATCHES):
             await copy.add([reader.batch(number) for number in sound[at : at + COPY_BATCHES]])
         await self._replace(bad, copy)

@@ -35,6 +35,7 @@ from penstock.columns.files.segments import (
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.shapes import NO_SLOTS, StructShape
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -263,7 +264,8 @@ class Sealer:
         if channel is None or channel.state.type.home != "journal":
             return False
         store = self._shard.state.stores[channel_id]
-        rows_max = channel.state.definition.storage.events_per_spindle
+        storage = channel.state.definition.storage
+        rows_max, compression = storage.events_per_spindle, storage.compression
         if not self._blobs.grows:
             rows_max = rows_max or SPINDLE_ROWS
         due = store.unsealed(rows_max or 1 << 40, self._limits.segment_bytes_max)
@@ -280,9 +282,10 @@ class Sealer:
             return False  # nothing of this channel goes to disk (SEM J4)
         fact: Sealed | Extended = Sealed(end)
         if wanted and rows_max:
-            fact = await self._into_spindle(folder, store, end, pieces, wanted)
+            fact = await self._into_spindle(folder, store, end, pieces, wanted, compression)
         elif wanted:
-            added = await self._offload(partial(_NewRows.of, pieces, wanted, store.columns))
+            made = partial(_NewRows.of, pieces, wanted, store.columns, compression)
+            added = await self._offload(made)
             if await self._is_remade(channel_id, store, added):
                 return True
             fact = await self._into_single_file(folder, store, end, added)
@@ -295,10 +298,16 @@ class Sealer:
         return bool(recorded)
 
     async def _into_spindle(
-        self, folder: str, store: ChannelStore, end: int, pieces: list[TailBatch], wanted: IdSet
+        self,
+        folder: str,
+        store: ChannelStore,
+        end: int,
+        pieces: list[TailBatch],
+        wanted: IdSet,
+        compression: Compression,
     ) -> Sealed:
-        columns = store.columns
-        image: SegmentImage = await self._offload(lambda: image_of(pieces, wanted, columns))
+        made = partial(image_of, pieces, wanted, store.columns, compression)
+        image: SegmentImage = await self._offload(made)
         name = await put_segment(self._blobs, self._names, folder, image)
         index = msgspec.msgpack.encode(image.index)
         return Sealed(end, name, index, publishers_of(pieces, wanted))
@@ -313,7 +322,7 @@ class Sealer:
             physical = ChannelSchema.from_bytes(file.index.schema)
             try:
                 batches = await self._offload(lambda: fitted_in(added.batches, physical, columns))
-                return await self._grow(file, end, batches, publishers)
+                return await self._grow(file, end, batches, added)
             except (Damaged, NameDoesNotExist) as error:
                 file.is_frozen = True  # its own events are where they are
                 _log.error("segment.not_extended", name=file.name, reason=str(error))
@@ -323,14 +332,16 @@ class Sealer:
         return Sealed(end, name, msgspec.msgpack.encode(growth.index), publishers, grows=True)
 
     async def _grow(
-        self, file: SealedFile, end: int, batches: list[pa.RecordBatch], publishers: Publishers
+        self, file: SealedFile, end: int, batches: list[pa.RecordBatch], rows: _NewRows
     ) -> Extended:
         data = await self._blobs.get(file.name)
-        growth: Growth = await self._offload(partial(_growth, data, file.index, batches))
+        growth: Growth = await self._offload(
+            partial(_growth, data, file.index, batches, rows.compression)
+        )
         await self._blobs.extend(file.name, growth.at, growth.chunks)
         added = msgspec.msgpack.encode(growth.added)
         size, checksum = growth.index.size, growth.index.checksum
-        return Extended(end, file.name, size, checksum, added, publishers)
+        return Extended(end, file.name, size, checksum, added, rows.publishers)
 
     async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: _NewRows) -> bool:
         """Whether a small file was rewritten with the channel's new columns. A large one stays, and
@@ -465,11 +476,17 @@ def _record_sealed(
     return _record(group, channel_id, fact)
 
 
-def _growth(data: memoryview, index: SegmentIndex, batches: list[pa.RecordBatch]) -> Growth:
+def _growth(
+    data: memoryview,
+    index: SegmentIndex,
+    batches: list[pa.RecordBatch],
+    compression: Compression,
+) -> Growth:
     if has_its_tail(data, index):
-        return extended(index, data[end_of_batches(index.batches) :], batches)
-    # Bytes were appended whose fact was never recorded; they are overwritten now.
-    return extended(index, mended_tail(data, index), batches)
+        tail: bytes | memoryview = data[end_of_batches(index.batches) :]
+    else:  # bytes were appended whose fact was never recorded; they are overwritten now
+        tail = mended_tail(data, index)
+    return extended(index, tail, batches, compression=compression)
 
 
 class _NewRows(NamedTuple):
@@ -482,12 +499,20 @@ class _NewRows(NamedTuple):
     needs: Needs
     shape: StructShape
     """The properties that get columns of their own."""
+    compression: Compression
 
     @classmethod
-    def of(cls, pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema) -> _NewRows:
+    def of(
+        cls,
+        pieces: list[TailBatch],
+        wanted: IdSet,
+        columns: ChannelSchema,
+        compression: Compression,
+    ) -> _NewRows:
         batches, needs = list(_stored(pieces, wanted)), Needs(columns)
         needs.add_all(batches)
-        return cls(batches, publishers_of(pieces, wanted), columns, needs, needs.shape())
+        publishers = publishers_of(pieces, wanted)
+        return cls(batches, publishers, columns, needs, needs.shape(), compression)
 
     def fits(self, file: SealedFile) -> bool:
         """Whether the file knows all of the channel's columns and has those that are worth it."""
@@ -503,7 +528,8 @@ class _NewRows(NamedTuple):
         others = ChannelSchema.from_bytes(before).properties if before else NO_SLOTS
         schema = self.needs.open_schema(maybe=others)
         batches = fitted_in(self.batches, schema, self.columns)
-        return started(batches, note=self.columns.note(schema.arrow))
+        note = self.columns.note(schema.arrow)
+        return started(batches, note=note, compression=self.compression)
 
 
 def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | SegmentDropped) -> bool:
@@ -523,10 +549,12 @@ def publishers_of(pieces: list[TailBatch], wanted: IdSet) -> Publishers:
     return tuple((publisher, ids.spans) for publisher, ids in found.items() if ids)
 
 
-def image_of(pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema) -> SegmentImage:
+def image_of(
+    pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema, compression: Compression
+) -> SegmentImage:
     """A segment with the rows of ``wanted``."""
     kept = lean(list(_stored(pieces, wanted)), columns)
-    return encode_segment(kept, note=columns.note(kept[0].schema))
+    return encode_segment(kept, note=columns.note(kept[0].schema), compression=compression)
 
 
 def _stored(pieces: list[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ const SWITCHES = [
 
 export const STORAGE_USUAL = {
   honour_capacity: false, sync: "group", sync_each_write: false, sync_max_batch_size: 1 << 20, sync_batch_time: 2, events_per_spindle: 50_000,
-  auto_maintenance: true, enable_caching: true, cache_on_reload: false, read_buffer_size: 1 << 20, priority: 4, stamp_dictionary: false,
+  auto_maintenance: true, enable_caching: true, cache_on_reload: false, read_buffer_size: 1 << 20, priority: 4, stamp_dictionary: false, compression: "none",
 };
 
 function numberOf(text, label) {
@@ -53,7 +53,7 @@ export function changes(before, given) {
   for (const [key, label] of [...NUMBERS, ["max_deliveries", "Most deliveries"]]) if (String(given[key]) !== String(before[key])) body[key] = numberOf(given[key], label);
   for (const key of ["dead_event_store", "archive", "event_ttl", "retain_consumed"]) if (given[key] !== before[key]) body[key] = given[key];
   for (const [key, label] of STORED) if (String(given.storage[key]) !== String(before.storage[key])) storage[key] = numberOf(given.storage[key], label);
-  for (const key of ["sync", ...SWITCHES.map(([name]) => name)]) if (given.storage[key] !== before.storage[key]) storage[key] = given.storage[key];
+  for (const key of ["sync", "compression", ...SWITCHES.map(([name]) => name)]) if (given.storage[key] !== before.storage[key]) storage[key] = given.storage[key];
   const backoff = backoffOf(given.backoff);
   if (JSON.stringify(backoff) !== JSON.stringify(before.backoff ?? null)) body.backoff = backoff;
   if (Object.keys(storage).length) body.storage = storage;
@@ -70,6 +70,7 @@ export function AttributeFields({ kind, given, set }) {
       ${kind === "channel" && html`<${Check} label="Keep events that all durables have acknowledged" checked=${given.retain_consumed} onInput=${(retain_consumed) => set({ retain_consumed })} />`}</div>
     <details><summary>Storage properties</summary><div class="form" style=${{ marginTop: "8px" }}><div class="pair">
       <${Field} label="Sync" value=${given.storage.sync} onInput=${(sync) => inStorage({ sync })} options=${[["group", "with its group"], ["none", "left to the operating system"]]} />
+      <${Field} label="Compress files" value=${given.storage.compression} onInput=${(compression) => inStorage({ compression })} options=${[["none", "not at all"], ["zstd", "zstd"], ["lz4", "lz4"]]} />
       ${STORED.map(([key, label]) => html`<${Field} key=${key} label=${label} inputmode="numeric" value=${given.storage[key]} onInput=${(value) => inStorage({ [key]: value })} />`)}</div>
       <div>${SWITCHES.map(([key, label]) => html`<div key=${key}><${Check} label=${label} checked=${given.storage[key]} onInput=${(value) => inStorage({ [key]: value })} /></div>`)}</div></div></details>`;
 }

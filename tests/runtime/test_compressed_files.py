@@ -1,0 +1,146 @@
+"""Files of events may be compressed; what is read does not depend on it (SEM S)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from penstock.columns.files.growing_segment import end_of_batches, extended, started
+from penstock.columns.files.segments import UNPACKED_MAX, SegmentReader, encode_segment
+from penstock.columns.schema.ipc import is_compressed
+from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.compression import Compression
+from penstock.core.vocabulary.errors import Damaged
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.upkeep.compaction import MaintenanceLimits
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
+from penstock.testing.loop import pass_time, simulated
+from tests.runtime.living import EAGER, body, events, living, publish, sealed
+
+pytestmark = pytest.mark.spec("S")
+
+PACKED: tuple[Compression, ...] = ("zstd", "lz4")
+ALIKE = [b"flight from here to there " * 40] * 100
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    ids = pa.array(range(first, first + count), pa.int64())
+    data = pa.array([b"%d " % each * 50 for each in range(first, first + count)], pa.binary())
+    return pa.RecordBatch.from_arrays([ids, data], names=["event_id", "data"])
+
+
+def channel(compression: Compression, *, single: bool) -> Definition:
+    storage = Storage(compression=compression, events_per_spindle=0 if single else 1_000)
+    return Definition(type="persistent", storage=storage)
+
+
+async def sealed_bytes(blobs: MemoryBlobs) -> int:
+    return sum(info.size for info in await blobs.list("segments/"))
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_a_compressed_segment_is_a_plain_arrow_file_and_is_read_alike(
+    compression: Compression,
+) -> None:
+    batch = rows(5, 1_000)
+    plain = encode_segment([batch], rows_per_batch=300)
+    image = encode_segment([batch], rows_per_batch=300, compression=compression)
+    reader = SegmentReader(image.buffer, image.index)
+
+    assert image.buffer.size * 2 < plain.buffer.size
+    assert pa.ipc.open_file(image.buffer).read_all().equals(pa.Table.from_batches([batch]))
+    assert pa.Table.from_batches(reader.read(Span(0, 2_000))).equals(pa.Table.from_batches([batch]))
+    assert [each.num_rows for each in reader.read(Span(300, 310))] == [5, 5]
+    assert [each.span for each in image.index.batches] == [
+        each.span for each in plain.index.batches
+    ]
+    assert [each.summary for each in image.index.batches] == [
+        each.summary for each in plain.index.batches
+    ]
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_a_file_grows_by_batches_compressed_or_not(compression: Compression) -> None:
+    first = started([rows(0, 10)])
+    tail = bytes(first.chunks[-1])
+    second = extended(first.index, tail, [rows(10, 500)], compression=compression)
+    third = extended(second.index, bytes(second.chunks[-1]), [rows(510, 10)])
+    file = b"".join(map(bytes, first.chunks))[: end_of_batches(first.index.batches)]
+    file += b"".join(map(bytes, second.chunks))[: -1 * len(bytes(second.chunks[-1]))]
+    file += b"".join(map(bytes, third.chunks))
+
+    reader = SegmentReader(memoryview(file), third.index)
+
+    whole = pa.Table.from_batches([rows(0, 520)])
+    assert pa.Table.from_batches(reader.read(Span(0, 600))).equals(whole)
+    assert pa.ipc.open_file(pa.py_buffer(file)).read_all().equals(whole)
+
+
+def test_few_unpacked_batches_stay_in_memory() -> None:
+    image = encode_segment([rows(0, 1_000)], rows_per_batch=100, compression="zstd")
+    reader = SegmentReader(image.buffer, image.index)
+
+    for number in range(10):
+        reader.batch(number)
+
+    kept = [each for each in reader._batches if each is not None]
+    assert len(kept) == UNPACKED_MAX
+    assert reader.batch(9) is reader.batch(9)
+    assert reader.batch(0).equals(rows(0, 100))
+
+
+def test_damage_of_a_compressed_batch_is_found_and_the_others_are_read() -> None:
+    image = encode_segment([rows(0, 300)], rows_per_batch=100, compression="zstd")
+    file = bytearray(memoryview(image.buffer))
+    file[image.index.batches[1].offset + image.index.batches[1].length - 9] ^= 1
+    reader = SegmentReader(memoryview(bytes(file)), image.index)
+
+    with pytest.raises(Damaged, match="events 100-199"):
+        reader.batch(1)
+    assert reader.batch(2).equals(rows(200, 100))
+    assert len(reader.check()) == 1
+
+
+@pytest.mark.parametrize("single", [False, True])
+@pytest.mark.parametrize("compression", PACKED)
+@simulated
+async def test_what_is_sealed_is_smaller_and_read_alike_also_after_a_restart(
+    compression: Compression, single: bool
+) -> None:
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    async with living(journal, blobs) as realm:
+        await realm.create_channel("orders", channel(compression, single=single))
+        await publish(realm, ChannelId(1), body(ALIKE, price=1.5))
+        await publish(realm, ChannelId(1), body([b"other"] * 10))
+        await sealed(realm, "orders")
+        assert await sealed_bytes(blobs) < sum(map(len, ALIKE)) / 4
+        before = await events(realm, ChannelId(1))
+        assert list(before.values()) == ALIKE + [b"other"] * 10
+
+    async with living(journal, blobs) as realm:
+        assert await events(realm, ChannelId(1)) == before
+
+
+@simulated
+async def test_a_rewritten_file_has_the_compression_that_its_channel_has_now() -> None:
+    blobs = MemoryBlobs()
+    limits = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=0.01))
+    async with living(MemoryJournal(), blobs, sealing=limits) as realm:
+        await realm.create_channel("orders", channel("none", single=True))
+        await publish(realm, ChannelId(1), body(ALIKE))
+        await sealed(realm, "orders")
+        await pass_time(5)
+        assert await sealed_bytes(blobs) > sum(map(len, ALIKE))
+
+        await realm.edit_channel("orders", channel("zstd", single=True))
+        await realm.maintain("orders")
+
+        assert await sealed_bytes(blobs) < sum(map(len, ALIKE)) / 4
+        assert list((await events(realm, ChannelId(1))).values()) == ALIKE
+        [info] = await blobs.list("segments/")
+        file = realm._state.stores[ChannelId(1)].files[0]
+        data = pa.py_buffer(await blobs.get(info.name))
+        [place] = file.index.batches
+        assert is_compressed(data.slice(place.offset, place.length))
