@@ -6,28 +6,85 @@ import importlib.util
 from collections.abc import Callable, Iterator
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from penstock.testing.process import ServerProcess
-from tests.interop.programs import WITHOUT_PROTON, Outcome, Tell
+from tests.interop.moving import RUNS_MAX, MovingCluster, moving_cluster
+from tests.interop.programs import WITHOUT_PROTON, InteropRealm, Outcome, Tell, Whole
 
 TOLD = "what a suite has said"
+FAILOVER = "failover.startupMaxReconnectAttempts=6&failover.reconnectDelay=50"
+MOVED: pytest.StashKey[MovingCluster] = pytest.StashKey()
+"""The cluster that tests of a run go through at the moment."""
 
 
 @pytest.fixture(scope="module")
-def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A realm that listens for AMQP and HTTP, the same for all tests of a module."""
+def realm(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InteropRealm]:
+    """A realm that listens for AMQP and HTTP, the same for all tests of a module. With
+    ``--through-a-cluster`` it is a node that does not serve, and the owner moves."""
     if importlib.util.find_spec("proton") is None:
         pytest.skip(WITHOUT_PROTON)
     directory = tmp_path_factory.mktemp("realm")
+    if request.config.getoption("through_a_cluster"):
+        with moving_cluster(directory, request.config.getoption("moving_every")) as cluster:
+            request.config.stash[MOVED] = cluster
+            yield cluster
+            del request.config.stash[MOVED]
+            cluster.check()
+        return
     options = ("--amqp-port", "0", "--http", "--http-port", "0")
     with ServerProcess(directory, *options) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def amqp(realm: ServerProcess) -> str:
+def amqp(realm: InteropRealm) -> str:
     """Where it listens for AMQP."""
+    if isinstance(realm, MovingCluster):
+        return realm.amqp
+    assert isinstance(realm, ServerProcess), "one or the other"
     return str(realm.logged("amqp.listening")[0]["url"])
+
+
+@pytest.fixture(scope="module")
+def jms(realm: InteropRealm, amqp: str) -> str:
+    """Where Qpid JMS is to connect: to a cluster again and again, as its users have it do, but
+    not for ever where it is refused from the beginning."""
+    return f"failover:({amqp})?{FAILOVER}" if isinstance(realm, MovingCluster) else amqp
+
+
+@pytest.fixture
+def whole(realm: InteropRealm) -> Whole:
+    """Runs a suite; through a cluster once more what the owner's moves have met."""
+    if isinstance(realm, MovingCluster):
+        return realm.run
+    return lambda run, names: run(names)
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A test of ours that fails while the owner of a cluster moves is run again; so is one whose
+    client is told of nothing when its connection ends."""
+    others = [each for each in item.session.items if each.parent is item.parent and each != item]
+    if not others or not item.config.getoption("through_a_cluster"):
+        return None
+    hook = item.ihook
+    hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    reports: list[pytest.TestReport] = []
+    for run in range(RUNS_MAX):
+        cluster = item.config.stash.get(MOVED, None)
+        before = 0 if cluster is None else cluster.moves
+        reports = runtestprotocol(item, nextitem=others[0], log=False)  # the module stays
+        cluster = item.config.stash.get(MOVED, None)
+        is_met = cluster is not None and cluster.begun > before
+        if not is_met or not any(each.failed for each in reports) or run == RUNS_MAX - 1:
+            break
+    for report in reports:
+        hook.pytest_runtest_logreport(report=report)
+    hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    item.session._setupstate.teardown_exact(nextitem)
+    return True
 
 
 @pytest.fixture
@@ -35,7 +92,9 @@ def tell(record_property: Callable[[str, object], None]) -> Tell:
     """Has the report of the run end with what a suite has said, also when all is well."""
 
     def tell(suite: str, found: Outcome) -> None:
-        record_property(TOLD, f"{suite}: {found}")
+        moved = f", {found.rounds} times; the owner moved {found.moves} times meanwhile, and "
+        moved += f"{found.again} tests that this met were run again"
+        record_property(TOLD, f"{suite}: {found}{moved if found.moves else ''}")
 
     return tell
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import pytest
 from msgspec import Struct
@@ -43,12 +43,38 @@ class Outcome(Struct, frozen=True):
     ignored: int
     failed: Mapping[str, str]
     """By test, why."""
+    again: int = 0
+    """Tests that were run again, because the owner moved while they failed, ..."""
+    rounds: int = 1
+    """... how often all were run, ..."""
+    moves: int = 0
+    """... and how often it moved meanwhile."""
 
     def __str__(self) -> str:
         passed = self.ran - len(self.failed)
         lines = [f"{passed} of {self.ran} pass"]
         lines += [f"  {test}: {why}" for test, why in self.failed.items()]
         return "\n".join(lines)
+
+
+Run = Callable[[Sequence[str]], Outcome]
+"""Runs tests by their names, or classes of tests."""
+Whole = Callable[[Run, Sequence[str]], Outcome]
+"""Has a suite run until it has said what it finds; see the fixture ``whole``."""
+
+
+class InteropRealm(Protocol):
+    """What a suite has to know of the realm it is run against."""
+
+    @property
+    def url(self) -> str:
+        """Where it listens for the native protocol."""
+        ...
+
+    @property
+    def http_url(self) -> str:
+        """Where it listens for HTTP."""
+        ...
 
 
 Tell = Callable[[str, Outcome], None]
@@ -89,6 +115,7 @@ def run_java(
     program("javac", "openjdk-17-jdk-headless")
     path = os.pathsep.join((str(_compiled(suite)), str(_jars(suite) / "*")))
     given = [f"-D{name}={value}" for name, value in properties.items()]
+    running_s *= patience_in(properties.get("realm.amqp", ""))
     command = [java, "-Xmx512m", *given, "-cp", path, f"penstock.interop.{main}", *classes]
     return _run(command, running_s)
 
@@ -130,6 +157,12 @@ def run_program(suite: str, classes: Path, main: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def patience_in(jms: str) -> int:
+    """How many times longer than usual a suite may take that connects to this: an owner that moves
+    keeps it waiting, and an engine of three servers answers later than a file."""
+    return 4 if jms.startswith("failover:") else 1
 
 
 def run_node(suite: str, script: str, *arguments: str) -> Outcome:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.testing.process import ServerProcess
-from tests.interop.programs import Tell, run_java
+from tests.interop.programs import InteropRealm, Tell, Whole, run_java
 
 TESTS = 196
 CONFORM = "org.objectweb.jtests.jms.conform"
@@ -25,11 +24,11 @@ CLASSES = (
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.process
-def test_joram_jms_tests(realm: ServerProcess, amqp: str, tell: Tell) -> None:
-    found = run_java(
-        "joram",
+def test_joram_jms_tests(realm: InteropRealm, jms: str, whole: Whole, tell: Tell) -> None:
+    properties = {"realm.amqp": jms, "realm.http": realm.http_url}
+    found = whole(
+        lambda names: run_java("joram", names, properties),
         [f"{CONFORM}.{each}" for each in CLASSES],
-        {"realm.amqp": amqp, "realm.http": realm.http_url},
     )
 
     tell("Joram JMS tests", found)

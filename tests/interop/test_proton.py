@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import penstock
 from penstock.testing.process import ServerProcess
+from tests.interop.programs import InteropRealm
 
 pytest.importorskip("proton", reason="python-qpid-proton is not installed: `make setup` says why")
 
@@ -22,6 +24,7 @@ from proton.utils import BlockingConnection, BlockingReceiver, LinkDetached
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 PATIENCE_S = 60.0
+_runs = count()
 QUIET_S = 0.3
 
 
@@ -34,8 +37,8 @@ def connection(amqp: str) -> Iterator[BlockingConnection]:
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """Name of a destination that no other test has."""
-    return f"proton_{request.node.name}"
+    """Name of a destination that no other test has, and no other run of this one."""
+    return f"proton_{request.node.name}_{next(_runs)}"
 
 
 def send(connection: BlockingConnection, address: str, *messages: Message) -> None:
@@ -147,7 +150,7 @@ def test_a_temporary_address_answers(connection: BlockingConnection, name: str) 
 
 @pytest.mark.spec("R2")
 def test_requests_of_either_client_are_answered_by_the_other(
-    realm: ServerProcess, connection: BlockingConnection, name: str
+    realm: InteropRealm, connection: BlockingConnection, name: str
 ) -> None:
     with penstock.connect(realm.url) as session, ThreadPoolExecutor(1) as pool:
         work = session.queues.create(name)
@@ -322,7 +325,7 @@ def test_a_reactor_sends_without_waiting(
 
 
 def test_a_native_client_reads_what_came_over_amqp(
-    connection: BlockingConnection, realm: ServerProcess, name: str
+    connection: BlockingConnection, realm: InteropRealm, name: str
 ) -> None:
     send(connection, name, Message(body=b"data", properties={"n": int32(3), "text": "t"}))
 
@@ -335,7 +338,7 @@ def test_a_native_client_reads_what_came_over_amqp(
 
 
 def test_a_native_client_is_read_over_amqp(
-    connection: BlockingConnection, realm: ServerProcess, name: str
+    connection: BlockingConnection, realm: InteropRealm, name: str
 ) -> None:
     with penstock.connect(realm.url) as session:
         queue = session.queues.create(name)

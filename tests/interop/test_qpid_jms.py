@@ -23,9 +23,8 @@ from cryptography.x509 import load_pem_x509_certificate
 from jwt.algorithms import ECAlgorithm
 
 import penstock
-from penstock.testing.process import ServerProcess
 from tests.access.certificates import Authority
-from tests.interop.programs import WITHOUT_PROTON, Tell, run_java
+from tests.interop.programs import WITHOUT_PROTON, InteropRealm, Tell, Whole, patience_in, run_java
 
 TESTS = 43
 REQUESTS = 3
@@ -38,10 +37,12 @@ CLASSES = ("MessageTest", "QueueTest", "TopicTest")
 @pytest.mark.alone
 @pytest.mark.slow
 @pytest.mark.process
-def test_qpid_jms(amqp: str, tell: Tell) -> None:
+def test_qpid_jms(jms: str, whole: Whole, tell: Tell) -> None:
     classes = [f"penstock.interop.{each}" for each in CLASSES]
 
-    found = run_java("qpid", classes, {"realm.amqp": amqp})
+    properties = {"realm.amqp": jms, "realm.patient": str(patience_in(jms))}
+
+    found = whole(lambda names: run_java("qpid", names, properties), classes)
 
     tell("Qpid JMS", found)
     assert str(found) == f"{TESTS} of {TESTS} pass"
@@ -54,7 +55,7 @@ def test_qpid_jms(amqp: str, tell: Tell) -> None:
 @pytest.mark.process
 @pytest.mark.spec("R2")
 def test_jms_requestors_and_repliers_meet_those_of_penstock(
-    realm: ServerProcess, amqp: str, tell: Tell
+    realm: InteropRealm, jms: str, tell: Tell
 ) -> None:
     with penstock.connect(realm.url) as session, ThreadPoolExecutor(3) as pool:
         asked = session.queues.create("jms/asked")
@@ -66,7 +67,8 @@ def test_jms_requestors_and_repliers_meet_those_of_penstock(
         ]
         asking = pool.submit(work.request, b"of Penstock", 200.0)
 
-        found = run_java("qpid", ["penstock.interop.RequestTest"], {"realm.amqp": amqp})
+        properties = {"realm.amqp": jms, "realm.patient": str(patience_in(jms))}
+        found = run_java("qpid", ["penstock.interop.RequestTest"], properties)
 
         tell("Qpid JMS, request and reply", found)
         assert str(found) == "3 of 3 pass"

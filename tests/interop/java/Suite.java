@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.List;
 import org.junit.runner.Description;
 import org.junit.runner.JUnitCore;
+import org.junit.runner.Request;
 import org.junit.runner.Result;
 import org.junit.runner.notification.Failure;
 import org.junit.runner.notification.RunListener;
@@ -12,7 +13,10 @@ import org.junit.runner.notification.RunListener;
 public final class Suite {
   private Suite() {}
 
-  /** The classes by name. Lines: {@code FAILED test: why}, {@code CLASS ran name}, {@code RAN}. */
+  /**
+   * The classes, or single tests, by name. Lines: {@code FAILED test: why}, {@code CLASS ran name},
+   * {@code RAN}.
+   */
   public static void main(String[] names) throws ClassNotFoundException {
     JUnitCore core = new JUnitCore();
     core.addListener(new Failures());
@@ -21,7 +25,7 @@ public final class Suite {
     int ignored = 0;
     for (String name : names) {
       long started = System.nanoTime();
-      Result result = core.run(Class.forName(name));
+      Result result = core.run(request(name));
       ran += result.getRunCount();
       failed += result.getFailureCount();
       ignored += result.getIgnoreCount();
@@ -32,6 +36,16 @@ public final class Suite {
     System.out.flush();
     // What a test has left open may have threads that keep the machine running.
     Runtime.getRuntime().halt(0);
+  }
+
+  /** A class, or a test of one as {@code FAILED} names it. */
+  private static Request request(String name) throws ClassNotFoundException {
+    try {
+      return Request.aClass(Class.forName(name));
+    } catch (ClassNotFoundException absent) {
+      int dot = name.lastIndexOf('.');
+      return Request.method(Class.forName(name.substring(0, dot)), name.substring(dot + 1));
+    }
   }
 
   private static final class Failures extends RunListener {

@@ -16,15 +16,21 @@ import org.junit.rules.Timeout;
 
 /** What the tests share: connections that are closed in the end, and names of their own. */
 public abstract class RealmTest {
+  /** How many times longer than usual everything may take: a cluster moves meanwhile. */
+  private static final int PATIENT = Integer.getInteger("realm.patient", 1);
+
   /** How long a message that has to come may take. */
-  protected static final long LONG = 10_000;
+  protected static final long LONG = 10_000 * PATIENT;
 
   /** How long nothing has to come. */
   protected static final long SHORT = 300;
 
   @Rule public final TestName test = new TestName();
 
-  @Rule public final Timeout patience = Timeout.seconds(60);
+  @Rule public final Timeout patience = Timeout.seconds(60 * PATIENT);
+
+  /** What names of one run have and those of no other. */
+  private static final String RUN = "_" + Long.toString(System.currentTimeMillis(), 36);
 
   private final List<JMSContext> opened = new ArrayList<>();
 
@@ -43,15 +49,21 @@ public abstract class RealmTest {
 
   /** A connection that hands over nothing that was delivered before. */
   protected JMSContext openPicky() {
-    String policy = "?jms.redeliveryPolicy.maxRedeliveries=0";
+    String policy = "jms.redeliveryPolicy.maxRedeliveries=0";
+    policy = (url().contains("?") ? "&" : "?") + policy;
     return keep(new JmsConnectionFactory(url() + policy).createContext());
   }
 
   /** A connection of a client with a name, which is what durable subscriptions belong to. */
   protected JMSContext open(String client) {
     JMSContext context = new JmsConnectionFactory(url()).createContext();
-    context.setClientID(client);
+    context.setClientID(named(client));
     return keep(context);
+  }
+
+  /** The name of a client, which no client of another run has. */
+  protected static String named(String client) {
+    return client + RUN;
   }
 
   protected JMSContext keep(JMSContext context) {
@@ -70,7 +82,7 @@ public abstract class RealmTest {
   }
 
   protected String name() {
-    return getClass().getSimpleName() + "_" + test.getMethodName();
+    return getClass().getSimpleName() + "_" + test.getMethodName() + RUN;
   }
 
   /** The text of a message, or null when there is no message. */

@@ -230,7 +230,7 @@ public final class TopicTest extends RealmTest {
       assertThrows(
           InvalidClientIDRuntimeException.class,
           () -> {
-            second.setClientID("only-one");
+            second.setClientID(named("only-one"));
             second.createConsumer(topic());
           });
     }

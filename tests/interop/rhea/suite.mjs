@@ -1,5 +1,5 @@
-// An unmodified rhea against a realm: node suite.mjs amqp://host:port
-// Says in lines of one form what has become of each test.
+// An unmodified rhea against a realm: node suite.mjs amqp://host:port [test ...]
+// Runs all tests, or those that are named as FAILED names them. Says in lines of one form what has become of each test.
 
 import assert from 'node:assert/strict';
 import { setTimeout as after } from 'node:timers/promises';
@@ -332,12 +332,12 @@ test('all subscribers of a topic get everything', async (connection, name) => {
 test('a durable subscription keeps what comes meanwhile', async (connection, name) => {
   const source = { ...topic(name), durable: 2, expiry_policy: 'never' };
   const options = { name: 'kept' };
-  const first = connect({ container_id: 'rhea-durable' });
+  const first = connect({ container_id: `rhea-durable-${run}` });
   await next(receiver(first, source, options), 'receiver_open');
   first.close();
   await next(first, 'connection_close');
   await sent(await sender(connection, topic(name)), { body: 'meanwhile' });
-  const second = connect({ container_id: 'rhea-durable' });
+  const second = connect({ container_id: `rhea-durable-${run}` });
   const found = receiver(second, source, options);
   await found.wait(1);
   found.close();
@@ -373,20 +373,23 @@ test('a quiet connection is kept alive', async (_, name) => {
   assert.deepEqual(bodies(found), ['still here']);
 });
 
+const labelled = tests.map(([name, body]) => [name.replaceAll(/[^\w]+/g, '_'), body]);
+const run = Date.now().toString(36);
+const wanted = process.argv.slice(3);
+const chosen = labelled.filter(([label]) => !wanted.length || wanted.includes(label));
 let failed = 0;
-for (const [name, body] of tests) {
-  const label = name.replaceAll(/[^\w]+/g, '_');
+for (const [label, body] of chosen) {
   const connection = connect();
   try {
     const late = after(30_000, null, { ref: false }).then(() => {
       throw new Error('not done in 30 s');
     });
-    await Promise.race([body(connection, `rhea_${label}`), late]);
+    await Promise.race([body(connection, `rhea_${label}_${run}`), late]);
   } catch (error) {
     failed += 1;
     console.log(`FAILED ${label}: ${String(error.stack).replaceAll(/\s+/g, ' ').slice(0, 600)}`);
   }
   connection.close();
 }
-console.log(`RAN ${tests.length} FAILED ${failed} IGNORED 0`);
+console.log(`RAN ${chosen.length} FAILED ${failed} IGNORED 0`);
 process.exit(0);
