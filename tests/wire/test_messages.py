@@ -45,6 +45,7 @@ st.register_type_strategy(Span, st.builds(Span, COUNT, COUNT))
 st.register_type_strategy(Definition, DEFINITIONS)
 st.register_type_strategy(int, COUNT)
 st.register_type_strategy(str, TEXT)
+st.register_type_strategy(float, st.floats(allow_nan=False))  # NaN equals nothing, itself neither
 st.register_type_strategy(
     Verifier,
     st.builds(
