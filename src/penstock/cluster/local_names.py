@@ -26,13 +26,13 @@ from penstock.core.owning.local_names import (
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import (
     Conflict,
-    InvalidArgument,
     NameAlreadyBound,
     NoQuorum,
     Refused,
 )
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import Registry
+from penstock.core.vocabulary.reach import check_for_all
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.runtime.writer.store_names import StoreNames
 
@@ -115,13 +115,8 @@ class ClusterWideNames(StoreNames):
         """See :class:`~penstock.runtime.writer.store_names.StoreNames`. A store of one node is made
         at that node."""
         kind = self._directory.rules.types.get(definition.type)
-        doors = self._doors()
-        if definition.cluster_wide is False and kind is not None and kind.clusterable and doors:
-            where = ", ".join(f"{node} at {url}" for node, url in sorted(doors.items()))
-            raise InvalidArgument(
-                f"{name} is not to be cluster-wide, and this is the realm of the whole cluster: "
-                f"make it where a node has its own channels ({where}), or leave cluster_wide out"
-            )
+        if kind is not None and kind.clusterable:
+            check_for_all(name, definition, self._doors())
         yield
 
 

@@ -7,12 +7,13 @@ that once belonged to one node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
+from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition, DurableState
 
 
@@ -39,6 +40,22 @@ def decided(definition: Definition) -> Definition:
 def on_one_node(definition: Definition) -> Definition:
     """The definition of a store that other nodes do not see."""
     return replace(definition, cluster_wide=False)
+
+
+def undecided(definition: Definition) -> Definition:
+    """The definition of a store for which the realm that takes it decides where it exists."""
+    return replace(definition, cluster_wide=None)
+
+
+def check_for_all(name: str, definition: Definition, doors: Mapping[str, str]) -> None:
+    """Check that the store ``name`` is not asked for on one node alone; ``doors`` are the URLs by
+    node at which nodes have stores of their own. Raises ``InvalidArgument``, which names them."""
+    if definition.cluster_wide is False and doors:
+        where = ", ".join(f"{node} at {url}" for node, url in sorted(doors.items()))
+        raise InvalidArgument(
+            f"{name} is not to be cluster-wide, and this is the realm of the whole cluster: "
+            f"make it where a node has its own channels ({where}), or leave cluster_wide out"
+        )
 
 
 def without_cluster(definition: Definition) -> Definition:

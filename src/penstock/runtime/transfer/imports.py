@@ -52,7 +52,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.messages import Definition, Digest
 from penstock.core.vocabulary.names import file_part
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
-from penstock.core.vocabulary.reach import durables_of, on_one_node
+from penstock.core.vocabulary.reach import durables_of, on_one_node, undecided
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import rows_in
 from penstock.runtime.store.records import Sealed
@@ -210,7 +210,7 @@ class Imports:
                 keys = await self._key_index(under_way)
                 rows = await self._merged_rows(under_way)
                 check_whole(state, under_way.manifest, under_way.ids)
-                own = replace(under_way.manifest.definition, cluster_wide=None)
+                own = undecided(under_way.manifest.definition)
                 await named.enter_async_context(self.names.making(under_way.name, own))
             except BaseException:
                 await self._drop(name)
