@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +17,7 @@ from penstock.runtime.access.shared_accounts import SharedAccounts
 from penstock.runtime.access.tokens import TokenRules, Tokens
 from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.memory import MemoryRegistry
+from tests.loops import on_a_loop
 
 ANN = Principal("ann", "10.0.0.1")
 
@@ -55,73 +55,69 @@ class Both:
 
 
 @pytest.mark.spec("N8")
-def test_a_user_of_the_cluster_has_on_all_channels_what_is_granted_on_all() -> None:
-    async def story() -> None:
-        both = Both()
-        await both.begin()
-        assert both.local.first_password == "", "the cluster has made the first administrator"
-        assert both.local.accounts.knows("admin")
+@on_a_loop
+async def test_a_user_of_the_cluster_has_on_all_channels_what_is_granted_on_all() -> None:
+    both = Both()
+    await both.begin()
+    assert both.local.first_password == "", "the cluster has made the first administrator"
+    assert both.local.accounts.knows("admin")
 
-        await both.cluster.accounts.create_user("ann", "a long password")
-        await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
-        await both.cluster.accounts.grant("channel", "*", "ann@*", ("publish",))
-        await both.follow()
+    await both.cluster.accounts.create_user("ann", "a long password")
+    await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
+    await both.cluster.accounts.grant("channel", "*", "ann@*", ("publish",))
+    await both.follow()
 
-        assert both.local.accounts.verifier_of("ann") == both.cluster.accounts.verifier_of("ann")
-        both.local.require_publish(ANN, "channel", "readings")
-        assert not await both.shared.look(), "nothing has changed since"
-
-    asyncio.run(story())
+    assert both.local.accounts.verifier_of("ann") == both.cluster.accounts.verifier_of("ann")
+    both.local.require_publish(ANN, "channel", "readings")
+    assert not await both.shared.look(), "nothing has changed since"
 
 
 @pytest.mark.spec("N8")
-def test_a_right_that_is_revoked_in_the_cluster_is_gone_and_whoever_relied_on_it_hears() -> None:
-    async def story() -> None:
-        both = Both()
-        await both.begin()
-        await both.cluster.accounts.create_user("ann")
-        await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
-        await both.cluster.accounts.grant("channel", "*", "ann@*", ("publish",))
-        await both.follow()
-        heard: list[str] = []
-        both.local.on_changed(lambda: heard.append("lost"))
+@on_a_loop
+async def test_a_right_that_is_revoked_in_the_cluster_is_gone_and_whoever_relied_on_it_hears() -> (
+    None
+):
+    both = Both()
+    await both.begin()
+    await both.cluster.accounts.create_user("ann")
+    await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
+    await both.cluster.accounts.grant("channel", "*", "ann@*", ("publish",))
+    await both.follow()
+    heard: list[str] = []
+    both.local.on_changed(lambda: heard.append("lost"))
 
-        await both.cluster.accounts.revoke("channel", "*", "ann@*")
-        await both.follow()
+    await both.cluster.accounts.revoke("channel", "*", "ann@*")
+    await both.follow()
 
-        assert heard == ["lost"]
-        with pytest.raises(AccessDenied):
-            both.local.require_publish(ANN, "channel", "readings")
-
-    asyncio.run(story())
+    assert heard == ["lost"]
+    with pytest.raises(AccessDenied):
+        both.local.require_publish(ANN, "channel", "readings")
 
 
 @pytest.mark.spec("N8")
-def test_rights_on_a_local_channel_are_its_nodes_and_go_with_a_user_of_the_cluster() -> None:
-    async def story() -> None:
-        both = Both()
-        await both.begin()
-        await both.cluster.accounts.create_user("ann")
-        await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
-        await both.cluster.accounts.create_group("staff", ["ann"])
-        await both.cluster.accounts.grant("channel", "readings", "admin@*", ("full",))
-        await both.follow()
-        assert both.local.accounts.entries("channel", "readings").entries == ()
+@on_a_loop
+async def test_rights_on_a_local_channel_are_its_nodes_and_go_with_a_user_of_the_cluster() -> None:
+    both = Both()
+    await both.begin()
+    await both.cluster.accounts.create_user("ann")
+    await both.cluster.accounts.grant("realm", "", "ann@*", ("access",))
+    await both.cluster.accounts.create_group("staff", ["ann"])
+    await both.cluster.accounts.grant("channel", "readings", "admin@*", ("full",))
+    await both.follow()
+    assert both.local.accounts.entries("channel", "readings").entries == ()
 
-        await both.local.created(ANN, "channel", "readings")
-        await both.local.accounts.grant("channel", "prices", "group:staff", ("subscribe",))
-        both.local.require_publish(ANN, "channel", "readings")
-        gone: list[str] = []
-        both.local.accounts.user_changed = gone.append
-        await both.cluster.accounts.delete_user("ann")
-        await both.cluster.accounts.delete_group("staff")
-        await both.follow()
+    await both.local.created(ANN, "channel", "readings")
+    await both.local.accounts.grant("channel", "prices", "group:staff", ("subscribe",))
+    both.local.require_publish(ANN, "channel", "readings")
+    gone: list[str] = []
+    both.local.accounts.user_changed = gone.append
+    await both.cluster.accounts.delete_user("ann")
+    await both.cluster.accounts.delete_group("staff")
+    await both.follow()
 
-        assert gone == ["ann"]
-        assert both.local.accounts.entries("channel", "readings").entries == ()
-        assert both.local.accounts.entries("channel", "prices").entries == ()
-
-    asyncio.run(story())
+    assert gone == ["ann"]
+    assert both.local.accounts.entries("channel", "readings").entries == ()
+    assert both.local.accounts.entries("channel", "prices").entries == ()
 
 
 @pytest.mark.spec("N8")
@@ -137,13 +133,11 @@ def test_rights_on_a_local_channel_are_its_nodes_and_go_with_a_user_of_the_clust
         lambda accounts: accounts.revoke("queue", "shop/*", "bob@*"),
     ],
 )
-def test_what_the_whole_cluster_has_is_not_changed_at_one_node(
+@on_a_loop
+async def test_what_the_whole_cluster_has_is_not_changed_at_one_node(
     change: Callable[[Accounts], object],
 ) -> None:
-    async def story() -> None:
-        both = Both()
-        await both.begin()
-        with pytest.raises(IllegalState, match="those of the whole cluster"):
-            await change(both.local.accounts)  # type: ignore[misc]  # each of them is a coroutine
-
-    asyncio.run(story())
+    both = Both()
+    await both.begin()
+    with pytest.raises(IllegalState, match="those of the whole cluster"):
+        await change(both.local.accounts)  # type: ignore[misc]  # each of them is a coroutine

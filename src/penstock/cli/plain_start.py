@@ -25,6 +25,8 @@ VALUED: Final[dict[str, tuple[str, Kind]]] = {
     "--cluster": ("cluster.engine", "text"),
     "--node": ("cluster.node", "text"),
     "--advertise": ("cluster.advertise", "text"),
+    "--local-port": ("cluster.local_port", "number"),
+    "--local-http-port": ("cluster.local_http_port", "number"),
     "--log-level": ("log.level", "level"),
     "--log-format": ("log.format", "format"),
 }
