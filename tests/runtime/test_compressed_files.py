@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
+from xxhash import xxh3_64_intdigest
 
 from penstock.columns.files.growing_segment import end_of_batches, extended, started
 from penstock.columns.files.segments import UNPACKED_MAX, SegmentReader, encode_segment
@@ -14,6 +15,7 @@ from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.transfer import exports
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
@@ -144,3 +146,41 @@ async def test_a_rewritten_file_has_the_compression_that_its_channel_has_now() -
         data = pa.py_buffer(await blobs.get(info.name))
         [place] = file.index.batches
         assert is_compressed(data.slice(place.offset, place.length))
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_a_batch_that_passes_its_checksum_and_cannot_be_unpacked_is_damage(
+    compression: Compression,
+) -> None:
+    image = encode_segment([rows(0, 300)], rows_per_batch=100, compression=compression)
+    file = bytearray(memoryview(image.buffer))
+    first, bad, last = image.index.batches
+    file[bad.offset + bad.length - 400 : bad.offset + bad.length] = bytes(400)
+    message = bytes(file[bad.offset : bad.offset + bad.length])
+    wrong = replace(bad, checksum=xxh3_64_intdigest(message))
+    index = replace(image.index, batches=(first, wrong, last))
+    reader = SegmentReader(memoryview(bytes(file)), index, name="orders")
+
+    with pytest.raises(Damaged, match=r"orders: batch 1, events 100-199: .* not the batch"):
+        reader.batch(1)
+    assert reader.batch(2).equals(rows(200, 100))
+    assert len(reader.check()) == 1
+
+
+@simulated
+async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exports, "PART_BYTES", 1 << 20)
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        await realm.create_channel("orders", channel("zstd", single=True))
+        for _ in range(6):
+            await publish(realm, ChannelId(1), body([bytes(10_000)] * 50))
+            await sealed(realm, "orders")
+        [file] = realm._state.stores[ChannelId(1)].files
+        assert (len(file.index.batches), file.index.size < 100_000) == (6, True)
+
+        begun = await realm.exports.begin("me", "orders", "channel")
+        parts = [(await realm.exports.read("me", begun.export, at, 0)).file for at in range(3)]
+
+        assert [(part.rows, part.size < 1_100_000) for part in parts] == [(100, True)] * 3

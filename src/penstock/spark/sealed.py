@@ -71,8 +71,8 @@ def stored_batches(
     part: FileRows, found: CopiedFile | None = None
 ) -> Iterator[tuple[pa.RecordBatch, Mask | None, Span]]:
     """The record batches of a file as they are stored, with the wanted rows (None: all) and their
-    ids. Raises ``Damaged`` for a batch that fails its checksum, ``OSError`` for a file that is
-    gone."""
+    ids. Raises ``Damaged`` for a batch that fails its checksum or cannot be unpacked, ``OSError``
+    for a file that is gone."""
     schema = schema_from(part.schema)
     messages = _mapped(part) if found is None else _copied(part, found)
     at = 0
@@ -82,8 +82,12 @@ def stored_batches(
             spans.append(part.spans[at].clipped(place.span))
             at += 1
         wanted = Span(spans[0].first, spans[-1].end)
-        batch, mask = _wanted(file_batch_from(message, schema), place, tuple(spans))
-        yield batch, mask, wanted
+        try:
+            stored = file_batch_from(message, schema)
+        except Damaged as error:
+            where = f"{part.path}: events {place.first_id}-{place.end_id - 1}"
+            raise Damaged(f"{where}: {error}") from error
+        yield *_wanted(stored, place, tuple(spans)), wanted
 
 
 def _mapped(part: FileRows) -> Iterator[pa.Buffer]:

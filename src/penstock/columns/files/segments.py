@@ -23,7 +23,7 @@ import pyarrow as pa
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
-from penstock.columns.schema.ipc import file_batch_from, file_options, is_compressed
+from penstock.columns.schema.ipc import file_batch_from, file_options, is_compressed, unpacked_size
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument
@@ -272,6 +272,11 @@ class SegmentReader:
             self._batches[each] = None
         self._unpacked = unpacked[-UNPACKED_MAX:]
 
+    def unpacked_size(self, number: int) -> int:
+        """Bytes that record batch ``number`` takes once it is unpacked, from its first bytes and
+        those of its buffers: neither its checksum nor its values are looked at."""
+        return unpacked_size(self._message(number))
+
     def _message(self, number: int) -> pa.Buffer:
         place = self.index.batches[number]
         return self._buffer.slice(place.offset, place.length)
@@ -300,7 +305,10 @@ class SegmentReader:
                 f"{self._name}: {ids}: bytes {place.offset}-{place.offset + place.length} "
                 "fail their checksum"
             )
-        return file_batch_from(message, self._schema)
+        try:
+            return file_batch_from(message, self._schema)
+        except Damaged as error:
+            raise Damaged(f"{self._name}: {ids}: {error}") from error
 
 
 def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from penstock.core.vocabulary.compression import Compression
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.errors import Damaged, InvalidEvent
 
 SCHEMAS_MAX: Final = 256
 """Parsed schemas kept; a peer that sends more gets slower, not larger."""
@@ -185,8 +185,18 @@ def file_message(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:
 
 def file_batch_from(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """The batch in a message of a file that has passed its checksum: however much larger it gets,
-    the realm has written it."""
-    return ipc.read_record_batch(message, schema)
+    the realm has written it. Raises ``Damaged`` for bytes that cannot be unpacked or are none."""
+    try:
+        return ipc.read_record_batch(message, schema)
+    except (*_REFUSALS, MemoryError) as error:
+        raise Damaged(f"{message.size} bytes are not the batch that they should be: {error}") from (
+            error
+        )
+
+
+def unpacked_size(message: pa.Buffer) -> int:
+    """Bytes that the buffers of a batch's message take in memory, compressed or not."""
+    return _inflated(message) or message.size
 
 
 def is_compressed(message: pa.Buffer) -> bool:

@@ -7,6 +7,8 @@ batches in memory never change, and a mapped file stays mapped when it is rewrit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import pyarrow as pa
 import structlog
@@ -59,6 +61,19 @@ class _FilePart(Struct):
     numbers: tuple[int, ...] = ()
     """Indexes of the batches in the sealed file."""
     pieces: tuple[TailBatch, ...] = ()
+
+
+class _Mapped(NamedTuple):
+    """A sealed file that is open, and what its batches take in an export, in bytes: there they are
+    not compressed."""
+
+    reader: SegmentReader
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, reader: SegmentReader) -> _Mapped:
+        count = len(reader.index.batches)
+        return cls(reader, tuple(reader.unpacked_size(number) for number in range(count)))
 
 
 class _Captured(Struct):
@@ -157,7 +172,7 @@ class Exports:
     async def _capture(self, name: str, kind: str) -> _Captured:
         """Capture a channel. Files are mapped beforehand; files that appear meanwhile need another
         round."""
-        readers: dict[str, SegmentReader] = {}
+        readers: dict[str, _Mapped] = {}
         while True:
             found = await self._shard.act(lambda group: _captured(group, name, kind, readers))
             if isinstance(found, _Captured):
@@ -167,7 +182,8 @@ class Exports:
                     buffer = await self._blobs.get(file.name)
                 except NameDoesNotExist:
                     continue  # rewritten meanwhile; otherwise it is asked for again
-                readers[file.name] = SegmentReader(buffer, file.index, name=file.name)
+                reader = SegmentReader(buffer, file.index, name=file.name)
+                readers[file.name] = await self._offload(partial(_Mapped.of, reader))
 
     # --- making files --------------------------------------------------------------------
 
@@ -216,7 +232,7 @@ class _Unreadable(Exception):
 
 
 def _captured(
-    group: Group, name: str, kind: str, readers: dict[str, SegmentReader]
+    group: Group, name: str, kind: str, readers: dict[str, _Mapped]
 ) -> _Captured | list[SealedFile]:
     """The channel as it stands in this very turn, or the files to be mapped first."""
     number = group.state.directory.number_of(name, kind)
@@ -225,7 +241,7 @@ def _captured(
     missing = [
         file
         for file in store.files
-        if (reader := readers.get(file.name)) is None or reader.index is not file.index
+        if (known := readers.get(file.name)) is None or known.reader.index is not file.index
     ]
     if missing:
         return missing
@@ -241,7 +257,7 @@ def _captured(
 
 
 def _parts(
-    state: ChannelState, store: ChannelStore, readers: dict[str, SegmentReader]
+    state: ChannelState, store: ChannelStore, readers: dict[str, _Mapped]
 ) -> Iterator[_FilePart]:
     """All stored events in parts: first those on disk, in the order of ids, then those in memory
     only."""
@@ -267,23 +283,23 @@ def _parts(
 
 
 def _sealed_parts(
-    store: ChannelStore, left: IdSet, readers: dict[str, SegmentReader]
+    store: ChannelStore, left: IdSet, readers: dict[str, _Mapped]
 ) -> Iterator[_FilePart]:
     """The parts that are in files; their ids are removed from ``left``."""
     for file in store.files:
-        reader = readers[file.name]
+        reader, sizes = readers[file.name]
         ids, size = IdSet(), 0
         numbers: list[int] = []
         for number, place in enumerate(reader.index.batches):
             own = left.remove(place.span)
             if not own:
                 continue
-            if size and size + place.length > PART_BYTES:
+            if size and size + sizes[number] > PART_BYTES:
                 yield _sealed_part(file, reader, ids, numbers)
                 ids, numbers, size = IdSet(), [], 0
             ids.add_all(own)
             numbers.append(number)
-            size += place.length
+            size += sizes[number]
         if numbers:
             yield _sealed_part(file, reader, ids, numbers)
 
