@@ -15,6 +15,7 @@ from penstock.columns.schema import ipc
 from penstock.columns.schema.ipc import (
     batch_bytes,
     batch_from,
+    batch_places,
     edges_of,
     packed_bytes,
     schema_bytes,
@@ -138,6 +139,18 @@ def test_a_batch_that_claims_to_be_far_larger_is_refused(codec: str) -> None:
 
     with pytest.raises(InvalidEvent, match=r"claim to be 100\d+ bytes; send it uncompressed"):
         batch_from(messages[1].serialize(), batch.schema)
+
+
+def test_a_compressed_batch_whose_buffers_lie_nowhere_is_refused() -> None:
+    batch = body_of_columns([b"x" * 1_000] * 10)
+    message = bytearray(packed_bytes(batch))
+    places = batch_places(bytes(message))
+    for at in range(places.buffers, places.body - 8, 16):
+        if struct.unpack_from("<q", message, at + 8)[0] > 8:
+            struct.pack_into("<q", message, at, (1 << 63) - 1)
+
+    with pytest.raises(InvalidEvent, match="send it uncompressed"):
+        batch_from(bytes(message), batch.schema)
 
 
 @pytest.mark.slow

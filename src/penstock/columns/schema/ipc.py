@@ -113,7 +113,7 @@ def _inflated(message: pa.Buffer) -> int:
         return 0
     try:
         return _claimed(view, body, batch)
-    except struct.error:
+    except (struct.error, OverflowError):  # a buffer that lies nowhere
         return _UNKNOWN
 
 
