@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from penstock.bootstrap import rules
 from penstock.columns.events.batch import stamp
 from penstock.columns.events.body import body_of_columns
+from penstock.columns.files import exports
 from penstock.columns.files.exports import (
     FILE_BYTES_MAX,
     FileFacts,
@@ -31,6 +32,7 @@ from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import Span
 from penstock.core.realm.exports import exported
+from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import DamagedExport
 from penstock.core.vocabulary.messages import AddDurable, Appended, Definition
 
@@ -172,6 +174,22 @@ def test_a_file_is_what_its_index_says() -> None:
     for reason, changes in wrong.items():
         with pytest.raises(DamagedExport, match=reason):
             events_from(*with_events(FIRST, **changes))
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_file_is_refused_that_is_far_larger_unpacked(
+    monkeypatch: pytest.MonkeyPatch, compression: Compression
+) -> None:
+    monkeypatch.setattr(exports, "FILE_BYTES_MAX", 1 << 20)
+
+    def zeros(size: int) -> SegmentImage:
+        batch = stamp(body_of_columns([bytes(size)]), np.array([0], dtype=np.int64), NOW_US)
+        conformed = ChannelSchema.empty().grown(batch.schema).conform(batch)
+        return encode_segment([conformed], compression=compression)
+
+    assert len(events_from(*with_events(zeros(1_000_000))).ids) == 1
+    with pytest.raises(DamagedExport, match=r"has 20000\d\d\d bytes unpacked; a file may have up"):
+        events_from(*with_events(zeros(20_000_000)))
 
 
 def test_only_columns_of_stored_events_are_taken() -> None:

@@ -15,6 +15,7 @@ from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.realm import RunningRealm
 from penstock.runtime.transfer import exports
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
@@ -184,3 +185,91 @@ async def test_a_part_of_an_export_is_as_large_as_what_is_in_it_unpacked(
         parts = [(await realm.exports.read("me", begun.export, at, 0)).file for at in range(3)]
 
         assert [(part.rows, part.size < 1_100_000) for part in parts] == [(100, True)] * 3
+
+
+async def forms(realm: RunningRealm, blobs: MemoryBlobs) -> list[bool]:
+    """Whether each batch of the files of the first channel is compressed, in the order of ids."""
+    found = []
+    for file in realm._state.stores[ChannelId(1)].files:
+        data = pa.py_buffer(await blobs.get(file.name))
+        places = file.index.batches
+        found += [is_compressed(data.slice(each.offset, each.length)) for each in places]
+    return found
+
+
+@pytest.mark.parametrize("single", [False, True])
+@simulated
+async def test_files_of_either_form_lie_side_by_side_and_a_single_file_is_rewritten_in_the_newest(
+    single: bool,
+) -> None:
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    wanted: list[bytes] = []
+    edits: tuple[Compression, ...] = ("none", "zstd", "lz4", "none")
+    async with living(journal, blobs) as realm:
+        await realm.create_channel("orders", channel("none", single=single))
+        for compression in edits:
+            await realm.edit_channel("orders", channel(compression, single=single))
+            await publish(realm, ChannelId(1), body(ALIKE))
+            await sealed(realm, "orders")
+            wanted += ALIKE
+        assert await forms(realm, blobs) == [False, True, True, False]
+        assert list((await events(realm, ChannelId(1))).values()) == wanted
+
+    async with living(journal, blobs) as realm:
+        assert list((await events(realm, ChannelId(1))).values()) == wanted
+        rewrites: tuple[Compression, ...] = ("zstd", "none")
+        for last in rewrites:
+            await realm.edit_channel("orders", channel(last, single=single))
+            for first in range(0, 400, 100):
+                gone = first + rewrites.index(last)
+                await realm.subscriptions.purge(ChannelId(1), gone, gone, "")
+            await realm.maintain("orders")
+            left = await events(realm, ChannelId(1))
+            rewritten = [last == "zstd"]
+            assert await forms(realm, blobs) == (
+                rewritten if single else [False, True, True, False]
+            )
+            assert [wanted[number] for number in left] == list(left.values())
+
+    async with living(journal, blobs) as realm:
+        assert await events(realm, ChannelId(1)) == left
+        assert (await realm.describe_channel("orders")).storage.quarantined == ()
+
+
+@simulated
+async def test_newest_values_of_publish_keys_are_known_from_compressed_files() -> None:
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    keyed = replace(channel("zstd", single=False), keys={"sku": 1})
+    async with living(journal, blobs) as realm:
+        await realm.create_channel("stock", keyed)
+        for sku in range(20):
+            await publish(realm, ChannelId(1), body([b"old"], sku=sku))
+        await sealed(realm, "stock")
+        assert {*await forms(realm, blobs)} == {True}
+
+    async with living(journal, blobs) as realm:
+        for sku in range(0, 20, 2):
+            await publish(realm, ChannelId(1), body([b"new"], sku=sku))
+        await sealed(realm, "stock")
+
+    async with living(journal, blobs) as realm:
+        left = await events(realm, ChannelId(1))
+        assert left == dict.fromkeys(range(1, 20, 2), b"old") | dict.fromkeys(range(20, 30), b"new")
+
+
+@pytest.mark.spec("C7")
+@pytest.mark.parametrize("compression", PACKED)
+@simulated
+async def test_an_export_is_compressed_as_its_channel_is(compression: Compression) -> None:
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        await realm.create_channel("orders", channel(compression, single=False))
+        await publish(realm, ChannelId(1), body(ALIKE))
+        await sealed(realm, "orders")
+        await publish(realm, ChannelId(1), body(ALIKE))
+
+        begun = await realm.exports.begin("me", "orders", "channel")
+        files = [await realm.exports.read("me", begun.export, at, 0) for at in range(begun.files)]
+
+        assert sum(each.file.size for each in files) < sum(map(len, ALIKE)) / 4
+        tables = [pa.ipc.open_file(each.content).read_all() for each in files]
+        assert pa.concat_tables(tables).column("data").to_pylist() == ALIKE * 2

@@ -38,6 +38,8 @@ TYPES = ("persistent", "mixed", "reliable", "simple", "off_heap", "paged")
         *((type_, {}) for type_ in TYPES),
         *(("mixed", {"events_per_spindle": rows}) for rows in (40, 0)),
         *(("persistent", {"events_per_spindle": rows}) for rows in (40, 0)),
+        ("persistent", {"events_per_spindle": 40, "compression": "zstd"}),
+        ("mixed", {"events_per_spindle": 0, "compression": "lz4"}),
     ],
 )
 def test_everything_is_there_as_it_was_here(

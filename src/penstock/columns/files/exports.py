@@ -245,7 +245,13 @@ def _checked(file: ExportedFile, index: SegmentIndex, content: bytes | memoryvie
     if any(place.offset < 0 or place.length <= 0 for place in index.batches):
         raise DamagedExport(f"{file.name}: a batch has no position in the file")
     reader = SegmentReader(buffer, index, name=file.name)
-    batches = [reader.batch(number) for number in range(len(index.batches))]
+    numbers = range(len(index.batches))
+    unpacked = sum(map(reader.unpacked_size, numbers))
+    if unpacked > FILE_BYTES_MAX:
+        raise DamagedExport(
+            f"{file.name} has {unpacked} bytes unpacked; a file may have up to {FILE_BYTES_MAX}"
+        )
+    batches = [reader.batch(number) for number in numbers]
     for place, batch in zip(index.batches, batches, strict=True):
         batch.validate(full=True)
         _check_ids(file, place, batch)

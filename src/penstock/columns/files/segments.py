@@ -274,7 +274,10 @@ class SegmentReader:
 
     def unpacked_size(self, number: int) -> int:
         """Bytes that record batch ``number`` takes once it is unpacked, from its first bytes and
-        those of its buffers: neither its checksum nor its values are looked at."""
+        those of its buffers: what is damaged is for :meth:`batch` to find."""
+        place = self.index.batches[number]
+        if place.offset + place.length > self._buffer.size:
+            return 0
         return unpacked_size(self._message(number))
 
     def _message(self, number: int) -> pa.Buffer:

@@ -64,8 +64,7 @@ class _FilePart(Struct):
 
 
 class _Mapped(NamedTuple):
-    """A sealed file that is open, and what its batches take in an export, in bytes: there they are
-    not compressed."""
+    """A sealed file that is open, and what its batches take unpacked, in bytes."""
 
     reader: SegmentReader
     sizes: tuple[int, ...]
@@ -211,7 +210,7 @@ class Exports:
 
     async def _image(self, captured: _Captured, part: _FilePart) -> SegmentImage:
         try:
-            image: SegmentImage = await self._offload(lambda: _image(part, captured.columns))
+            image: SegmentImage = await self._offload(partial(_image, part, captured))
         except _Unreadable as error:
             store = self._shard.state.stores.get(captured.number)
             if store is not None:
@@ -339,10 +338,13 @@ def _memory_part(found: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool) -
 # --- away from the loop -------------------------------------------------------------------
 
 
-def _image(part: _FilePart, columns: ChannelSchema) -> SegmentImage:
+def _image(part: _FilePart, captured: _Captured) -> SegmentImage:
+    """A file of the export, which is compressed as the channel's own are: an import keeps it."""
+    columns = captured.columns
     batches = _from_file(part) if part.reader is not None else _from_pieces(part)
     kept = lean(list(batches), columns)
-    return encode_segment(kept, note=columns.note(kept[0].schema))
+    compression = captured.state.restored.definition.storage.compression
+    return encode_segment(kept, note=columns.note(kept[0].schema), compression=compression)
 
 
 def _from_file(part: _FilePart) -> Iterator[pa.RecordBatch]:
