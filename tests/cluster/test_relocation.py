@@ -69,6 +69,14 @@ def fill(here: Session) -> None:
     orders.publish(b"for later", deliver_at=4_000_000_000.0)
     single = here.channels.create("single", type="persistent", storage={"events_per_spindle": 0})
     single.publish_many(events(100))
+    packed = here.channels.create(
+        "packed", storage={"events_per_spindle": 40, "compression": "zstd"}
+    )
+    packed.publish_many(events(100))
+    grown = here.channels.create(
+        "packed/single", storage={"events_per_spindle": 0, "compression": "lz4"}
+    )
+    grown.publish_many(events(100))
     here.channels.create("paged/durable", type="paged").publish_many(events(70))
     halfway(here.channels.get("paged/durable"))
     rates = here.channels.create("rates", engine="merge", keys={"pair": 1})

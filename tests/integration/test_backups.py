@@ -36,6 +36,8 @@ ROWS = 500
 KINDS: dict[str, penstock.ChannelAttributes] = {
     "spindles": {"storage": {"events_per_spindle": 1_000}},
     "single": {"storage": {"events_per_spindle": 0}},
+    "packed": {"storage": {"events_per_spindle": 1_000, "compression": "zstd"}},
+    "packed/single": {"storage": {"events_per_spindle": 0, "compression": "lz4"}},
     "paged": {"type": "paged"},
     "short": {"capacity": 5_000, "storage": {"events_per_spindle": 1_000}},
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 import pytest
@@ -17,9 +18,12 @@ def sealed_files(directory: Path) -> list[Path]:
     return sorted((directory / "segments").rglob("*.arrow"))
 
 
-def publish_three_segments(directory: Path) -> None:
+def publish_three_segments(
+    directory: Path, compression: Literal["none", "lz4", "zstd"] = "none"
+) -> None:
+    storage: penstock.StorageProperties = {"events_per_spindle": ROWS, "compression": compression}
     with penstock.Realm(directory, **QUICK) as realm, realm.connect() as session:
-        orders = session.channels.create("orders", storage={"events_per_spindle": ROWS})
+        orders = session.channels.create("orders", storage=storage)
         for first in (0, ROWS, 2 * ROWS):
             orders.publish_table(pa.table({"n": range(first, first + ROWS)}))
         while orders.info().storage.sealed_files < 3:
@@ -35,8 +39,11 @@ def damage(file: Path) -> bytes:
 
 
 @pytest.mark.spec("S1")
-def test_damaged_events_are_set_aside_and_their_file_is_kept(tmp_path: Path) -> None:
-    publish_three_segments(tmp_path)
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_damaged_events_are_set_aside_and_their_file_is_kept(
+    tmp_path: Path, compression: Literal["none", "lz4", "zstd"]
+) -> None:
+    publish_three_segments(tmp_path, compression)
     first, *_ = sealed_files(tmp_path)
     damaged = damage(first)
 

@@ -162,19 +162,22 @@ async def test_dead_events_go_on_from_store_to_store(end: End) -> None:
 
 @pytest.mark.slow
 @pytest.mark.spec("T7", "S1")
-@pytest.mark.parametrize("spindle", [5, 0])
+@pytest.mark.parametrize(
+    "storage",
+    [
+        Storage(events_per_spindle=5),
+        Storage(events_per_spindle=0),
+        Storage(events_per_spindle=5, compression="zstd"),
+        Storage(events_per_spindle=0, compression="lz4"),
+    ],
+)
 @pytest.mark.parametrize("end", ENDS)
 @simulated
-async def test_events_in_files_move_too(spindle: int, end: End) -> None:
+async def test_events_in_files_move_too(storage: Storage, end: End) -> None:
     lives = Lives(sealing=SEALED)
     async with lives.life(end):
-        await lives.create("dead", storage=Storage(events_per_spindle=spindle))
-        await lives.create(
-            "orders",
-            ttl=2_000,
-            dead_event_store="dead",
-            storage=Storage(events_per_spindle=spindle),
-        )
+        await lives.create("dead", storage=storage)
+        await lives.create("orders", ttl=2_000, dead_event_store="dead", storage=storage)
         for n in range(4):
             events = named(*(f"{n}{i}" for i in range(7)))
             await lives.put("orders", *events, publisher=f"p@{n}")

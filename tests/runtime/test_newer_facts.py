@@ -17,14 +17,19 @@ import penstock
 from penstock.bootstrap import repair_store, verify_store
 from penstock.bootstrap.directories import opened
 from penstock.cli.program import app
+from penstock.core.realm.directory import ChannelCreated
 from penstock.core.vocabulary.errors import Damaged, NewerFormat
-from penstock.runtime.store.records import decode_block
+from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.store.records import FactRecord, decode_block, encode_block
 from penstock.storage.disk import RealDisk
 
 pytestmark = pytest.mark.spec("S1")
 
 NEW_FACT = ["Teleported", [[0, 3]], "elsewhere"]
 NEW_CAUSE = ["Removed", [[0, 1]], "teleported"]
+PERSISTENT = {"type": "persistent", "kind": "channel"}
+NEW_ATTRIBUTE = ["ChannelCreated", 2, "more", {**PERSISTENT, "storage": {"squeezing": "zstd"}}]
+NEW_COMPRESSION = ["ChannelCreated", 2, "more", {**PERSISTENT, "storage": {"compression": "xz"}}]
 
 
 def block(*facts: object, at_us: object = 0) -> bytes:
@@ -66,7 +71,7 @@ def content(directory: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("write", [in_the_journal, in_a_snapshot])
-@pytest.mark.parametrize("fact", [NEW_FACT, NEW_CAUSE])
+@pytest.mark.parametrize("fact", [NEW_FACT, NEW_CAUSE, NEW_ATTRIBUTE, NEW_COMPRESSION])
 def test_a_realm_does_not_start_without_what_a_newer_version_has_written(
     directory: Path, write: Callable[[Path, object], None], fact: list[Any]
 ) -> None:
@@ -115,3 +120,14 @@ def test_it_is_no_damage_to_those_who_look_for_some(
 def test_bytes_that_are_no_block_are_damage(data: bytes) -> None:
     with pytest.raises(Damaged, match="cannot be decoded"):
         decode_block(memoryview(data))
+
+
+def test_an_attribute_is_written_only_where_it_is_asked_for() -> None:
+    """So a realm whose channels do not ask for a new one is still read by older versions."""
+
+    def written(storage: Storage) -> bytes:
+        fact = ChannelCreated(1, "orders", Definition(type="persistent", storage=storage))
+        return bytes(encode_block(0, [FactRecord(0, fact)], [])[0])
+
+    assert b"compression" not in written(Storage(compression="none"))
+    assert b"compression" in written(Storage(compression="zstd"))

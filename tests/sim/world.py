@@ -16,11 +16,13 @@ from hashlib import sha256
 from random import Random
 from typing import Any, Literal
 
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
 from penstock.core.vocabulary.backoff import Backoff
+from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.errors import (
@@ -58,6 +60,10 @@ CONNECTED = WIRED | {"sought"}
 """Those with such programs among their clients, behind a network that breaks."""
 KEEPS_TIME = frozenset({"chain", "dead", "paused", "scheduled", "travel"})
 """Scenes that reckon with the time: in a world of others the realm's clock may jump."""
+
+WITH_FILES = ("persistent", "mixed")
+"""Types of channels that keep events in files."""
+COMPRESSIONS: tuple[Compression, ...] = ("none", "none", "zstd", "lz4")
 
 REALM = "realm"
 """The machine the realm runs on."""
@@ -380,13 +386,21 @@ class World:
     # --- what scenes ask for -------------------------------------------------------------
 
     async def create(self, name: str, definition: Definition) -> None:
-        """Make a store, or find the one an earlier life has made."""
+        """Make a store, or find the one an earlier life has made. A few have compressed files."""
+        definition = self._packed(name, definition)
         try:
             opened = await self.realm.create_channel(name, definition)
         except NameAlreadyBound:
             opened = await self.realm.open_channel(name, _kind(definition))
         self.numbers[name] = opened.channel
         self._definitions[name] = definition
+
+    def _packed(self, name: str, definition: Definition) -> Definition:
+        """Drawn apart, so that the world draws what it drew before."""
+        if definition.type not in WITH_FILES or definition.engine == "merge":
+            return definition
+        drawn = Random(f"{self.seed}/files of {name}").choice(COMPRESSIONS)
+        return replace(definition, storage=replace(definition.storage, compression=drawn))
 
     async def number_of(self, store: str) -> int:
         """Its number, once its scene has found it in this life."""
