@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from xxhash import xxh3_64_intdigest
 
+from penstock.columns.files import segments
 from penstock.columns.files.growing_segment import end_of_batches, extended, started
 from penstock.columns.files.segments import UNPACKED_MAX, SegmentReader, encode_segment
 from penstock.columns.schema.ipc import is_compressed
@@ -92,6 +93,30 @@ def test_few_unpacked_batches_stay_in_memory() -> None:
     assert len(kept) == UNPACKED_MAX
     assert reader.batch(9) is reader.batch(9)
     assert reader.batch(0).equals(rows(0, 100))
+
+
+def test_unpacked_batches_of_many_files_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = encode_segment([rows(0, 1_000)], rows_per_batch=100, compression="lz4")
+    readers = [SegmentReader(image.buffer, image.index) for _ in range(20)]
+    size = readers[0].unpacked_size(3)
+    monkeypatch.setattr(segments, "UNPACKED_BYTES_MAX", 5 * size + size // 2)
+
+    def kept() -> list[tuple[int, int]]:
+        found = [(at, n) for at, each in enumerate(readers) for n in range(10) if each._batches[n]]
+        assert sum(segments._unpacked.values()) <= segments.UNPACKED_BYTES_MAX
+        return found
+
+    for reader in readers:
+        reader.batch(3)
+        reader.batch(7)
+    assert kept() == [(17, 7), (18, 3), (18, 7), (19, 3), (19, 7)]
+    assert readers[0].batch(3).equals(rows(300, 100))
+    assert kept() == [(0, 3), (18, 3), (18, 7), (19, 3), (19, 7)]
+    monkeypatch.setattr(segments, "UNPACKED_BYTES_MAX", 1)
+    assert readers[1].batch(0) is readers[1].batch(0), "the newest stays"
+    assert len(segments._unpacked) == 1
 
 
 def test_damage_of_a_compressed_batch_is_found_and_the_others_are_read() -> None:
@@ -204,6 +229,7 @@ async def test_files_of_either_form_lie_side_by_side_and_a_single_file_is_rewrit
 ) -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
     wanted: list[bytes] = []
+    left: dict[int, bytes] = {}
     edits: tuple[Compression, ...] = ("none", "zstd", "lz4", "none")
     async with living(journal, blobs) as realm:
         await realm.create_channel("orders", channel("none", single=single))
@@ -225,6 +251,7 @@ async def test_files_of_either_form_lie_side_by_side_and_a_single_file_is_rewrit
                 await realm.subscriptions.purge(ChannelId(1), gone, gone, "")
             await realm.maintain("orders")
             left = await events(realm, ChannelId(1))
+            assert len(left) == 396 - 4 * rewrites.index(last)
             rewritten = [last == "zstd"]
             assert await forms(realm, blobs) == (
                 rewritten if single else [False, True, True, False]

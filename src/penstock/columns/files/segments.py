@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, Final
+from weakref import ReferenceType, ref
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,13 @@ ROWS_PER_BATCH = 16_384
 
 UNPACKED_MAX: Final = 2
 """Compressed batches of a file that a reader keeps in memory."""
+
+UNPACKED_BYTES_MAX: Final = 256 << 20
+"""Bytes of such batches that all readers of a process keep together; the newest stays in any case.
+What is mapped costs no memory, and hundreds of files are kept open."""
+
+ALL_UNPACKED_MAX: Final = 1_024
+"""And no more of them than this: their sizes are summed up each time."""
 
 ID_COLUMN = "event_id"
 
@@ -183,15 +191,34 @@ def _write(
     return ends
 
 
+_unpacked: dict[tuple[ReferenceType[SegmentReader], int], int] = {}
+"""The size of each batch that a reader keeps unpacked, those that were unpacked first in front."""
+
+
+def _make_room(newest: tuple[ReferenceType[SegmentReader], int]) -> None:
+    """Have the oldest unpacked batches go that are too many. Threads do so, too: each step is by
+    itself, and at worst one more goes."""
+    size = sum(list(_unpacked.values()))
+    for key in list(_unpacked):
+        is_little = size <= UNPACKED_BYTES_MAX and len(_unpacked) <= ALL_UNPACKED_MAX
+        if is_little or key == newest:
+            return
+        size -= _unpacked.pop(key, 0)
+        reader, number = key[0](), key[1]
+        if reader is not None:  # the batches of a file that was closed are gone already
+            reader.forget(number)
+
+
 class SegmentReader:
     """Reads events from a mapped segment, without copying them unless they are compressed.
 
     The checksum of a record batch is verified on first read. A damaged batch raises ``Damaged``
     with the segment, the batch and its ids; all other batches stay readable. Of compressed ones
-    the :data:`UNPACKED_MAX` read last stay in memory.
+    the :data:`UNPACKED_MAX` read last stay in memory, unless those of all readers take more than
+    :data:`UNPACKED_BYTES_MAX`.
     """
 
-    __slots__ = ("_batches", "_buffer", "_name", "_schema", "_unpacked", "index")
+    __slots__ = ("__weakref__", "_batches", "_buffer", "_name", "_schema", "_unpacked", "index")
 
     def __init__(
         self, buffer: memoryview | pa.Buffer, index: SegmentIndex, *, name: str = "segment"
@@ -266,11 +293,21 @@ class SegmentReader:
                 self._keep_unpacked(number)
         return found
 
+    def forget(self, number: int) -> None:
+        """Record batch ``number`` is read anew when it is asked for again."""
+        self._batches[number] = None
+
     def _keep_unpacked(self, number: int) -> None:
-        *older, _ = unpacked = (*self._unpacked, number)  # threads read, too: replaced as a whole
-        for each in older[: len(unpacked) - UNPACKED_MAX]:
-            self._batches[each] = None
-        self._unpacked = unpacked[-UNPACKED_MAX:]
+        # Threads read, too: what is kept is replaced as a whole.
+        kept = (*(each for each in self._unpacked if each != number), number)
+        self._unpacked = kept[-UNPACKED_MAX:]
+        for each in kept[:-UNPACKED_MAX]:
+            self.forget(each)
+            _unpacked.pop((ref(self), each), None)
+        newest = (ref(self), number)
+        _unpacked.pop(newest, None)  # it goes to the end
+        _unpacked[newest] = self.unpacked_size(number)
+        _make_room(newest)
 
     def unpacked_size(self, number: int) -> int:
         """Bytes that record batch ``number`` takes once it is unpacked, from its first bytes and
