@@ -66,7 +66,7 @@ _KEPT_BYTES_MAX: Final = 64 << 20
 LOOKING: Final = 1 << 62
 """The epoch of who only looks: none is newer."""
 _LOOKS_MAX: Final = 100
-"""Looks at a stream that ends before what it had acknowledged, until that is believed."""
+"""Looks at a stream that does not show what it has acknowledged or holds, until it is believed."""
 _RESTORE: Final = (
     "What its owner had acknowledged is not there. To change: restore the stream from a backup of "
     "the engine, or the realm from a backup of its own"
@@ -477,7 +477,7 @@ class JetStreamJournal:
         """Store one frame behind sequence ``expected``; comes back when that is known. The owner
         knows of everything up to ``stored`` that it is there."""
         headers = {"Nats-Expected-Last-Sequence": f"{expected}"}
-        short = 0
+        odd = 0
         for pause in pauses():
             try:
                 sequence = await self.stream.publish(self._subject, raw, headers)
@@ -488,10 +488,12 @@ class JetStreamJournal:
                     last = await self._last_unless_there(raw, expected + 1)
                     if last is None:
                         return
-                    short = short + 1 if last < stored else 0
-                    if short > _LOOKS_MAX:
+                    odd = 0 if stored <= last <= expected else odd + 1
+                    if odd > _LOOKS_MAX:
+                        unseen = stored if last < stored else expected + 1
                         raise Damaged(
-                            f"stream {self.stream.name} ends at sequence {last}; {stored} was there"
+                            f"stream {self.stream.name} ends at sequence {last}, and does not "
+                            f"show {unseen}"
                         ) from refusal
             else:
                 assert sequence == expected + 1, (sequence, expected)
@@ -499,17 +501,19 @@ class JetStreamJournal:
             await self.stream.pause(pause)
 
     async def _last_unless_there(self, raw: bytes, sequence: int) -> int | None:
-        """None when this frame lies at ``sequence``; where nothing does, the stream's end. Raises
-        ``Deposed`` when something else was stored there."""
+        """None when this frame lies at ``sequence``; the stream's end when nothing is seen there.
+        Raises ``Deposed`` when something else was stored there."""
         found = await self.stream.message(sequence)
         if found is not None and found.data == raw:
             return None
-        last = (await self.stream.info()).state.last_seq
-        if found is not None or last >= sequence:
+        state = (await self.stream.info()).state
+        # That the stream ends behind it is no sign of somebody else: this frame may have been on
+        # its way, and stored between the two questions.
+        if found is not None or state.first_seq > sequence:
             raise Deposed(
                 f"stream {self.stream.name}: another owner has stored sequence {sequence}"
             )
-        return last
+        return state.last_seq
 
     async def _look_up(self, expected: int, data: bytes) -> int:
         """Whether this block was appended before."""
