@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -20,14 +20,14 @@ from penstock.core.vocabulary.errors import (
     Unavailable,
     Unknown,
 )
-from penstock.core.vocabulary.ports import Block, DamagedBlock
+from penstock.core.vocabulary.ports import Block, DamagedBlock, EngineHealth
 from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.jetstream import journal as journal_module
 from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
 from penstock.storage.jetstream.engine import FRAME_BYTES_MAX, JetStreamEngine
 from penstock.storage.jetstream.guard import read_server
 from penstock.storage.jetstream.journal import JetStreamJournal
-from penstock.storage.jetstream.stream import NatsStream, StoredMessage
+from penstock.storage.jetstream.stream import NatsStream, StoredMessage, StreamInfo
 from penstock.testing.contracts import blocks_of
 from penstock.testing.nats_servers import SERVERS, NatsServers
 from tests.contract.test_jetstream import ignore
@@ -242,6 +242,27 @@ def test_no_room_is_told_before_anything_is_decided(servers: NatsServers) -> Non
         with pytest.raises(StorageFailed, match="max_file_store"):
             await journal.reserve(1 << 50)
         await journal.reserve(1 << 20)
+
+    tell(servers, told)
+
+
+def test_health_is_told_while_a_stream_is_still_to_be_made(
+    servers: NatsServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def told(told_in: Story) -> None:
+        made = NatsStream.make
+        healths: list[EngineHealth] = []
+
+        async def make(stream: NatsStream, settings: Mapping[str, object]) -> StreamInfo:
+            if stream.name == told_in.stream.name:
+                healths.append(await told_in.engine.health())
+            return await made(stream, settings)
+
+        monkeypatch.setattr(NatsStream, "make", make)
+        journal = await told_in.engine.journal(0, 1)
+
+        assert [(health.has_quorum, health.damage) for health in healths] == [(True, ())]
+        assert await journal.append(0, [b"one"]) == 1
 
     tell(servers, told)
 

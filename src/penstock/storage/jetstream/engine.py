@@ -156,7 +156,8 @@ class JetStreamEngine:
         await self._compare(servers)
         read = [server for server in servers if not server.failure]
         size = max((server.cluster_size for server in read), default=len(servers))
-        looks = [await journal.stream.look() for journal in self._open_journals()]
+        streams = [each.stream for each in self._open_journals() if each.stream.was_seen]
+        looks = [await stream.look() for stream in streams]
         infos = [info for info in looks if info is not None]
         leaders = [info.cluster.leader for info in infos] or [_leader(read)]
         lags = [replica.lag for info in infos for replica in info.cluster.replicas]

@@ -123,7 +123,7 @@ class JetStreamJournal:
         self._begun: list[BlockFrame] = []
         """Frames of the block that is being read while opening."""
         self._incarnation = ""
-        self._mark = Mark("")
+        self._mark: Mark | None = None
         self._writing = asyncio.Lock()
         self._waiting_since: int | None = None
         self._appends = Timings()
@@ -133,7 +133,7 @@ class JetStreamJournal:
     async def open(self, begins: int = 0) -> JetStreamJournal:
         """Read all there is, then fence. See
         :meth:`penstock.core.vocabulary.ports.StorageEngine.journal`."""
-        mark = await self._marks.read()
+        self._mark = mark = await self._marks.read()
         if mark is not None and not await self.stream.exists():
             self._check_there(mark)
         info = await self.stream.make(self._settings())
@@ -147,7 +147,7 @@ class JetStreamJournal:
     async def look(self) -> bool:
         """Read all there is, without a fence: nothing can be appended. Gives whether there is a
         stream. Raises ``Unavailable`` and ``Damaged``."""
-        mark = await self._marks.read()
+        self._mark = mark = await self._marks.read()
         if not await self.stream.exists():
             self._check_there(mark)
             return False

@@ -141,6 +141,8 @@ class NatsStream:
         self.name = name
         self.damage: dict[str, str] = {}
         """What was found damaged last on each server, for people."""
+        self.was_seen = False
+        """It was made or found here: from then on it has to be there."""
         self._connection = connection
         self._closed = asyncio.Event()
 
@@ -161,6 +163,7 @@ class NatsStream:
                 if error.number == _NAME_IN_USE:
                     info = await self.info()
                     check_settings(info, settings)
+                    self.was_seen = True
                     return info
                 lacking += 1
                 if error.number != _NO_PEERS or lacking > _LOOKS_FOR_ROOM:
@@ -168,6 +171,7 @@ class NatsStream:
             else:
                 info = msgspec.json.decode(answer, type=StreamInfo)
                 check_settings(info, settings)
+                self.was_seen = True
                 return info
             await self.pause(pause)
         raise AssertionError("pauses never end")
@@ -177,12 +181,15 @@ class NatsStream:
         return await self._info({})
 
     async def look(self) -> StreamInfo | None:
-        """Its settings and state, asked for once: None when nobody answers."""
+        """Its settings and state, asked for once: None when nobody answers, and while it is still
+        to be made here."""
         try:
             answer = await self._connection.ask(f"$JS.API.STREAM.INFO.{self.name}", b"{}")
         except Unanswered:
             return None
         except JetStreamRefusal as error:
+            if error.number == _NO_STREAM and not self.was_seen:
+                return None
             raise Unavailable(f"stream {self.name}: {error}") from error
         return msgspec.json.decode(answer, type=StreamInfo)
 
@@ -196,6 +203,7 @@ class NatsStream:
                 if error.number != _NO_STREAM:
                     raise Unavailable(f"stream {self.name}: {error}") from error
             else:
+                self.was_seen = True
                 return True
             await self.pause(_LONGEST_PAUSE_S)
         return False

@@ -1,4 +1,4 @@
-"""What an append to the engine on JetStream makes of answers that come late, or never.
+"""What a journal on JetStream makes of answers that come late, or never, and of checks meanwhile.
 
 A leader refuses a message for its place as soon as another one is on its way there, and shows that
 one only after a majority has it: between two questions of an owner anything may become seen.
@@ -6,16 +6,16 @@ one only after a majority has it: between two questions of an owner anything may
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 import msgspec
 import pytest
 
-from penstock.core.vocabulary.errors import Damaged, Deposed
+from penstock.core.vocabulary.errors import Damaged, Deposed, Unavailable
 from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
 from penstock.storage.jetstream.frames import HEAD_BYTES, FrameKind, encode_frame
-from penstock.storage.jetstream.journal import JetStreamJournal, Mark
+from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal, Mark
 from penstock.storage.jetstream.stream import NatsStream
 from penstock.testing.contracts import blocks_of
 from penstock.testing.loop import simulated
@@ -23,6 +23,7 @@ from penstock.testing.stores import StillClock
 
 WRONG_LAST_SEQUENCE: Final = 10071
 NO_MESSAGE: Final = 10037
+NO_STREAM: Final = 10059
 SETTLED: Final = 1
 """The place of the frame with which the owner of these stories begins."""
 DATA: Final = b"a block of some frames"
@@ -39,6 +40,9 @@ class LateServers:
         self.first = 1
         self.hidden: set[int] = set()
         """Places whose message no question finds."""
+        self.meanwhile: dict[int, Callable[[], Awaitable[None]]] = {}
+        """What is done before a question is answered, by the number of the question."""
+        self.asked = 0
         self._config: dict[str, Any] = {}
         self._on_its_way: list[bytes] = []
         self._questions: int | None = None
@@ -50,6 +54,10 @@ class LateServers:
         self._questions = questions
         self._on_its_way += coming
 
+    def make_anew(self) -> None:
+        """As somebody does who deletes the stream and makes another one of its name."""
+        self._config["metadata"] = {}
+
     @property
     def end(self) -> int:
         return max(self.stored, default=0)
@@ -59,6 +67,9 @@ class LateServers:
     ) -> bytes:
         if headers is not None:
             return self._publish(request, int(headers["Nats-Expected-Last-Sequence"]))
+        self.asked += 1
+        if do := self.meanwhile.pop(self.asked, None):
+            await do()
         try:
             return msgspec.json.encode(self._answer(subject, msgspec.json.decode(request)))
         finally:
@@ -78,6 +89,8 @@ class LateServers:
             return {"message": self._message(asked["seq"])}
         if ".CREATE." in subject:
             self._config = self._config or asked
+        if not self._config:
+            raise JetStreamRefusal(NO_STREAM, "stream not found")
         state = {"messages": len(self.stored), "first_seq": self.first, "last_seq": self.end}
         return {"config": self._config, "state": state, "cluster": {"leader": "n0"}}
 
@@ -117,16 +130,20 @@ class Owners:
         self._marks = KeptMark()
         self._frame_bytes = HEAD_BYTES + data_bytes
 
-    async def next(self, epoch: int) -> JetStreamJournal:
+    def journal(self, epoch: int) -> JetStreamJournal:
+        """It is not opened yet."""
         stream = NatsStream(cast("NatsConnection", self.servers), "s")
-        return await JetStreamJournal(
+        return JetStreamJournal(
             stream,
             self._marks,
             epoch,
             clock=StillClock(),
             frame_bytes=self._frame_bytes,
             room=lambda: None,
-        ).open()
+        )
+
+    async def next(self, epoch: int) -> JetStreamJournal:
+        return await self.journal(epoch).open()
 
 
 def of_another_owner(sequence: int = SETTLED + 1) -> bytes:
@@ -205,3 +222,47 @@ async def test_a_stream_that_ends_before_what_it_had_is_damage_and_nobody_asks_f
 
     with pytest.raises(Damaged, match="stream s ends at sequence 0, and does not show 1"):
         await journal.append(0, [DATA])
+
+
+@pytest.mark.parametrize("question", range(1, 7))
+@simulated
+async def test_a_check_while_a_journal_is_opened_ends_nothing(question: int) -> None:
+    """The engine checks its journals when it has reconnected, whatever they do."""
+    owners = Owners()
+    for epoch in (1, 2):
+        journal = owners.journal(epoch)
+        owners.servers.meanwhile = {owners.servers.asked + question: journal.check}
+
+        await journal.open()
+
+        assert await journal.append(epoch - 1, [DATA]) == epoch
+
+
+@simulated
+async def test_a_journal_that_is_only_read_is_read_on_after_a_check() -> None:
+    owners = Owners()
+    await (await owners.next(1)).append(0, [DATA])
+    reader = owners.journal(LOOKING)
+    assert await reader.look()
+
+    await reader.check()
+
+    assert await blocks_of(reader, 1) == [(1, DATA)]
+
+
+@simulated
+async def test_a_stream_that_was_made_anew_while_a_journal_is_opened_ends_it() -> None:
+    owners = Owners()
+    await (await owners.next(1)).append(0, [DATA])
+    journal = owners.journal(2)
+
+    async def made_anew() -> None:
+        owners.servers.make_anew()
+        await journal.check()
+
+    owners.servers.meanwhile = {owners.servers.asked + 5: made_anew}
+
+    await journal.open()
+
+    with pytest.raises(Unavailable, match="was made anew"):
+        await journal.append(1, [b"more"])
