@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
@@ -9,7 +11,12 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.columns.files import segments
 from penstock.columns.files.growing_segment import end_of_batches, extended, started
-from penstock.columns.files.segments import UNPACKED_MAX, SegmentReader, encode_segment
+from penstock.columns.files.segments import (
+    UNPACKED_MAX,
+    SegmentIndex,
+    SegmentReader,
+    encode_segment,
+)
 from penstock.columns.schema.ipc import is_compressed
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.compression import Compression
@@ -19,6 +26,8 @@ from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.transfer import exports
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
+from penstock.spark.plan import FileRows
+from penstock.spark.sealed import stored_batches
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
@@ -174,23 +183,43 @@ async def test_a_rewritten_file_has_the_compression_that_its_channel_has_now() -
         assert is_compressed(data.slice(place.offset, place.length))
 
 
-@pytest.mark.parametrize("compression", PACKED)
-def test_a_batch_that_passes_its_checksum_and_cannot_be_unpacked_is_damage(
-    compression: Compression,
-) -> None:
+def with_a_batch_that_cannot_be_unpacked(compression: Compression) -> tuple[bytes, SegmentIndex]:
+    """A file of three batches; the second passes its checksum."""
     image = encode_segment([rows(0, 300)], rows_per_batch=100, compression=compression)
     file = bytearray(memoryview(image.buffer))
     first, bad, last = image.index.batches
     file[bad.offset + bad.length - 400 : bad.offset + bad.length] = bytes(400)
     message = bytes(file[bad.offset : bad.offset + bad.length])
     wrong = replace(bad, checksum=xxh3_64_intdigest(message))
-    index = replace(image.index, batches=(first, wrong, last))
-    reader = SegmentReader(memoryview(bytes(file)), index, name="orders")
+    return bytes(file), replace(image.index, batches=(first, wrong, last))
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_a_batch_that_passes_its_checksum_and_cannot_be_unpacked_is_damage(
+    compression: Compression,
+) -> None:
+    file, index = with_a_batch_that_cannot_be_unpacked(compression)
+    reader = SegmentReader(memoryview(file), index, name="orders")
 
     with pytest.raises(Damaged, match=r"orders: batch 1, events 100-199: .* not the batch"):
         reader.batch(1)
     assert reader.batch(2).equals(rows(200, 100))
     assert len(reader.check()) == 1
+
+
+@pytest.mark.parametrize("compression", PACKED)
+def test_it_is_damage_to_those_who_read_files_without_the_realm(
+    tmp_path: Path, compression: Compression
+) -> None:
+    file, index = with_a_batch_that_cannot_be_unpacked(compression)
+    (tmp_path / "orders").write_bytes(file)
+    spans = tuple(each.span for each in index.batches)
+    part = FileRows(f"{tmp_path}/orders", len(file), index.schema, index.batches, spans)
+    read = stored_batches(part)
+
+    assert next(read)[0].equals(rows(0, 100))
+    with pytest.raises(Damaged, match=r"orders: events 100-199: .* not the batch"):
+        next(read)
 
 
 @simulated
