@@ -11,10 +11,13 @@ from typing import Any
 
 import proton
 import pytest
+from cproton_ffi import lib
 from proton._wrapper import Wrapper
 
 import penstock
 from penstock.client.sync.sync import Session
+from penstock.frontends.amqp import kept as keeping
+from penstock.frontends.amqp.flows import key_of
 from penstock.frontends.amqp.kept import give_back_with, kept
 from penstock.wire.amqp.types import UInt
 from tests.frontends.amqp.dialogue import attach_sender, talk
@@ -28,6 +31,7 @@ from tests.frontends.amqp.frames import (
     terminus,
     transfer,
 )
+from tests.frontends.amqp.pairs import Pair
 from tests.frontends.amqp.peers import Peer
 from tests.frontends.amqp.test_leaks import DECLARATION, DECLARED, ENDS, HALF_SENT, KEPT, LINKS
 from tests.frontends.amqp.test_standard_ends import (
@@ -221,3 +225,42 @@ def test_what_is_kept_is_used_as_the_object_itself() -> None:
     assert hash(held) == hash(connection)
     del connection
     assert held.hostname == "there"
+
+
+class Watched:
+    """Proton's functions, with what is given back by them."""
+
+    def __init__(self) -> None:
+        self.given_back: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(lib, name)
+
+    def pn_decref(self, pointer: Any) -> int:
+        self.given_back.append(key_of(pointer))
+        left: int = lib.pn_decref(pointer)
+        return left
+
+
+def test_a_link_is_given_back_before_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the session has ended with its links and nobody else has it, Proton frees the link with
+    it: in the middle of giving back the link, whose memory it reads and frees again."""
+    watched = Watched()
+    monkeypatch.setattr(keeping, "pn", watched)
+    pair = Pair()
+    pair.sender()
+    link = pair.incoming.pop()
+    session = kept(link.link.session)
+    pair.session.close()
+    pair.pump()
+    pair.engine.drop(link)
+    session.close()
+    pair.engine.free_session(session, [link])
+    pair.connection.session().open()
+    pair.pump()  # events of the engine have neither of them any more
+    of_session, of_link = key_of(session._impl), key_of(link.pointer)
+
+    del session
+    assert watched.given_back == [of_session]
+    del link
+    assert watched.given_back == [of_session, of_link, of_session]

@@ -4,6 +4,11 @@ A wrapper of Proton's gives its object back as it is freed, in whatever thread t
 a cycle, it is freed by whoever runs the cyclic garbage collector, and that may be a worker thread,
 while the loop is inside of the same engine. Proton counts its references without a lock. So nothing
 here has a wrapper for longer than a call; what lasts is a :func:`kept` object.
+
+A link is given back before its session. Proton frees a session that both sides have ended as soon
+as nobody has it, with all its links: also with the one whose last reference is being given back
+at the moment, of which it was the last. It then looks at the reference count of that link, which is
+freed, and frees it a second time if it still finds a zero there.
 """
 
 from __future__ import annotations
@@ -40,7 +45,11 @@ class _Kept:
         object.__setattr__(self, "_impl", found._impl)
         object.__setattr__(self, "_wrap", type(found).wrap)
         pn.pn_incref(self._impl)
-        give_back_with(self, self._impl, pn.pn_decref)
+        if isinstance(found, Link):
+            pn.pn_incref(pn.pn_link_session(self._impl))
+            give_back_with(self, self._impl, _give_back_link)
+        else:
+            give_back_with(self, self._impl, pn.pn_decref)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._wrap(self._impl), name)
@@ -53,6 +62,13 @@ class _Kept:
 
     def __eq__(self, other: object) -> bool:
         return bool(self._impl == getattr(other, "_impl", None))
+
+
+def _give_back_link(link: Pointer) -> None:
+    """Its session is there until the link is given back."""
+    session = pn.pn_link_session(link)
+    pn.pn_decref(link)
+    pn.pn_decref(session)
 
 
 def give_back_with(owner: object, pointer: Pointer, release: Callable[[Pointer], Any]) -> None:
