@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from cproton_ffi import lib as pn
 from proton import Delivery
 
+from penstock.frontends.amqp.kept import kept
+from penstock.frontends.amqp.link_ends import IncomingLink
 from tests.frontends.amqp.pairs import Pair, encoded
 
 
@@ -119,3 +124,45 @@ def test_a_message_that_is_given_up_is_none_and_frees_its_room() -> None:
 
     assert pair.messages == [b"y"]
     assert pair.too_many_parts_by == []
+
+
+class LatePair(Pair):
+    """Its engine's peer answers later."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+        super().__init__()
+
+    def received(self, link: IncomingLink) -> None:
+        self.waiting += link.deliveries
+        super().received(link)
+
+
+def test_a_session_waits_for_the_answers_to_a_link_that_was_detached_before_it_ended() -> None:
+    """Freed before, it would take the link along, and the delivery that is to be answered."""
+    pair = LatePair()
+    sender = pair.sender()
+    sender.delivery("d")
+    sender.send(b"x")
+    sender.advance()
+    sender.close()
+    pair.pump()
+    (link,), (delivery,) = pair.incoming, pair.waiting
+    session = kept(link.link.session)
+    pair.engine.drop(link)
+    link.link.close()
+    pair.engine.free(link)
+    pair.session.close()
+    pair.pump()
+
+    session.close()
+    pair.engine.free_session(session, [])
+    pair.pump()
+    assert pn.pn_delivery_link(delivery) == link.pointer
+    assert pair.engine.connection.session_head(0) == session._wrap(session._impl)
+
+    pair.engine.settle(delivery)
+    link.unanswered -= 1
+    pair.engine.answered(link)
+    assert link.is_freed
+    assert pair.engine.connection.session_head(0) is None

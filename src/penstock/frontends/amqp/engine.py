@@ -126,6 +126,8 @@ class AmqpEngine:
         self._touched: dict[IncomingLink | OutgoingLink, None] = {}
         self._ended: list[tuple[Session, set[IncomingLink | OutgoingLink]]] = []
         """Ended sessions, each with those of its links that still wait for an answer."""
+        self._waiting: set[IncomingLink | OutgoingLink] = set()
+        """Links that are to be freed, and still wait for an answer."""
         self._is_telling = False
         self._last = b""
         """Bytes to send after everything that Proton has to send."""
@@ -486,22 +488,24 @@ class AmqpEngine:
         answer."""
         assert link.is_over, "somebody may use it"
         link.is_wanted = False
+        self._waiting.add(link)
         self.answered(link)
 
     def answered(self, link: IncomingLink | OutgoingLink) -> None:
         """Note that deliveries of a link were answered; a link that is over may then be freed."""
         if not link.is_wanted and not link.unanswered and not link.is_freed:
             link.is_freed = True
+            self._waiting.discard(link)
             link.link.free()
             if self._ended:
                 self._free_sessions(link)
 
     def free_session(self, session: Session, links: Iterable[IncomingLink | OutgoingLink]) -> None:
         """Free a session that is over, with its links, once none of their deliveries waits for an
-        answer."""
-        waiting = set(links)
+        answer: also of those links that were detached before it ended."""
+        waiting = {*links, *(each for each in self._waiting if session == each.link.session)}
         self._ended.append((session, waiting))
-        for link in list(waiting):
+        for link in waiting.copy():
             self.free(link)
         self._free_sessions()
 
