@@ -331,7 +331,8 @@ class DurableSubscription(DeliveringLoops):
         self._demand = count
         self._connection.tell(wire.Demand(self._number, count))
         try:
-            await asyncio.wait_for(self._met.wait(), timeout)
+            async with asyncio.timeout(timeout):  # wait_for may swallow a cancellation
+                await self._met.wait()
         except TimeoutError:
             self._call_back()
             await self._met.wait()
