@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
@@ -26,8 +24,6 @@ from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.transfer import exports
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
-from penstock.spark.plan import FileRows
-from penstock.spark.sealed import stored_batches
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import EAGER, body, events, living, publish, sealed
@@ -205,21 +201,6 @@ def test_a_batch_that_passes_its_checksum_and_cannot_be_unpacked_is_damage(
         reader.batch(1)
     assert reader.batch(2).equals(rows(200, 100))
     assert len(reader.check()) == 1
-
-
-@pytest.mark.parametrize("compression", PACKED)
-def test_it_is_damage_to_those_who_read_files_without_the_realm(
-    tmp_path: Path, compression: Compression
-) -> None:
-    file, index = with_a_batch_that_cannot_be_unpacked(compression)
-    (tmp_path / "orders").write_bytes(file)
-    spans = tuple(each.span for each in index.batches)
-    part = FileRows(f"{tmp_path}/orders", len(file), index.schema, index.batches, spans)
-    read = stored_batches(part)
-
-    assert next(read)[0].equals(rows(0, 100))
-    with pytest.raises(Damaged, match=r"orders: events 100-199: .* not the batch"):
-        next(read)
 
 
 @simulated

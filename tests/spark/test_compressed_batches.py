@@ -1,0 +1,33 @@
+"""Compressed files, as a task of Spark's reads them by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.core.vocabulary.compression import Compression
+from penstock.core.vocabulary.errors import Damaged
+from penstock.spark.plan import FileRows
+from penstock.spark.sealed import stored_batches
+from tests.runtime.test_compressed_files import (
+    PACKED,
+    rows,
+    with_a_batch_that_cannot_be_unpacked,
+)
+
+
+@pytest.mark.spec("S")
+@pytest.mark.parametrize("compression", PACKED)
+def test_it_is_damage_to_those_who_read_files_without_the_realm(
+    tmp_path: Path, compression: Compression
+) -> None:
+    file, index = with_a_batch_that_cannot_be_unpacked(compression)
+    (tmp_path / "orders").write_bytes(file)
+    spans = tuple(each.span for each in index.batches)
+    part = FileRows(f"{tmp_path}/orders", len(file), index.schema, index.batches, spans)
+    read = stored_batches(part)
+
+    assert next(read)[0].equals(rows(0, 100))
+    with pytest.raises(Damaged, match=r"orders: events 100-199: .* not the batch"):
+        next(read)
