@@ -104,8 +104,8 @@ def unasked_delay(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_wait(patch: pytest.MonkeyPatch) -> None:
-    """Of events that wait until different times, one is lost sight of: that of the simulation loses
-    the fourth, which comes in hundreds of lives here."""
+    """One of several events that wait until different times is lost sight of. The mistake of the
+    simulation loses the fourth one, which comes in hundreds of lives here."""
     whole = Waiting.add
 
     def add(waiting: Waiting, ids: IdSet, until_us: int) -> None:
