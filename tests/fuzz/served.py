@@ -302,6 +302,7 @@ def attack(
                 break
         try:
             realm.check()
+            realm.furnish()
             realm.works()
         except Broken as error:
             broken = broken or f"{error}\n{_again(seed, done, one)}"
@@ -325,4 +326,5 @@ def replay(data: bytes, memory_bytes: int) -> None:
     with Attacked(memory_bytes) as realm:
         realm.ask(Drawn("replayed", protocol, data[1:]))
         realm.check()
+        realm.furnish()  # it may have paused publishing
         realm.works()

@@ -291,7 +291,7 @@ class JetStreamJournal:
         """Compare the stream with what it was when it was opened. When it differs, nothing is
         appended any more, and what waits for its outcome gets none."""
         try:
-            info = await self.stream.look()
+            info = await self.stream.look() if self.stream.was_seen else None
             if info is not None:
                 check_settings(info, self._settings())
                 self._check_mark(info, self._mark)

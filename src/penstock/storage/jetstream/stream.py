@@ -181,15 +181,13 @@ class NatsStream:
         return await self._info({})
 
     async def look(self) -> StreamInfo | None:
-        """Its settings and state, asked for once: None when nobody answers, and while it is still
-        to be made here."""
+        """Its settings and state, asked for once; None when nobody answers. Raises ``Unavailable``
+        where it is not there."""
         try:
             answer = await self._connection.ask(f"$JS.API.STREAM.INFO.{self.name}", b"{}")
         except Unanswered:
             return None
         except JetStreamRefusal as error:
-            if error.number == _NO_STREAM and not self.was_seen:
-                return None
             raise Unavailable(f"stream {self.name}: {error}") from error
         return msgspec.json.decode(answer, type=StreamInfo)
 
