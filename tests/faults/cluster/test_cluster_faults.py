@@ -50,14 +50,15 @@ def test_no_node_starts_on_an_engine_that_would_lose(what: str, line: str, tmp_p
     assert line in refusal(what, tmp_path, LEASE_S)
 
 
-@pytest.mark.parametrize("engine", kinds())
 @pytest.mark.spec("N3")
 def test_nodes_without_the_fence_are_found_to_do_harm_and_those_with_it_do_none(
-    engine: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    if reason := kinds()[engine].missing():
+    """On JetStream, where two owners spoil each other's blocks. On PostgreSQL it takes one that
+    is frozen with blocks in its hands, which short runs on an idle machine do not meet."""
+    if reason := kinds()["jetstream"].missing():
         pytest.skip(reason)
-    given = ClusterGiven(7, 0.1, tmp_path / "fenced", lease_s=LEASE_S, engine=engine)
+    given = ClusterGiven(7, 0.1, tmp_path / "fenced", lease_s=LEASE_S, engine="jetstream")
     without = given._replace(folder=tmp_path / "unfenced", program=unfenced.PROGRAM)
 
     assert unfenced.harm(given) == ""
