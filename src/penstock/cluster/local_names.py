@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-import msgspec
 import structlog
 
+from penstock.cluster.changing import change_record
 from penstock.cluster.looking import look_forever
 from penstock.core.owning.local_names import (
     LOCAL_NAMES_KEY,
@@ -25,7 +25,6 @@ from penstock.core.owning.local_names import (
 )
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import (
-    Conflict,
     NameAlreadyBound,
     NoQuorum,
     Refused,
@@ -53,19 +52,7 @@ async def change_local_names(
     registry: Registry, change: Callable[[LocalNames], LocalNames]
 ) -> LocalNames:
     """Write the record on top of what is there. Raises ``Damaged``, and what ``change`` raises."""
-    while True:
-        record = await registry.get(LOCAL_NAMES_KEY)
-        before = local_names_of(record)
-        after = change(before)
-        if after == before:
-            return before
-        after = msgspec.structs.replace(after, written_by=secrets.token_hex(8))
-        try:
-            version = 0 if record is None else record.version
-            await registry.cas(LOCAL_NAMES_KEY, version, msgspec.json.encode(after))
-        except Conflict:
-            continue  # somebody else has asked or ruled, or an answer was lost
-        return after
+    return await change_record(registry, LOCAL_NAMES_KEY, local_names_of, change)
 
 
 class ClusterWideNames(StoreNames):

@@ -4,13 +4,13 @@ nodes have done what they say. Whoever gives one is no member."""
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from penstock.cluster.changing import change_record
 from penstock.cluster.local_names import change_local_names
 from penstock.cluster.node import orders_of
 from penstock.cluster.observation import LOOK_S, claim_in, observe
@@ -41,19 +41,7 @@ class OrderDone(Struct, frozen=True):
 
 async def change_orders(registry: Registry, change: Callable[[Orders], Orders]) -> Orders:
     """Write orders on top of those there are. Raises ``Damaged``."""
-    while True:
-        record = await registry.get(ORDERS_KEY)
-        before = orders_of(record)
-        after = change(before)
-        if after == before:
-            return before
-        after = msgspec.structs.replace(after, written_by=secrets.token_hex(8))
-        try:
-            version = 0 if record is None else record.version
-            await registry.cas(ORDERS_KEY, version, msgspec.json.encode(after))
-        except Conflict:
-            continue  # somebody else has given another order
-        return after
+    return await change_record(registry, ORDERS_KEY, orders_of, change)
 
 
 class ClusterOrders:
