@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.frontends.mqtt import outbox, retained, session_store
+from penstock.frontends.mqtt import newest_events, outbox, retained
 from penstock.wire.mqtt.packets import (
     MQTT_3,
     MQTT_5,
@@ -239,7 +239,7 @@ def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "WAITING_MAX", 3)
-    monkeypatch.setattr(session_store, "PAGE", 10)
+    monkeypatch.setattr(newest_events, "PAGE", 10)
     monkeypatch.setattr(retained, "FLUSH_BYTES", 100)
     topics = {f"many/{number}": b"x" * 30 for number in range(45)}
     retain(url, topics)
@@ -411,7 +411,7 @@ def test_retained_messages_need_no_more_than_the_rights_of_the_channel() -> None
 def test_a_client_that_goes_meanwhile_is_forgotten(
     realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_store, "PAGE", 2)
+    monkeypatch.setattr(newest_events, "PAGE", 2)
     retain(url, {f"going/{number}": b"1" for number in range(10)})
     twin = count()
     with connected(url, "twin", properties=PacketProperties(receive_maximum=1)) as client:

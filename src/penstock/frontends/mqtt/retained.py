@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.vocabulary.errors import (
-    InvalidArgument,
-    NameAlreadyBound,
-    NameDoesNotExist,
     PenstockError,
 )
-from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
-from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.topics import has_wildcards
 from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, message_of
+from penstock.frontends.mqtt.newest_events import NewestEvents, events_at, pages_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
-from penstock.frontends.mqtt.session_store import events_at, pages_of
 from penstock.frontends.mqtt.topic_index import TopicIndex
-from penstock.runtime.realm import RunningRealm
 
 if TYPE_CHECKING:
     from penstock.columns.selectors import Selector
@@ -33,47 +25,16 @@ FLUSH_BYTES: Final = 1 << 16
 """Bytes of payload after which what was given to a client is sent."""
 
 
-class RetainedMessages:
+class RetainedMessages(NewestEvents):
     """The channel ``<channel>-retained``: of each topic the event that was retained last."""
 
-    def __init__(self, realm: RunningRealm, beside: str) -> None:
-        """``beside``: the channel of all topics."""
-        self._realm = realm
-        self._beside = beside
-        self._name = f"{beside}-retained"
+    suffix = "retained"
+    key = TOPIC
+    what = "retained messages"
+    why = "MQTT keeps retained messages there"
 
-    async def open_channel(self) -> ChannelId:
-        """The channel, made when it is missing, with type and sync as the channel of all topics.
-        Raises ``InvalidArgument`` if it is not fit for it."""
-        try:
-            return self.channel()
-        except NameDoesNotExist:
-            name = destination_name(self._name)
-            with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
-                await self._realm.create_channel(name, self._definition())
-            return self.channel()
-
-    def _definition(self) -> Definition:
-        beside = self._realm.definition_of(self._beside) or Definition()
-        return Definition(
-            type="mixed" if beside.type == "transient" else beside.type,
-            keys={TOPIC: 1},
-            event_ttl=True,
-            retain_consumed=True,
-            storage=Storage(sync=beside.storage.sync),
-        )
-
-    def channel(self) -> ChannelId:
-        """Raises ``NameDoesNotExist`` if it is missing."""
-        store = self._realm.view.named(self._name)
-        if store is None:
-            raise NameDoesNotExist(f"there is no channel {self._name!r} for retained messages")
-        definition = self._realm.definition_of(self._name)
-        keys = {} if definition is None else definition.keys
-        if store.kind != "channel" or keys != {TOPIC: 1}:
-            text = "has to be a channel with the publish key topic of depth 1, and nothing else"
-            raise InvalidArgument(f"{self._name!r} {text}: MQTT keeps retained messages there")
-        return store.number
+    def _type(self, beside: str) -> str:
+        return "mixed" if beside == "transient" else beside
 
     async def pages(self, filters: Sequence[str]) -> AsyncIterator[list[tuple[int, TopicMessage]]]:
         """What is retained now and may match one of these filters, with its event ids, a page at

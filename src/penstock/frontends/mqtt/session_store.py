@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -12,28 +10,18 @@ from msgspec import Struct
 
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
-from penstock.columns.selectors import Selector
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
-    InvalidArgument,
-    NameAlreadyBound,
-    NameDoesNotExist,
     PenstockError,
 )
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.core.vocabulary.messages import Definition, Storage
-from penstock.core.vocabulary.names import destination_name
-from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.mqtt.messages import REMOVAL_MS
-from penstock.runtime.reading.collecting import Collected, collect, count_that_fits
-from penstock.runtime.realm import RunningRealm
+from penstock.frontends.mqtt.newest_events import NewestEvents, pages_of
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.writer.requests import Reply
 
 ENTRY: Final = "entry"
 """The property that names what an event is about; of each name the newest event counts."""
-PAGE: Final = 1_000
-"""Most events that are read at once."""
 SESSION, RECEIVED, SENT = "session", "received", "sent"
 """Kinds of entries: a session, a message of QoS 2 that has come, one that was sent."""
 
@@ -105,42 +93,16 @@ class StoredEntries(Struct, frozen=True):
     """Messages of QoS 2 that were sent, by client and id."""
 
 
-class SessionStore:
+class SessionStore(NewestEvents):
     """The channel ``<channel>-sessions``."""
 
-    def __init__(self, realm: RunningRealm, beside: str) -> None:
-        """``beside``: the channel of all topics."""
-        self._realm = realm
-        self._beside = beside
-        self._name = f"{beside}-sessions"
+    suffix = "sessions"
+    key = ENTRY
+    what = "sessions of MQTT"
+    why = "sessions of MQTT are kept there"
 
-    async def open_channel(self) -> ChannelId:
-        """The channel, made when it is missing. Raises ``InvalidArgument`` if it is not fit."""
-        with contextlib.suppress(NameDoesNotExist):
-            return self.channel()
-        with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
-            beside = self._realm.definition_of(self._beside) or Definition()
-            definition = Definition(
-                type="persistent",
-                keys={ENTRY: 1},
-                event_ttl=True,
-                retain_consumed=True,
-                storage=Storage(sync=beside.storage.sync),
-            )
-            await self._realm.create_channel(destination_name(self._name), definition)
-        return self.channel()
-
-    def channel(self) -> ChannelId:
-        """Raises ``NameDoesNotExist`` if it is missing."""
-        store = self._realm.view.named(self._name)
-        if store is None:
-            raise NameDoesNotExist(f"there is no channel {self._name!r} for sessions of MQTT")
-        definition = self._realm.definition_of(self._name)
-        keys = {} if definition is None else definition.keys
-        if store.kind != "channel" or keys != {ENTRY: 1}:
-            text = "has to be a channel with the publish key entry of depth 1, and nothing else"
-            raise InvalidArgument(f"{self._name!r} {text}: sessions of MQTT are kept there")
-        return store.number
+    def _type(self, beside: str) -> str:
+        return "persistent"
 
     # --- writing -------------------------------------------------------------------------
 
@@ -206,43 +168,3 @@ def sent_entry(client_id: str, packet_id: int, record: SentRecord | None) -> Ent
     """A message of QoS 2 is sent; None: its client is done with it."""
     name = f"{SENT}/{packet_id}/{client_id}"
     return name, b"" if record is None else msgspec.json.encode(record)
-
-
-async def pages_of(
-    realm: RunningRealm, channel: ChannelId, name: str, selector: Selector | None = None
-) -> AsyncIterator[list[Event]]:
-    """The events of a channel that are there now, a page at a time."""
-    last_id = realm.view.required(name).next_id - 1
-    async for page in _pages_between(realm, channel, 0, last_id, selector):
-        yield page
-
-
-async def events_at(
-    realm: RunningRealm, channel: ChannelId, event_ids: Sequence[int]
-) -> AsyncIterator[list[Event]]:
-    """The events with these ids, as far as they are there, each for itself."""
-    for event_id in event_ids:
-        async for page in _pages_between(realm, channel, event_id, event_id, None):
-            yield page
-
-
-async def _pages_between(
-    realm: RunningRealm,
-    channel: ChannelId,
-    first_id: int,
-    last_id: int,
-    selector: Selector | None,
-) -> AsyncIterator[list[Event]]:
-    next_id: int | None = first_id
-    while next_id is not None:
-        size = count_that_fits(realm.view.store(channel), min(PAGE, last_id - next_id + 1))
-        outlet = Collected("mqtt", selector, size)
-        open_ = partial(
-            realm.subscriptions.subscribe,
-            *(channel, FromId(next_id), outlet),
-            credit=size,
-            browse=True,
-            last_id=last_id,
-        )
-        next_id = await collect(realm, channel, outlet, open_)
-        yield outlet.events()
