@@ -14,6 +14,8 @@ from penstock.wire.mqtt.packets import (
     ConnackPacket,
     ConnectPacket,
     Packet,
+    PingreqPacket,
+    PingrespPacket,
     PublishPacket,
     SubscribePacket,
     TopicSubscription,
@@ -100,3 +102,12 @@ def connected(url: str, client_id: str = "", version: int = MQTT_5, **fields: An
     client = PacketClient(url, version)
     assert client.connect(client_id, **fields).reason == 0
     return client
+
+
+def heard(client: PacketClient) -> list[Any]:
+    """What a client is given before the answer to a ping: all that was on its way."""
+    client.send(PingreqPacket())
+    found = []
+    while not isinstance(each := client.receive(), PingrespPacket):
+        found.append(each)
+    return found

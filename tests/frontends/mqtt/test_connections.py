@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,17 +28,6 @@ from penstock.wire.mqtt.writing import packet_bytes
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
-
-
-@pytest.fixture(scope="module")
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as realm:
-        yield realm
-
-
-@pytest.fixture(scope="module")
-def url(realm: penstock.Realm) -> str:
-    return realm.listen_mqtt()
 
 
 def stored(realm: penstock.Realm, topic: str) -> list[penstock.Event]:

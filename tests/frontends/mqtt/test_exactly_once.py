@@ -22,22 +22,11 @@ from penstock.wire.mqtt.packets import (
 )
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reasons import Reason
-from tests.frontends.mqtt.clients import PacketClient, connected
-from tests.frontends.mqtt.test_sessions import HOUR, back, heard, settled, stored
+from tests.frontends.mqtt.clients import PacketClient, connected, heard
+from tests.frontends.mqtt.test_sessions import HOUR, back, settled, stored
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 pytestmark = pytest.mark.spec("M7")
-
-
-@pytest.fixture(scope="module")
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as realm:
-        yield realm
-
-
-@pytest.fixture(scope="module")
-def url(realm: penstock.Realm) -> str:
-    return realm.listen_mqtt()
 
 
 def publish(client: PacketClient, topic: str, payload: bytes, packet_id: int = 1) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from penstock.frontends.mqtt import newest_events, outbox, retained
 from penstock.wire.mqtt.packets import (
     MQTT_3,
     MQTT_5,
-    PingreqPacket,
-    PingrespPacket,
     PubackPacket,
     PublishPacket,
     UnsubscribePacket,
@@ -24,30 +21,10 @@ from penstock.wire.mqtt.packets import (
 )
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reasons import Reason
-from tests.frontends.mqtt.clients import Hung, PacketClient, connected
+from tests.frontends.mqtt.clients import Hung, PacketClient, connected, heard
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 pytestmark = pytest.mark.spec("M5")
-
-
-@pytest.fixture(scope="module")
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as realm:
-        yield realm
-
-
-@pytest.fixture(scope="module")
-def url(realm: penstock.Realm) -> str:
-    return realm.listen_mqtt()
-
-
-def heard(client: PacketClient) -> list[Any]:
-    """What a client is given before the answer to a ping: all that was on its way."""
-    client.send(PingreqPacket())
-    found = []
-    while not isinstance(each := client.receive(), PingrespPacket):
-        found.append(each)
-    return found
 
 
 def given(client: PacketClient, last: str = "last") -> list[tuple[str, bytes, bool]]:

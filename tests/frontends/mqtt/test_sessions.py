@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from penstock.wire.mqtt.packets import (
     MQTT_3,
     MQTT_5,
     DisconnectPacket,
-    PingreqPacket,
-    PingrespPacket,
     PubackPacket,
     PublishPacket,
     SubscribePacket,
@@ -27,22 +24,11 @@ from penstock.wire.mqtt.packets import (
 )
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reasons import Reason
-from tests.frontends.mqtt.clients import Hung, PacketClient, connected
+from tests.frontends.mqtt.clients import Hung, PacketClient, connected, heard
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 pytestmark = pytest.mark.spec("M6")
 HOUR = PacketProperties(session_expiry_s=3_600)
-
-
-@pytest.fixture(scope="module")
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as realm:
-        yield realm
-
-
-@pytest.fixture(scope="module")
-def url(realm: penstock.Realm) -> str:
-    return realm.listen_mqtt()
 
 
 def back(
@@ -55,15 +41,6 @@ def back(
     answer = client.connect(client_id, clean_start=False, **fields)
     assert (answer.reason, answer.session_present) == (0, present)
     return client
-
-
-def heard(client: PacketClient) -> list[Any]:
-    """What a client is given before the answer to a ping: all that was on its way."""
-    client.send(PingreqPacket())
-    found = []
-    while not isinstance(each := client.receive(), PingrespPacket):
-        found.append(each)
-    return found
 
 
 def take(client: PacketClient, count: int) -> list[bytes]:

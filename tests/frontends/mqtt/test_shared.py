@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,21 +17,10 @@ from penstock.wire.mqtt.packets import (
 )
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reasons import Reason
-from tests.frontends.mqtt.clients import PacketClient, connected
-from tests.frontends.mqtt.test_sessions import back, durables, heard, settled, take
+from tests.frontends.mqtt.clients import PacketClient, connected, heard
+from tests.frontends.mqtt.test_sessions import back, durables, settled, take
 
 pytestmark = pytest.mark.spec("M9")
-
-
-@pytest.fixture(scope="module")
-def realm() -> Iterator[penstock.Realm]:
-    with penstock.Realm() as realm:
-        yield realm
-
-
-@pytest.fixture(scope="module")
-def url(realm: penstock.Realm) -> str:
-    return realm.listen_mqtt()
 
 
 def given(clients: list[PacketClient]) -> list[list[bytes]]:
