@@ -154,12 +154,12 @@ class HttpConnection(H11Protocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         upgrade = Upgrade(event.method.decode("ascii"), headers)
         protocols = self.listener.native.web_protocols
-        refused = self._refused(upgrade, headers)
-        chosen = upgrade.chosen(tuple(protocols))
-        if refused is not None or chosen is None:
-            self.transport.write(refusal(*(refused or (400, "no sub-protocol"))))
+        if refused := self._refused(upgrade, headers):
+            self.transport.write(refusal(*refused))
             self.transport.close()
             return
+        chosen = upgrade.chosen(tuple(protocols))
+        assert chosen is not None, "otherwise it was refused"
         came, _ = self.conn.trailing_data
         self.transport.write(upgrade.answer(chosen))
         self.connections.discard(self)

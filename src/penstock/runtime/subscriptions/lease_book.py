@@ -27,6 +27,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.messages import SetDemand
 from penstock.core.vocabulary.ports import Clock
+from penstock.runtime.store.state import RealmState
 from penstock.runtime.subscriptions.lease import EventLease, without
 from penstock.runtime.subscriptions.subscriptions import Opened, Subscriptions
 from penstock.runtime.writer.group import Group
@@ -149,7 +150,7 @@ class LeaseBook:
 
     def count(self, lease: FetchLease) -> int:
         """How many events it holds."""
-        return sum([len(held_by(self.shard, each)) for each in lease.parts])
+        return sum([len(held_by(self.shard.state, each)) for each in lease.parts])
 
     # --- seats ---------------------------------------------------------------------------
 
@@ -290,9 +291,9 @@ class LeaseBook:
             each.set()
 
 
-def held_by(shard: Shard, part: EventLease) -> IdSet:
+def held_by(state: RealmState, part: EventLease) -> IdSet:
     """What a seat holds now."""
-    channel = shard.state.channels.get(part.terms.channel)
+    channel = state.channels.get(part.terms.channel)
     seat = None if channel is None else channel.state.seats.get(part.subscription)
     return IdSet() if seat is None else seat[1].in_flight
 

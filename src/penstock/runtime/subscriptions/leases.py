@@ -27,6 +27,7 @@ from penstock.runtime.subscriptions.lease_book import (
     LeaseBook,
     blocked,
     free_for,
+    held_by,
     seal,
     unknown,
 )
@@ -259,12 +260,9 @@ def answer(group: Group, parts: Iterable[EventLease], count: int) -> Settled:
     """What is told of a lease whose request meant ``count`` events."""
     left, ends_us = 0, None
     for part in parts:
-        channel = group.state.channels.get(part.terms.channel)
-        seat = None if channel is None else channel.state.seats.get(part.subscription)
-        if seat is None or not (held := seat[1].in_flight):
-            continue
-        left += len(held)
-        ends_us = max(ends_us or 0, part.until_us(held))
+        if held := held_by(group.state, part):
+            left += len(held)
+            ends_us = max(ends_us or 0, part.until_us(held))
     return Settled(count=count, left=left, ends_us=ends_us)
 
 
