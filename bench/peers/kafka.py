@@ -24,16 +24,17 @@ DURABLE = "billing"
 CLUSTER = "cGVuc3RvY2stYmVuY2gtMA"
 CONFIGURATION = """
 process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
+node.id={number}
+controller.quorum.voters={voters}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
 log.dirs={directory}
-offsets.topic.replication.factor=1
+offsets.topic.replication.factor={replicas}
 offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+transaction.state.log.replication.factor={replicas}
+transaction.state.log.min.isr={in_step}
+min.insync.replicas={in_step}
 group.initial.rebalance.delay.ms=0
 auto.create.topics.enable=false
 {flushing}
@@ -61,6 +62,10 @@ class Kafka:
         configuration = directory.parent / "kafka.properties"
         configuration.write_text(
             CONFIGURATION.format(
+                number=1,
+                voters=f"1@127.0.0.1:{controller}",
+                replicas=1,
+                in_step=1,
                 port=port,
                 controller=controller,
                 directory=directory / "log",

@@ -10,29 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from bench import jars
-from bench.peers.kafka import CLUSTER, Kafka, KafkaBroker
+from bench.peers.kafka import CLUSTER, CONFIGURATION, Kafka, KafkaBroker
 from bench.shape import Broker, Server
 from bench.together import Part, servers_together
 from penstock.testing.nats_servers import free_ports
 
 NODES: Final = 3
-CONFIGURATION: Final = """
-process.roles=broker,controller
-node.id={number}
-controller.quorum.voters={voters}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-log.dirs={directory}
-offsets.topic.replication.factor=3
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=3
-transaction.state.log.min.isr=2
-min.insync.replicas=2
-group.initial.rebalance.delay.ms=0
-auto.create.topics.enable=false
-{flushing}
-"""
+IN_STEP: Final = 2
+"""Nodes that have a write before it is confirmed."""
 
 
 class KafkaCluster(Kafka):
@@ -53,6 +38,8 @@ class KafkaCluster(Kafka):
                 CONFIGURATION.format(
                     number=number,
                     voters=voters,
+                    replicas=NODES,
+                    in_step=IN_STEP,
                     port=port,
                     controller=controller,
                     directory=directory / f"log{number}",

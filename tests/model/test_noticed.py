@@ -15,7 +15,6 @@ from penstock.core.channel import dead, decide, holding, offer
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.deadlines import Deadlines
 from penstock.core.durable.durable import Durable
-from penstock.core.durable.waiting import Waiting
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.messages import Cause, SetDemand, StoredFact
 from tests.model import channel_life
@@ -104,16 +103,9 @@ def unasked_delay(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_wait(patch: pytest.MonkeyPatch) -> None:
-    """One of several events that wait until different times is lost sight of. The mistake of the
-    simulation loses the fourth one, which comes in hundreds of lives here."""
-    whole = Waiting.add
-
-    def add(waiting: Waiting, ids: IdSet, until_us: int) -> None:
-        whole(waiting, ids, until_us)
-        if len(waiting._heap) > 1:
-            waiting._heap.pop()
-
-    patch.setattr(Waiting, "add", add)
+    """One of two events that wait until different times is lost sight of. The mistake of the
+    simulation loses one of four, which come in hundreds of lives here."""
+    waiting_mutants.lose_a_wait(patch, among=2)
 
 
 MISTAKES: list[Mistake] = [

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from penstock.core.vocabulary.errors import Damaged, IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.locations import locate
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
@@ -149,26 +150,30 @@ async def test_it_starts_by_itself_and_disturbs_nobody(seed: int) -> None:
         assert info.storage.sealed_bytes < 3 * sum(map(len, expected.values())) + 6_000
 
 
+AT_ONCE = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=0.01))
+"""Files are rewritten soon after anything in them is dead, where a channel asks for it."""
+
+
+async def fill_with_dead_events(realm: RunningRealm) -> None:
+    """A channel that is not rewritten by itself, in a file with nine of its ten events dead."""
+    await realm.create_channel("orders", SINGLE)
+    await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
+    await sealed(realm, "orders")
+    await realm.subscriptions.purge(ChannelId(1), 0, 8, "")
+
+
 @simulated
 async def test_off_means_off() -> None:
-    limits = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=0.01))
-    async with living(MemoryJournal(), MemoryBlobs(), sealing=limits) as realm:
-        await realm.create_channel("orders", SINGLE)
-        await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
-        await sealed(realm, "orders")
-        await realm.subscriptions.purge(ChannelId(1), 0, 8, "")
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=AT_ONCE) as realm:
+        await fill_with_dead_events(realm)
         await pass_time(5)
         assert (await realm.describe_channel("orders")).storage.sealed_bytes > 10_000
 
 
 @simulated
 async def test_it_starts_where_it_is_turned_on_later_though_nothing_else_happens() -> None:
-    limits = replace(EAGER, maintenance=MaintenanceLimits(dead_bytes=1, interval_s=0.01))
-    async with living(MemoryJournal(), MemoryBlobs(), sealing=limits) as realm:
-        await realm.create_channel("orders", SINGLE)
-        await publish(realm, ChannelId(1), body([b"x" * 1_000] * 10))
-        await sealed(realm, "orders")
-        await realm.subscriptions.purge(ChannelId(1), 0, 8, "")
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=AT_ONCE) as realm:
+        await fill_with_dead_events(realm)
         await pass_time(5)
 
         await realm.edit_channel("orders", BY_ITSELF)

@@ -44,11 +44,16 @@ def short_wait(patch: pytest.MonkeyPatch) -> None:
 
 def endless_wait(patch: pytest.MonkeyPatch) -> None:
     """One of many events that wait is lost sight of."""
+    lose_a_wait(patch, among=4)
+
+
+def lose_a_wait(patch: pytest.MonkeyPatch, among: int) -> None:
+    """One of events that wait until as many different times is lost sight of."""
     whole = Waiting.add
 
     def add(waiting: Waiting, ids: IdSet, until_us: int) -> None:
         whole(waiting, ids, until_us)
-        if len(waiting._heap) > 3:
+        if len(waiting._heap) >= among:
             waiting._heap.pop()
 
     patch.setattr(Waiting, "add", add)
