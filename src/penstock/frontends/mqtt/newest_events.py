@@ -26,7 +26,7 @@ PAGE: Final = 1_000
 """Most events that are read at once."""
 
 
-class NewestEvents(ABC):
+class KeyedChannel(ABC):
     """The channel ``<channel>-<suffix>``."""
 
     suffix: ClassVar[str]

@@ -11,7 +11,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.topics import has_wildcards
 from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, message_of
-from penstock.frontends.mqtt.newest_events import NewestEvents, events_at, pages_of
+from penstock.frontends.mqtt.newest_events import KeyedChannel, events_at, pages_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
 from penstock.frontends.mqtt.topic_index import TopicIndex
 
@@ -25,7 +25,7 @@ FLUSH_BYTES: Final = 1 << 16
 """Bytes of payload after which what was given to a client is sent."""
 
 
-class RetainedMessages(NewestEvents):
+class RetainedMessages(KeyedChannel):
     """The channel ``<channel>-retained``: of each topic the event that was retained last."""
 
     suffix = "retained"

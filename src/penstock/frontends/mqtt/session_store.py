@@ -16,7 +16,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.frontends.mqtt.messages import REMOVAL_MS
-from penstock.frontends.mqtt.newest_events import NewestEvents, pages_of
+from penstock.frontends.mqtt.newest_events import KeyedChannel, pages_of
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.writer.requests import Reply
 
@@ -93,7 +93,7 @@ class StoredEntries(Struct, frozen=True):
     """Messages of QoS 2 that were sent, by client and id."""
 
 
-class SessionStore(NewestEvents):
+class SessionStore(KeyedChannel):
     """The channel ``<channel>-sessions``."""
 
     suffix = "sessions"
