@@ -244,6 +244,46 @@ def test_an_event_has_an_address_of_its_own(opened: Opened, api: Api) -> None:
     expect(page.locator(".detail").get_by_role("alert")).to_contain_text("has no event 500")
 
 
+def test_a_step_back_right_after_a_step_on_is_kept(opened: Opened, api: Api) -> None:
+    """The page notes what it shows in the address; a reader who has gone on by then wins."""
+    path = api.create("hurried")
+    api.publish(path, *({"data": f"event {number}"} for number in range(20)))
+    page = opened(place("hurried", "events?event=3"))
+    shown = page.get_by_role("heading", name="Event")
+    expect(shown).to_have_text("Event 3")
+    page.evaluate(
+        """async () => {
+          const said = () => document.querySelector(".detail h2")?.textContent;
+          const until = (wanted) => new Promise((done) => {
+            const seen = new MutationObserver(() => {
+              if (said() === wanted) { seen.disconnect(); done(); }
+            });
+            seen.observe(document.body, { subtree: true, childList: true, characterData: true });
+          });
+          // A busy browser: what the page does after a drawing waits for the step and comes before its
+          // event does.
+          const waiting = new Set(), { setTimeout } = window;
+          let busy = false;
+          window.setTimeout = (work, ms) => {
+            waiting.add(work);
+            return setTimeout(() => { if (!busy && waiting.delete(work)) work(); }, ms);
+          };
+          window.requestAnimationFrame = (work) => window.setTimeout(work, 16);
+          const drawn = until("Event 7");
+          location.hash = "#/channel/hurried/events?event=7";
+          await drawn;
+          busy = true;
+          addEventListener("popstate", () => {
+            while (waiting.size) for (const work of waiting) { waiting.delete(work); work(); }
+            busy = false;
+          }, { once: true });
+          history.back();
+        }"""
+    )
+    expect(shown).to_have_text("Event 3")
+    expect(page).to_have_url(f"{api.url}/#/channel/hurried/events?event=3")
+
+
 def test_older_pages_skip_no_event_that_matches(opened: Opened, api: Api) -> None:
     path = api.create("sparse")
     wanted = [*range(2_000), *range(2_400, 2_450)]

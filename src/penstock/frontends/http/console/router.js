@@ -14,9 +14,17 @@ export function go(...parts) {
   location.hash = to(...parts);
 }
 
-/** Note something in the address without a new step in the history: a selector, a page. */
+// The address that the page shown now was drawn for, or has noted itself.
+let known = location.hash;
+
+/**
+ * Note something in the address without a new step in the history: a selector, a page.
+ * An address that the reader has left meanwhile takes no note: the page of the new one is on its way.
+ */
 export function note(...parts) {
+  if (location.hash !== known) return;
   history.replaceState(null, "", to(...parts));
+  known = location.hash;
 }
 
 function decoded(part) {
@@ -24,6 +32,7 @@ function decoded(part) {
 }
 
 function read() {
+  known = location.hash;
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
   return { parts: path.split("/").filter(Boolean).map(decoded), query: Object.fromEntries(new URLSearchParams(query)), at: location.hash };
 }
