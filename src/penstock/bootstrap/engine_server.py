@@ -18,7 +18,7 @@ AGAIN_S: Final = (0.5, 30.0)
 """The pause before it is started again: the first one, and the longest, which is twice as long each
 time."""
 STEADY_S: Final = 60.0
-"""Whoever has lived so long begins with the shortest pause."""
+"""A server that has lived so long begins with the shortest pause again."""
 END_S: Final = 30.0
 """How long it may take to end in order."""
 _TAIL_LINES: Final = 3

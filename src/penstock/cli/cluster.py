@@ -109,7 +109,7 @@ class LineDisplay:
         sys.stdout.flush()
 
     def listen(self, act: Callable[[Action], None], end: Callable[[], None]) -> None:
-        """Nobody presses keys here."""
+        """Do nothing: a plain stream of lines takes no keys."""
 
 
 class ScreenDisplay:

@@ -186,7 +186,7 @@ class LoadLedger:
         return is_first
 
     def goes_back(self, numbers: Int64s) -> None:
-        """These are about to be rolled back, and have to come again."""
+        """Note events that are about to be rolled back and have to come again."""
         self._is_due_again[numbers] = True
 
     def settled(self, numbers: Int64s) -> None:

@@ -178,8 +178,8 @@ def _monitor(peer: Peer, plan: EnginePlan) -> str:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Whoever is waited for is left alone when this process is to end: SIGTERM is then as SIGINT.
-    The loop that serves takes both over."""
+    """Turn SIGTERM into KeyboardInterrupt while a server is waited for, so that this process can be
+    ended. The loop that serves takes both signals over."""
 
     def end(_number: int, _frame: Any) -> None:
         raise KeyboardInterrupt

@@ -144,7 +144,7 @@ class SourceOptions(Struct, frozen=True):
         return self.where_is(self.choice.names[0])
 
     def either(self, *, fails_on_loss: bool) -> SourceOptions:
-        """These options, with the default for ``fails_on_loss`` if it was not given."""
+        """A copy of the options, with the default for ``fails_on_loss`` if it was not given."""
         said = self.fail_on_data_loss
         return replace(self, fail_on_data_loss=fails_on_loss if said is None else said)
 

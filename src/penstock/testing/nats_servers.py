@@ -38,7 +38,8 @@ CLUSTER: Final = """
 cluster {{ name: tests, listen: "127.0.0.1:{route}", pool_size: 1, routes: [{routes}]{more} }}
 """
 ONLY_LINKS: Final = ', advertise: "127.0.0.1:{nobody}", no_advertise: true'
-"""Whoever hears of a server from another one, and not from its own configuration, finds nobody."""
+"""The address that servers tell of each other: nothing listens there, so each one uses the routes
+of its own configuration only."""
 
 Between = Callable[[int, int, int], int]
 """Gives the port at which one server finds another one, whose own port comes last."""

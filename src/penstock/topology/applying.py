@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def _unheard(step: PlannedStep) -> None:
-    """Whoever does not want to hear of steps."""
+    """Do nothing with a step: the default of ``done``."""
 
 
 def apply(session: Session, plan: Plan, *, done: Callable[[PlannedStep], None] = _unheard) -> None:

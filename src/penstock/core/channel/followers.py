@@ -53,7 +53,7 @@ class Followers:
         self.members.pop(subscriber.subscription, None)
 
     def single_out(self, subscriptions: Iterable[int]) -> None:
-        """These continue by themselves, from where all of them are."""
+        """Let these subscriptions continue by themselves, from where all of them are."""
         for subscription in subscriptions:
             subscriber = self.members.pop(subscription, None)
             if subscriber is not None:

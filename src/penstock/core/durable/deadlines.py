@@ -54,7 +54,7 @@ class Deadlines:
         self._add(sooner, until_us)
 
     def discard(self, ids: IdSet) -> None:
-        """These are in nobody's hands any more, however that came."""
+        """Forget events that are in nobody's hands any more, however that came."""
         if self.ids:
             self._left.add_all(self.ids.remove_all(ids))
 

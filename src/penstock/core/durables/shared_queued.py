@@ -29,8 +29,7 @@ class SharedQueued:
         return True
 
     def servable(self, seats: Sequence[Seat]) -> Sequence[Seat]:
-        """Nobody while a client works on a window, unless it is the only one; then the client whose
-        turn it is."""
+        """The client whose turn it is; none of several clients while one works on a window."""
         if len(seats) > 1 and any(seat.in_flight for seat in seats):
             return ()
         return [seat for seat in seats if seat.credit > 0][:1]

@@ -288,7 +288,7 @@ class Claims:
         self._renewal_began_us = None
 
     def refused(self, node: str, nonce: str, now_us: int) -> None:
-        """Nobody listens at the address of a process: it is gone, and its lease with it."""
+        """Nothing listens at the address of a process: it is gone, and its lease with it."""
         self._refused_us.setdefault((node, nonce), now_us)
 
     def doubted(self) -> Iterator[MemberRecord]:

@@ -128,7 +128,7 @@ class Observer:
                 yield member
 
     def refused(self, member: MemberRecord) -> None:
-        """Nobody listens at the address of a member."""
+        """Note that nothing listens at the address of a member."""
         self._refused.add((member.node, member.nonce))
 
     def is_known(self, node: str) -> bool:

@@ -155,7 +155,7 @@ def _leads_to_end(tokens: tuple[tuple[str, bool], ...], name: str) -> bool:
 
 
 def _with_skipped(tokens: tuple[tuple[str, bool], ...], places: set[int]) -> set[int]:
-    """These places, and those behind wildcards there that may stand for nothing."""
+    """The places given, and those behind wildcards there that may stand for nothing."""
     found = set(places)
     for place in places:
         while place < len(tokens) and tokens[place] in (("*", True), ("**", True)):

@@ -489,7 +489,7 @@ class TimedOut(Fact, frozen=True):
 
 
 class Postponed(Fact, frozen=True):
-    """These outstanding events do not come again before ``until_us`` (SEM D18)."""
+    """Outstanding events that do not come again before ``until_us`` (SEM D18)."""
 
     durable: str
     spans: Spans

@@ -109,7 +109,7 @@ class AccessControl:
 
     @classmethod
     def off(cls, clock: Clock) -> AccessControl:
-        """Nobody is asked for anything: a realm of one machine, or a part of a program."""
+        """Control that lets everything pass, for a realm of one machine or inside a program."""
         accounts = Accounts(None, clock, inline)
         tokens = Tokens(TokenRules(), lambda _: b"", clock, inline)
         return cls(accounts, tokens, Audit(clock), Logins(clock), inline, AccessRules(), clock)

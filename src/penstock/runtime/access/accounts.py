@@ -371,7 +371,7 @@ class Accounts:
         return self.entries(kind, resource)
 
     async def replace_entries(self, kind: str, name: str, entries: Sequence[Entry]) -> None:
-        """These, and no others: a store that was made is its creator's (SEM A3)."""
+        """Replace all entries of a resource: a store just made gets its creator's (SEM A3)."""
         if not entries and not self.acl.entries(kind, name):
             return
         async with self._changing:

@@ -120,7 +120,7 @@ def deltas(stretch: Stretch, wanted: Int64s) -> OutgoingBatch:
 
 
 def _batch(stretch: Stretch, rows: Int64s) -> pa.RecordBatch:
-    """These rows, each merged with the earlier ones of its key."""
+    """The chosen rows, each merged with the earlier ones of its key."""
     pieces = [raw.piece for raw in stretch.pieces]
     if len({piece.number for piece in pieces}) == 1 and all(piece.is_whole for piece in pieces):
         batch = stored_together(pieces)

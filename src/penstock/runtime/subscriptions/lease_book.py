@@ -259,7 +259,7 @@ class LeaseBook:
                         self.end(lease)
 
     def stop(self, reason: RealmStopping) -> None:
-        """Nobody waits any more: the realm is shutting down."""
+        """Answer all that still wait: the realm is shutting down."""
         self._stopping = reason
         for lease in self._open.values():
             if not lease.is_answered:
@@ -360,7 +360,7 @@ def blocked(group: Group, part: EventLease) -> str:
 
 
 def unknown(name: str) -> LeaseEnded:
-    """Nobody remembers a lease of this name."""
+    """The error for a lease whose name the realm does not know."""
     return LeaseEnded(
         f"there is no lease {name[:40]} here: it has ended, or the realm was restarted; what was "
         "not settled comes again"

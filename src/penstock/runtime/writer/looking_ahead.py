@@ -111,7 +111,7 @@ class LookedAhead:
         self._states[number] = states
 
     def states(self, number: int, found: Sequence[Body]) -> Sequence[Body] | None:
-        """These states with what is known of them, once; None: they were not looked at."""
+        """Take what is known of the states found, once. None if they were not looked at."""
         known = self._states.pop(number, ())
         same = len(known) == len(found) and all(
             one.batch.equals(other.batch, check_metadata=True)

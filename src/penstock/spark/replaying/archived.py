@@ -39,7 +39,7 @@ class Bounds(Struct, frozen=True):
     until_us: int | None = None
 
     def within(self, first_id: int, end_id: int | None = None) -> Bounds:
-        """These bounds, restricted to a range of ids."""
+        """A copy of the bounds, restricted to a range of ids."""
         ends = [end for end in (self.end_id, end_id) if end is not None]
         return replace(
             self, first_id=max(self.first_id, first_id), end_id=min(ends) if ends else None

@@ -34,7 +34,7 @@ NO_CLUSTER: Final = 10074
 
 
 class Unanswered(Exception):
-    """Nobody has answered, or the servers cannot answer now: the outcome is unknown."""
+    """No server has answered, or none can answer now: the outcome is unknown."""
 
 
 class JetStreamRefusal(Exception):

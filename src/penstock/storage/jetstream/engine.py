@@ -235,7 +235,7 @@ class JetStreamEngine:
         return await self._offload(partial(read_server, monitor, self._tls))
 
     async def _reconnected(self) -> None:
-        """Whoever answers now may have been restarted with other settings."""
+        """Check again: the server that answers now may have been restarted with other settings."""
         self._start_check()
 
     def _start_check(self) -> None:
