@@ -260,8 +260,8 @@ def test_a_step_back_right_after_a_step_on_is_kept(opened: Opened, api: Api) -> 
             });
             seen.observe(document.body, { subtree: true, childList: true, characterData: true });
           });
-          // A busy browser: what the page does after a drawing waits for the step and comes before its
-          // event does.
+          // A busy browser: what the page does after a drawing waits for the step, and comes
+          // before the event of the step.
           const waiting = new Set(), { setTimeout } = window;
           let busy = false;
           window.setTimeout = (work, ms) => {
