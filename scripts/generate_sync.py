@@ -62,6 +62,10 @@ MODULES: Final = {
         "Durables of a channel, for blocking callers.",
         {"handles.durables": ("Durables", "Durable")},
     ),
+    "sync_pattern_durables": Written(
+        "Durables over patterns, for blocking callers.",
+        {"handles.pattern_durables": ("PatternDurables",)},
+    ),
     "sync_destination": Written(
         "What channels and queues have in common, for blocking callers.",
         {"handles.destination": ("Destination",), "handles.schedule": ("Schedule",)},

@@ -82,9 +82,14 @@ def modules_with(sources: Sequence[Source], word: str) -> list[str]:
 
 
 def repeated_classes(sources: Sequence[Source]) -> Mapping[str, list[str]]:
-    """Each class name that is used more than once, with the modules that use it."""
+    """Each class name that is used more than once, with the modules that use it.
+
+    Generated modules do not count: what they have is one thing with what they were made from.
+    """
     found: dict[str, list[str]] = {}
     for source in sources:
+        if source.is_generated:
+            continue
         for node in statements(source.tree):
             if isinstance(node, ast.ClassDef):
                 found.setdefault(node.name, []).append(source.module)

@@ -10,7 +10,7 @@ import pytest
 from scripts.weight import shape
 from scripts.weight.__main__ import ROOT, main, written
 from scripts.weight.publish import trip_of_a_publish, walk
-from scripts.weight.source import Source, mentions, sources_below
+from scripts.weight.source import GENERATED, Source, mentions, sources_below
 
 LIFE = '''"""A life."""
 
@@ -97,6 +97,16 @@ def test_a_class_name_of_two_modules_is_found(sources: Mapping[str, Source]) -> 
     assert shape.repeated_classes(list(sources.values())) == {
         "Table": ["penstock.runtime.durables", "penstock.runtime.store.rows"]
     }
+
+
+def test_a_generated_twin_is_no_second_class_of_a_name(tmp_path: Path) -> None:
+    text = f'"""A twin."""\n\n{GENERATED}scripts/twins.py: do not edit.\n\nclass Table: ...\n'
+    by_hand = {"src/penstock/client/hand.py": "class Orders: ...\n"}
+    twins = {"src/penstock/client/twin.py": text, **by_hand}
+    found = shape.repeated_classes(sources_below(tree(tmp_path, {**TREE, **twins}) / "src"))
+
+    assert "penstock.client.twin" not in found["Table"]
+    assert len(found["Table"]) == 2
 
 
 def test_a_fragment_is_short_and_has_one_user(tmp_path: Path, sources: dict[str, Source]) -> None:
