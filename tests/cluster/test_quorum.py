@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from penstock import aio
+from penstock.cluster.roles import watch_engine
+from penstock.core.owning.claims import TenureCounts
 from penstock.core.vocabulary.errors import NoQuorum, PenstockError
-from penstock.testing.engine import EngineServers
+from penstock.core.vocabulary.ports import EngineHealth
+from penstock.testing.engine import EngineServers, MemoryEngine
 from penstock.testing.loop import pass_time, simulated
 from penstock.wire.amqp import sasl
 from penstock.wire.amqp.performatives import opening
@@ -100,3 +104,26 @@ async def test_a_session_that_waits_no_longer_ends_with_the_reason() -> None:
     valve.open.set()
     await session.close()
     await end(owner)
+
+
+@simulated
+async def test_who_leads_the_engine_and_what_is_damaged_there_is_noted() -> None:
+    valve, damage = Valve(), ["s1: a hole"]
+
+    class Watched(MemoryEngine):
+        async def health(self) -> EngineHealth:
+            return replace(await super().health(), leader="s2", damage=tuple(damage))
+
+    counts = TenureCounts({})
+    watching = the_loop().create_task(watch_engine(Watched(call=valve), counts))
+    await pass_time(1)
+    assert (counts.leader, counts.damages) == ("s2", {"s1: a hole"})
+    damage.append("s3: a hole")
+    await pass_time(25)
+    assert len(counts.damages) == 2, "each is counted once"
+
+    valve.open.clear()
+    await pass_time(25)
+
+    assert counts.leader == "", "nobody is known to lead"
+    watching.cancel()

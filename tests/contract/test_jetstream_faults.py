@@ -464,6 +464,9 @@ def test_without_a_majority_an_append_waits_and_is_stored_once(servers: NatsServ
 
         assert append.result() == 3
         assert journal.info().waiting_us == 0
+        assert journal.info().ambiguous == {
+            "stored": 1, "deposed": 0, "refused": 0, "unknown": 0
+        }  # fmt: skip
         reopened = await told_in.engine.journal(0, 2)
         assert (await blocks_of(reopened, 3)) == [(3, b"x" * (3 << 20))]
 

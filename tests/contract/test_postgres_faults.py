@@ -85,6 +85,7 @@ async def test_without_a_standby_nothing_is_acknowledged(servers: PostgresServer
             with pytest.raises(Unavailable, match="0 synchronous standbys"):
                 await (await opened(stack, servers)).journal(0, 2)
             await journal.close()
+        assert (journal.info().ambiguous or {})["unknown"] == 1
         await asyncio.to_thread(servers.start, 1, synchronous_standby_names="")
         await asyncio.to_thread(servers.wait_for_standbys, 1)
 

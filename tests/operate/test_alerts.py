@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
 from penstock.api.realm import ClusterInfo, ClusterNodeInfo
+from penstock.core.owning.claims import TenureCounts
 from tests.access.realms import authority_in
 from tests.docs.pages import ROOT
 from tests.frontends.http.asking import Web
@@ -29,6 +30,11 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     "RealmDown": ({f"up{{{REALM}}}": "1 1 0x30"}, REALM),
     "NodeDown": ({f'penstock_node_up{{{REALM},node="n2"}}': "1 0x30"}, f'{REALM},node="n2"'),
     "EngineWaits": ({f"penstock_engine_waiting_seconds{{{REALM}}}": "0 3+60x30"}, REALM),
+    "EngineDamaged": ({f"penstock_engine_damaged_total{{{REALM}}}": "0 0 1x30"}, REALM),
+    "SealingWaits": (
+        {f'penstock_unsealed_age_seconds{{{REALM},shard="0"}}': "0 540+60x30"},
+        f'{REALM},shard="0"',
+    ),
     "TakeoversFrequent": ({f"penstock_shard_epoch{{{REALM}}}": "2 2 7x30"}, REALM),
     "PublishersWait": ({f"penstock_publish_congested{{{REALM}}}": "0 0 1x30"}, REALM),
     "DiskSlow": (
@@ -230,6 +236,7 @@ def test_what_alerts_look_at_is_told_by_a_realm(tmp_path: Path) -> None:
         assert realm._running is not None
         seen = ClusterNodeInfo(node="n1", state="owner", version="1", url="", renewed_us=0)
         realm._running.cluster = lambda: ClusterInfo(node="n1", nodes=[seen])
+        realm._running.tenures = TenureCounts({})
         text = Web(realm.listen_http(), tls=trusting).ask("GET", "/metrics").data.decode()
     told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
 

@@ -275,6 +275,23 @@ async def test_a_damaged_snapshot_loses_nothing_while_the_one_before_is_whole() 
         assert await events(realm, ORDERS) == written
 
 
+@simulated
+async def test_for_how_long_something_is_in_no_snapshot_is_told() -> None:
+    shard = Shard()
+    async with shard.owner(sealing=LATE) as realm:
+        await realm.create_channel("orders", PERSISTENT)
+        await pass_time(40)
+        assert realm.unsealed_s() == pytest.approx(40, abs=2)
+        await realm.snapshot()
+        await pass_time(10)
+        assert realm.unsealed_s() == 0, "nothing has happened since"
+
+        await publish(realm, ORDERS, body([b"a"]))
+        await pass_time(20)
+
+        assert realm.unsealed_s() == pytest.approx(30, abs=2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "often", [replace(LATE, interval_s=0.01, snapshot_blocks_max=5),

@@ -122,6 +122,7 @@ async def test_a_refusal_waits_for_the_next_renewal() -> None:
         await pass_time(60)
         assert not looking.done()
         assert not describing.done()
+        assert realm.dispatch.withheld == {"answers": 2, "deliveries": 0}
 
         lease.renewed()
 
@@ -141,6 +142,7 @@ async def test_events_are_delivered_while_the_lease_holds_and_wait_else() -> Non
         assert await publish(realm, channel, body([b"a"])) == Span(0, 1)
         await pass_time(60)
         assert outlet.ids == []
+        assert realm.dispatch.withheld["deliveries"] == 1
 
         lease.renewed()
         await pass_time(1)

@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
-from penstock.core.vocabulary.ports import BlobInfo, Blobs, BlobSum, inline
+from penstock.core.vocabulary.ports import BlobInfo, Blobs, BlobSum, CopyCounts, inline
 from penstock.storage.disk import make_directories
 from penstock.storage.embedded import FileBlobs
 from penstock.storage.memory import MemoryBlobs
@@ -120,6 +120,7 @@ async def test_a_file_is_fetched_once_and_whole() -> None:
     assert bytes(await node.blobs.get(A, 8)) == b"89"
 
     assert remote.ranges == [(A, 0, None)]
+    assert node.blobs.copies == CopyCounts(bytes=10, hits=2, misses=1)
     node.start()
     node.blobs.check_against(knows(a=b"0123456789"))
     assert bytes(await node.blobs.get(A)) == b"0123456789"

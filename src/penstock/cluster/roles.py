@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from contextlib import suppress
+from typing import Final, NoReturn
 
 import structlog
 
 from penstock.api.realm import ClusterInfo, ClusterNodeInfo, LocalStoreInfo
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.standing_by import StandbyListener
-from penstock.core.owning.claims import SHARD, MemberRecord
+from penstock.core.owning.claims import SHARD, MemberRecord, TenureCounts
 from penstock.core.owning.clocks import SECOND_US
 from penstock.core.owning.local_names import LocalNames
-from penstock.core.vocabulary.errors import NoQuorum
-from penstock.core.vocabulary.ports import Blobs, Journal
+from penstock.core.vocabulary.errors import NoQuorum, Unavailable
+from penstock.core.vocabulary.ports import Blobs, Journal, StorageEngine
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.serving_node import QUORUM_LOST, ServingNode
 from penstock.runtime.delivery.owner_lease import OwnerLease
@@ -23,6 +24,9 @@ from penstock.runtime.realm import RunningRealm
 from penstock.wire.native import messages as wire
 
 _LOOK_S: Final = 0.1
+ENGINE_LOOK_S: Final = 10.0
+"""How often the owner asks how the engine is, and how long it waits for the answer at most."""
+_DAMAGES_MAX: Final = 1_000
 
 OpenRealm = Callable[[Journal, Blobs, OwnerLease], Awaitable[RunningRealm]]
 ServeRealm = Callable[[RunningRealm, OwnerLease, asyncio.Event], Awaitable[None]]
@@ -82,6 +86,21 @@ class NodeRoles:
         finally:
             if self._standby is not None:
                 await self._standby.open()
+
+
+async def watch_engine(engine: StorageEngine, counts: TenureCounts) -> NoReturn:
+    """Note every few seconds which of the engine's servers takes appends, and what is damaged on
+    them, until cancelled."""
+    while True:
+        leader = ""
+        with suppress(TimeoutError, Unavailable):  # then nobody is known to lead
+            async with asyncio.timeout(ENGINE_LOOK_S):
+                health = await engine.health()
+            leader = health.leader
+            if len(counts.damages) < _DAMAGES_MAX:
+                counts.damages.update(health.damage)
+        counts.leader = leader
+        await asyncio.sleep(ENGINE_LOOK_S)
 
 
 def serving_node(node: ClusterNode) -> ServingNode | None:

@@ -262,6 +262,10 @@ class RunningRealm:
         """The size of the journal, and how long its syncs take."""
         return self._journal.info()
 
+    def unsealed_s(self) -> float:
+        """For how long no snapshot has included what was stored last; 0: the newest does."""
+        return self._sealer.unsealed_s()
+
     def name_with(self, names: StoreNames) -> None:
         """Set who has a say in the names of new stores."""
         self.names = self.imports.names = names
@@ -454,7 +458,7 @@ class RunningRealm:
         return info
 
     async def describe(self, version: str) -> RealmInfo:
-        await self.dispatch.rely()
+        await self.dispatch.rely("answers")
         return RealmInfo(
             name=self.name,
             version=version,

@@ -34,6 +34,7 @@ from penstock.cluster.roles import (
     serving_node,
     suspend_without_quorum,
     tell_owners,
+    watch_engine,
 )
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.arriving import refuse_half_a_realm
@@ -162,6 +163,7 @@ class NodeProcess:
     ) -> None:
         self._home = home
         self._settings = settings
+        self._engine = engine
         self._registry = registry
         self._secret = secret
         self._clock = clock
@@ -296,6 +298,7 @@ class NodeProcess:
                     tasks.create_task(suspend_without_quorum(lease, listener)),
                     tasks.create_task(tell_owners(self._node, listener)),
                     tasks.create_task(self._names.run()),
+                    tasks.create_task(watch_engine(self._engine, self._node.tenures)),
                 ]
                 await run(realm, listener, settings, stopping, http)
                 for each in aside:

@@ -23,7 +23,7 @@ from penstock.core.vocabulary.errors import (
     NameDoesNotExist,
     StorageFailed,
 )
-from penstock.core.vocabulary.ports import BlobInfo, Blobs, BlobSum, Buffer, Offload
+from penstock.core.vocabulary.ports import BlobInfo, Blobs, BlobSum, Buffer, CopyCounts, Offload
 from penstock.storage.blob_names import check_blob_name, end_of_range
 
 _PREFIX: Final = re.compile(r"shard-[0-9]+/")
@@ -100,7 +100,7 @@ class CachedBlobs:
         self._known: Callable[[str], BlobSum | None] = lambda name: None
         self._held: OrderedDict[str, int] = OrderedDict()
         """Bytes of each file in the cache, the one that was read last at the end."""
-        self._bytes = 0
+        self.copies = CopyCounts()
         self._checked: set[str] = set()
         """Files in the cache that this run has written, fetched, or compared with what they have to
         be. What an earlier run has left is not relied on before."""
@@ -135,7 +135,10 @@ class CachedBlobs:
         async with self._alone(name):
             if name in await self._begun() and not await self._is_right(name):
                 await self._drop(name)
-            if name not in self._held:
+            is_there = name in self._held
+            self.copies.hits += is_there
+            self.copies.misses += not is_there
+            if not is_there:
                 if await self._size(name) > self._bytes_max:
                     return await self._remote.get(name, offset, length)
                 data = await self._remote.get(name)
@@ -176,7 +179,7 @@ class CachedBlobs:
             self._has_begun = True
             for info in await self._cache.list(_CACHED):
                 self._held[info.name] = info.size
-                self._bytes += info.size
+                self.copies.bytes += info.size
             await self._make_room(0)
         return self._held
 
@@ -220,7 +223,7 @@ class CachedBlobs:
             return False
         await self._make_room(size)
         self._held[name] = size
-        self._bytes += size
+        self.copies.bytes += size
         try:
             await self._cache.put(name, chunks)
         except (Conflict, StorageFailed) as error:
@@ -235,11 +238,11 @@ class CachedBlobs:
 
     async def _make_room(self, size: int) -> None:
         """Let go of files that were not read for longest until there is room for so many bytes."""
-        while self._held and self._bytes + size > self._bytes_max:
+        while self._held and self.copies.bytes + size > self._bytes_max:
             await self._drop(next(iter(self._held)))
 
     async def _drop(self, name: str) -> None:
-        self._bytes -= self._held.pop(name, 0)
+        self.copies.bytes -= self._held.pop(name, 0)
         self._checked.discard(name)
         try:
             await self._cache.delete(name)

@@ -8,6 +8,7 @@ from msgspec import structs
 import penstock
 from penstock.api.realm import ClusterInfo, ClusterNodeInfo
 from penstock.core.owning.claims import TenureCounts
+from penstock.core.vocabulary.ports import CopyCounts
 from penstock.core.vocabulary.timings import Timings
 from tests.frontends.http.asking import Web
 
@@ -36,11 +37,17 @@ def test_nodes_and_who_of_them_is_there_are_told(monkeypatch: pytest.MonkeyPatch
         for name in ("takeover", "takeovers", "deposed", "engine_append"):
             assert f"penstock_{name}" not in web.ask("GET", "/metrics").data.decode()
         realm._running.cluster = lambda: FOUND
-        realm._running.tenures = TenureCounts({"first": 1, "silent": 2}, 1_250_000, deposed=3)
+        realm._running.tenures = TenureCounts(
+            {"first": 1, "silent": 2}, 1_250_000, deposed=3, leader="s2", damages={"a", "b"}
+        )
+        realm._running.dispatch.withheld["answers"] += 4
+        monkeypatch.setattr(realm._running.blobs, "copies", CopyCounts(7, 5, 3), raising=False)
         info, appends = realm._running.journal_info, Timings()
         appends.note(40_000)
         monkeypatch.setattr(
-            type(realm._running), "journal_info", structs.replace(info, appends=appends)
+            type(realm._running),
+            "journal_info",
+            structs.replace(info, appends=appends, ambiguous={"stored": 2, "deposed": 0}),
         )
 
         told = web.ask("GET", "/api/v1/cluster").document
@@ -67,6 +74,15 @@ def test_nodes_and_who_of_them_is_there_are_told(monkeypatch: pytest.MonkeyPatch
     assert 'penstock_takeovers_total{why="silent"} 2.0' in text
     assert "penstock_takeover_seconds 1.25" in text
     assert "penstock_deposed_total 3.0" in text
+    assert 'penstock_engine_leader{server="s2"} 1.0' in text
+    assert "penstock_engine_damaged_total 2.0" in text
+    assert 'penstock_withheld_total{what="answers"} 4.0' in text
+    assert 'penstock_withheld_total{what="deliveries"} 0.0' in text
+    assert 'penstock_unsealed_age_seconds{shard="0"} 0.0' in text
+    assert 'penstock_appends_ambiguous_total{became="stored"} 2.0' in text
+    assert "penstock_blob_cache_bytes 7.0" in text
+    assert "penstock_blob_cache_hits_total 5.0" in text
+    assert "penstock_blob_cache_misses_total 3.0" in text
     assert 'penstock_engine_append_seconds_bucket{le="0.025"} 0.0' in text
     assert 'penstock_engine_append_seconds_bucket{le="0.05"} 1.0' in text
     assert "penstock_engine_append_seconds_sum 0.04" in text

@@ -324,6 +324,9 @@ def test_the_page_lists_every_metric_and_no_other(tmp_path: Path) -> None:
         "penstock_engine_waiting_seconds",
         *("penstock_takeovers", "penstock_takeover_seconds", "penstock_deposed"),
         "penstock_engine_append_seconds",
+        *("penstock_engine_leader", "penstock_engine_damaged", "penstock_appends_ambiguous"),
+        *("penstock_withheld", "penstock_unsealed_age_seconds"),
+        *("penstock_blob_cache_bytes", "penstock_blob_cache_hits", "penstock_blob_cache_misses"),
         "penstock_durable_delivery_seconds",
     }
     assert told == given | later

@@ -177,6 +177,10 @@ class TenureCounts(msgspec.Struct):
     """How long the newest of them took: from its claim until everything was recovered."""
     deposed: int = 0
     """How often the realm was taken from it without having been handed over."""
+    leader: str = ""
+    """The engine's server that takes appends, as it was found last; empty: none is known."""
+    damages: set[str] = msgspec.field(default_factory=set)
+    """The damage that was found on the engine's servers."""
 
 
 class Claims:

@@ -94,6 +94,9 @@ class JournalInfo(Struct, frozen=True):
     not."""
     appends: Timings | None = None
     """How long other machines have taken to store what was appended here; None: there are none."""
+    ambiguous: Mapping[str, int] | None = None
+    """How many appends had no answer at first, by what became of them: ``stored``, ``deposed``,
+    ``refused``, ``unknown``. None: there are no other machines."""
 
 
 class Journal(Protocol):
@@ -204,6 +207,25 @@ class ChecksBlobs(Protocol):
     def check_against(self, known: Callable[[str], BlobSum | None]) -> None:
         """``known`` tells what a blob has to be, by its name; None: nobody knows."""
         ...
+
+
+class CopyCounts(Struct):
+    """Copies that a node keeps of what lies elsewhere, since its realm was opened."""
+
+    bytes: int = 0
+    """Bytes that it keeps now."""
+    hits: int = 0
+    """Reads that a copy has answered."""
+    misses: int = 0
+    """Reads for which something had to be fetched."""
+
+
+@runtime_checkable
+class KeepsCopies(Protocol):
+    """Blobs that lie elsewhere, and of which copies are kept here."""
+
+    @property
+    def copies(self) -> CopyCounts: ...
 
 
 class VersionedRecord(Struct, frozen=True):

@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from penstock.core.channel.conservation import MEANINGS
+from penstock.core.vocabulary.ports import KeepsCopies
 from penstock.core.vocabulary.timings import Timings
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.realm_view import DurableView
@@ -337,6 +338,7 @@ class RealmCollector(Collector):
             found.engine_waiting_s,
         )
         yield from self._of_tenures()
+        yield from self._of_owner()
 
     def _of_tenures(self) -> Iterator[Metric]:
         """What the process of the owner has lived through."""
@@ -358,6 +360,47 @@ class RealmCollector(Collector):
         yield _counter(
             "deposed", "How often the realm was taken from this process.", counts.deposed
         )
+        leader = GaugeMetricFamily(
+            "penstock_engine_leader", "1 for the server that takes appends.", labels=["server"]
+        )
+        if counts.leader:
+            leader.add_metric([counts.leader], 1)
+        yield leader
+        yield _counter(
+            "engine_damaged", "Damage found on the engine's servers.", len(counts.damages)
+        )
+
+    def _of_owner(self) -> Iterator[Metric]:
+        """What the owner has kept back or could not put away, and what it reads of its files."""
+        withheld = CounterMetricFamily(
+            "penstock_withheld", "What waited for the lease, by what it was.", labels=["what"]
+        )
+        for what, count in self._realm.dispatch.withheld.items():
+            withheld.add_metric([what], count)
+        yield withheld
+        from penstock.core.owning.claims import SHARD  # no realm on its own loads it
+
+        unsealed = GaugeMetricFamily(
+            "penstock_unsealed_age_seconds",
+            "For how long no snapshot has included what was stored last; 0: the newest does.",
+            labels=["shard"],
+        )
+        unsealed.add_metric([f"{SHARD}"], self._realm.unsealed_s())
+        yield unsealed
+        if (ambiguous := self._realm.journal_info.ambiguous) is not None:
+            became = CounterMetricFamily(
+                "penstock_appends_ambiguous",
+                "Appends that had no answer at first, by what became of them.",
+                labels=["became"],
+            )
+            for what, count in ambiguous.items():
+                became.add_metric([what], count)
+            yield became
+        if isinstance(self._realm.blobs, KeepsCopies):
+            copies = self._realm.blobs.copies
+            yield _gauge("blob_cache_bytes", "Bytes of segments on the node's disk.", copies.bytes)
+            yield _counter("blob_cache_hits", "Reads of segments from that disk.", copies.hits)
+            yield _counter("blob_cache_misses", "Reads that fetched a segment.", copies.misses)
 
     def _of_journal(self) -> Iterator[Metric]:
         info = self._realm.journal_info

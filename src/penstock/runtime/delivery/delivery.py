@@ -148,6 +148,8 @@ class Dispatch:
         """URI of the place where a cluster keeps its files; empty: nobody else can read them."""
         self.ahead = ReadAhead()
         self.latencies = DeliveryLatencies()
+        self.withheld = {"answers": 0, "deliveries": 0}
+        """How often something waited because the lease did not hold."""
         self._clock = clock
         self._outlets: dict[int, tuple[int, Outlet]] = {}
         self._gone: list[Callable[[int], None]] = []
@@ -256,9 +258,11 @@ class Dispatch:
 
     # --- what goes out -------------------------------------------------------------------
 
-    async def rely(self) -> None:
-        """Wait until what is known may leave without an append. Raises ``Deposed``."""
+    async def rely(self, what: str = "deliveries") -> None:
+        """Wait until what is known may leave without an append: ``deliveries`` or ``answers``.
+        Raises ``Deposed``."""
         if not self.lease.holds():
+            self.withheld[what] += 1
             await self.lease.held()
 
     def recall(self, channel: ChannelMachine) -> None:

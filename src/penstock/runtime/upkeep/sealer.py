@@ -133,6 +133,8 @@ class Sealer:
         self._names = shard.state.file_names
         self._snapshot_s = 0.0
         """When the newest snapshot of this run was taken, or the run began, by the loop's clock."""
+        self._covered_s = 0.0
+        """When a snapshot that was written included everything, or the run began."""
         self._is_prepared = False
         """Whether a snapshot was taken for the end of this run."""
         self._taking = asyncio.Lock()
@@ -166,7 +168,7 @@ class Sealer:
             _log.exception("maintenance.ended")
 
     async def _run(self) -> None:
-        self._snapshot_s = asyncio.get_running_loop().time()
+        self._snapshot_s = self._covered_s = asyncio.get_running_loop().time()
         try:
             while True:
                 await asyncio.sleep(self._limits.interval_s)
@@ -233,6 +235,12 @@ class Sealer:
             blocks >= self._limits.snapshot_blocks_max
             or passed_s >= self._limits.snapshot_interval_s
         )
+
+    def unsealed_s(self) -> float:
+        """For how long no snapshot has included what was stored last; 0: the newest does."""
+        if self._shard.tail == self._snapshot:
+            return 0.0
+        return max(0.0, asyncio.get_running_loop().time() - self._covered_s)
 
     async def free_journal(self) -> None:
         """Trim blocks that are not needed any more, if they are worth a snapshot."""
@@ -407,8 +415,9 @@ class Sealer:
             for channel_id, store in self._shard.state.stores.items()
             if isinstance(store, MergeStore) and store.files
         }
-        self._snapshot_s = asyncio.get_running_loop().time()
+        self._snapshot_s = covered_s = asyncio.get_running_loop().time()
         if sequence == self._snapshot:
+            self._covered_s = covered_s
             return  # nothing has happened since
         # The journal before it must be on disk first: later blocks must never reuse a sequence.
         await self._shard.exclusively(self._journal.sync)
@@ -425,6 +434,7 @@ class Sealer:
         # On an engine, two snapshots stay: somebody may just be reading the one before.
         needed = self._snapshot if self._names.epoch else sequence
         await self._shard.exclusively(lambda: self._cut(sequence, needed))
+        self._covered_s = covered_s
         await self._forget_before(needed)
         if self._shard.large_blocks is not None:
             await self._shard.large_blocks.forget(needed)

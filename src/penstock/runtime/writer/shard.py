@@ -295,7 +295,7 @@ class Shard:
                 await asyncio.sleep(0)  # the loop sends it
             await self._append(group)
         elif answers:
-            await self._dispatch.rely()
+            await self._dispatch.rely("answers")
         self._serving = []
         self._answer(group, answers)
         self.changed.update(group.touched)

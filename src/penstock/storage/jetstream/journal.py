@@ -32,7 +32,7 @@ from penstock.core.vocabulary.ports import (
     DamagedBlock,
     JournalInfo,
 )
-from penstock.core.vocabulary.timings import Timings
+from penstock.storage.engine_appends import EngineAppends
 from penstock.storage.jetstream.connection import (
     UNDER_WAY_MAX,
     JetStreamRefusal,
@@ -125,8 +125,7 @@ class JetStreamJournal:
         self._incarnation = ""
         self._mark: Mark | None = None
         self._writing = asyncio.Lock()
-        self._waiting_since: int | None = None
-        self._appends = Timings()
+        self._appends = EngineAppends(clock.steady_us)
         self._ended: PenstockError | None = None
         """Why nothing can be appended any more."""
 
@@ -275,16 +274,16 @@ class JetStreamJournal:
             self._index.trim(through)
 
     def info(self) -> JournalInfo:
-        since, index = self._waiting_since, self._index
-        waiting_us = 0 if since is None else max(1, self._clock.steady_us() - since)
+        index, appends = self._index, self._appends
         return JournalInfo(
             index.floor,
             index.tail,
             index.size,
             0,
             durability="quorum",
-            waiting_us=waiting_us,
-            appends=self._appends,
+            waiting_us=appends.waiting_us,
+            appends=appends.timings,
+            ambiguous=appends.ambiguous,
         )
 
     async def check(self) -> None:
@@ -430,17 +429,14 @@ class JetStreamJournal:
 
     async def _store(self, frames: Iterator[bytes]) -> None:
         """Store frames at the end of the stream, a few of them on their way at a time."""
-        self._waiting_since = began_us = self._clock.steady_us()
         try:
-            newest = await self._send(frames)
+            with self._appends.under_way():
+                newest = await self._send(frames)
         except BaseExceptionGroup as failures:
             raise self._ended_by(failures.exceptions[0]) from None
         except BaseException as failure:
             self._ended_by(failure)
             raise
-        finally:
-            self._waiting_since = None
-        self._appends.note(self._clock.steady_us() - began_us)
         self._index.take(newest)
 
     async def _send(self, frames: Iterator[bytes]) -> BlockFrame:
@@ -482,7 +478,7 @@ class JetStreamJournal:
             try:
                 sequence = await self.stream.publish(self._subject, raw, headers)
             except Unanswered:
-                pass
+                self._appends.unanswered()
             except JetStreamRefusal as refusal:
                 if refusal.number in WRONG_SEQUENCE:
                     last = await self._last_unless_there(raw, expected + 1)

@@ -22,7 +22,7 @@ from penstock.core.vocabulary.errors import (
     Unknown,
 )
 from penstock.core.vocabulary.ports import READ_BYTES_MAX, Block, Buffer, DamagedBlock, JournalInfo
-from penstock.core.vocabulary.timings import Timings
+from penstock.storage.engine_appends import EngineAppends
 from penstock.storage.postgres import guard
 from penstock.storage.postgres.servers import PAUSE_S, OutcomeUnknown, Servers
 
@@ -132,8 +132,7 @@ class PostgresJournal:
         self._closed = False
         self._deposed = ""
         self._unknown = ""
-        self._waiting_since: float | None = None
-        self._appends = Timings()
+        self._appends = EngineAppends(lambda: int(asyncio.get_running_loop().time() * 1_000_000))
 
     @classmethod
     async def open(
@@ -189,17 +188,13 @@ class PostgresJournal:
             return await self._append_again(expected, body)
         self._check_is_owner()
         checksum = chained(body, self._last_checksum)
-        now = asyncio.get_running_loop().time
-        self._waiting_since = began = now()
         self._unknown = f"the append of block {expected + 1} was broken off: its outcome is unknown"
         try:
-            await self._insert(expected, body, checksum, sync=sync)
+            with self._appends.under_way():
+                await self._insert(expected, body, checksum, sync=sync)
         except StorageFailed:
             self._unknown = ""  # PostgreSQL has said that it is not stored
             raise
-        finally:
-            self._waiting_since = None
-        self._appends.note(int((now() - began) * 1_000_000))
         self._unknown = ""
         self._tail, self._last_checksum = expected + 1, checksum
         self._size += len(body)
@@ -217,6 +212,7 @@ class PostgresJournal:
                 )
             except OutcomeUnknown as error:
                 is_open = True
+                self._appends.unanswered()
                 await self._pause(error)
                 continue
             if added is None:
@@ -347,18 +343,15 @@ class PostgresJournal:
         self._size -= row["size"]
 
     def info(self) -> JournalInfo:
-        since = self._waiting_since
-        waiting_us = (
-            0 if since is None else int((asyncio.get_running_loop().time() - since) * 1_000_000)
-        )
         return JournalInfo(
             self._floor,
             self._tail,
             self._size,
             0,
             durability="quorum",
-            waiting_us=waiting_us,
-            appends=self._appends,
+            waiting_us=self._appends.waiting_us,
+            appends=self._appends.timings,
+            ambiguous=self._appends.ambiguous,
         )
 
     async def close(self) -> None:

@@ -1,0 +1,61 @@
+"""What an owner measures of its appends: how long they wait, and what became of those of which an
+answer was missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.vocabulary.errors import Deposed, StorageFailed, Unknown
+from penstock.storage.engine_appends import EngineAppends
+
+
+class Clock:
+    now_us = 1_000
+
+    def __call__(self) -> int:
+        return self.now_us
+
+
+def test_an_append_waits_from_its_beginning_to_its_end() -> None:
+    clock = Clock()
+    appends = EngineAppends(clock)
+    assert appends.waiting_us == 0
+
+    with appends.under_way():
+        assert appends.waiting_us == 1, "it waits from the first moment on"
+        clock.now_us += 700
+        assert appends.waiting_us == 700
+
+    assert appends.waiting_us == 0
+    assert (sum(appends.timings.counts), appends.timings.total_us) == (1, 700)
+    assert sum(appends.ambiguous.values()) == 0, "it was answered"
+
+
+@pytest.mark.parametrize(
+    ("end", "became"),
+    [
+        (None, "stored"),
+        (Deposed("another owner"), "deposed"),
+        (ExceptionGroup("of its frames", [Deposed("another owner")]), "deposed"),
+        (StorageFailed("the disk is full"), "refused"),
+        (Unknown("closed meanwhile"), "unknown"),
+    ],
+)
+def test_an_append_without_an_answer_is_counted_by_what_became_of_it(
+    end: Exception | None, became: str
+) -> None:
+    appends = EngineAppends(Clock())
+
+    try:
+        with appends.under_way():
+            appends.unanswered()
+            appends.unanswered()
+            if end is not None:
+                raise end
+    except Exception as failure:
+        assert failure is end
+
+    assert {what: count for what, count in appends.ambiguous.items() if count} == {became: 1}
+    with appends.under_way():
+        pass
+    assert sum(appends.ambiguous.values()) == 1, "the next one was answered"
