@@ -92,6 +92,43 @@ async def test_a_holder_that_is_gone_together_with_the_owner_is_waited_for_and_t
     await end(other)
 
 
+@pytest.mark.spec("N6")
+@simulated
+async def test_owners_that_change_every_few_seconds_do_not_wait_for_ever() -> None:
+    owner, (other,) = await owner_and_others(EngineServers())
+    urls = f"{owner.url},{HOST}:{other.native}"
+    context = copy_context()
+    context.run(MACHINE.set, "holder")
+    await the_loop().create_task(holder_and_rival(urls), context=context)
+    rival = await aio.connect(urls)
+    rivals = await (await rival.channels.get("orders")).durables.get("alone")
+
+    the_loop().network.kill("holder")
+    the_loop().kill("holder")
+    owner.node.hand_over(0)
+    began_s = the_loop().time()
+    seat = None
+    while seat is None:
+        now, then = (other, owner) if other.serves else (owner, other)
+        await until(lambda now=now: now.serves)  # type: ignore[misc]
+        handed_s = the_loop().time()
+        while the_loop().time() < handed_s + 3 and seat is None:
+            seat = await taken(rivals)
+            await pass_time(0.1)
+        if seat is None:
+            now.node.hand_over(0)
+            await until(lambda then=then: then.serves)  # type: ignore[misc]
+    waited_s = the_loop().time() - began_s
+
+    assert REATTACH_S - 1 < waited_s < 2 * REATTACH_S
+    batch = await seat.next_batch()
+    assert batch is not None
+    assert batch.event_ids.tolist() == [0]
+    await rival.close()
+    await end(owner)
+    await end(other)
+
+
 @pytest.mark.spec("N6", "D14")
 @simulated
 async def test_an_administrator_frees_a_seat_that_waits() -> None:

@@ -27,6 +27,7 @@ from tests.thorough import examples
 
 SESSIONS = ("a", "b", "c")
 REATTACH_MS = 1_000
+STEP_MS = REATTACH_MS // 20
 
 
 class SeatsModel:
@@ -37,12 +38,34 @@ class SeatsModel:
         self.seats: list[str] = []
         self.there: dict[str, int] = {}
         """Those who are there, with their subscriptions."""
-        self.waits_until_ms: int | None = None
+        self.waited_ms: dict[str, int] = {}
+        """How long sessions that are away have been waited for, by all owners."""
+        self.waits_from_ms: int | None = None
         self.takes_nobody = False
 
     @property
     def away(self) -> list[str]:
         return [session for session in self.seats if session not in self.there]
+
+    def wait(self, now_ms: int) -> None:
+        """Count what is over of the waiting, in steps, and begin the next one."""
+        if self.waits_from_ms is not None:
+            most = max((self.waited_ms.get(each, 0) for each in self.away), default=0)
+            passed_ms = now_ms - self.waits_from_ms
+            if passed_ms >= min(STEP_MS, REATTACH_MS - most):
+                self.waits_from_ms = None
+                for session in self.away:
+                    self.waited_ms[session] = self.waited_ms.get(session, 0) + passed_ms
+                    if self.waited_ms[session] >= REATTACH_MS:
+                        self.leave(session)
+        if not self.away:
+            self.waits_from_ms = None
+        elif self.waits_from_ms is None and not self.takes_nobody:
+            self.waits_from_ms = now_ms
+
+    def leave(self, session: str) -> None:
+        self.seats.remove(session)
+        self.waited_ms.pop(session, None)
 
     def is_refused(self, session: str) -> bool:
         others = [other for other in self.seats if other != session]
@@ -74,13 +97,7 @@ class SeatsLife:
 
     def do(self, command: Command) -> None:
         """Do it, with the time that has passed; look at what is delivered, and to whom."""
-        model = self.model
-        if model.away and model.waits_until_ms is None and not model.takes_nobody:
-            model.waits_until_ms = self.now_ms + REATTACH_MS
-        if model.waits_until_ms is not None and self.now_ms >= model.waits_until_ms:
-            model.seats = [session for session in model.seats if session in model.there]
-        if not model.away:
-            model.waits_until_ms = None
+        self.model.wait(self.now_ms)
         self.watch(delivered(self.play.do(command)))
 
     def watch(self, got: dict[int, list[int]]) -> None:
@@ -107,6 +124,7 @@ class SeatsLife:
         if session not in model.seats:
             model.seats.append(session)
         model.there[session] = self.subscription
+        model.waited_ms.pop(session, None)
         self.do(command)
 
     def leave(self) -> None:
@@ -114,7 +132,7 @@ class SeatsLife:
         if self.model.there:
             self.do(Sweep())
             session = self.random.choice(sorted(self.model.there))
-            self.model.seats.remove(session)
+            self.model.leave(session)
             self.end(session, comes_back=False)
 
     def end(self, session: str, *, comes_back: bool) -> None:
@@ -127,7 +145,7 @@ class SeatsLife:
         self.do(Sweep())
         if not self.model.there:
             return
-        self.model.waits_until_ms, self.model.takes_nobody = None, True
+        self.model.waits_from_ms, self.model.takes_nobody = None, True
         for session in sorted(self.model.there):
             self.end(session, comes_back=True)
         self.wait()
@@ -138,11 +156,12 @@ class SeatsLife:
     def take_over(self) -> None:
         by_snapshot = self.random.random() < 0.5
         (self.play.restart_from_snapshot if by_snapshot else self.play.restart)()
-        self.held, self.model.there, self.model.waits_until_ms = {}, {}, None
+        self.held, self.model.there, self.model.waits_from_ms = {}, {}, None
 
     def unbind(self) -> None:
         self.do(Sweep())
-        self.model.seats = [each for each in self.model.seats if each in self.model.there]
+        for session in self.model.away:
+            self.model.leave(session)
         self.do(GiveUpSeats("d"))
 
     def publish(self) -> None:
@@ -156,7 +175,7 @@ class SeatsLife:
                 self.do(Ack(subscription, (span(done),)))
 
     def wait(self) -> None:
-        ms = self.random.choice((1, REATTACH_MS // 2, REATTACH_MS - 1, REATTACH_MS))
+        ms = self.random.choice((1, STEP_MS, REATTACH_MS // 2, REATTACH_MS - 1, REATTACH_MS))
         self.now_ms += ms
         self.play.wait(ms)
         self.do(Sweep())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from msgspec.structs import replace
 
@@ -75,9 +77,86 @@ def test_a_session_that_does_not_come_back_loses_its_seat_after_its_time() -> No
 
     assert sit(play, 1, "b") == {1: [0]}
 
-    assert facts(play)[1:] == [Left("d", "a/1"), Seated("d", "b/1", "b")]
+    assert facts(play)[1:] == [
+        Seated("d", "a/1", "a", waited_us=(WAIT_MS - 1) * 1_000),
+        Left("d", "a/1"),
+        Seated("d", "b/1", "b"),
+    ]
     with pytest.raises(DurableInUse, match="held by session b"):
         sit(play, 2, "a")
+
+
+@pytest.mark.spec("N6")
+@pytest.mark.parametrize("by_snapshot", [False, True])
+@pytest.mark.parametrize("kind", ["exclusive", "priority", "serial"])
+def test_owners_that_follow_each_other_wait_no_longer_than_one(
+    kind: str, by_snapshot: bool
+) -> None:
+    play = cluster(kind, events=1)
+    sit(play, 1, "a")
+    for owner in range(4):
+        (play.restart_from_snapshot if by_snapshot else play.restart)()
+        play.sweep()
+        for _ in range(WAIT_MS // 500 // 4):
+            with pytest.raises(DurableInUse) if kind == "exclusive" else nullcontext():
+                got = sit(play, 2, "b")
+                assert got == {}, f"under owner {owner}"
+                play.do(Detach(2))
+            play.wait(500)
+            play.sweep()
+
+    assert sit(play, 3, "b") == {3: [0]}
+
+
+@pytest.mark.spec("N6")
+def test_an_owner_that_ends_within_a_step_has_not_waited() -> None:
+    play = cluster("exclusive")
+    sit(play, 1, "a")
+    for _ in range(30):
+        play.restart()
+        play.sweep()
+        play.wait(499)
+        play.sweep()
+
+    with pytest.raises(DurableInUse):
+        sit(play, 2, "b")
+    assert len(facts(play)) == 1
+
+
+@pytest.mark.spec("N6")
+def test_a_session_that_was_back_has_all_of_the_time_again() -> None:
+    play = cluster("exclusive", events=1)
+    sit(play, 1, "a")
+    for _ in range(3):
+        play.restart()
+        play.sweep()
+        play.wait(WAIT_MS - 1)
+        play.sweep()
+        assert sit(play, 2, "a") == {2: [0]}
+
+    assert facts(play)[-2:] == [
+        Seated("d", "a/1", "a", waited_us=(WAIT_MS - 1) * 1_000),
+        Seated("d", "a/1", "a"),
+    ]
+
+
+@pytest.mark.spec("N6")
+def test_of_two_who_are_away_each_has_its_own_time() -> None:
+    play = cluster("priority")
+    sit(play, 1, "a")
+    play.restart()
+    play.sweep()
+    play.wait(WAIT_MS // 2)
+    play.sweep()
+    sit(play, 2, "b")
+    play.restart()
+    play.do(publish(1))
+    play.wait(WAIT_MS // 2)
+
+    assert sit(play, 3, "c") == {}, "b is waited for, and a is not any more"
+    assert [fact.place for fact in facts(play) if isinstance(fact, Left)] == ["a/1"]
+    play.wait(WAIT_MS // 2)
+    assert delivered(play.do(SetDemand(3, 0))) == {3: [0]}
 
 
 @pytest.mark.spec("N6", "D14")
@@ -198,12 +277,13 @@ def test_seats_wait_as_well_when_it_is_the_realm_that_ends_the_connections() -> 
     play.sweep()
     play.wait(3 * WAIT_MS)
     play.sweep()
-    play.do(AwaitSeats())  # nobody could come back until now
+    assert len(facts(play)) == 1, "nobody can come back, and no time counts"
+    play.do(AwaitSeats())
     play.sweep()
     play.wait(WAIT_MS - 1)
 
     assert sit(play, 2, "a") == {2: [0]}
-    assert len(facts(play)) == 1
+    assert not [fact for fact in facts(play) if isinstance(fact, Left)]
 
 
 @pytest.mark.spec("N6")

@@ -340,8 +340,8 @@ def _place_changed(state: ChannelState, fact: AnyPlaceFact | Sought) -> None:
             state.places[place] = fact
         case InterestEnded(place):
             state.places.pop(place, None)
-        case Seated(name, place, session, sole) if name in state.durables:
-            state.durables[name].seated(place, session, sole=sole)
+        case Seated(name, place, session, sole, waited_us) if name in state.durables:
+            state.durables[name].seated(place, session, sole=sole, waited_us=waited_us)
         case Left(name, place) if name in state.durables:
             state.durables[name].places.pop(place, None)
         case _:

@@ -3,9 +3,14 @@
 Who has a seat at an exclusive, priority or serial durable of a cluster, or holds a durable as a
 whole, is a fact. The next owner finds these seats empty. It serves nobody else instead of their
 clients until these have come back, or have had the time for it.
+
+How long a session has been waited for is a fact, too, in steps: the time is one, whichever owners
+it passes under. What an owner is lost with before it has written its step does not count.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -15,6 +20,10 @@ from penstock.core.durable.seat import Seat
 from penstock.core.vocabulary.messages import Command, Decided, TakeSeat
 from penstock.core.vocabulary.places import Left, Seated
 
+_STEPS: Final = 20
+"""In how many parts the time of waiting is written down: a twentieth, half a second, is the most an
+owner is lost with, and so few small facts cost nothing."""
+
 
 class GiveUpSeats(Command, frozen=True):
     """Wait no longer for those who have not come back to the seats of a durable (SEM D14)."""
@@ -23,16 +32,18 @@ class GiveUpSeats(Command, frozen=True):
 
 
 class AwaitSeats(Command, frozen=True):
-    """Whoever is away may come back only from now on: the time of waiting begins anew."""
+    """Whoever is away may come back only from now on: until now nobody was waited for."""
 
 
 def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
-    """The fact of a new seat. One that was kept for its session is the one it had."""
+    """The fact of a new seat. One that was kept for its session is the one it had, and is told of
+    again only where the session has been waited for."""
     durable = state.durable(command.durable)
     is_told = state.rules.is_cluster and durable.persistent and command.place
     if not is_told or not (durable.kind.seats_wait or command.sole):
         return Decided()
-    if command.place in durable.places:
+    kept = durable.places.get(command.place)
+    if kept is not None and not kept.waited_us:
         return Decided()
     return Decided((Seated(durable.name, command.place, command.session, command.sole),))
 
@@ -60,19 +71,36 @@ def given_up(durable: Durable) -> tuple[Left, ...]:
     return tuple(Left(durable.name, place) for place in durable.absent)
 
 
-def seats_overdue(state: ChannelState, now_us: int) -> tuple[Left, ...]:
-    """The facts that the seats are free again whose sessions had their time to come back."""
-    if state.awaited_from_us is None or now_us < state.awaited_from_us + state.rules.reattach_us:
+def seats_waited_for(state: ChannelState, now_us: int) -> tuple[Seated | Left, ...]:
+    """When a step of the waiting is over: the facts how long each session that is away has been
+    waited for, and that the seats are free again whose sessions had their time to come back."""
+    since_us = state.awaited_from_us
+    if since_us is None or now_us < state.awaited_until_us:
         return ()
-    return tuple(fact for durable in state.durables.values() for fact in given_up(durable))
+    facts: list[Seated | Left] = []
+    for durable in state.durables.values():
+        for place, kept in durable.absent.items():
+            waited_us = kept.waited_us + now_us - since_us
+            if waited_us >= state.rules.reattach_us:
+                facts.append(Left(durable.name, place))
+            else:
+                facts.append(Seated(durable.name, place, kept.session, kept.sole, waited_us))
+    return tuple(facts)
 
 
 def look(state: ChannelState, now_us: int) -> None:
-    """Begin to wait where somebody is away, and note when nobody is any more."""
-    if not any(durable.absent for durable in state.durables.values()):
+    """Begin to wait, or the next step of it, where somebody is away, and note when nobody is any
+    more."""
+    absent = [kept for durable in state.durables.values() for kept in durable.absent.values()]
+    if not absent:
         state.awaits_seats, state.awaited_from_us = False, None
-    elif state.awaited_from_us is None and not state.takes_nobody:
+        return
+    begins = state.awaited_from_us is None or now_us >= state.awaited_until_us
+    if begins and not state.takes_nobody:
+        all_us = state.rules.reattach_us
+        left_us = all_us - max(kept.waited_us for kept in absent)
         state.awaited_from_us = now_us
+        state.awaited_until_us = now_us + min(left_us, -(-all_us // _STEPS))
 
 
 def interrupted(state: ChannelState, *, now: bool) -> None:
@@ -94,7 +122,7 @@ def recovered(state: ChannelState) -> None:
 def kept(state: ChannelState) -> tuple[Seated, ...]:
     """The facts that lead to these seats, for a snapshot."""
     return tuple(
-        Seated(durable.name, place, seat.session, seat.sole)
+        Seated(durable.name, place, seat.session, seat.sole, seat.waited_us)
         for durable in state.durables.values()
         if durable.persistent
         for place, seat in durable.places.items()

@@ -12,7 +12,7 @@ from penstock.core.channel.awaited_seats import (
     decide_left,
     decide_taken,
     given_up,
-    seats_overdue,
+    seats_waited_for,
 )
 from penstock.core.channel.dead import buried, lowest, moved_at_once, unconsumed
 from penstock.core.channel.delays import backed_off, postponed, still_waiting
@@ -221,7 +221,7 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
 
 def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
     expired = state.expired(now_us)
-    facts: list[StoredFact] = [*seats_overdue(state, now_us), *interest_over(state)]
+    facts: list[StoredFact] = [*seats_waited_for(state, now_us), *interest_over(state)]
     if state.moves_dead:
         facts += _dying(state, expired)
     elif expired:

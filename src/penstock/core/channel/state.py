@@ -93,7 +93,10 @@ class ChannelState:
     awaits_seats: bool = False
     """Soft: there may be seats whose sessions may come back to them (SEM N6)."""
     awaited_from_us: int | None = None
-    """Soft: when the waiting for them began; None: with the next sweep."""
+    """Soft: since when the waiting for them is not in a fact yet; None: it begins with the next
+    sweep."""
+    awaited_until_us: int = 0
+    """Soft: when it is to be in one."""
     takes_nobody: bool = False
     """Soft: the realm has ended the connections itself, and nobody can come back yet (SEM N6)."""
     lost: int = 0
@@ -376,10 +379,9 @@ class ChannelState:
         otherwise like :meth:`needs_sweep`."""
         if self.absent or self.places_over or (self.has_left and self.passing):
             return True
-        if self.awaits_seats and not self.takes_nobody:
-            began_us = self.awaited_from_us
-            if began_us is None or now_us >= began_us + self.rules.reattach_us:
-                return True
+        begins = self.awaited_from_us is None or now_us >= self.awaited_until_us
+        if self.awaits_seats and not self.takes_nobody and begins:
+            return True
         if self.moves_dead and self.excess:
             return True
         if self.overdue:  # no longer so after a TTL was edited, or room was made
@@ -396,7 +398,7 @@ class ChannelState:
         """When :meth:`is_due` becomes true because of the time alone; None: never."""
         times = []
         if self.awaited_from_us is not None and self.awaits_seats:
-            times.append(self.awaited_from_us + self.rules.reattach_us)
+            times.append(self.awaited_until_us)
         if self.wakes_us:
             times.append(self.wakes_us)
         if self.definition.ttl or self.ages.ends_us:

@@ -242,10 +242,14 @@ class Durable:
         if back:
             self.levels.setdefault(1, IdSet()).add_all(back)
 
-    def seated(self, place: str, session: str, *, sole: bool) -> None:
-        """Note that a seat is taken which is kept when another node takes over."""
-        self.newest_rank += 1
-        self.places[place] = KeptPlace(self.newest_rank, session, sole)
+    def seated(self, place: str, session: str, *, sole: bool, waited_us: int) -> None:
+        """Note that a seat is taken which is kept when another node takes over, or how long its
+        session has been waited for. It keeps its turn."""
+        kept = self.places.get(place)
+        if kept is None:
+            self.newest_rank += 1
+        rank = self.newest_rank if kept is None else kept.rank
+        self.places[place] = KeptPlace(rank, session, sole, waited_us)
 
     def came(self, ids: IdSet) -> None:
         """Note at recovery that ``ids`` are stored, although earlier facts said that they only

@@ -115,6 +115,8 @@ class KeptPlace(NamedTuple):
     """Lower than those of all seats that were taken later."""
     session: str
     sole: bool
+    waited_us: int = 0
+    """How long owners have waited for its session, whichever they were."""
 
 
 class DurableKind(Protocol):

@@ -14,7 +14,8 @@ class PlaceFact(Struct, frozen=True, tag=True, array_like=True):
 
 
 class Seated(PlaceFact, frozen=True):
-    """A client has taken a seat that is kept for it when another node takes over."""
+    """A client has taken a seat that is kept for it when another node takes over, is back in it, or
+    has been waited for."""
 
     durable: str
     place: str
@@ -22,6 +23,9 @@ class Seated(PlaceFact, frozen=True):
     session: str
     sole: bool = False
     """Whether the client holds the durable as a whole."""
+    waited_us: int = 0
+    """How long owners have waited for the session to come back, so far; 0: it is there, as far as
+    is known. A seat that is told of again keeps its turn."""
 
 
 class Left(PlaceFact, frozen=True):
