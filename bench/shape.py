@@ -24,7 +24,13 @@ BATCH = 1_000
 """Events in one call of a batch API, equal for all."""
 CONTENDERS: Final = ("penstock", "nats", "redis", "rabbitmq", "postgres", "kafka", "artemis")
 """Who takes part in what every broker does, in the order of the tables' columns."""
-CLUSTERS: Final = ("penstock-cluster", "penstock", "nats-cluster", "kafka-cluster")
+CLUSTERS: Final = (
+    "penstock-cluster",
+    "penstock",
+    "nats-cluster",
+    "rabbitmq-cluster",
+    "kafka-cluster",
+)
 """Who takes part in what clusters do."""
 OURS: Final = "penstock"
 """Whom ratios are of, unless a shape says otherwise."""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -51,16 +51,22 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     running: list[subprocess.Popen[bytes]] = []
     try:
-        running += (subprocess.Popen(each.command, env=os.environ | each.more) for each in parts)
+        running += map(_started, parts)
         while not over.wait(LOOK_S):
             if any(process.poll() is not None for process in running):
                 return 1
     finally:
         for process in running:
-            process.kill()  # what they have stored goes, too
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # what they have stored goes, too
         for process in running:
             process.wait()
     return 0
+
+
+def _started(part: Part) -> subprocess.Popen[bytes]:
+    """In a group of its own, with whatever it starts in turn: some servers come by a script."""
+    return subprocess.Popen(part.command, env=os.environ | part.more, start_new_session=True)
 
 
 if __name__ == "__main__":

@@ -57,29 +57,18 @@ class Rabbit:
         """D2: the log of the quorum queues is synced before a confirmation; D1: it is written."""
         port, epmd_port, node_port = free_port(), free_port(), free_port()
         kept = directory.parent / "rabbitmq"
-        kept.mkdir(exist_ok=True)
-        (kept / "rabbitmq.conf").write_text(CONFIGURATION.format(port=port))
-        sync = "datasync" if durability == "D2" else "none"
-        (kept / "advanced.config").write_text(ADVANCED.format(sync=sync))
-        (kept / "plugins").write_text(f"[{','.join(self._plugins)}].\n")
-        environment = {
-            "HOME": str(kept),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(epmd_port),
-            "RABBITMQ_NODENAME": f"bench{port}@localhost",
-            "RABBITMQ_DIST_PORT": str(node_port),
-            "RABBITMQ_CONFIG_FILE": str(kept / "rabbitmq.conf"),
-            "RABBITMQ_ADVANCED_CONFIG_FILE": str(kept / "advanced.config"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(kept / "plugins"),
-            "RABBITMQ_MNESIA_BASE": str(directory),
-            "RABBITMQ_LOG_BASE": str(kept),
-            "RABBITMQ_LOGS": str(kept / "rabbit.log"),
-            "RABBITMQ_PID_FILE": str(kept / "pid"),
-            "RABBITMQ_CONF_ENV_FILE": str(kept / "none"),
-        }
-        epmd = [shutil.which("epmd") or "", "-port", str(epmd_port), "-address", "127.0.0.1"]
+        environment = node_environment(
+            kept,
+            directory,
+            f"bench{port}@localhost",
+            node_port,
+            epmd_port,
+            CONFIGURATION.format(port=port),
+            durability,
+            self._plugins,
+        )
         with (
-            server_process(epmd, epmd_port, "", directory),
+            server_process(epmd_command(epmd_port), epmd_port, "", directory),
             server_process(
                 [str(HOME / "rabbitmq-server")],
                 port,
@@ -94,8 +83,49 @@ class Rabbit:
         return await RabbitBroker.connected(url)
 
 
+def epmd_command(port: int) -> list[str]:
+    """What tells nodes of each other's ports; a node that finds none would start its own."""
+    return [shutil.which("epmd") or "", "-port", str(port), "-address", "127.0.0.1"]
+
+
+def node_environment(
+    kept: Path,
+    directory: Path,
+    name: str,
+    port: int,
+    epmd_port: int,
+    configuration: str,
+    durability: str,
+    plugins: Sequence[str] = (),
+) -> dict[str, str]:
+    """Write the files of a node into ``kept``; gives what says where they are. ``port`` is the one
+    for other nodes, ``directory`` has what it stores."""
+    kept.mkdir(exist_ok=True)
+    (kept / "rabbitmq.conf").write_text(configuration)
+    sync = "datasync" if durability == "D2" else "none"
+    (kept / "advanced.config").write_text(ADVANCED.format(sync=sync))
+    (kept / "plugins").write_text(f"[{','.join(plugins)}].\n")
+    return {
+        "HOME": str(kept),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "ERL_EPMD_PORT": str(epmd_port),
+        "RABBITMQ_NODENAME": name,
+        "RABBITMQ_DIST_PORT": str(port),
+        "RABBITMQ_CONFIG_FILE": str(kept / "rabbitmq.conf"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(kept / "advanced.config"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(kept / "plugins"),
+        "RABBITMQ_MNESIA_BASE": str(directory),
+        "RABBITMQ_LOG_BASE": str(kept),
+        "RABBITMQ_LOGS": str(kept / "rabbit.log"),
+        "RABBITMQ_PID_FILE": str(kept / "pid"),
+        "RABBITMQ_CONF_ENV_FILE": str(kept / "none"),
+    }
+
+
 class RabbitBroker:
-    def __init__(self, connection: Any, channel: Any, url: str) -> None:
+    def __init__(self, connection: Any, channel: Any, url: str, *, replicas: int = 1) -> None:
+        """``replicas`` is how many nodes keep a queue."""
+        self._replicas = replicas
         self._connection = connection
         self._channel = channel
         self._url = url
@@ -107,11 +137,12 @@ class RabbitBroker:
         self._has_messages = asyncio.Event()
 
     @classmethod
-    async def connected(cls, url: str) -> RabbitBroker:
+    async def connected(cls, url: str, *, replicas: int = 1) -> RabbitBroker:
         import aio_pika
 
         connection = await aio_pika.connect(url)
-        return cls(connection, await connection.channel(publisher_confirms=True), url)
+        channel = await connection.channel(publisher_confirms=True)
+        return cls(connection, channel, url, replicas=replicas)
 
     async def prepare(self, durability: str, *, consumes: bool) -> None:
         await self.prepare_streams(durability, [STREAM])
@@ -122,9 +153,8 @@ class RabbitBroker:
             await self._queue(name)
 
     async def _queue(self, name: str) -> Any:
-        return await self._channel.declare_queue(
-            name, durable=True, arguments={"x-queue-type": "quorum"}
-        )
+        kept_by = {"x-queue-type": "quorum", "x-quorum-initial-group-size": self._replicas}
+        return await self._channel.declare_queue(name, durable=True, arguments=kept_by)
 
     async def prepare_durables(
         self, durability: str, names: Sequence[str], kind: str, clients: int, mode: str
@@ -141,7 +171,7 @@ class RabbitBroker:
             await (await self._queue(name)).bind(self._exchange)
 
     async def client(self, durable: str) -> Client:
-        more = await self.connected(self._url)
+        more = await self.connected(self._url, replicas=self._replicas)
         client = RabbitClient(more, durable)
         await more.attach(durable)
         return client
@@ -157,7 +187,7 @@ class RabbitBroker:
         )
 
     async def subscriber(self) -> Subscriber:
-        more = await self.connected(self._url)
+        more = await self.connected(self._url, replicas=self._replicas)
         queue = await more._channel.declare_queue(exclusive=True)
         await queue.bind(EXCHANGE)
         await queue.consume(more._arrived, no_ack=True)

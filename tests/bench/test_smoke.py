@@ -30,6 +30,8 @@ PLAYED = [
     *((peer, ["S1"]) for peer in ("artemis", "kafka", "rabbitmq")),
 ]
 """Peers beside NATS, and what CI has them do: some need long to start."""
+BESIDE = {"C1": "rabbitmq-cluster"}
+"""Whom a shape runs beside, where it is not NATS."""
 
 
 def run_bench(*arguments: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -56,12 +58,13 @@ def results_in(file: Path) -> dict[str, Result]:
 def test_a_shape_measures_its_contenders_or_says_what_they_lack(shape: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 
-    done = run_bench(shape, "--quick", "--peer", "nats", "--json", str(kept))
+    beside = BESIDE.get(shape, "nats")
+    done = run_bench(shape, "--quick", "--peer", beside, "--json", str(kept))
 
     assert done.returncode == 0, done.stderr
     result = results_in(kept)[shape]
     ours = ours_in(shapes()[shape])
-    wanted = {"penstock", ours, "nats"} & set(shapes()[shape].contenders)
+    wanted = {"penstock", ours, beside} & set(shapes()[shape].contenders)
     assert {cell.contender for cell in result.cells} == wanted
     for cell in result.cells:
         assert cell.missing or all(run[result.figure] > 0 for run in cell.runs)
@@ -223,7 +226,7 @@ def test_every_shape_and_peer_is_found_under_its_name() -> None:
     ]
     assert set(peers()) == {
         *("artemis", "kafka", "nats", "penstock", "postgres", "rabbitmq", "redis"),
-        *("kafka-cluster", "nats-cluster", "penstock-cluster"),
+        *("kafka-cluster", "nats-cluster", "penstock-cluster", "rabbitmq-cluster"),
     }
 
 
