@@ -12,6 +12,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
+from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
 from penstock.wire import scram
 from penstock.wire.amqp import sasl
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
 EXTERNAL: Final = "EXTERNAL"
-TOKEN: Final = "XOAUTH2"
 
 _log = structlog.get_logger("penstock.amqp")
 
@@ -53,7 +53,7 @@ class SaslSignIn:
         if not access.is_open:
             offered.append(scram.MECHANISM)
         if is_private:
-            offered += [TOKEN, PLAIN] if access.tokens.are_taken else [PLAIN]
+            offered += [BEARER, PLAIN] if access.tokens.are_taken else [PLAIN]
         if access.mode != "mandatory":
             offered.append(ANONYMOUS)
         return offered
@@ -107,29 +107,23 @@ class SaslSignIn:
             return await access.password(
                 user, password, connection.host, secure=connection.is_secure
             )
-        if init.mechanism == TOKEN:
-            wanted, token = _bearer(init.response)
+        if init.mechanism == BEARER:
+            wanted, token = bearer_of(init.response)
             known = await access.token(token, connection.host, secure=connection.is_secure)
-            _check_own(wanted, known.called.encode())
+            check_own(wanted, known.called.encode())
             return known
         if init.mechanism == EXTERNAL:
             named = access.certificate(connection.certificate, connection.host)
             if named is None:
                 raise AuthenticationFailed("the certificate names no user")
-            _check_own(init.response, named.called.encode())
+            check_own(init.response, named.called.encode())
             return named
         return access.anonymous(connection.host)
 
     async def _proven(self, exchange: scram.ScramServer, proof: bytes) -> None:
         connection = self._connection
         try:
-            self._access.check_locked(exchange.user, connection.host)
-            try:
-                said = exchange.outcome(proof)
-            except AuthenticationFailed:
-                await self._access.failed(exchange.user, connection.host, "password")
-                raise
-            self._welcome(self._access.proven(exchange.user, connection.host), said)
+            self._welcome(*await self._access.scram_proven(exchange, proof, connection.host))
         except PenstockError as error:
             self._fail(error)
 
@@ -162,23 +156,5 @@ def _plain(response: bytes) -> tuple[str, str]:
         found = user.decode(), password.decode()
     except ValueError:
         raise AuthenticationFailed("the PLAIN response must hold a user and a password") from None
-    _check_own(wanted, user)
+    check_own(wanted, user)
     return found
-
-
-def _bearer(response: bytes) -> tuple[bytes, str]:
-    """The user and the token of ``user=…^Aauth=Bearer …^A^A``."""
-    said = dict(part.partition(b"=")[::2] for part in response.split(b"\x01") if part)
-    kind, _, token = said.get(b"auth", b"").partition(b" ")
-    if kind.lower() != b"bearer" or not token.isascii():
-        raise AuthenticationFailed("the XOAUTH2 response must hold a user and a bearer token")
-    return said.get(b"user", b""), token.decode()
-
-
-def _check_own(wanted: bytes, own: bytes) -> None:
-    """Refuse to act for another user: an authorization identity must be one's own, or absent."""
-    if wanted not in (b"", own):
-        raise AuthenticationFailed(
-            f"{own.decode()!r} asked to act as {wanted[:40]!r}, which is not possible; leave the "
-            f"authorization identity out"
-        )

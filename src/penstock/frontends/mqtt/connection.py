@@ -7,16 +7,24 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
+from msgspec.structs import replace
 
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Subscribe
+from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
 from penstock.frontends.mqtt.incoming import Incoming
 from penstock.frontends.mqtt.outbox import Filter
-from penstock.frontends.mqtt.reasons import not_offered, reason_of, return_code
+from penstock.frontends.mqtt.reasons import (
+    ending_reason,
+    invalid_client_id,
+    reason_of,
+    reason_within,
+    return_code,
+)
 from penstock.frontends.mqtt.retained import RetainedDelivery
 from penstock.frontends.mqtt.session import MqttSession
-from penstock.frontends.mqtt.signing_in import sign_in
+from penstock.frontends.mqtt.signing_in import MqttSignIn
 from penstock.frontends.mqtt.subscribing import Subscribing, give_retained
 from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.frontends.shared.backpressure import ReadThrottle
@@ -29,6 +37,7 @@ from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import (
     MQTT_3,
     MQTT_5,
+    AuthPacket,
     ConnackPacket,
     ConnectPacket,
     DisconnectPacket,
@@ -40,10 +49,12 @@ from penstock.wire.mqtt.packets import (
     PublishPacket,
     PubrecPacket,
     PubrelPacket,
+    SubackPacket,
     SubscribePacket,
+    UnsubackPacket,
     UnsubscribePacket,
 )
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
+from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties, without_problem
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
 from penstock.wire.mqtt.writing import packet_bytes_within
@@ -54,6 +65,12 @@ if TYPE_CHECKING:
 CONNECT_BYTES_MAX: Final = 1 << 18
 """Largest CONNECT packet in bytes."""
 PACKETS_A_TURN: Final = 256
+
+_ASKED_FOR_PROBLEMS: Final = (
+    *(AuthPacket, PubackPacket, PubcompPacket, PubrecPacket, PubrelPacket),
+    *(SubackPacket, UnsubackPacket),
+)
+"""Packets that explain nothing to a client that does not want it (3.1.2.11.7)."""
 
 _log = structlog.get_logger("penstock.mqtt")
 
@@ -68,7 +85,8 @@ class MqttConnection(HostedConnection):
         self.version = MQTT_5
         self._is_ending = False
         self._connect: ConnectPacket | None = None
-        self._is_signing_in = False
+        self._sign_in = MqttSignIn(self)
+        self._tells_problems = True
         self._reader = PacketReader(CONNECT_BYTES_MAX)
         self._out: list[bytes] = []
         self.takes_more = True
@@ -97,6 +115,7 @@ class MqttConnection(HostedConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._reading.end()
+        self._sign_in.lost()
         self._leave()
         self.listener.closed(self)
 
@@ -126,19 +145,33 @@ class MqttConnection(HostedConnection):
         """Receive some of the packets that are here; returns whether there may be more."""
         taken = 0
         try:
-            if self._is_ending or self._is_signing_in or self._subscribing:
+            if self._holds_packets:
                 return False
             for first, body in self._reader.packets():
                 self._receive(packet_of(first, body, self.version))
                 taken += 1
-                if self._is_ending or self._is_signing_in or self._subscribing:
+                if self._holds_packets:
                     return False
                 if taken == PACKETS_A_TURN:
                     return True
         except MqttViolation as error:
             _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
-            self.end(error)
+            self._violated(error)
         return False
+
+    @property
+    def _holds_packets(self) -> bool:
+        """Whether what has come has to wait, or is not heard any more."""
+        return self._is_ending or self._subscribing > 0 or self._sign_in.holds_packets
+
+    def _violated(self, error: MqttViolation) -> None:
+        """End the connection of a client that has broken the protocol, with the packet that there
+        is for it: before the client is let in, that is a CONNACK."""
+        if self._connect is None or self.is_open:
+            self.end(error)
+            return
+        self.realm.connections.refused(error)
+        self.refuse(reason_within(error, reasons.ALLOWED[reasons.CONNACK]), str(error))
 
     def _receive(self, packet: Packet) -> None:
         if self._connect is None:
@@ -146,7 +179,11 @@ class MqttConnection(HostedConnection):
                 raise protocol_error("the first packet has to be a CONNECT")
             self._greet(packet)
             return
+        if not self.is_open and not isinstance(packet, AuthPacket | DisconnectPacket):
+            raise protocol_error("before its CONNACK a client sends nothing but AUTH")
         match packet:
+            case AuthPacket():
+                self._sign_in.received(packet)
             case SubscribePacket() | UnsubscribePacket():
                 self._subscribing += 1
                 self.listener.spawn(self.contained(self._subscribe(packet)))
@@ -199,17 +236,13 @@ class MqttConnection(HostedConnection):
 
     def _greet(self, packet: ConnectPacket) -> None:
         self._connect, self.version = packet, packet.version
-        if refused := not_offered(packet):
-            self.refuse(*refused)
+        if fault := invalid_client_id(packet):
+            self.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, fault)
             return
-        self._is_signing_in = True
-        self.listener.spawn(self.contained(self._sign_in(packet)))
+        self._sign_in.begin(packet)
 
-    async def _sign_in(self, packet: ConnectPacket) -> None:
-        try:
-            await sign_in(self, packet)
-        finally:
-            self._is_signing_in = False
+    def reads_on(self) -> None:
+        """Take in what the client has sent in the meantime."""
         self._reading.came()
 
     @property
@@ -224,8 +257,16 @@ class MqttConnection(HostedConnection):
     def opened(self, packet: ConnectPacket, packet_bytes_max: int) -> None:
         """The client is let in."""
         self._keep_alive_s = 1.5 * packet.keep_alive_s
+        self._tells_problems = packet.properties.request_problem_information != 0
         self._reader.packet_bytes_max = packet_bytes_max
         self.is_open = True
+
+    def identified(self, principal: Principal) -> None:
+        """The client has shown anew who it is."""
+        self.principal = self.client.principal = principal
+        if self.client.has_record:
+            self.client.store((self.client.entry,))
+        self.check_rights()
 
     def refuse(self, reason: Reason, text: str) -> None:
         """Answer a CONNECT with a refusal, and close."""
@@ -269,6 +310,8 @@ class MqttConnection(HostedConnection):
 
     def send(self, packet: Packet) -> None:
         """Send a packet, unless it is larger than the client takes."""
+        if not self._tells_problems and isinstance(packet, _ASKED_FOR_PROBLEMS):
+            packet = replace(packet, properties=without_problem(packet.properties))
         written = packet_bytes_within(packet, self.version, self.client.outbox.packet_bytes_max)
         if written is not None:
             self.write(written)
@@ -307,9 +350,8 @@ class MqttConnection(HostedConnection):
         if self._is_ending:
             return
         if self.is_open and self.version == MQTT_5:
-            code = reason if reason in reasons.ALLOWED[reasons.DISCONNECT] else Reason.UNSPECIFIED
             own = PacketProperties(reason=text) if text else NO_PROPERTIES
-            self.send(DisconnectPacket(code, own))
+            self.send(DisconnectPacket(ending_reason(reason), own))
         elif self._connect is None and reason == Reason.UNSUPPORTED_VERSION:
             self.version = MQTT_3  # what older clients understand; others see that it is closed
             self.send(ConnackPacket(return_code(reason)))

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.packets import MQTT_3, ConnectPacket
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
 
@@ -57,12 +58,20 @@ def reason_of(error: PenstockError) -> Reason:
     return REASONS.get(error.code, Reason.UNSPECIFIED)
 
 
+def ending_reason(reason: Reason) -> Reason:
+    """The reason code of a DISCONNECT, which has no word for a sign-in that fails."""
+    if reason in reasons.ALLOWED[reasons.DISCONNECT]:
+        return reason
+    return Reason.NOT_AUTHORIZED if reason in _SIGN_IN else Reason.UNSPECIFIED
+
+
 def reason_within(error: PenstockError, allowed: frozenset[int]) -> Reason:
     """The reason code of an error in a packet that may not carry each of them."""
     found = reason_of(error)
     return found if found in allowed else Reason.UNSPECIFIED
 
 
+_SIGN_IN: Final = (Reason.BAD_USER_OR_PASSWORD, Reason.BAD_AUTHENTICATION_METHOD)
 _RETURN_CODES: Final = {
     Reason.UNSUPPORTED_VERSION: 1,
     Reason.CLIENT_IDENTIFIER_NOT_VALID: 2,
@@ -76,10 +85,8 @@ def return_code(reason: Reason) -> int:
     return _RETURN_CODES.get(reason, 3)
 
 
-def not_offered(packet: ConnectPacket) -> tuple[Reason, str] | None:
-    """What a client asks for with its CONNECT that there is not, and the reason for people."""
-    if packet.properties.authentication_method is not None:
-        return Reason.BAD_AUTHENTICATION_METHOD, "enhanced authentication is not offered"
+def invalid_client_id(packet: ConnectPacket) -> str:
+    """Why a CONNECT has to name its client; empty: it need not, or does."""
     if packet.version == MQTT_3 and not packet.clean_start and not packet.client_id:
-        return Reason.CLIENT_IDENTIFIER_NOT_VALID, "a session that lasts needs a client id"
-    return None
+        return "a session that lasts needs a client id"
+    return ""

@@ -75,12 +75,6 @@ class NativeSignIn:
         exchange, known = self._access.scram(hello.data, host)
         self._proof = asyncio.get_running_loop().create_future()
         self._connection.send(wire.Challenge(exchange.challenge(known)))
-        final = await self._proof
-        self._access.check_locked(exchange.user, host)
-        try:
-            outcome = exchange.outcome(final)
-        except AuthenticationFailed:
-            await self._access.failed(exchange.user, host, "password")
-            raise
+        principal, outcome = await self._access.scram_proven(exchange, await self._proof, host)
         self._connection.send(wire.Challenge(outcome))
-        return self._access.proven(exchange.user, host)
+        return principal

@@ -206,6 +206,20 @@ class AccessControl:
         known = self.accounts.verifier_of(exchange.user)
         return exchange, known or self.accounts.decoy(exchange.user)
 
+    async def scram_proven(
+        self, exchange: ScramServer, proof: bytes, host: str
+    ) -> tuple[Principal, bytes]:
+        """The principal of a user who has sent the last message of an exchange, and what shows the
+        client that this realm knows the password. Raises ``AuthenticationFailed``,
+        ``SignInLocked``."""
+        self.check_locked(exchange.user, host)
+        try:
+            outcome = exchange.outcome(proof)
+        except AuthenticationFailed:
+            await self.failed(exchange.user, host, "password")
+            raise
+        return self.proven(exchange.user, host), outcome
+
     def proven(self, user: str, host: str) -> Principal:
         """The principal of a user who has proved the password."""
         self._lockout.passed(user, host)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.vocabulary.topics import name_fault
 from penstock.wire.mqtt.primitives import (
@@ -59,6 +60,11 @@ class PacketProperties(Struct, frozen=True, omit_defaults=True):
 
 
 NO_PROPERTIES: Final = PacketProperties()
+
+
+def without_problem(properties: PacketProperties) -> PacketProperties:
+    """Properties of an answer without what explains it to people."""
+    return replace(properties, reason=None, user_properties=())
 
 
 class WireType(NamedTuple):

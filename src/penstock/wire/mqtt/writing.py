@@ -46,6 +46,7 @@ from penstock.wire.mqtt.properties import (
     UNSUBACK,
     UNSUBSCRIBE,
     properties_bytes,
+    without_problem,
 )
 from penstock.wire.mqtt.reasons import Reason
 
@@ -64,8 +65,8 @@ def packet_bytes_within(packet: Any, version: int, bytes_max: int) -> bytes | No
     (3.1.2.11.4); None: they are, all the same."""
     written = packet_bytes(packet, version)
     if len(written) > bytes_max and hasattr(packet, "properties"):
-        shorter = replace(packet.properties, reason=None, user_properties=())
-        written = packet_bytes(replace(packet, properties=shorter), version)
+        shorter = replace(packet, properties=without_problem(packet.properties))
+        written = packet_bytes(shorter, version)
     return written if len(written) <= bytes_max else None
 
 
