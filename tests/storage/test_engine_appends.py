@@ -46,14 +46,19 @@ def test_an_append_without_an_answer_is_counted_by_what_became_of_it(
 ) -> None:
     appends = EngineAppends(Clock())
 
-    try:
+    def append() -> None:
         with appends.under_way():
             appends.unanswered()
             appends.unanswered()
             if end is not None:
                 raise end
-    except Exception as failure:
-        assert failure is end
+
+    if end is None:
+        append()
+    else:
+        with pytest.raises(type(end)) as raised:
+            append()
+        assert raised.value is end
 
     assert {what: count for what, count in appends.ambiguous.items() if count} == {became: 1}
     with appends.under_way():
