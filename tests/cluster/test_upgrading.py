@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from penstock.cluster.node import ShardLease
 from penstock.cluster.upgrading import UpgradeState, finish_upgrade, upgrade_state
 from penstock.core.owning.claims import FORMAT_KEY
 from penstock.core.realm.directory import PublishingPauseSet
@@ -62,6 +63,24 @@ async def test_an_upgrade_is_finished_once_every_node_has_the_newer_version() ->
     with pytest.raises(NewerFormat, match="start node n3 with the version that the others have"):
         again.task.result()
     assert await finish(servers) == 2, "nothing is left to do"
+    await end(newer)
+
+
+@simulated
+async def test_an_owner_knows_which_nodes_hold_an_upgrade_back() -> None:
+    servers = EngineServers()
+    newer = Machine(servers, 1, format=2)
+    await until(lambda: newer.owns)
+    await servers.records.cas(FORMAT_KEY, 1, b"1")
+    older = Machine(servers, 2)
+    await pass_time(5)
+    lease = ShardLease(newer.node, 0, epoch=1)
+    assert lease.behind(2) == ("n2 (version unknown, format 1)",)
+
+    older.kill()
+    await pass_time(3 * LEASE_S)
+    assert lease.behind(2) == ("n2 (version unknown, format 1)",), "it may be frozen"
+    assert lease.behind(1) == ()
     await end(newer)
 
 

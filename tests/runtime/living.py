@@ -55,6 +55,9 @@ class Owning:
         self.epoch = epoch
         self.format = FORMAT
 
+    def behind(self, format: int) -> tuple[str, ...]:
+        return ()
+
     def holds(self) -> bool:
         return True
 

@@ -42,6 +42,9 @@ class HandLease:
         self._held.set()
         self.is_over = False
 
+    def behind(self, format: int) -> tuple[str, ...]:
+        return ()
+
     def holds(self) -> bool:
         return self._held.is_set()
 

@@ -330,6 +330,9 @@ class _OfTheCluster:
         self._node = node
         self.epoch, self.format = ENDLESS.epoch, ENDLESS.format
 
+    def behind(self, format: int) -> tuple[str, ...]:
+        return ()
+
     def holds(self) -> bool:
         return not self._node.link.is_cut
 

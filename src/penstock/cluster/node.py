@@ -108,6 +108,10 @@ class ShardLease:
         """The format in which the shard is written."""
         return self._node.claims.writes(self._shard)
 
+    def behind(self, format: int) -> tuple[str, ...]:
+        """The nodes that do not know ``format``, each with its version."""
+        return self._node.claims.behind(format)
+
     async def held(self) -> None:
         """Come back once it holds. Raises ``Deposed`` when it never will again."""
         while not self.holds():

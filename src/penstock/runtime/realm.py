@@ -213,6 +213,7 @@ class RunningRealm:
                 "write into a file of its successor"
             )
         recovered = await recover(journal, blobs, pages, rules, epoch=lease.epoch)
+        recovered.state.agreed = lease
         check_all(recovered.state.directory)
         if recovered.has_gaps:
             keep_unknown(recovered)

@@ -262,6 +262,16 @@ class Claims:
         claim = self.claims.get(shard)
         return self.me.format if claim is None else min(claim.format, self.me.format)
 
+    def behind(self, format: int) -> tuple[str, ...]:
+        """The nodes that do not know ``format``, each with its version. One that is silent is among
+        them: it may be frozen, and wake up."""
+        older = (each for each in self.members.values() if each.format < format)
+        return tuple(
+            f"{each.node} ({each.version or 'version unknown'}, format {each.format})"
+            for each in sorted(older, key=lambda each: each.node)
+            if not (each.removed or each.leaving)
+        )
+
     def give_up(self, shard: int) -> None:
         """Release a shard that is not served here any more; somebody else takes it at once."""
         if shard in self.owned:

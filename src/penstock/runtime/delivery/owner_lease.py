@@ -24,6 +24,10 @@ class OwnerLease(Protocol):
         may be raised meanwhile, and never goes back."""
         ...
 
+    def behind(self, format: int) -> tuple[str, ...]:
+        """The nodes of the cluster that do not know ``format``, each with its version."""
+        ...
+
     def holds(self) -> bool:
         """Whether nobody else can be the owner at this moment."""
         ...
@@ -38,6 +42,10 @@ class EndlessLease:
 
     epoch: Final = 0
     format: Final = FORMAT
+
+    def behind(self, format: int) -> tuple[str, ...]:
+        """Nobody is: there is no other node."""
+        return ()
 
     def holds(self) -> bool:
         return True

@@ -184,8 +184,8 @@ class GroupHeader(Struct, frozen=True, array_like=True):
 
 SINCE: dict[type[Struct], int] = {}
 """The format (``penstock.core.vocabulary.formats.FORMAT``) with which a fact was new; the others
-have been there from the first one on. Who decides such a fact asks the owner's lease first whether
-all nodes of the cluster know it."""
+have been there from the first one on. It is refused where not all nodes of the cluster know it
+(``penstock.runtime.store.newer_facts``)."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[GroupHeader] = msgspec.msgpack.Decoder(GroupHeader)

@@ -52,6 +52,7 @@ from penstock.runtime.store.due_times import SweepTimes, WakeTimes
 from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import kept_states, take_in_kept
+from penstock.runtime.store.newer_facts import AgreedFormat, NewestFormat
 from penstock.runtime.store.records import (
     AnyFact,
     BodiesApart,
@@ -86,6 +87,9 @@ class Copied(Struct):
 
 
 class RealmState:
+    agreed: AgreedFormat = NewestFormat()
+    """Soft: what may be written, so that every node can read it."""
+
     def __init__(self, rules: RealmRules) -> None:
         self.directory = Directory(rules)
         self.channels: Mapping[int, ChannelMachine] = self.directory.channels

@@ -42,6 +42,7 @@ from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body, as_keyed, prepared
 from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.newer_facts import refuse_newer
 from penstock.runtime.store.records import AnyFact, BodyRef, FactRecord, SchemaSeen
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.store.tail_batch import TailBatch
@@ -494,6 +495,7 @@ class Group:
     def record(
         self, number: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
     ) -> None:
+        refuse_newer(fact, self.state.agreed)
         self._changes += 1
         self.records.append(FactRecord(number, fact, refs))
         if not number:
