@@ -36,6 +36,10 @@ class Line:
         self.outbox = Outbox(cast("Any", self))
         self._filters = [Filter(cast("Any", self), TopicSubscription("a", 1), None)]
 
+    def qos(self, qos: int) -> None:
+        """Subscribe with another QoS."""
+        self._filters = [Filter(cast("Any", self), TopicSubscription("a", qos), None)]
+
     def write(self, data: bytes) -> None:
         self.sent.receive(data)
 
@@ -67,6 +71,22 @@ def test_what_expires_while_it_waits_is_not_sent(version: int) -> None:
     (second,) = line.got()
     assert second.payload == b"stays"
     assert second.properties.message_expiry_s == (7 if version == MQTT_5 else None)
+
+
+@VERSIONS
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_sent_once_does_not_expire(version: int, qos: int) -> None:
+    line = Line(version)
+    line.qos(qos)
+    line.give(b"late", qos, line.clock.now_us() + 1_000_000)
+    (first,) = line.got()
+    line.outbox.left()
+    line.clock.advance(5_000_000)
+    line.outbox.resume()
+    (again,) = line.got()
+
+    assert (first.is_duplicate, again.is_duplicate) == (False, True)
+    assert (again.payload, again.qos, again.packet_id) == (b"late", qos, first.packet_id)
 
 
 @VERSIONS
