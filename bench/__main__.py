@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from bench import jars
+from bench import jars, mqtt_peers
 from bench.plots import draw
 from bench.processes import ROOT
 from bench.report import Cell, Result, between_marks, markdown
@@ -94,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="SHAPE",
         help="S1, ... (default: all); or: report (write the page in docs from the JSON file); "
-        "or: install kafka|artemis|qpid-jms (fetch its archives with Maven)",
+        "or: install kafka|artemis|qpid-jms (fetch its archives with Maven) or rumqttd|amqtt",
     )
     parser.add_argument(
         "--cluster", action="store_true", help="by default: C1, ..., the shapes of clusters"
@@ -136,7 +136,7 @@ def measure(shape: Shape, peers_wanted: Sequence[str], runs: int, wanted: _Wante
         shape.higher_is_better,
         before,
         f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        _versions(contenders),
+        _versions(shape, contenders),
         cells,
         ours_in(shape),
     )
@@ -176,8 +176,10 @@ def machine() -> str:
     )
 
 
-def _versions(contenders: Sequence[str]) -> dict[str, str]:
-    known = peers()
+def _versions(shape: Shape, contenders: Sequence[str]) -> dict[str, str]:
+    known, own = peers(), getattr(shape, "versions", None)
+    if own is not None:
+        return {name: text for name, text in own().items() if name in contenders}
     return {
         name: known[name].version()
         for name in contenders
@@ -211,13 +213,14 @@ def _report(file: Path) -> int:
 
 
 def _install(names: Sequence[str]) -> int:
-    """Fetch what peers are made of that come as Java archives."""
-    if not names or set(names) - set(jars.WANTED):
-        print(f"install one of {', '.join(jars.WANTED)}", file=sys.stderr)
+    """Fetch what peers are made of that come as Java archives, or as packages of their own."""
+    known = (*jars.WANTED, *mqtt_peers.FETCHED)
+    if not names or set(names) - set(known):
+        print(f"install one of {', '.join(known)}", file=sys.stderr)
         return 2
     try:
         for name in names:
-            print(jars.install(name))
+            print((jars if name in jars.WANTED else mqtt_peers).install(name))
     except (Missing, subprocess.CalledProcessError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import jars
+from bench import jars, mqtt_peers
 from bench.plots import draw
 from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import ours_in, peers, shapes
@@ -24,6 +24,8 @@ SPARK = ("S12", "S12P", "S12T")
 AMQP = "S15"
 FLOODS = "S16"
 """One of its clients speaks AMQP."""
+MQTT = {"S17": "there and back", "S18": "away"}
+"""Shapes of MQTT, whose peers are others, and the case of each that CI has time for."""
 PLAYED = [
     ("redis", ["S1", "S3", "S5"]),
     ("postgres", ["S1", "S3", "S5"]),
@@ -54,7 +56,9 @@ def results_in(file: Path) -> dict[str, Result]:
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.process
-@pytest.mark.parametrize("shape", [name for name in shapes() if name not in (*SPARK, AMQP, FLOODS)])
+@pytest.mark.parametrize(
+    "shape", [name for name in shapes() if name not in (*SPARK, AMQP, FLOODS, *MQTT)]
+)
 def test_a_shape_measures_its_contenders_or_says_what_they_lack(shape: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
 
@@ -91,6 +95,27 @@ def test_a_peer_that_is_installed_does_the_work(
         for cell in result.cells:
             is_there = cell.contender == "penstock" or not peers()[peer].missing()
             assert bool(cell.runs) == is_there, cell
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.parametrize("shape", MQTT)
+def test_a_shape_of_mqtt_measures_its_contenders_or_says_what_they_lack(
+    shape: str, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept.json"
+
+    done = run_bench(
+        *(shape, "--quick", "--case", MQTT[shape], "--peer", "mosquitto", "--json", str(kept))
+    )
+
+    assert done.returncode == 0, done.stderr
+    result = results_in(kept)[shape]
+    ours, theirs = result.cells
+    assert [each.contender for each in result.cells] == ["penstock", "mosquitto"]
+    assert ours.runs[0]["of_server_cpu_s_per_million"] >= 0
+    assert theirs.runs or theirs.missing == mqtt_peers.missing("mosquitto")
 
 
 @pytest.mark.usefixtures("java")
@@ -223,6 +248,7 @@ def test_every_shape_and_peer_is_found_under_its_name() -> None:
     assert list(shapes()) == [
         *("C1", "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S7M", "S8", "S9", "S10"),
         *("C11", "S11", "S12", "S12P", "S12T", "S13", "S14", "S15", "S16"),
+        *("S17", "S18"),
     ]
     assert set(peers()) == {
         *("artemis", "kafka", "nats", "penstock", "postgres", "rabbitmq", "redis"),
@@ -244,11 +270,11 @@ def test_what_is_in_the_file_already_is_not_measured_again(tmp_path: Path) -> No
 
 
 @pytest.mark.process
-def test_only_what_comes_as_java_archives_is_installed() -> None:
+def test_only_what_comes_as_archives_or_packages_is_installed() -> None:
     done = run_bench("install", "nats")
 
     assert done.returncode == 2
-    assert "install one of kafka, artemis, qpid-jms" in done.stderr
+    assert "install one of kafka, artemis, qpid-jms, rumqttd, amqtt" in done.stderr
 
 
 @pytest.mark.slow

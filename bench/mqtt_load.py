@@ -1,0 +1,513 @@
+"""Clients of MQTT 3.1.1 that do nothing but send and count, so that a server is what is measured.
+A process of its own, started by S17 and S18."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Final, cast
+
+import msgspec
+
+from bench.measuring import cpu_s_of_all, memory_kb_of, percentiles_us
+from bench.shape import Figures
+from penstock.client.connection.threads import fast_loop
+
+SIZE: Final = 128
+"""Bytes of a payload."""
+WARM_UP_S: Final = 0.5
+FLOOD: Final = 20_000
+"""Messages of QoS 0 between two of QoS 1, which say that the ones before have come."""
+WAIT_S: Final = 60.0
+AT_ONCE: Final = 200
+"""Connections that are opened at a time."""
+_CONNACK, _SUBACK, _PUBACK = 4, 5, 4
+"""Bytes of the answers of MQTT 3.1.1, which are all of one size."""
+_IDS: Final = 1_000
+"""Packet ids in turn; more than any window here."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a process is told to do."""
+
+    work: str
+    port: int
+    server_pid: int
+    seconds: float
+    connections: int = 1
+    """Those that publish."""
+    window: int = 1
+    """Messages of each that are not acknowledged; of a fan-out those that are sent together."""
+    subscribers: int = 0
+    topics: int = 0
+    wanted: str = "#"
+    """The filter that retained messages are asked for by."""
+    expected: int = 0
+    """Retained messages that match it."""
+
+
+def text(value: str) -> bytes:
+    return len(value.encode()).to_bytes(2) + value.encode()
+
+
+def packet(first: int, body: bytes) -> bytes:
+    length, found = len(body), bytearray((first,))
+    while length >= 0x80:
+        found.append(length & 0x7F | 0x80)
+        length >>= 7
+    found.append(length)
+    return bytes(found) + body
+
+
+def connect(client_id: str, *, clean: bool = True) -> bytes:
+    return packet(0x10, text("MQTT") + bytes((4, 2 if clean else 0, 0, 0)) + text(client_id))
+
+
+def subscribe(wanted: str, qos: int) -> bytes:
+    return packet(0x82, b"\0\1" + text(wanted) + bytes((qos,)))
+
+
+def publish(topic: str, qos: int, packet_id: int = 0, *, retain: bool = False) -> bytes:
+    own = packet_id.to_bytes(2) if qos else b""
+    return packet(0x30 | qos << 1 | retain, text(topic) + own + b"x" * SIZE)
+
+
+class Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, client_id: str, *, clean: bool = True) -> None:
+        self._connect = connect(client_id, clean=clean)
+        self._answered: asyncio.Future[None] | None = None
+        self._left = 0
+        self.received_bytes = 0
+        self.heard: Callable[[bytes], None] | None = None
+        self.transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.is_lost = False
+
+    async def open(self, port: int) -> None:
+        """Connect, and wait until the client is let in."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self, "127.0.0.1", port)
+        await self.ask(self._connect, _CONNACK)
+
+    async def ask(self, request: bytes, answer_bytes: int) -> None:
+        """Send a packet, and wait for its answer."""
+        self._left = answer_bytes
+        self._answered = asyncio.get_running_loop().create_future()
+        self.write(request)
+        await asyncio.wait_for(self._answered, WAIT_S)
+        self._answered = None
+
+    def write(self, data: bytes) -> None:
+        assert self.transport is not None, "it is open"
+        self.transport.write(data)
+
+    async def drain(self) -> None:
+        await self._writable.wait()
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.write(b"\xe0\0")
+            self.transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(ConnectionError("the server has closed the connection"))
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        self.received_bytes += len(data)
+        if self._answered is not None and not self._answered.done():
+            taken, data = data[: self._left], data[self._left :]
+            self._left -= len(taken)
+            if self._left == 0:
+                self._answered.set_result(None)
+        if data and self.heard is not None:
+            self.heard(data)
+
+
+class Publisher:
+    """Sends messages of QoS 1 with so many unacknowledged."""
+
+    def __init__(self, link: Link, topic: str) -> None:
+        self.link = link
+        packets = [publish(topic, 1, each + 1) for each in range(_IDS)]
+        self._each = len(packets[0])
+        self._packets = b"".join(packets + packets)
+        self._next = self._rest = 0
+        self.acknowledged = 0
+        self.goes_on = True
+        self.came: Callable[[], None] | None = None
+        link.heard = self._heard
+
+    def send(self, count: int) -> None:
+        begin = self._next * self._each
+        self.link.write(self._packets[begin : begin + count * self._each])
+        self._next = (self._next + count) % _IDS
+
+    def _heard(self, data: bytes) -> None:
+        count, self._rest = divmod(self._rest + len(data), _PUBACK)
+        self.acknowledged += count
+        if self.goes_on and count:
+            self.send(count)
+        if self.came is not None and count:
+            self.came()
+
+
+class Consumer:
+    """Takes messages that all have the same size, and acknowledges those of QoS 1."""
+
+    def __init__(self, link: Link, topic: str, qos: int) -> None:
+        sample = publish(topic, qos, 1)
+        self._link, self._qos = link, qos
+        self._each = len(sample)
+        self._id_at = len(sample) - SIZE - 2
+        self._rest = b""
+        self.count = 0
+        self.came: Callable[[], None] | None = None
+        link.heard = self._heard
+
+    def _heard(self, data: bytes) -> None:
+        data = self._rest + data if self._rest else data
+        count = len(data) // self._each
+        self._rest = data[count * self._each :]
+        if self._qos and count:
+            starts = range(self._id_at, count * self._each, self._each)
+            self._link.write(b"".join(b"\x40\2" + data[at : at + 2] for at in starts))
+        self.count += count
+        if self.came is not None and count:
+            self.came()
+
+
+async def opened(job: Job, count: int, name: str, *, clean: bool = True) -> list[Link]:
+    links = [Link(f"{name}{each}", clean=clean) for each in range(count)]
+    for begin in range(0, count, AT_ONCE):
+        await together(link.open(job.port) for link in links[begin : begin + AT_ONCE])
+    return links
+
+
+async def together(work: Iterable[Coroutine[None, None, None]]) -> None:
+    async with asyncio.TaskGroup() as group:
+        for each in work:
+            group.create_task(each)
+
+
+def topic_of(number: int) -> str:
+    return f"bench/{number:06d}"
+
+
+class Meter:
+    """Server processor time and messages since it was made."""
+
+    def __init__(self, job: Job, count: Callable[[], int]) -> None:
+        self._job, self._count = job, count
+        self._began, self._counted = time.perf_counter(), count()
+        self._used_s = cpu_s_of_all(job.server_pid)
+
+    def figures(self) -> Figures:
+        taken_s = time.perf_counter() - self._began
+        count = self._count() - self._counted
+        used_s = cpu_s_of_all(self._job.server_pid) - self._used_s
+        if count == 0:
+            raise RuntimeError("nothing came")
+        return {
+            "events_per_s": count / taken_s,
+            "of_server_cpu_s_per_million": used_s / count * 1e6,
+        }
+
+
+async def publishing(job: Job) -> Figures:
+    """Connections publish with QoS 1, and nobody has subscribed."""
+    links = await opened(job, job.connections, "p")
+    publishers = [Publisher(each, topic_of(n)) for n, each in enumerate(links)]
+    return await _measured(job, publishers, lambda: sum(each.acknowledged for each in publishers))
+
+
+async def sharing(job: Job) -> Figures:
+    """Connections publish with QoS 1 to a group of consumers, each message for one of them."""
+    consumers = []
+    for each in await opened(job, job.subscribers, "c"):
+        await each.ask(subscribe("$share/group/bench/+", 1), _SUBACK)
+        consumers.append(Consumer(each, topic_of(0), 1))
+    links = await opened(job, job.connections, "p")
+    publishers = [Publisher(each, topic_of(n)) for n, each in enumerate(links)]
+    found = await _measured(job, publishers, lambda: sum(each.count for each in consumers))
+    sent = sum(each.acknowledged for each in publishers)
+    await _until(lambda: sum(each.count for each in consumers) >= sent)
+    return found
+
+
+async def _measured(job: Job, publishers: Sequence[Publisher], count: Callable[[], int]) -> Figures:
+    for each in publishers:
+        each.send(job.window)
+    await asyncio.sleep(min(WARM_UP_S, job.seconds))
+    meter = Meter(job, count)
+    await asyncio.sleep(job.seconds)
+    found = meter.figures()
+    for each in publishers:
+        each.goes_on = False
+    if any(each.link.is_lost for each in publishers):
+        raise RuntimeError("the server has closed connections")
+    return found
+
+
+async def _until(is_true: Callable[[], bool]) -> None:
+    deadline_s = time.perf_counter() + WAIT_S
+    while not is_true():
+        if time.perf_counter() > deadline_s:
+            raise RuntimeError("messages have not come")
+        await asyncio.sleep(0.01)
+
+
+async def flooding(job: Job) -> Figures:
+    """One connection publishes with QoS 0, and nobody has subscribed."""
+    (link,) = await opened(job, 1, "p")
+    chunk, sent = publish(topic_of(0), 0) * 200, 0
+
+    async def flood() -> None:
+        nonlocal sent
+        for _ in range(FLOOD // 200):
+            link.write(chunk)
+            await link.drain()
+        await link.ask(publish(topic_of(0), 1, 1), _PUBACK)
+        sent += FLOOD + 1
+
+    await flood()
+    meter = Meter(job, lambda: sent)
+    while time.perf_counter() - meter._began < job.seconds:
+        await flood()
+    return meter.figures()
+
+
+async def fanning(job: Job) -> Figures:
+    """Each message goes to all subscribers; the next ones are sent when all of them have these.
+    What is counted is deliveries."""
+    wants = asyncio.Event()
+    consumers = []
+    for each in await opened(job, job.subscribers, "s"):
+        await each.ask(subscribe(topic_of(0), 0), _SUBACK)
+        consumers.append(Consumer(each, topic_of(0), 0))
+    (publisher,) = await opened(job, 1, "p")
+    chunk, left = publish(topic_of(0), 0) * job.window, len(consumers)
+    rounds = 0
+
+    def watch(consumer: Consumer) -> Callable[[], None]:
+        due = job.window
+
+        def came() -> None:
+            nonlocal left, due
+            if consumer.count >= due:
+                due += job.window
+                left -= 1
+                if left == 0:
+                    left = len(consumers)
+                    wants.set()
+
+        return came
+
+    for consumer in consumers:
+        consumer.came = watch(consumer)
+
+    async def once() -> None:
+        nonlocal rounds
+        wants.clear()
+        publisher.write(chunk)
+        await asyncio.wait_for(wants.wait(), WAIT_S)
+        rounds += 1
+
+    for _ in range(20):
+        await once()
+    meter = Meter(job, lambda: rounds * job.window * len(consumers))
+    while time.perf_counter() - meter._began < job.seconds:
+        await once()
+    return meter.figures()
+
+
+async def returning(job: Job) -> Figures:
+    """One message of QoS 1 there and back, then the next."""
+    link, back = await opened(job, 2, "l")
+    await back.ask(subscribe(topic_of(0), 1), _SUBACK)
+    consumer, publisher = Consumer(back, topic_of(0), 1), Publisher(link, topic_of(0))
+    publisher.goes_on = False
+    came = asyncio.Event()
+    consumer.came = publisher.came = came.set
+    latencies: list[float] = []
+
+    async def once() -> None:
+        began = time.perf_counter()
+        due, acknowledged = consumer.count + 1, publisher.acknowledged + 1
+        publisher.send(1)
+        while consumer.count < due:
+            came.clear()
+            await came.wait()
+        latencies.append(time.perf_counter() - began)
+        while publisher.acknowledged < acknowledged:
+            came.clear()
+            await came.wait()
+
+    for _ in range(200):
+        await once()
+    latencies.clear()
+    meter = Meter(job, lambda: len(latencies))
+    while time.perf_counter() - meter._began < job.seconds:
+        await once()
+    return meter.figures() | percentiles_us(latencies)
+
+
+# --- S18: as there is more ---------------------------------------------------------------
+
+
+async def away(job: Job) -> Figures:
+    """As many sessions are stored as there are subscribers, each with a filter of its own; then
+    one message after the other is published, each for one of them."""
+    for begin in range(0, job.subscribers, AT_ONCE):
+        count = min(AT_ONCE, job.subscribers - begin)
+        links = [Link(f"away{begin + each}", clean=False) for each in range(count)]
+        await together(link.open(job.port) for link in links)
+        for number, link in enumerate(links):
+            await link.ask(subscribe(topic_of(begin + number), 1), _SUBACK)
+            link.close()
+    (link,) = await opened(job, 1, "p")
+    sent = 0
+
+    async def once() -> None:
+        nonlocal sent
+        await link.ask(publish(topic_of(sent * 7_919 % job.subscribers), 1, 1), _PUBACK)
+        sent += 1
+
+    for _ in range(50):
+        await once()
+    meter = Meter(job, lambda: sent)
+    while time.perf_counter() - meter._began < job.seconds:
+        await once()
+    found = meter.figures()
+    return found | {"ms": found["of_server_cpu_s_per_million"] / 1_000}
+
+
+def retained_topic(number: int) -> str:
+    return f"site/{number // 1_000:03d}/{number // 10 % 100:02d}/{number % 10}"
+
+
+async def retaining(job: Job) -> Figures:
+    """Retain a message of each topic."""
+    (link,) = await opened(job, 1, "p")
+    began = time.perf_counter()
+    for begin in range(0, job.topics, _IDS):
+        count = min(_IDS, job.topics - begin)
+        packets = [
+            publish(retained_topic(begin + each), 1, each + 1, retain=True) for each in range(count)
+        ]
+        await link.ask(b"".join(packets), _PUBACK * count)
+    return {"ms": (time.perf_counter() - began) * 1_000}
+
+
+async def looking(job: Job) -> Figures:
+    """Subscribe to a filter, have all that is retained for it, and subscribe again by another
+    connection; the median of the times that it takes."""
+    taken_s: list[float] = []
+    used_s = cpu_s_of_all(job.server_pid)
+    began = time.perf_counter()
+    size = len(publish(retained_topic(0), 0))
+    while not taken_s or time.perf_counter() - began < job.seconds:
+        (link,) = await opened(job, 1, f"look{len(taken_s)}-")
+        due = link.received_bytes + _SUBACK + size * job.expected
+        started = time.perf_counter()
+        await link.ask(subscribe(job.wanted, 0), _SUBACK + size * job.expected)
+        taken_s.append(time.perf_counter() - started)
+        if link.received_bytes != due:
+            raise RuntimeError(f"{link.received_bytes - due} bytes more came than are retained")
+        link.close()
+    used_s = cpu_s_of_all(job.server_pid) - used_s
+    return {
+        "ms": sorted(taken_s)[len(taken_s) // 2] * 1_000,
+        "events_per_s": job.expected / min(taken_s),
+        "of_server_cpu_s_per_million": used_s / len(taken_s) / job.expected * 1e6,
+    }
+
+
+async def idling(job: Job) -> Figures:
+    """Many connections, of which each subscribes to its topic, and all together publish as many
+    messages a second as the window says, each to its own topic with QoS 1."""
+    kb_before, began = memory_kb_of(job.server_pid), time.perf_counter()
+    links = await opened(job, job.connections, "i")
+    for begin in range(0, len(links), AT_ONCE):
+        some = range(begin, min(begin + AT_ONCE, len(links)))
+        await together(links[each].ask(subscribe(topic_of(each), 0), _SUBACK) for each in some)
+    connected_s = time.perf_counter() - began
+    kb = (memory_kb_of(job.server_pid) - kb_before) / len(links)
+    consumers = [Consumer(link, topic_of(number), 0) for number, link in enumerate(links)]
+    for link in links:
+        link.heard = _counting(link, link.heard)
+    rate, sent = job.window, 0
+    meter = Meter(job, lambda: sent)
+    while (passed_s := time.perf_counter() - meter._began) < job.seconds:
+        while sent < passed_s * rate:
+            number = sent * 7_919 % len(links)
+            links[number].write(publish(topic_of(number), 1, 1))
+            sent += 1
+        await asyncio.sleep(0.01)
+    found = meter.figures()
+    await _until(lambda: sum(each.count for each in consumers) >= sent)
+    if any(each.is_lost for each in links):
+        raise RuntimeError("the server has closed connections")
+    return found | {
+        "ms": found["of_server_cpu_s_per_million"] * found["events_per_s"] / 1_000,
+        "kb_per_connection": kb,
+        "connected_s": connected_s,
+    }
+
+
+def _counting(link: Link, heard: Callable[[bytes], None] | None) -> Callable[[bytes], None]:
+    """Leave out acknowledgements, which come between what was subscribed to."""
+    assert heard is not None, "somebody counts"
+
+    def only_messages(data: bytes) -> None:
+        kept = bytearray()
+        at = 0
+        while at < len(data):  # both come in whole: there is one of each at a time
+            if data[at] >> 4 == 4:
+                at += _PUBACK
+                continue
+            size = len(publish(topic_of(0), 0))
+            kept += data[at : at + size]
+            at += size
+        if kept:
+            heard(bytes(kept))
+
+    return only_messages
+
+
+WORKS: Final = {
+    "publishing": publishing,
+    "flooding": flooding,
+    "fanning": fanning,
+    "sharing": sharing,
+    "returning": returning,
+    "away": away,
+    "retaining": retaining,
+    "looking": looking,
+    "idling": idling,
+}
+
+
+def main() -> None:
+    job = msgspec.json.decode(sys.argv[1], type=Job)
+    found = fast_loop().run_until_complete(WORKS[job.work](job))
+    print(msgspec.json.encode(found).decode())
+
+
+if __name__ == "__main__":
+    main()

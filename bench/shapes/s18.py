@@ -1,0 +1,73 @@
+"""S18: MQTT as there is more: sessions that are away, retained messages, idle connections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from bench import mqtt_peers
+from bench.mqtt_load import Job
+from bench.shape import Case, Figures
+from bench.shapes.s17 import load
+
+
+class MuchMqtt:
+    """What should cost by what matches, and not by what there is."""
+
+    name = "S18"
+    title = "MQTT 3.1.1, 128 B: as there is more of it"
+    figure = "ms"
+    higher_is_better = False
+    contenders: Sequence[str] = ("penstock", "mosquitto")
+
+    def cases(self, *, quick: bool) -> Sequence[Case]:
+        seconds = 0.2 if quick else 3.0
+        sessions, topics, idle = (50, 2_000, 50) if quick else (5_000, 100_000, 9_000)
+
+        def case(label: str, **parameters: object) -> Case:
+            return Case(label, "D1", {"seconds": seconds, **parameters})
+
+        retained = f"{topics:,} retained: "
+        return [
+            case(f"{sessions:,} sessions away: CPU of a publish", sessions=sessions),
+            case(f"{retained}subscribe to #", topics=topics, wanted="#", expected=topics),
+            case(f"{retained}subscribe to ten", topics=topics, wanted="site/001/42/+", expected=10),
+            case(f"{retained}subscribe to one", topics=topics, wanted="site/001/42/7", expected=1),
+            case(f"{retained}restart", topics=topics, wanted="site/001/42/7", expected=1),
+            case(f"{idle:,} connections, 100 messages/s: CPU a second", idle=idle),
+        ]
+
+    def versions(self) -> Mapping[str, str]:
+        """The versions of its contenders, as far as they are here."""
+        return {
+            name: mqtt_peers.version_of(name)
+            for name in self.contenders
+            if not mqtt_peers.missing(name)
+        }
+
+    def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        given, seconds = case.parameters, case["seconds"]
+        stored = directory / "stored"
+        stored.mkdir()
+        with mqtt_peers.served(contender, stored, case.durability, keeps=True) as server:
+            job = Job("", server.port, server.pid, seconds)
+            if "sessions" in given:
+                return load(replace(job, work="away", subscribers=given["sessions"]))
+            if "idle" in given:
+                return load(replace(job, work="idling", connections=given["idle"], window=100))
+            load(replace(job, work="retaining", topics=given["topics"]))
+            wanted, expected = given["wanted"], given["expected"]
+            if not case.label.endswith("restart"):
+                return load(replace(job, work="looking", wanted=wanted, expected=expected))
+        started_s = time.perf_counter()
+        with mqtt_peers.served(contender, stored, case.durability, keeps=True) as server:
+            taken_s = time.perf_counter() - started_s
+            job = Job("looking", server.port, server.pid, 0.0, wanted=wanted, expected=expected)
+            found = load(job)
+        return {"ms": taken_s * 1_000, "first_event_ms": found["ms"]}
+
+
+SHAPE = MuchMqtt()
