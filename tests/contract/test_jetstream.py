@@ -16,7 +16,8 @@ import pytest
 from penstock.core.vocabulary.errors import Unknown
 from penstock.core.vocabulary.ports import Journal
 from penstock.runtime.writer.clock import SystemClock
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
+from penstock.storage.jetstream.asking import Unanswered
+from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
 from penstock.storage.jetstream.engine import JetStreamEngine
 from penstock.testing.contracts import (
     BlobsContract,

@@ -23,7 +23,8 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.ports import Block, DamagedBlock, EngineHealth
 from penstock.runtime.writer.clock import SystemClock
 from penstock.storage.jetstream import journal as journal_module
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
+from penstock.storage.jetstream.asking import Unanswered
+from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
 from penstock.storage.jetstream.engine import FRAME_BYTES_MAX, JetStreamEngine
 from penstock.storage.jetstream.guard import read_server
 from penstock.storage.jetstream.journal import JetStreamJournal

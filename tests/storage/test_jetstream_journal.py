@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from penstock.core.vocabulary.errors import Damaged, Deposed, Unavailable
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
+from penstock.storage.jetstream.asking import Unanswered
+from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
 from penstock.storage.jetstream.frames import HEAD_BYTES, FrameKind, encode_frame
-from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal, Mark
+from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal
+from penstock.storage.jetstream.marks import Mark
 from penstock.storage.jetstream.stream import NatsStream
 from penstock.testing.contracts import blocks_of
 from penstock.testing.loop import simulated

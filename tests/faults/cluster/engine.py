@@ -16,7 +16,8 @@ import msgspec
 from msgspec import Struct, field
 
 from penstock.demo.links import DemoLinks
-from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection, Unanswered
+from penstock.storage.jetstream.asking import Unanswered
+from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
 from penstock.storage.jetstream.stream import StreamInfo, StreamState
 from penstock.testing.nats_servers import PROGRAM, SERVERS, NatsServers
 from tests.faults.cluster.engines import FaultyEngine, server_named

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.cluster.node import ShardLease
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.storage.jetstream.connection import Unanswered
+from penstock.storage.jetstream.asking import Unanswered
 from penstock.storage.jetstream.journal import JetStreamJournal
 from penstock.storage.jetstream.stream import pauses
 from penstock.storage.postgres import journal as postgres

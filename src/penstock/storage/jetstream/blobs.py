@@ -24,11 +24,11 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.ports import BlobInfo, Buffer, Clock
 from penstock.storage.blob_names import check_blob_name, end_of_range
+from penstock.storage.jetstream.asking import Unanswered
 from penstock.storage.jetstream.connection import (
     UNDER_WAY_MAX,
     JetStreamRefusal,
     NatsConnection,
-    Unanswered,
     together,
 )
 from penstock.storage.jetstream.stream import REPLICATED, WRONG_SEQUENCE, NatsStream, pauses

@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
-from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.core.vocabulary.uris import shown, without_secrets
+from penstock.storage.jetstream.asking import AskingClient, Unanswered
 
 T = TypeVar("T")
 
@@ -31,10 +31,6 @@ _SERVED_LATER: Final = frozenset({408, 500, 503})
 """Kinds of error that say nothing about the request: it may be answered when it is made again."""
 NO_CLUSTER: Final = 10074
 """The error of a server that is alone, and of a kind that looks as if it would pass."""
-
-
-class Unanswered(Exception):
-    """No server has answered, or none can answer now: the outcome is unknown."""
 
 
 class JetStreamRefusal(Exception):
@@ -58,16 +54,6 @@ class _Answer(Struct):
 _answers: Final = msgspec.json.Decoder(_Answer)
 
 
-class _Client(Client):
-    """Closes the connection of an attempt that failed, which nats-py 2.16 forgets: a frozen server
-    accepts connections and says nothing on them."""
-
-    async def _connect_to_server(self, s: Srv) -> None:
-        if self._transport:
-            self._transport.close()  # type: ignore[no-untyped-call]  # nats-py types only some
-        await super()._connect_to_server(s)
-
-
 def _is_news(record: logging.LogRecord) -> bool:
     """Each end of a connection with TLS would be told, because nats-py reads from a stream that
     does not know of the TLS below it."""
@@ -77,7 +63,7 @@ def _is_news(record: logging.LogRecord) -> bool:
 class NatsConnection:
     """Asks servers by subject. Reconnects by itself, to whichever server answers."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: AskingClient) -> None:
         self._client = client
 
     @classmethod
@@ -93,7 +79,7 @@ class NatsConnection:
         when none can be reached."""
         if tls is not None:
             logging.getLogger("asyncio").addFilter(_is_news)
-        client = _Client()
+        client = AskingClient()
         failures: list[Exception] = []
 
         async def note(error: Exception) -> None:
@@ -113,6 +99,7 @@ class NatsConnection:
                     ping_interval=_PING_INTERVAL_S,
                     pending_size=_PENDING_BYTES_MAX,
                 )
+                await client.listen()
         except (TimeoutError, NatsError, OSError) as error:
             await client.close()
             reason = str(failures[0] if failures else error)
@@ -132,21 +119,7 @@ class NatsConnection:
         self, subject: str, request: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> bytes:
         """The answer. Raises ``Unanswered``, and ``JetStreamRefusal`` when the answer is no."""
-        given_up = _times_cancelled()
-        try:
-            message = await self._client.request(
-                subject,
-                request,
-                timeout=ANSWER_TIMEOUT_S,
-                headers=dict(headers) if headers else None,
-            )
-        except (NatsError, OSError) as error:
-            raise Unanswered(f"{subject}: {error!r}") from error
-        if _times_cancelled() > given_up:
-            # Until Python 3.12, asyncio.wait_for of nats-py forgets it when the answer comes in the
-            # same turn of the loop: a task that asks again and again would never end.
-            raise asyncio.CancelledError
-        data: bytes = message.data
+        data = await self._client.ask(subject, request, headers, ANSWER_TIMEOUT_S)
         refused = _answers.decode(data).error
         if refused is None:
             return data
@@ -176,12 +149,6 @@ class NatsConnection:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _times_cancelled() -> int:
-    """How often the task that runs was told to end."""
-    task = asyncio.current_task()
-    return 0 if task is None else task.cancelling()
 
 
 async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -8,9 +8,7 @@ from functools import partial
 from ssl import SSLContext
 from typing import Final
 
-import msgspec
-
-from penstock.core.vocabulary.errors import Conflict, Deposed, InvalidArgument, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.ports import Clock, EngineHealth, Offload
 from penstock.storage.jetstream.blobs import StreamBlobs
 from penstock.storage.jetstream.connection import NatsConnection, together
@@ -25,7 +23,8 @@ from penstock.storage.jetstream.guard import (
     read_server,
     version_of,
 )
-from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal, Mark
+from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal
+from penstock.storage.jetstream.marks import RegistryMarks
 from penstock.storage.jetstream.registry import BucketRegistry
 from penstock.storage.jetstream.stream import NatsStream, pauses
 from penstock.tasks import start_task
@@ -266,35 +265,6 @@ class JetStreamEngine:
         if self._clock.steady_us() - self._read_us > _ROOM_READ_EVERY_US:
             self._start_check()
         return self._room
-
-
-class RegistryMarks:
-    """The mark of one journal in the engine's registry, under a prefix that no key has."""
-
-    def __init__(self, registry: BucketRegistry, key: str) -> None:
-        self._registry = registry
-        self._key = key
-
-    async def read(self) -> Mark | None:
-        record = await self._registry.get(self._key)
-        return None if record is None else msgspec.json.decode(record.value, type=Mark)
-
-    async def write(self, mark: Mark) -> None:
-        """See :class:`penstock.storage.jetstream.journal.Marks`."""
-        while True:
-            record = await self._registry.get(self._key)
-            version = 0
-            if record is not None:
-                held = msgspec.json.decode(record.value, type=Mark)
-                version = record.version
-                if held.epoch > mark.epoch:
-                    raise Deposed(f"epoch {held.epoch} has begun; this is {mark.epoch}")
-                mark = msgspec.structs.replace(mark, kept=max(mark.kept, held.kept))
-            try:
-                await self._registry.cas(self._key, version, msgspec.json.encode(mark))
-            except Conflict:
-                continue
-            return
 
 
 def _leader(servers: Sequence[ServerState]) -> str:

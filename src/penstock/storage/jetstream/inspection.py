@@ -22,9 +22,10 @@ from penstock.core.vocabulary.ports import (
 from penstock.storage.jetstream import guard
 from penstock.storage.jetstream.blobs import StreamBlobs
 from penstock.storage.jetstream.connection import NatsConnection, together
-from penstock.storage.jetstream.engine import FRAME_BYTES_MAX, RegistryMarks
+from penstock.storage.jetstream.engine import FRAME_BYTES_MAX
 from penstock.storage.jetstream.guard import ServerState, StreamCopy
 from penstock.storage.jetstream.journal import JetStreamJournal
+from penstock.storage.jetstream.marks import RegistryMarks
 from penstock.storage.jetstream.registry import BucketRegistry
 from penstock.storage.jetstream.stream import NatsStream, StreamInfo, check_settings
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Protocol
-
-from msgspec import Struct
+from itertools import chain
+from typing import Final
 
 from penstock.core.vocabulary.errors import (
     Damaged,
@@ -33,12 +32,8 @@ from penstock.core.vocabulary.ports import (
     JournalInfo,
 )
 from penstock.storage.engine_appends import EngineAppends
-from penstock.storage.jetstream.connection import (
-    UNDER_WAY_MAX,
-    JetStreamRefusal,
-    Unanswered,
-    together,
-)
+from penstock.storage.jetstream.asking import Unanswered
+from penstock.storage.jetstream.connection import UNDER_WAY_MAX, JetStreamRefusal, together
 from penstock.storage.jetstream.frames import (
     BlockFrame,
     FrameIndex,
@@ -48,6 +43,7 @@ from penstock.storage.jetstream.frames import (
     encode_frame,
     join_block,
 )
+from penstock.storage.jetstream.marks import Mark, Marks
 from penstock.storage.jetstream.stream import (
     INCARNATION,
     REPLICATED,
@@ -71,30 +67,6 @@ _RESTORE: Final = (
     "What its owner had acknowledged is not there. To change: restore the stream from a backup of "
     "the engine, or the realm from a backup of its own"
 )
-
-
-class Mark(Struct, frozen=True):
-    """A place in a stream that its owner has seen. A later owner compares: a stream that was made
-    anew, or is an older copy, does not hold it."""
-
-    incarnation: str
-    sequence: int = 0
-    checksum: int = 0
-    kept: int = 1
-    """Nothing was removed from this place of the stream on."""
-    epoch: int = 0
-    """Whose mark it is."""
-
-
-class Marks(Protocol):
-    """Where the mark of a journal is kept, outside of its stream."""
-
-    async def read(self) -> Mark | None: ...
-
-    async def write(self, mark: Mark) -> None:
-        """Replace a mark of this epoch or an older one. Raises ``Deposed`` when there is one of a
-        newer epoch."""
-        ...
 
 
 class JetStreamJournal:
@@ -432,20 +404,26 @@ class JetStreamJournal:
         try:
             with self._appends.under_way():
                 newest = await self._send(frames)
-        except BaseExceptionGroup as failures:
-            raise self._ended_by(failures.exceptions[0]) from None
         except BaseException as failure:
-            self._ended_by(failure)
-            raise
+            only = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+            ended = self._ended_by(only)
+            if ended is failure or isinstance(failure, asyncio.CancelledError):
+                raise
+            raise ended from None
         self._index.take(newest)
 
     async def _send(self, frames: Iterator[bytes]) -> BlockFrame:
         """Gives the newest frame, which is not in the index yet: it makes the block true."""
-        window = asyncio.Semaphore(_SENT_AT_ONCE)
         stored = self._index.last
+        first, second = next(frames), next(frames, None)
+        if second is None:  # a lone frame needs no task, and no turns of the loop for it
+            lone = decode_frame(first)
+            await self._put(first, stored, stored)
+            return lone
+        window = asyncio.Semaphore(_SENT_AT_ONCE)
         newest: BlockFrame | None = None
         async with asyncio.TaskGroup() as group:
-            for raw in frames:
+            for raw in chain((first, second), frames):
                 await window.acquire()
                 if newest is not None:
                     self._index.take(newest)

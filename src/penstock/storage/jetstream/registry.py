@@ -15,11 +15,11 @@ from urllib.parse import quote, unquote
 
 from penstock.core.vocabulary.errors import Conflict, InvalidArgument
 from penstock.core.vocabulary.ports import Change, VersionedRecord
+from penstock.storage.jetstream.asking import Unanswered
 from penstock.storage.jetstream.connection import (
     UNDER_WAY_MAX,
     JetStreamRefusal,
     NatsConnection,
-    Unanswered,
     together,
 )
 from penstock.storage.jetstream.stream import REPLICATED, WRONG_SEQUENCE, NatsStream, pauses

@@ -16,12 +16,8 @@ import structlog
 from msgspec import Struct, field
 
 from penstock.core.vocabulary.errors import Damaged, StorageFailed, Trimmed, Unavailable
-from penstock.storage.jetstream.connection import (
-    NO_CLUSTER,
-    JetStreamRefusal,
-    NatsConnection,
-    Unanswered,
-)
+from penstock.storage.jetstream.asking import Unanswered
+from penstock.storage.jetstream.connection import NO_CLUSTER, JetStreamRefusal, NatsConnection
 
 T = TypeVar("T")
 _log: Final = structlog.get_logger()
