@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
+from msgspec.structs import replace
+
 from penstock.api.channels import ChannelInfo
 from penstock.api.requests import Kind
 from penstock.bootstrap import rules
@@ -133,7 +135,11 @@ class Lives:
         sealing: SealingLimits = LATE,
         limits: Limits | None = None,
         clock: Clock | None = None,
+        local_to: str = "",
+        outbox_bytes_max: int = 1 << 30,
     ) -> None:
+        """``local_to`` names the node of a cluster whose local channels these are."""
+        self.rules = replace(rules(), local_to=local_to, outbox_bytes_max=outbox_bytes_max)
         self.disk = FaultyDisk(seed)
         self.store: Embedded
         self.realm: RunningRealm
@@ -151,7 +157,7 @@ class Lives:
             store.journal,
             store.blobs,
             store.pages,
-            rules(),
+            self.rules,
             self._clock or loop,
             inline,
             identity="i",
@@ -323,7 +329,7 @@ class Lives:
     async def info(self, name: str) -> ChannelInfo:
         state = self.realm.directory.channels[self.number(name)].state
         kind = state.definition.kind
-        assert kind != "schedule"
+        assert kind in ("channel", "queue")
         return await self.realm.describe_channel(name, as_kind(kind))
 
     async def purge(self, name: str, selector: str = "") -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from penstock.api.requests import Request
-from penstock.core.bounds import GivenName, SelectorText
+from penstock.core.bounds import ENTRIES_MAX, Count, GivenName, Name, Number, SelectorText, Text
 
 
 class JoinInfo(Struct, frozen=True, kw_only=True):
@@ -19,6 +21,18 @@ class JoinInfo(Struct, frozen=True, kw_only=True):
     """Events not copied since the realm started, because of a loop or too many hops (SEM L2)."""
     owner: str = ""
     """The user (``user@host``) that created it; it ends when they lose the right to create it."""
+    leads_out: bool = False
+    """Whether it leads from a local channel of a node to a store of the whole cluster (SEM N9)."""
+    waiting: int = 0
+    """Events in its outbox: copied, and not in the cluster yet as far as the node knows."""
+    waiting_bytes: int = 0
+    """About how many bytes these are."""
+    waiting_ms: int = 0
+    """How long the oldest of them has waited."""
+    waits_for: str = ""
+    """Why they wait; empty: they are on their way."""
+    ending: bool = False
+    """Whether it was deleted, and what it had copied before still leaves."""
 
 
 class Redriven(Struct, frozen=True):
@@ -30,6 +44,39 @@ class Redriven(Struct, frozen=True):
     left: int
     """Dead events that stay: not selected, or without a store to go back to."""
     dry_run: bool = False
+
+
+class CopiedPart(Struct, frozen=True, array_like=True):
+    """Copies of one schema and publisher, whose ids in the outbox follow one another."""
+
+    size: Count
+    """Bytes of an Arrow stream in the frame's body, behind those of the parts before."""
+    through: Number
+    """Id in the outbox of its last event."""
+    publisher: Text = ""
+    """``user@host`` that published the events where they were copied (SEM E3)."""
+
+
+class CopiesTaken(Struct, frozen=True):
+    """The copies are stored, now or before."""
+
+    name: str
+    """The store's name in its canonical form."""
+    kind: str
+    count: int
+    """Events that were new."""
+
+
+class CopyIn(Request[CopiesTaken], frozen=True):
+    """Store what a node has copied from its local channels, each event once (SEM N9); without
+    ``parts`` see whether it could be. Only nodes of the cluster ask this."""
+
+    destination: GivenName
+    archive: bool
+    """Whether the store has to be a queue (SEM L3)."""
+    producer: Name
+    """The outbox."""
+    parts: Annotated[tuple[CopiedPart, ...], Meta(max_length=ENTRIES_MAX)] = ()
 
 
 class CreateJoin(Request[JoinInfo], frozen=True):

@@ -168,6 +168,9 @@ class ByName(Struct, frozen=True):
     pair: Pair
     name: Callable[[Any], str | None]
     """The name; None: the operation is not needed."""
+    may_be_elsewhere: bool = False
+    """Whether it may name a store of the cluster from among the local ones of a node: then the
+    realm of the cluster asks for the right (SEM N9)."""
 
 
 class DeadEventStore(Struct, frozen=True):
@@ -412,10 +415,11 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
             (
                 OnRealm("join.create"),
                 ByName(READ, lambda request: request.source),
-                ByName(PUBLISH, lambda request: request.destination),
+                ByName(PUBLISH, lambda request: request.destination, may_be_elsewhere=True),
             ),
             _join,
         ),
+        joins.CopyIn: Operation((ByName(PUBLISH, lambda request: request.destination),)),
         joins.DeleteJoin: _on_realm("join.delete", _join),
         joins.ListJoins: _on_realm("join.list"),
         joins.Redrive: Operation(

@@ -211,6 +211,22 @@ def engine_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
     return context
 
 
+def owner_tls(settings: Settings) -> ssl.SSLContext:
+    """How a node knows the owner of the realm, to which it brings what joins have copied: by the
+    authorities of the system, those of the cluster, and its own certificate, which nodes may
+    share. Raises ``InvalidArgument``."""
+    context = ssl.create_default_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    for file in (settings.listen.tls_certificate, settings.cluster.tls_authority):
+        try:
+            if file:
+                context.load_verify_locations(file)
+        except (OSError, ValueError) as error:  # an error of TLS is one of the operating system
+            raise InvalidArgument(f"the certificates in {file} cannot be used: {error}") from error
+    return context
+
+
 def _check_no_tls(settings: ClusterSettings) -> None:
     if settings.tls_authority or settings.tls_certificate or settings.tls_key:
         raise InvalidArgument(

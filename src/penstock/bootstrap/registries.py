@@ -36,5 +36,6 @@ def rules(settings: Settings | None = None) -> RealmRules:
         event_timeout_us=int((settings or Settings()).limits.event_timeout_s * 1_000_000),
         reattach_us=int((settings or Settings()).cluster.reattach_s * 1_000_000),
         stores_max=(settings or Settings()).limits.channels_max,
+        outbox_bytes_max=(settings or Settings()).cluster.outbox_bytes_max,
         durables_max=(settings or Settings()).limits.durables_per_channel_max,
     )

@@ -105,8 +105,13 @@ async def watch_engine(engine: StorageEngine, counts: TenureCounts) -> NoReturn:
 
 def serving_node(node: ClusterNode) -> ServingNode | None:
     """The node that serves the realm, for those who have come to this one."""
+    return None if _is_own(node, node.owner(SHARD)) else owning_node(node)
+
+
+def owning_node(node: ClusterNode) -> ServingNode | None:
+    """The node that serves the realm, which may be this one."""
     owner = node.owner(SHARD)
-    if owner is None or _is_own(node, owner):
+    if owner is None:
         return None
     return ServingNode(owner.node, owner.serves, owner.nonce, owner.secret_name)
 

@@ -153,7 +153,7 @@ class RunningRealm:
             self.shard, blobs, clock, offload, self.directory.rules, limits.memory
         )
         self.transactions = TransactionOperations(self.shard, self.stages, limits.event_bytes_max)
-        self.joins = JoinOperations(self.shard, self.dispatch.choosing)
+        self.joins = JoinOperations(self.shard, self.dispatch, blobs, clock)
         self.pattern_durables = PatternDurableOperations(
             self.shard, self.subscriptions, self.dispatch.choosing
         )

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import signal
 from pathlib import Path
+from typing import Final
 
 import structlog
 from msgspec.structs import replace
@@ -22,15 +23,18 @@ from penstock.bootstrap.cluster import (
     member,
     open_engine,
     open_shard,
+    owner_tls,
 )
 from penstock.bootstrap.node_directory import NodeDirectory
 from penstock.cluster.local_names import ClusterWideNames
 from penstock.cluster.node import ClusterNode
+from penstock.cluster.owner_link import OwnerDoor
 from penstock.cluster.roles import (
     NodeRoles,
     cluster_info,
     local_doors,
     owners_in,
+    owning_node,
     serving_node,
     suspend_without_quorum,
     tell_owners,
@@ -61,6 +65,9 @@ from penstock.serving import (
 )
 from penstock.serving.local import LocalRealm, check_local
 from penstock.settings import HTTP_PORT, ClusterSettings, Settings
+
+ANSWER_S: Final = 2.0
+"""How much longer than the lease an owner may take to answer: then another one is there."""
 
 _log = structlog.get_logger("penstock.cluster")
 
@@ -192,6 +199,15 @@ class NodeProcess:
             self._registry,
             self._ports,
             self._tls,
+            OwnerDoor(
+                lambda: owning_node(self._node),
+                self._secret,
+                self._me.node,
+                self._clock,
+                answer_s=self._settings.cluster.lease_s + ANSWER_S,
+                has_quorum=self._node.has_quorum,
+                tls=lambda: owner_tls(self._settings),
+            ),
         )
 
     async def run(self, stopping: asyncio.Event) -> None:

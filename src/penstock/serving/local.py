@@ -16,6 +16,8 @@ from penstock.bootstrap import http_server, native_listener, open_realm
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.cluster.local_names import LocalStoreNames
 from penstock.cluster.looking import look_forever
+from penstock.cluster.outbox import OutboxSender
+from penstock.cluster.owner_link import OwnerDoor
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.core.vocabulary.ports import Registry
 from penstock.frontends.amqp import hub_of
@@ -48,10 +50,13 @@ class LocalRealm:
         settings: Settings,
         ports: HeldPorts,
         certificate: Tls | None,
+        door: OwnerDoor,
     ) -> None:
         """``settings`` are those of the node, with the ports there are."""
         self.realm = realm
         self._names = names
+        self._door = door
+        self._sender = OutboxSender(realm, door)
         self._shared = shared
         self._registry = registry
         self._settings = own = local_settings(settings)
@@ -71,8 +76,10 @@ class LocalRealm:
         registry: Registry,
         ports: HeldPorts,
         certificate: Tls | None,
+        door: OwnerDoor,
     ) -> LocalRealm:
-        """Recover what the node has in its ``directory``, or make it. Raises what
+        """Recover what the node has in its ``directory``, or make it. What its joins copy for
+        cluster-wide stores goes through the ``door``. Raises what
         :func:`~penstock.bootstrap.open_realm` raises."""
         shared = SharedAccounts(registry)
         if settings.access.mode != "off":
@@ -83,7 +90,7 @@ class LocalRealm:
         names = LocalStoreNames(registry, node)
         names.directory = realm.directory
         realm.name_with(names)
-        return cls(realm, names, shared, registry, settings, ports, certificate)
+        return cls(realm, names, shared, registry, settings, ports, certificate, door)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Serve until ``stopping`` is set. What ends it is said, and leaves the node as it is."""
@@ -95,6 +102,7 @@ class LocalRealm:
                     tasks.create_task(self.listener.run(ready), name="local listener"),
                     tasks.create_task(self._names.run(), name="local names"),
                     tasks.create_task(self._follow_users(), name="local users"),
+                    tasks.create_task(self._sender.run(), name="outboxes"),
                 ]
                 try:
                     await ready.wait()
@@ -113,6 +121,7 @@ class LocalRealm:
             failure = first_failure(failures)
             _log.error("local.failed", code=failure.code, reason=str(failure))
         finally:
+            self._door.close()
             await self.realm.release()
 
     async def _listen(self) -> None:

@@ -460,6 +460,15 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             "session when another node has taken over, before anybody else is served.",
         ),
     ] = 10.0
+    outbox_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            description="Bytes of events that a join from a local channel of this node to a "
+            "cluster-wide store may have copied and not delivered; above it what would be copied "
+            "is refused, until the cluster has taken some.",
+        ),
+    ] = 1 << 30
     blobs: Annotated[
         str,
         Meta(

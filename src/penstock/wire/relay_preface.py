@@ -13,14 +13,16 @@ import secrets
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.access.rights import Principal
+from penstock.core.vocabulary.errors import LimitReached, RemoteProtocolViolation
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 """The first bytes of every preface; no protocol of the realm begins like this."""
 HEAD_BYTES: Final = 16
-PREFACE_BYTES_MAX: Final = 1_024
+PREFACE_BYTES_MAX: Final = 8_192
 VALID_S: Final = 120
 """Seconds for which a preface is accepted; clocks of nodes that serve are closer to each other."""
 
@@ -32,6 +34,7 @@ _FOR_PROCESS: Final = 0xE1
 _MADE_AT: Final = 0xE2
 _DRAWN: Final = 0xE3
 _SIGNED: Final = 0xE4
+_SPEAKS_FOR: Final = 0xE5
 _DRAWN_BYTES: Final = 16
 _DIGEST_BYTES: Final = 32
 MARK_BYTES: Final = _DIGEST_BYTES
@@ -57,6 +60,8 @@ class RelayOrigin(Struct, frozen=True):
     """The address of the relaying node that the client has connected to."""
     node: str
     """The name of that node."""
+    speaks_for: Principal | None = None
+    """Set where there is no client: the node itself asks, with the rights of this principal."""
 
 
 def secret_name(secret: bytes) -> str:
@@ -65,7 +70,8 @@ def secret_name(secret: bytes) -> str:
 
 
 def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: int) -> bytes:
-    """The preface of a connection to the owner. ``process`` is the nonce of the owner's start."""
+    """The preface of a connection to the owner. ``process`` is the nonce of the owner's start.
+    Raises ``LimitReached`` for a principal with too many groups."""
     family, addresses = _addresses(origin.client, origin.reached)
     fields = b"".join(
         (
@@ -73,9 +79,15 @@ def relay_preface(origin: RelayOrigin, secret: bytes, *, process: str, now_s: in
             _field(_FOR_PROCESS, process.encode()),
             _field(_MADE_AT, now_s.to_bytes(8, "big")),
             _field(_DRAWN, secrets.token_bytes(_DRAWN_BYTES)),
+            b"" if origin.speaks_for is None else _field(_SPEAKS_FOR, _said(origin.speaks_for)),
         )
     )
     length = len(addresses) + len(fields) + 3 + _DIGEST_BYTES
+    if length + HEAD_BYTES > PREFACE_BYTES_MAX:
+        raise LimitReached(
+            f"the names of the user and their groups take {len(fields)} bytes; about "
+            f"{PREFACE_BYTES_MAX} can be told to the cluster: use fewer groups"
+        )
     begun = b"".join(
         (SIGNATURE, bytes((_PROXY, family)), length.to_bytes(2, "big"), addresses, fields)
     )
@@ -120,7 +132,13 @@ def read_preface(data: bytes, secret: bytes, *, process: str, now_s: int) -> Rel
             f"or the clocks of the nodes differ"
         )
     client, reached = _places(data[HEAD_BYTES : HEAD_BYTES + size])
-    return RelayOrigin(client, reached, fields.get(_BY_NODE, b"").decode())
+    said = fields.get(_SPEAKS_FOR)
+    principal = None if said is None else msgspec.json.decode(said, type=Principal)
+    return RelayOrigin(client, reached, fields.get(_BY_NODE, b"").decode(), principal)
+
+
+def _said(principal: Principal) -> bytes:
+    return msgspec.json.encode(principal)
 
 
 def _digest(begun: bytes, secret: bytes) -> bytes:

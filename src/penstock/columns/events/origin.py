@@ -100,6 +100,11 @@ def due_body(batch: pa.RecordBatch) -> pa.RecordBatch:
     return _body(batch, {DELIVERY_TIME: None})
 
 
+def carried(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The body that takes copies on to another realm, with the origin they have (SEM N9)."""
+    return _body(batch, {})
+
+
 def origins_of(batch: pa.RecordBatch) -> pa.StringArray:
     """The store each event came from; null for events published here."""
     return _origin_field(batch, "store")

@@ -81,6 +81,14 @@ class Remembered(Generic[Ids]):
             return self._stored_as(before, sequence)  # stored when the realm did not know its users
         return found
 
+    def newest(self, name: str) -> int:
+        """The highest sequence of a producer's publishes that is known to be stored; -1: none is.
+        A producer that publishes in order, one after the other, has stored all up to there."""
+        memory = self._by_name.get(name)
+        if memory is None:
+            return -1
+        return memory.recent[-1][0] if memory.recent else memory.forgotten
+
     def _stored_as(self, name: str, sequence: int) -> Ids | None:
         memory = self._by_name.get(name)
         if memory is None:

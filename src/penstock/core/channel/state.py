@@ -60,6 +60,9 @@ class RealmRules(Struct, frozen=True):
     """Whether another node may own the realm's channels next."""
     local_to: str = ""
     """The node of a cluster whose local channels these are; empty: of none (SEM N8)."""
+    outbox_bytes_max: int = 1 << 30
+    """Bytes that may wait in the outbox of a join; above it what it would copy is refused (SEM
+    N9)."""
 
     def type_of(self, definition: Definition) -> ChannelType:
         """The rules of a channel's type, where it is."""

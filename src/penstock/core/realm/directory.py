@@ -28,6 +28,9 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.reach import leads_out
 from penstock.core.vocabulary.temporary import is_reply_queue
 
+HIDDEN_KINDS = frozenset({"schedule", "outbox"})
+"""The kinds of stores that a realm keeps for itself: nobody finds one by name."""
+
 SCHEDULE_PREFIX = "$"
 """Begins the names of schedules. They are found by the store they belong to, never by name, so a
 user's channel may be called the same."""
@@ -115,8 +118,9 @@ class Directory:
                 f"{name} already exists, as a local {self.local_names[name]}; choose another name"
             )
         self._refuse_too_many()
-        if definition.kind == "schedule":
-            raise InvalidArgument("only the realm makes schedules; create a channel or a queue")
+        if definition.kind in HIDDEN_KINDS:
+            plural = {"schedule": "schedules", "outbox": "outboxes"}[definition.kind]
+            raise InvalidArgument(f"only the realm makes {plural}; create a channel or a queue")
         return ChannelCreated(self.next_number, name, self.checked(name, definition))
 
     def decide_schedule(self, channel_id: int) -> ChannelCreated:
@@ -166,16 +170,12 @@ class Directory:
         for name in map(destination_name, (source, destination)):
             if name in self.local_names:
                 raise InvalidArgument(
-                    f"{name} is a local {self.local_names[name]}; joins stay within the channels "
-                    f"of that node, or within cluster-wide ones: have a program consume from one "
-                    f"and publish to the other"
+                    f"{name} is a local {self.local_names[name]}: make a join from it there, to a "
+                    f"store of that node or a cluster-wide one; none leads to it from here, for "
+                    f"what every node keeps would then be with one of them"
                 )
-        origin, target = self.number_of(source), self.number_of(destination)
+        origin, target = self._source(source), self.number_of(destination)
         state, other = self.channels[origin].state, self.channels[target].state
-        if state.definition.kind == "queue":
-            raise InvalidArgument(
-                f"{state.name} is a queue; the source of a join must be a channel"
-            )
         if origin == target:
             raise InvalidArgument(f"a join from {state.name} to itself would never end")
         if archive and other.definition.kind != "queue":
@@ -191,12 +191,68 @@ class Directory:
             raise NameAlreadyBound(f"a join from {state.name} to {other.name} already exists")
         return JoinCreated(Join(origin, target, selector, archive, owner, groups))
 
-    def decide_unjoin(self, source: str, destination: str) -> JoinDeleted:
-        """Raises ``NameDoesNotExist``."""
+    def decide_join_out(
+        self, source: str, target: str, join: Join
+    ) -> tuple[ChannelCreated | JoinCreated, ...]:
+        """A join from a local channel to a store of the whole cluster, which is known to be there:
+        its outbox, and the join itself (SEM N9). ``join`` says what else it is to be. Raises
+        ``NameDoesNotExist``, ``NameAlreadyBound``, ``InvalidArgument``."""
+        origin, name = self._source(source), destination_name(target)
+        source = self.channels[origin].state.name
+        known = self.joined_out(source, name)
+        if known is not None and not known.ending:
+            raise NameAlreadyBound(f"a join from {source} to {name} already exists")
+        if known is not None and known.source != origin:
+            raise IllegalState(
+                f"a join from an earlier channel {source} to {name} still has events that wait for "
+                f"the cluster; create this one when they have left"
+            )
+        outbox = self.next_number if known is None else known.destination
+        wanted = replace(join, source=origin, destination=outbox, source_name=source)
+        made = ChannelCreated(outbox, name, Definition(kind="outbox", type="persistent"))
+        return (JoinCreated(wanted),) if known is not None else (made, JoinCreated(wanted))
+
+    def decide_unjoin(self, source: str, destination: str) -> JoinDeleted | JoinCreated:
+        """The end of a join; one that leads out ends when its outbox is empty. Raises
+        ``NameDoesNotExist``."""
+        names = destination_name(source), destination_name(destination)
+        outward = self.joined_out(*names)
+        if outward is not None and not outward.ending:
+            return JoinCreated(replace(outward, ending=True))
+        if outward is not None:
+            raise NameDoesNotExist(
+                f"the join from {source} to {destination} has been deleted; what it copied before "
+                f"waits for the cluster"
+            )
         origin, target = self.number_of(source), self.number_of(destination)
         if self.joins.find(origin, target) is None:
             raise NameDoesNotExist(f"there is no join from {source} to {destination}")
         return JoinDeleted(origin, target)
+
+    def decide_end(self, outbox: int) -> tuple[JoinDeleted, ChannelDeleted] | None:
+        """The end of an outbox, with the join that has ended; None: it still copies."""
+        join = self.joins.by_outbox.get(outbox)
+        if join is None or not join.ending:
+            return None
+        return JoinDeleted(join.source, outbox), ChannelDeleted(outbox)
+
+    def joined_out(self, source: str, target: str) -> Join | None:
+        """The join that leads from a channel, by name, out to a store of the cluster."""
+        for join in self.joins.by_outbox.values():
+            name = self.channels[join.destination].state.name
+            if (join.source_name, name) == (source, target):
+                return join
+        return None
+
+    def _source(self, name: str) -> ChannelId:
+        """The channel a join begins at. Raises ``NameDoesNotExist``, ``InvalidArgument``."""
+        origin = self.number_of(name)
+        state = self.channels[origin].state
+        if state.definition.kind == "queue":
+            raise InvalidArgument(
+                f"{state.name} is a queue; the source of a join must be a channel"
+            )
+        return origin
 
     def checked(self, name: str, definition: Definition) -> Definition:
         """``definition`` of the store ``name``, in the form it is kept.
@@ -345,8 +401,9 @@ class Directory:
                 made = self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
                 if is_reply_queue(name):
                     self.reply_queues[channel_id] = made
-                names, key = self._place(name, definition)
-                names[key] = ChannelId(channel_id)
+                if definition.kind != "outbox":
+                    names, key = self._place(name, definition)
+                    names[key] = ChannelId(channel_id)
             case ChannelDeleted(channel_id):
                 self._deleted(channel_id)
             case JoinCreated(join):
@@ -366,6 +423,8 @@ class Directory:
             return
         self.reply_queues.pop(channel_id, None)
         self.joins.forget(channel_id)
+        if channel.state.definition.kind == "outbox":
+            return
         names, key = self._place(channel.state.name, channel.state.definition)
         del names[key]
 
@@ -394,7 +453,7 @@ class Directory:
                 raise NameDoesNotExist(
                     f"there is no {what} {known}{self._near(known)} among the local channels of "
                     f"node {self.rules.local_to}; cluster-wide ones are in the realm of the "
-                    f"cluster, and joins and dead event stores do not lead there"
+                    f"cluster, to which joins lead, and dead event stores do not"
                 )
             raise NameDoesNotExist(
                 f"there is no {what} {known}{self._near(known)}; "
@@ -433,7 +492,7 @@ class Directory:
         if not self.rules.stores_max:
             return
         kinds = [channel.state.definition.kind for channel in self.channels.values()]
-        if len(kinds) - kinds.count("schedule") >= self.rules.stores_max:
+        if sum(kind not in HIDDEN_KINDS for kind in kinds) >= self.rules.stores_max:
             raise LimitReached(
                 f"there are {self.rules.stores_max} channels and queues, which is the limit "
                 f"(limits.channels_max)"

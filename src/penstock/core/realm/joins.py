@@ -2,6 +2,9 @@
 
 A copy carries its path, the stores it was published on before. A store on the path gets no copy, so
 no event goes round in circles, and a path does not grow without end.
+
+A join from a local channel to a store of the whole cluster copies into an outbox: a hidden store of
+the node, named as the destination, from which the node publishes onward (SEM N9).
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 HOPS_MAX = 10
 """Most stores between the first and the last of an event's way (SEM L2)."""
@@ -25,6 +29,16 @@ class Join(Struct, frozen=True, array_like=True):
     """``user@host`` that made it, whose rights it copies with; empty: the realm's own."""
     groups: tuple[str, ...] = ()
     """Groups the owner's token or certificate named."""
+    source_name: str = ""
+    """Set where the destination is an outbox: the name of the source, which may be deleted before
+    everything has left (SEM N9)."""
+    ending: bool = False
+    """Whether nothing more is copied, and what is in the outbox still leaves."""
+
+    @property
+    def leads_out(self) -> bool:
+        """Whether its copies leave through an outbox, for another realm (SEM N9)."""
+        return bool(self.source_name)
 
 
 class JoinTable:
@@ -33,11 +47,16 @@ class JoinTable:
     def __init__(self) -> None:
         self.by_source: dict[int, dict[int, Join]] = {}
         """The joins of each store that has any, by destination."""
+        self.by_outbox: dict[int, Join] = {}
+        """Those that lead out of the realm, by number of their outbox."""
 
     def add(self, join: Join) -> None:
         self.by_source.setdefault(join.source, {})[join.destination] = join
+        if join.leads_out:
+            self.by_outbox[join.destination] = join
 
     def remove(self, source: int, destination: int) -> None:
+        self.by_outbox.pop(destination, None)
         there = self.by_source.get(source, {})
         there.pop(destination, None)
         if not there:
@@ -47,15 +66,28 @@ class JoinTable:
         return self.by_source.get(source, {}).get(destination)
 
     def of(self, source: int) -> tuple[Join, ...]:
-        """The joins whose source this is, in the order they were made."""
-        return tuple(self.by_source.get(source, {}).values())
+        """The joins that copy what is published here, in the order they were made."""
+        return tuple(join for join in self.by_source.get(source, {}).values() if not join.ending)
 
     def into(self, destination: int) -> list[Join]:
         return [join for join in self if join.destination == destination]
 
     def forget(self, channel_id: int) -> None:
-        """Remove the joins from and to a store that was deleted."""
-        self.by_source.pop(channel_id, None)
+        """Remove the joins from a store that was deleted; those whose outbox is not empty yet end
+        when it is."""
+        there = self.by_source.pop(channel_id, {})
+        for join in there.values():
+            if join.leads_out:
+                self.add(replace(join, ending=True))
+
+    def reached_from(self, source: int) -> set[int]:
+        """The stores that what is published on ``source`` may come to, itself among them."""
+        reached, left = {source}, [source]
+        while left:
+            found = {join.destination for join in self.of(left.pop())} - reached
+            reached |= found
+            left += found
+        return reached
 
     def __iter__(self) -> Iterator[Join]:
         for there in self.by_source.values():

@@ -120,9 +120,9 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     """Where events are kept, and whether they survive a restart (SEM C1)."""
     engine: str = "default"
     """The rules by which events are kept and delivered: ``default``, ``jms`` or ``merge``."""
-    kind: Literal["channel", "queue", "schedule"] = "channel"
-    """A queue gives each event to one reader (SEM Q); a schedule is the realm's own: events
-    that wait for their time (SEM X4)."""
+    kind: Literal["channel", "queue", "schedule", "outbox"] = "channel"
+    """A queue gives each event to one reader (SEM Q); the others are the realm's own: events that
+    wait for their time (SEM X4), or to leave for the cluster (N9)."""
     ttl: int = 0
     """Milliseconds an event stays at most, from its publish; 0 = no such limit (SEM T1)."""
     capacity: int = 0

@@ -124,10 +124,10 @@ def found(
     is_seen = realm.access.visible(principal, seen_as, [name])
     if not is_seen and not realm.access.allows(principal, needs[seen_as], name):
         raise _hidden(principal, name, kind, needs)
-    if is_kind == "schedule" or (kind is not None and is_kind != kind):
+    if is_kind != seen_as or (kind is not None and is_kind != kind):
         wanted = "topic" if kind == "channel" else "queue"
         raise NameDoesNotExist(f"{name} is a {is_kind}, not a {wanted}")
-    return LinkDestination(store.number, name, is_kind, store.is_jms)
+    return LinkDestination(store.number, name, seen_as, store.is_jms)
 
 
 def _hidden(

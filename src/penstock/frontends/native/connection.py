@@ -324,7 +324,11 @@ class Connection(asyncio.BufferedProtocol):
         if self.session or self._signing_in is not None or not hello.session:
             raise RemoteProtocolViolation("a connection sends Hello once, with a session id")
         access = self.realm.access
-        if access.is_open:
+        if (speaks_for := self._speaks_for) is not None:
+            if not access.is_open:
+                access.require(speaks_for, "session.open")
+            self.welcome(hello, speaks_for)
+        elif access.is_open:
             self.welcome(hello, Principal(hello.user, self.host, trusted=True))
         elif self.principal is not None:
             self.welcome(hello, self.principal)
@@ -343,7 +347,12 @@ class Connection(asyncio.BufferedProtocol):
         self.session = hello.session
         self._client = hello.client
         self.caller = Caller(
-            self.realm, principal, hello.session, self.listener.version, self.subscriptions
+            self.realm,
+            principal,
+            hello.session,
+            self.listener.version,
+            self.subscriptions,
+            is_node=self._speaks_for is not None,
         )
         self._requests = Requests(self, self.caller)
         self._reader.frame_bytes_max = FRAME_BYTES_MAX
@@ -366,6 +375,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._owners_told is not None and self._owners_told != owners:
             self._owners_told = owners
             self.send(owners)
+
+    @property
+    def _speaks_for(self) -> Principal | None:
+        """The principal for whom a node of the cluster speaks (SEM N9); None: it is a client."""
+        transport = self._transport
+        return transport.origin.speaks_for if isinstance(transport, RelayedTransport) else None
 
     @property
     def permits(self) -> Permits | None:

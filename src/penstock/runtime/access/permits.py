@@ -238,7 +238,7 @@ class Permits:
             case NamedTarget(kind, verb):
                 yield _named(kind(request), verb, request.name)
             case ByName(pair, name):
-                if (given := name(request)) is not None:
+                if (given := name(request)) is not None and not self._is_elsewhere(ask, given):
                     yield self._store(given, pair)
             case DeadEventStore(name):
                 yield from self._dead_event_store(_definition(request), name(request))
@@ -248,6 +248,12 @@ class Permits:
             case OfResource(verb):
                 resource = checked_resource(request.kind, request.name)
                 yield f"{request.kind}.{verb}", resource
+
+    def _is_elsewhere(self, ask: ByName, name: str) -> bool:
+        """Whether another realm asks for the right to the store, for it is not here (SEM N9)."""
+        directory = self._directory
+        is_local = bool(directory.rules.local_to)
+        return ask.may_be_elsewhere and is_local and directory.find(destination_name(name)) is None
 
     def _dead_event_store(self, definition: Definition | None, name: str) -> Iterator[Asked]:
         dead = "" if definition is None else definition.dead_event_store
@@ -276,6 +282,8 @@ class Permits:
         if channel is None:
             raise NameDoesNotExist(f"channel or queue number {number} no longer exists")
         name, kind = channel.state.name, channel.state.definition.kind
+        if kind == "outbox":
+            raise NameDoesNotExist(f"channel or queue number {number} is the realm's own")
         if kind == "schedule":  # the schedule of a store belongs to that store
             return self._store(name.removeprefix(SCHEDULE_PREFIX), pair)
         return pair[kind == "queue"], name

@@ -25,11 +25,14 @@ class Caller:
         subscriptions: dict[int, int] | None = None,
         *,
         is_secure: bool = False,
+        is_node: bool = False,
     ) -> None:
         """``version`` is that of the server software. ``subscriptions`` has the realm's number of
         each subscription by the client's own; 0 while it is being opened. With ``is_secure`` nobody
         on the network can read what the caller sends."""
         self.realm = realm
+        self.is_node = is_node
+        """Whether it is a node of the cluster that speaks for the principal (SEM N9)."""
         self.version = version
         self.is_secure = is_secure
         self.principal = principal

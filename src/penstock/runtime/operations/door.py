@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 from penstock.api.channels import ChannelOpened
+from penstock.api.joins import CopyIn
 from penstock.api.operations import READ, REQUESTS, TAKE, operation_on
 from penstock.api.patterns import ChannelsWatched, WatchChannels
 from penstock.api.reading import WatchEvents
@@ -24,7 +25,7 @@ from penstock.runtime.delivery.byte_credit import Room
 from penstock.runtime.delivery.delivery import Outlet
 from penstock.runtime.operations.beginners import BEGINNERS, Batches
 from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.handlers import HANDLERS, put_import
+from penstock.runtime.operations.handlers import HANDLERS, copy_in, put_import
 from penstock.runtime.operations.tar_handlers import import_tar
 from penstock.runtime.subscriptions.subscriptions import Opened
 from penstock.runtime.subscriptions.watches import ChannelWatch, Tell
@@ -89,6 +90,9 @@ def answer_to(caller: Caller, request: Request[Any], content: Content = None) ->
     if isinstance(request, PutImport):
         assert content is None or isinstance(content, memoryview), "bytes of one frame"
         return put_import(caller, request, content)
+    if isinstance(request, CopyIn):
+        assert content is None or isinstance(content, memoryview), "bytes of one frame"
+        return copy_in(caller, request, content)
     if isinstance(request, ImportTar):
         assert isinstance(content, AsyncGenerator), "a body that comes part by part"
         return import_tar(caller, request, content)

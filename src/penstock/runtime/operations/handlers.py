@@ -23,7 +23,7 @@ from penstock.api import (
 from penstock.api import realm as realms
 from penstock.api.requests import Request
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.errors import AccessDenied, RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Spans, durable_attributes
 from penstock.runtime.operations import (
     access_handlers,
@@ -33,6 +33,7 @@ from penstock.runtime.operations import (
 )
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.subscriptions.locations import columns, locate, missing
+from penstock.runtime.writer.copies_in import TakeCopies, copies_from
 
 RequestT = TypeVar("RequestT", bound=Request[Any])
 
@@ -78,6 +79,17 @@ async def put_import(by: Caller, asked: transfers.PutImport, content: memoryview
     if not content:
         raise RemoteProtocolViolation("a part of a file is empty")
     await by.realm.imports.put(by.session, asked.import_, asked.file, asked.offset, content)
+
+
+async def copy_in(by: Caller, asked: joins.CopyIn, content: memoryview | None) -> joins.CopiesTaken:
+    """Store what a node of the cluster has copied, which comes with the request."""
+    if not by.is_node:
+        raise AccessDenied("only nodes of the cluster bring copies; publish events instead")
+    copies = copies_from(asked.parts, memoryview(b"") if content is None else content)
+    number = by.realm.directory.number_of(asked.destination)
+    work = TakeCopies(number, asked.archive, asked.producer, copies)
+    taken: joins.CopiesTaken = await by.realm.shard.ask(work)
+    return taken
 
 
 HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(

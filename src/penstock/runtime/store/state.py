@@ -89,6 +89,8 @@ class Copied(Struct):
 class RealmState:
     agreed: AgreedFormat = NewestFormat()
     """Soft: what may be written, so that every node can read it."""
+    copied_out: Callable[[], object] = int
+    """Called when an outbox has got something; it does nothing until somebody wants to know."""
 
     def __init__(self, rules: RealmRules) -> None:
         self.directory = Directory(rules)
@@ -143,6 +145,11 @@ class RealmState:
     def joined(self, join: Join) -> Copied:
         """What a join has copied since the realm started."""
         return self._joined.setdefault((join.source, join.destination), Copied())
+
+    def waiting_bytes(self, number: int) -> int:
+        """About how many bytes of events a store has that are not taken from it yet."""
+        state = self.channels[number].state
+        return int(len(state.stored) * state.event_bytes)
 
     def apply_stored(
         self, record: FactRecord, bodies: Iterator[memoryview], pages: Pages | None = None

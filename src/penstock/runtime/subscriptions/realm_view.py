@@ -8,7 +8,6 @@ time, and for what a protocol has to know of a name before it makes a request.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from penstock.api.durables import DurableInfo
 from penstock.core.channel.channel import ChannelMachine
@@ -16,6 +15,7 @@ from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
 from penstock.core.durable.seat import DurableKind as DurableType
 from penstock.core.ids.ids import IdSet
+from penstock.core.realm.directory import HIDDEN_KINDS
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
@@ -25,9 +25,6 @@ from penstock.core.vocabulary.ports import Clock, Pages
 from penstock.runtime.store.schemas import Schemas
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.subscriptions.views import durable_info
-
-_HIDDEN: Final = "schedule"
-"""The kind of what the realm keeps for itself."""
 
 
 class DurableView:
@@ -234,7 +231,7 @@ class RealmView:
         for _, channel_id in sorted(
             (each.state.name, channel_id) for channel_id, each in channels.items()
         ):
-            if channels[channel_id].state.definition.kind != _HIDDEN:
+            if channels[channel_id].state.definition.kind not in HIDDEN_KINDS:
                 yield StoreView(
                     ChannelId(channel_id), channels[channel_id], self._state, self._pages
                 )

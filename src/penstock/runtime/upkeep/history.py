@@ -20,6 +20,7 @@ import numpy.typing as npt
 from penstock.api.realm import HistoryInfo
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
+from penstock.core.realm.directory import HIDDEN_KINDS
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.ports import Clock
 from penstock.core.vocabulary.timings import BOUNDS_US, DELIVERY_BOUNDS_US, Timings, quantile_us
@@ -37,8 +38,6 @@ LOOKED_A_TURN: Final = 50
 LATE_SHARE: Final = 0.99
 """The share of deliveries and syncs that took at most the time that is told."""
 
-_HIDDEN: Final = "schedule"
-"""The kind of what the realm keeps for itself."""
 _RATES: Final = 3
 _OWED: Final = 3
 """Where the outstanding events are in a sample, behind published, delivered and acknowledged."""
@@ -196,7 +195,7 @@ class FlowHistory:
             channel = self._state.channels.get(number)
             if channel is None:
                 self._forget(number)
-            elif channel.state.definition.kind != _HIDDEN:
+            elif channel.state.definition.kind not in HIDDEN_KINDS:
                 rates, own = yield from self._note_store(number, channel.state, steps, elapsed_s)
                 total = _sum(total, rates)
                 waits = _sum(waits, own)

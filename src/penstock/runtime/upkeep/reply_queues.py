@@ -13,7 +13,7 @@ from penstock.api.requests import Kind
 from penstock.api.subscriptions import Attach
 from penstock.core.access.rights import Principal
 from penstock.core.durable.queue import READERS
-from penstock.core.realm.directory import Directory
+from penstock.core.realm.directory import HIDDEN_KINDS, Directory
 from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.names import destination_name
@@ -72,7 +72,7 @@ class ReplyQueues:
         name = destination_name(name_in_address(address))
         number = self._directory.find(name)
         kind = None if number is None else self._directory.channels[number].state.definition.kind
-        if kind is None or kind == "schedule":
+        if kind is None or kind in HIDDEN_KINDS:
             if is_temporary(name):
                 raise NameDoesNotExist(
                     f"{name} no longer exists: the session that asked has ended, and nobody waits "

@@ -365,6 +365,7 @@ class Group:
         channel cannot take, and ``NeedsLook``."""
         state, store = self.state.channels[number].state, self.state.stores[number]
         if not command.forced:
+            join_copies.refuse_when_full(self.state, number)
             store.names.check(state.name, bodies, self.limits.property_names_max)
             if state.engine.merges or merging.has_deltas(bodies):
                 merging.refuse(state, store, bodies, command.digest)
@@ -412,6 +413,7 @@ class Group:
         claimed: Counter[Home] = Counter()
         for number, (bodies, digest) in publishes.items():
             self.sweep(number)
+            join_copies.refuse_when_full(self.state, number)
             channel = self.channel(number)
             kind = channel.state.type
             store = self.state.stores[number]

@@ -15,10 +15,12 @@ from penstock.columns.selectors import selector_of
 from penstock.columns.selectors.frames import EventFrame, MessageAccess
 from penstock.core.ids.ids import Span
 from penstock.core.realm.joins import HOPS_MAX, Join
+from penstock.core.vocabulary.errors import CapacityReached
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
 from penstock.runtime.store.message_fields import messages_of
 
 if TYPE_CHECKING:
+    from penstock.runtime.store.state import RealmState
     from penstock.runtime.writer.group import Group
 
 Bools = npt.NDArray[np.bool_]
@@ -31,22 +33,22 @@ class Way:
 
     __slots__ = ("roots", "seen")
 
-    def __init__(self, roots: Rows, seen: dict[int, Bools]) -> None:
+    def __init__(self, roots: Rows, seen: dict[str, Bools]) -> None:
         self.roots = roots
         """The row of the first publish that each row is a copy of."""
         self.seen = seen
-        """Rows that have reached each store, by its number."""
+        """Rows that have reached each store, by its name: outboxes have that of where they lead."""
 
     def on(self, roots: Rows) -> Way:
         return Way(roots, self.seen)
 
-    def has_been(self, number: int, roots: Rows) -> Bools:
-        there = self.seen.get(number)
+    def has_been(self, name: str, roots: Rows) -> Bools:
+        there = self.seen.get(name)
         return np.zeros(len(roots), dtype=np.bool_) if there is None else there[roots]
 
-    def comes_to(self, number: int, roots: Rows) -> None:
+    def comes_to(self, name: str, roots: Rows) -> None:
         size = len(next(iter(self.seen.values())))
-        self.seen.setdefault(number, np.zeros(size, dtype=np.bool_))[roots] = True
+        self.seen.setdefault(name, np.zeros(size, dtype=np.bool_))[roots] = True
 
 
 class CopyCandidates:
@@ -77,6 +79,14 @@ class CopyCandidates:
         self._been: set[str] = stores_on_paths(batch)
         """The stores that some of its events have been on."""
         self.too_far: Bools | None = path_lengths(batch) > HOPS_MAX if self._been else None
+
+    @property
+    def passing(self) -> Bools:
+        """The rows that are stored nowhere (SEM E8), and so wait for nobody."""
+        if "transient" not in self.batch.schema.names:
+            return np.zeros(self.batch.num_rows, dtype=np.bool_)
+        flags = self.batch.column("transient").fill_null(False)
+        return np.asarray(flags.to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def matched(self, selector: str) -> Bools:
         """The rows that match the selector of a join."""
@@ -114,9 +124,9 @@ def copy(
     """Publish the copies of a publish on channel ``number``."""
     if not joins:
         return
-    if way is None:
-        way = Way(np.arange(span.size), {number: np.ones(span.size, dtype=np.bool_)})
     name = group.state.channels[number].state.name
+    if way is None:
+        way = Way(np.arange(span.size), {name: np.ones(span.size, dtype=np.bool_)})
     messages = messages_of(group.state.channels[number])
     offered = _offered(span, bodies, way, group.now_us, messages)
     for join in joins:
@@ -134,7 +144,7 @@ def copy(
         if not copies:
             continue
         ours = np.concatenate(roots)
-        way.comes_to(join.destination, ours)
+        way.comes_to(group.state.channels[join.destination].state.name, ours)
         group.state.joined(join).copied += len(ours)
         group.publish(
             join.destination,
@@ -145,6 +155,8 @@ def copy(
             publisher=publisher,
             way=way.on(ours),
         )
+        if join.leads_out:
+            group.state.copied_out()
 
 
 def _offered(
@@ -165,10 +177,34 @@ def _wanted(group: Group, join: Join, offered: CopyCandidates, way: Way) -> Bool
     wanted = offered.matched(join.selector)
     if not wanted.any():
         return wanted
-    stopped = offered.stopped(group.state.channels[join.destination].state.name)
+    name = group.state.channels[join.destination].state.name
+    stopped = offered.stopped(name)
+    if join.leads_out:
+        stopped = offered.passing if stopped is None else stopped | offered.passing
     if stopped is not None and (dropped := int(np.count_nonzero(wanted & stopped))):
         group.state.joined(join).dropped += dropped
         wanted = wanted & ~stopped
     if not join.archive:
-        wanted = wanted & ~way.has_been(join.destination, offered.roots)
+        wanted = wanted & ~way.has_been(name, offered.roots)
     return wanted
+
+
+def refuse_when_full(state: RealmState, number: int) -> None:
+    """Raise ``CapacityReached`` where what is published on channel ``number`` would be copied into
+    an outbox that has as much as it may (SEM N9)."""
+    directory = state.directory
+    if not directory.joins.by_outbox:
+        return
+    reached = None
+    for join in directory.joins.by_outbox.values():
+        waiting = state.waiting_bytes(join.destination)
+        if join.ending or waiting < directory.rules.outbox_bytes_max:
+            continue
+        reached = directory.joins.reached_from(number) if reached is None else reached
+        if join.destination in reached:
+            target = state.channels[join.destination].state.name
+            raise CapacityReached(
+                f"the join from {join.source_name} to {target} has {waiting:,} bytes that wait for "
+                f"the cluster, as many as an outbox may have (cluster.outbox_bytes_max); publish "
+                f"again when the cluster has taken some, or delete the join"
+            )

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import structlog
 
 from penstock.api.joins import JoinInfo
 from penstock.api.operations import READING, WRITING
+from penstock.columns.selectors import Selector
 from penstock.core.access.rights import Principal
-from penstock.core.realm.directory import JoinDeleted
+from penstock.core.realm.directory import ChannelCreated, JoinCreated
 from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import AccessDenied
+from penstock.core.vocabulary.names import destination_name
+from penstock.core.vocabulary.ports import Blobs, Clock
 from penstock.runtime.access.access import AccessControl
-from penstock.runtime.delivery.selection import Choosing
+from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.writer.asked import refuse_costly
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.outboxes import Onward, Outboxes, OutboxState
 from penstock.runtime.writer.requests import RunAction
 from penstock.runtime.writer.shard import Shard
+
+NO_WAY: Final = "this node has no way to the cluster"
 
 _log = structlog.get_logger("penstock.realm")
 
@@ -23,9 +31,12 @@ _log = structlog.get_logger("penstock.realm")
 class JoinOperations:
     """The realm's operations on joins."""
 
-    def __init__(self, shard: Shard, choosing: Choosing) -> None:
+    def __init__(self, shard: Shard, dispatch: Dispatch, blobs: Blobs, clock: Clock) -> None:
         self._shard = shard
-        self._choosing = choosing
+        self._choosing = dispatch.choosing
+        self._clock = clock
+        self.outboxes = Outboxes(shard, dispatch, blobs)
+        """What has been copied for stores of the whole cluster."""
 
     async def create(
         self,
@@ -41,6 +52,10 @@ class JoinOperations:
         owner = by.name if by is not None and not by.trusted else ""
         groups = tuple(sorted(by.groups)) if by is not None and owner else ()
         parsed = await self._choosing.parse(selector) if selector else None
+        onward = self.outboxes.onward
+        if onward is not None and self._shard.state.directory.find(destination) is None:
+            join = Join(0, 0, selector, archive, owner, groups)
+            return await self._create_out(source, destination, join, parsed, onward)
 
         def create(group: Group) -> JoinInfo:
             directory = group.state.directory
@@ -55,13 +70,68 @@ class JoinOperations:
         _log.info("join.created", source=info.source, destination=info.destination)
         return info
 
+    async def _create_out(
+        self, source: str, destination: str, join: Join, parsed: Selector | None, onward: Onward
+    ) -> JoinInfo:
+        """A join that leads to a store of the whole cluster (SEM N9), of whose realm is asked
+        whether it is there."""
+
+        def decide(group: Group, target: str) -> tuple[ChannelCreated | JoinCreated, ...]:
+            facts = group.state.directory.decide_join_out(source, target, join)
+            made = facts[-1]
+            assert isinstance(made, JoinCreated), "the join is the last of them"
+            refuse_costly(group.state, made.join.source, join.selector, parsed)
+            return facts
+
+        def create(group: Group) -> None:
+            for fact in decide(group, target):
+                group.realm_fact(0, fact)
+
+        await self._shard.act(lambda group: decide(group, destination))
+        target = await onward.check(join, destination)
+        await self._shard.act(create)
+        names = destination_name(source), target
+        info = next(each for each in self._outward() if (each.source, each.destination) == names)
+        _log.info("join.created", source=info.source, destination=info.destination)
+        return info
+
+    def _outward(self) -> list[JoinInfo]:
+        return [self._out_info(each) for each in self.outboxes.now()]
+
+    def _out_info(self, outbox: OutboxState) -> JoinInfo:
+        join, done = outbox.join, self._shard.state.joined(outbox.join)
+        now_us, oldest_us = self._clock.now_us(), outbox.oldest_us
+        onward = self.outboxes.onward
+        why = (
+            "the node has no way to the cluster"
+            if onward is None
+            else onward.waits_for(outbox.number)
+        )
+        return JoinInfo(
+            source=outbox.source,
+            destination=outbox.target,
+            selector=join.selector,
+            archive=join.archive,
+            copied=done.copied,
+            dropped=done.dropped,
+            owner=join.owner,
+            leads_out=True,
+            waiting=outbox.waiting,
+            waiting_bytes=outbox.waiting_bytes,
+            waiting_ms=0 if oldest_us is None else max(0, now_us - oldest_us) // 1_000,
+            waits_for=why if outbox.waiting else "",
+            ending=join.ending,
+        )
+
     async def delete(self, source: str, destination: str) -> None:
-        """Delete a join; copies that were made stay. Raises ``NameDoesNotExist``."""
+        """Delete a join; copies that were made stay, and those in an outbox still leave. Raises
+        ``NameDoesNotExist``."""
 
         def delete(group: Group) -> None:
             group.realm_fact(0, group.state.directory.decide_unjoin(source, destination))
 
         await self._shard.act(delete)
+        self._shard.state.copied_out()
         _log.info("join.deleted", source=source, destination=destination)
 
     def check_owners(self, access: AccessControl) -> None:
@@ -74,9 +144,10 @@ class JoinOperations:
                 refusal = _refusal(group, join, access)
                 if refusal is None:
                     continue
-                info = _info(group, join)
-                group.realm_fact(0, JoinDeleted(join.source, join.destination))
-                names = {"source": info.source, "destination": info.destination}
+                target = group.state.channels[join.destination].state.name
+                source = join.source_name or group.state.channels[join.source].state.name
+                names = {"source": source, "destination": target}
+                group.realm_fact(0, group.state.directory.decide_unjoin(source, target))
                 _log.warning("join.ended", owner=join.owner, reason=refusal, **names)
                 access.audit.aside(join.owner, "join.delete", "access-denied", **names)
 
@@ -86,7 +157,9 @@ class JoinOperations:
         """All joins, by source and destination."""
 
         def look(group: Group) -> tuple[JoinInfo, ...]:
-            infos = [_info(group, join) for join in group.state.directory.joins]
+            joins = group.state.directory.joins
+            infos = [_info(group, join) for join in joins if not join.leads_out]
+            infos += self._outward()
             return tuple(sorted(infos, key=lambda info: (info.source, info.destination)))
 
         infos: tuple[JoinInfo, ...] = await self._shard.act(look)
@@ -109,18 +182,16 @@ def _info(group: Group, join: Join) -> JoinInfo:
 
 def _refusal(group: Group, join: Join, access: AccessControl) -> str | None:
     """Why the owner of a join could not make it now; None: it could, or it has none."""
-    if not join.owner:
+    if not join.owner or join.ending:
         return None
     user, _, host = join.owner.rpartition("@")
     owner = Principal(user, host, groups=frozenset(join.groups))
     source, destination = (
         group.state.channels[number].state for number in (join.source, join.destination)
     )
-    needs = (
-        ("join.create", ""),
-        (READING[source.definition.kind], source.name),
-        (WRITING[destination.definition.kind], destination.name),
-    )
+    needs = [("join.create", ""), (READING[source.definition.kind], source.name)]
+    if not join.leads_out:  # or else the realm of the cluster asks, with every request
+        needs.append((WRITING[destination.definition.kind], destination.name))
     for operation, name in needs:
         try:
             access.require(owner, operation, name)

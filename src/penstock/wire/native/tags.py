@@ -100,5 +100,6 @@ TAGS: Final[Mapping[int, type[Request[Any]]]] = MappingProxyType(
         112: transfers.EndBackup,
         115: access.BeginPassword,
         130: realm.DescribeCluster,
+        131: joins.CopyIn,
     }
 )
