@@ -21,6 +21,7 @@ from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.claims import MemberRecord
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
 from penstock.frontends.http.server import HttpLimits, HttpServer
+from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.frontends.shared.relay import Relays
 from penstock.frontends.shared.relayed import RelayGate
@@ -111,12 +112,14 @@ class NodeMachine(SimulatedMachine):
         self.name = f"n{n}"
         self.secret = secret
         self.native, self.http, self.amqp = 9_000 + n, 9_080 + n, 5_670 + n
+        self.mqtt = 1_880 + n
         self.told: list[str] = []
         """The owners for which it has stood by, the oldest first."""
         serves = {
             "native": f"penstock://{HOST}:{self.native}",
             "http": f"http://{HOST}:{self.http}",
             "amqp": f"amqp://{HOST}:{self.amqp}",
+            "mqtt": f"mqtt://{HOST}:{self.mqtt}",
         }
         me = MemberRecord(
             self.name,
@@ -129,7 +132,8 @@ class NodeMachine(SimulatedMachine):
         self.node = ClusterNode(
             MemoryEngine(servers, call=call), me, self.roles, the_loop(), lease_s=LEASE_S
         )
-        places = FrontEndPlaces((HOST, self.native), (HOST, self.http), (HOST, self.amqp))
+        ports = self.native, self.http, self.amqp, self.mqtt
+        places = FrontEndPlaces(*((HOST, port) for port in ports))
         owner = partial(serving_node, self.node)
         self.relays = Relays(owner, secret, self.name, the_loop(), RELAYS_MAX)
         standby = StandbyListener(
@@ -174,7 +178,7 @@ class NodeMachine(SimulatedMachine):
         beside = [suspend_without_quorum(lease, listener), tell_owners(self.node, listener)]
         if self.secret:
             listener.gate = RelayGate(self.secret, self.node.claims.me.nonce, the_loop())
-            beside.append(self._serve_http(listener))
+            beside += [self._serve_http(listener), self._serve_mqtt(listener)]
         try:
             await serve_clients(
                 realm, listener, [self.native], stopping, listening=listening, beside=beside
@@ -189,6 +193,9 @@ class NodeMachine(SimulatedMachine):
             await server.run()
         finally:
             server.cut()
+
+    async def _serve_mqtt(self, listener: NativeListener) -> None:
+        await MqttHub(listener, "mqtt").listen(HOST, self.mqtt)
 
 
 class Valve:

@@ -401,6 +401,7 @@ def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRe
         "native": listen.port,
         "http": settings.http.port if settings.http.enabled else None,
         "amqp": listen.amqp_port,
+        "mqtt": listen.mqtt_port,
     }
     serves: dict[str, str] = {
         front_end: front_end_url(front_end, host, port, is_safe=is_safe)

@@ -14,6 +14,7 @@ from penstock.cli.configuring import (
     HttpPort,
     LogFormat,
     LogLevel,
+    MqttPort,
     Port,
     SettingsFile,
 )
@@ -61,6 +62,7 @@ def node(
     ] = None,
     port: Port = None,
     amqp_port: AmqpPort = None,
+    mqtt_port: MqttPort = None,
     http_port: HttpPort = None,
     http: Http = None,
     settings: SettingsFile = None,
@@ -90,6 +92,7 @@ def node(
         "listen.host": listen,
         "listen.port": port,
         "listen.amqp_port": amqp_port,
+        "listen.mqtt_port": mqtt_port,
         "http.port": http_port,
         "http.enabled": http,
         "cluster.secret_file": None if secret_file is None else str(secret_file.expanduser()),

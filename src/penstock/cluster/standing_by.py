@@ -11,6 +11,8 @@ from penstock.frontends.amqp import standby as amqp_standby
 from penstock.frontends.amqp.standby import StandbyAmqpConnection
 from penstock.frontends.http import standby as http_standby
 from penstock.frontends.http.standby import StandbyHttpConnection
+from penstock.frontends.mqtt import standby as mqtt_standby
+from penstock.frontends.mqtt.standby import StandbyMqttConnection
 from penstock.frontends.native import standby as native_standby
 from penstock.frontends.native.standby import OwnerFollowers, StandbyConnection
 from penstock.frontends.shared.arrivals import Arrivals
@@ -34,6 +36,7 @@ class FrontEndPlaces(NamedTuple):
     native: tuple[str, int]
     http: tuple[str, int] | None = None
     amqp: tuple[str, int] | None = None
+    mqtt: tuple[str, int] | None = None
 
 
 class StandbyListener:
@@ -78,6 +81,9 @@ class StandbyListener:
         if http is not None:
             make = partial(StandbyHttpConnection, self._arrivals, self._is_ready)
             await self._listen("http", http, make, http_standby.wants_relay)
+        if self._places.mqtt is not None:
+            make = partial(StandbyMqttConnection, self._arrivals)
+            await self._listen("mqtt", self._places.mqtt, make, mqtt_standby.wants_relay)
 
     def close(self) -> None:
         """Leave the ports to somebody else."""

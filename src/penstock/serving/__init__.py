@@ -70,11 +70,6 @@ def serve(directory: Path, settings: Settings) -> None:
     if settings.http.enabled and settings.http.host:
         check_exposed(settings.http.host, settings.access.mode)
     _check_cluster(settings.cluster)
-    if settings.cluster.engine and settings.listen.mqtt_port is not None:
-        raise InvalidArgument(
-            "listen.mqtt_port is set, and so is cluster.engine: the nodes of a cluster do not "
-            "speak MQTT yet; leave listen.mqtt_port out"
-        )
     leave_pandas_out()
     relays_max = settings.cluster.relays_max if settings.cluster.engine else 0
     listeners = 1 if settings.cluster.local_port is None else 2
@@ -151,13 +146,14 @@ async def run(
             try:
                 await ready.wait()
                 port = await listener.listen(settings.listen.host, settings.listen.port)
+                if settings.listen.mqtt_port is not None:
+                    # first, so that its WebSockets are there when HTTP is
+                    await _listen_mqtt(listener, settings)
                 if http is not None:
                     serving.append(tasks.create_task(http.run(), name="http"))
                     await _listen_http(http, settings)
                 if settings.listen.amqp_port is not None:
                     await _listen_amqp(listener, settings)
-                if settings.listen.mqtt_port is not None:
-                    await _listen_mqtt(listener, settings)
                 _warn_of_eavesdroppers(listener, settings)
                 is_safe = listener.tls is not None
                 url = front_end_url("native", settings.listen.host, port, is_safe=is_safe)

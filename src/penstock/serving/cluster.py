@@ -123,6 +123,9 @@ async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
     amqp = None
     if listen.amqp_port is not None:
         amqp = await ports.hold(listen.host, listen.amqp_port)
+    mqtt = None
+    if listen.mqtt_port is not None:
+        mqtt = await ports.hold(listen.host, listen.mqtt_port)
     if http.enabled:
         wanted = HTTP_PORT if http.port is None else http.port
         try:
@@ -135,7 +138,7 @@ async def _hold(ports: HeldPorts, settings: Settings) -> Settings:
             http = replace(http, enabled=False)
     return replace(
         settings,
-        listen=replace(listen, port=native, amqp_port=amqp),
+        listen=replace(listen, port=native, amqp_port=amqp, mqtt_port=mqtt),
         http=http,
         cluster=await _hold_local(ports, settings),
     )
@@ -251,7 +254,8 @@ class NodeProcess:
         if http.enabled and http.port is not None:
             web = (http.host or listen.host, http.port)
         amqp = None if listen.amqp_port is None else (listen.host, listen.amqp_port)
-        return FrontEndPlaces((listen.host, listen.port), web, amqp)
+        mqtt = None if listen.mqtt_port is None else (listen.host, listen.mqtt_port)
+        return FrontEndPlaces((listen.host, listen.port), web, amqp, mqtt)
 
     def _stands_by(self, owner: str) -> None:
         serves = self._node.claims.members[owner].serves if owner else {}

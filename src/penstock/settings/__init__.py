@@ -49,7 +49,7 @@ class ListenSettings(Section, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(
             description="Port of MQTT 3.1.1 and 5; its own is 1883, or 8883 with TLS, 0 takes any "
-            "free one. Not given: no MQTT. Not for the nodes of a cluster."
+            "free one. Not given: no MQTT."
         ),
     ] = None
     mqtt_channel: Annotated[

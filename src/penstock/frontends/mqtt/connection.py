@@ -16,6 +16,7 @@ from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
 from penstock.frontends.mqtt.incoming import Incoming
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.reasons import (
+    connack_reason,
     ending_reason,
     invalid_client_id,
     reason_of,
@@ -103,7 +104,7 @@ class MqttConnection(HostedConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self.listener.opened(self):
+        if not self.listener.opened(self, is_told_later=True):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -239,6 +240,9 @@ class MqttConnection(HostedConnection):
         if fault := invalid_client_id(packet):
             self.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, fault)
             return
+        if (refusal := self.listener.suspended or self.hub.fault) is not None:
+            self.refuse(connack_reason(refusal), str(refusal))
+            return
         self._sign_in.begin(packet)
 
     def reads_on(self) -> None:
@@ -355,9 +359,27 @@ class MqttConnection(HostedConnection):
         elif self._connect is None and reason == Reason.UNSUPPORTED_VERSION:
             self.version = MQTT_3  # what older clients understand; others see that it is closed
             self.send(ConnackPacket(return_code(reason)))
+        elif self._connect is not None and not self.is_open:
+            self._refuse_late(reason, text)
         self._is_ending = True
         self._leave()
         self._close()
+
+    def _refuse_late(self, reason: Reason, text: str) -> None:
+        """Answer a CONNECT that is still being looked at."""
+        code = reason if reason in reasons.ALLOWED[reasons.CONNACK] else Reason.SERVER_UNAVAILABLE
+        if self.version == MQTT_5:
+            self.send(ConnackPacket(code, properties=PacketProperties(reason=text)))
+        else:
+            self.send(ConnackPacket(return_code(code)))
+
+    def cut(self) -> None:
+        """Another node serves the realm now: say that and nothing else, not even what waits to be
+        sent."""
+        if self._transport is not None and self._transport.get_write_buffer_size():
+            self.abort()
+        self._out.clear()
+        self._end(Reason.USE_ANOTHER_SERVER, "another node of the cluster serves this realm now")
 
     def _leave(self) -> None:
         """Give up all subscriptions of a session that does not last, and have the will published

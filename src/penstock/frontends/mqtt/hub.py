@@ -15,6 +15,7 @@ from penstock.core.vocabulary.errors import (
     NameAlreadyBound,
     NameDoesNotExist,
     PenstockError,
+    Unavailable,
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans
@@ -73,16 +74,27 @@ class MqttHub:
         self._opening = asyncio.Lock()
         self.loop = asyncio.get_running_loop()
         self.sessions = MqttSessions(self)
+        self.fault: PenstockError | None = None
+        """Why nobody can be served."""
 
     def connection(self) -> MqttConnection:
         """Make the protocol of a new connection."""
         return MqttConnection(self)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept MQTT connections, also over the HTTP port's WebSockets; gives the port."""
-        async with self._opening:
-            await self.open_channel()
-            await self.sessions.load()
+        """Accept MQTT connections, also over the HTTP port's WebSockets; gives the port. In a
+        cluster channels that are not fit for MQTT do not keep the realm from being served: each
+        client is refused, with the reason."""
+        try:
+            async with self._opening:
+                await self.open_channel()
+                await self.sessions.load()
+        except InvalidArgument as error:
+            if self.listener.gate is None:
+                raise
+            # every other node of the cluster would fail like this one, and nobody would be served
+            self.fault = Unavailable(f"MQTT is not served here: {error}")
+            _log.error("mqtt.not_served", reason=str(error))
         self.listener.web_protocols = {"mqtt": self.connection}
         return await self.listener.listen(host, port, self.connection)
 

@@ -9,7 +9,7 @@ from typing import Final
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.packets import MQTT_3, ConnectPacket
-from penstock.wire.mqtt.reasons import MqttViolation, Reason
+from penstock.wire.mqtt.reasons import ALLOWED, CONNACK, MqttViolation, Reason
 
 _BY_REASON: Final[dict[Reason, tuple[str, ...]]] = {
     Reason.NOT_AUTHORIZED: ("access-denied", "cross-site", "insecure-connection"),
@@ -72,6 +72,17 @@ def reason_within(error: PenstockError, allowed: frozenset[int]) -> Reason:
 
 
 _SIGN_IN: Final = (Reason.BAD_USER_OR_PASSWORD, Reason.BAD_AUTHENTICATION_METHOD)
+_NOBODY_IS_LET_IN: Final = frozenset(("unavailable", "no-quorum", "realm-stopping"))
+"""Errors that stand in the way of every client, whoever it is."""
+
+
+def connack_reason(error: PenstockError) -> Reason:
+    """The reason code with which a CONNECT is refused."""
+    if error.code in _NOBODY_IS_LET_IN:
+        return Reason.SERVER_UNAVAILABLE
+    return reason_within(error, ALLOWED[CONNACK])
+
+
 _RETURN_CODES: Final = {
     Reason.UNSUPPORTED_VERSION: 1,
     Reason.CLIENT_IDENTIFIER_NOT_VALID: 2,

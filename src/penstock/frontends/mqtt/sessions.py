@@ -288,7 +288,7 @@ class MqttSessions:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = None
-        if self._due:
+        if self._due and not self._hub.listener.is_stopping:
             wait_s = (self._due[0][0] - self._now_us) / 1e6
             self._alarm = self._hub.loop.call_later(min(max(wait_s, 0.0), LOOK_S_MAX), self._look)
 

@@ -14,11 +14,10 @@ from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AuthenticationFailed, ConnectionLost, PenstockError
 from penstock.core.vocabulary.topics import name_fault
 from penstock.frontends.mqtt.incoming import ALIASES_MAX, RECEIVE_MAXIMUM
-from penstock.frontends.mqtt.reasons import reason_within
+from penstock.frontends.mqtt.reasons import connack_reason
 from penstock.frontends.mqtt.subscribing import give_retained
 from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
 from penstock.wire import scram
-from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
 from penstock.wire.mqtt.packets import AuthPacket, ConnackPacket, ConnectPacket
 from penstock.wire.mqtt.properties import PacketProperties
@@ -81,8 +80,7 @@ class MqttSignIn:
             _log.warning("mqtt.sign_in_refused", host=connection.host, reason=str(error))
             connection.realm.connections.refused(error)
             if not connection.is_gone:
-                refused = reason_within(error, reasons.ALLOWED[reasons.CONNACK])
-                connection.refuse(refused, str(error))
+                connection.refuse(connack_reason(error), str(error))
         finally:
             self._is_running = False
         connection.reads_on()

@@ -508,6 +508,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def cut(self) -> None:
+        """Another owner has taken over: what is said from now on may be wrong."""
+        self.abort()
+
     @property
     def unsent_bytes(self) -> int:
         """Bytes that wait because the peer does not read them."""

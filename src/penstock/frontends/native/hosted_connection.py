@@ -59,6 +59,10 @@ class HostedConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def cut(self) -> None:
+        """Another owner has taken over: what is said from now on may be wrong."""
+        self.abort()
+
     def _description(
         self, client: str, *, subscriptions: int, requests: int, is_stalled: bool
     ) -> ConnectionState:

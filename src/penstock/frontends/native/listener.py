@@ -193,9 +193,13 @@ class NativeListener:
         await loop.create_connection(lambda: Connection(self, principal), sock=sock)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a request of a connection concurrently."""
+        """Run a request of a connection concurrently. Once :meth:`run` ends nothing is begun any
+        more: connections may be lost later than that."""
         assert self._tasks is not None, "run() has been started"
-        self._tasks.create_task(work)
+        try:
+            self._tasks.create_task(work)
+        except RuntimeError:  # the group is over
+            work.close()
 
     def flush_soon(self, connection: PeerConnection) -> None:
         """Send what a connection has queued at the end of this turn of the loop."""
@@ -374,10 +378,10 @@ class NativeListener:
         return self.pending_bytes > realm.limits.backlog_bytes_max or realm.is_congested
 
     def cut(self) -> None:
-        """Drop all connections without a word, and take no more."""
+        """End all connections without a word about the realm, and take no more."""
         self._shut()
         for connection in list(self.connections):
-            connection.abort()
+            connection.cut()
 
     def _shut(self) -> None:
         self._stopping = True

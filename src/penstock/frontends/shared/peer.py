@@ -61,3 +61,8 @@ class PeerConnection(Protocol):
     def abort(self) -> None:
         """Drop the connection without a word."""
         ...
+
+    def cut(self) -> None:
+        """End the connection, because another owner has taken over: nothing may be said of the
+        realm."""
+        ...
