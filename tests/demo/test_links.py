@@ -97,6 +97,49 @@ def test_nothing_gets_through_a_cut_link_and_what_has_waited_comes_later(
             assert heard(new, 3) == b"NEW"
 
 
+@pytest.mark.parametrize("name", ["n1", "e1"])
+def test_who_is_not_heard_hears_and_who_does_not_hear_is_heard(
+    links: DemoLinks, port: int, name: str
+) -> None:
+    with connected(links.open("n1", "e1", port)) as connection:
+        connection.sendall(b"before")
+        assert heard(connection, 6) == b"BEFORE"
+        for lost in ("from", "to"):
+            links.cut(name, lost)
+            connection.sendall(b"meanwhile")
+            with connected(links.open("n2", "e1", port)) as other:
+                other.sendall(b"other")
+                if name == "n1":
+                    assert heard(other, 5) == b"OTHER"
+            assert is_silent(connection), f"what is asked, or the answer, is lost: {lost}"
+            links.heal(name)
+
+            assert heard(connection, 9) == b"MEANWHILE"
+
+
+def test_what_is_on_its_way_to_who_is_not_heard_arrives(links: DemoLinks) -> None:
+    with socket.create_server((HOST, 0)) as door:
+        own = links.open("n1", "e1", door.getsockname()[1])
+        with connected(own) as node:
+            node.sendall(b"x")
+            engine, _ = door.accept()
+            with engine:
+                assert heard(engine, 1) == b"x"
+                links.cut("n1", "from")
+                node.sendall(b"asked")
+                engine.sendall(b"told")
+                assert heard(node, 4) == b"told"
+                assert is_silent(engine)
+                links.heal("n1")
+                assert heard(engine, 5) == b"asked"
+
+                links.cut("n1", "to")
+                engine.sendall(b"answer")
+                node.sendall(b"more")
+                assert heard(engine, 4) == b"more"
+                assert is_silent(node)
+
+
 def test_whoever_is_cut_on_either_side_hears_nothing(links: DemoLinks, port: int) -> None:
     with (
         connected(links.open("e2", "e1", port)) as connection,

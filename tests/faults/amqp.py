@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 WAIT_S: Final = 5.0
 """For an answer; then the connection is given up: nobody may be told that it is half-open."""
 IS_HERE: Final = find_spec("proton") is not None
+PORTS: Final[dict[int, int]] = {}
+"""By the port of a server, the one at which it is found, where that is another one."""
 OPTIONS: Final = ("--amqp-port", "0") if IS_HERE else ()
 """With which a server speaks it, on its native port, too."""
 
@@ -55,7 +57,8 @@ class Sender:
         from proton.utils import BlockingConnection
 
         if self._sender is None:
-            address = self._addresses[self._tried % len(self._addresses)]
+            host, _, port = self._addresses[self._tried % len(self._addresses)].rpartition(":")
+            address = f"{host}:{PORTS.get(int(port), int(port))}"
             self._connection = BlockingConnection(f"amqp://{address}", timeout=WAIT_S)
             self._sender = self._connection.create_sender(f"topic://{LOG}")
         return self._sender

@@ -101,16 +101,23 @@ class Network:
 class Clients:
     """One process of publishers and consumers, through its lives."""
 
-    def __init__(self, url: str, folder: Path, roles: Sequence[str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        roles: Sequence[str],
+        program: Sequence[str] = ("tests.faults.clients",),
+    ) -> None:
+        """``program``: the module that is run, and what it is given first."""
         self.roles = tuple(roles)
-        self._arguments = (url, str(folder), *roles)
+        self._arguments = (*program, url, str(folder), *roles)
         self._log = folder / f"{roles[0]}.log"
         self.kills = 0
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
         with self._log.open("w") as log:
-            return _started("tests.faults.clients", *self._arguments, log=log)
+            return _started(*self._arguments, log=log)
 
     def kill(self) -> None:
         """It dies, and the next one goes on with its files."""

@@ -2,7 +2,8 @@
 
 Every link is a port of its own that passes bytes on. What is cut stands still, as on a network
 whose packets get lost: nothing is closed and nothing is refused, until it is healed or one side has
-waited for long enough.
+waited for long enough. A cut may be one-way: who is cut so hears, and is not heard, or the other
+way round; no connection is made then, which takes both ways.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ import socket
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from penstock.client.connection.threads import fast_loop
 from penstock.tasks import start_task
 
 HOST: Final = "127.0.0.1"
 _HELD_BYTES_MAX: Final = 4 << 20
+
+Lost = Literal["all", "from", "to"]
+"""What is lost of the bytes of whoever is cut: those from it, those to it, or all."""
 
 
 class DemoLinks:
@@ -28,7 +32,7 @@ class DemoLinks:
         self._loop = fast_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="links", daemon=True)
         self._thread.start()
-        self._cut: set[str] = set()
+        self._cut: dict[str, Lost] = {}
         self._links: list[_DemoLink] = []
 
     def open(self, one: str, other: str, port: int) -> int:
@@ -39,14 +43,14 @@ class DemoLinks:
         self._do(link.serve(door))
         return int(door.getsockname()[1])
 
-    def cut(self, name: str) -> None:
-        """Let nothing through to or from whoever has this name."""
-        self._cut.add(name)
+    def cut(self, name: str, lost: Lost = "all") -> None:
+        """Let nothing through to or from whoever has this name, or only one of the two."""
+        self._cut[name] = lost
         self._do(self._follow())
 
     def heal(self, name: str) -> None:
         """Let everything through again, also what has waited."""
-        self._cut.discard(name)
+        self._cut.pop(name, None)
         self._do(self._follow())
 
     def is_cut(self, name: str) -> bool:
@@ -64,7 +68,11 @@ class DemoLinks:
 
     async def _follow(self) -> None:
         for link in self._links:
-            link.hold(not self._cut.isdisjoint(link.ends))
+            one, other = (self._cut.get(end) for end in link.ends)
+            link.hold(
+                (one in ("all", "from") or other in ("all", "to")),
+                (one in ("all", "to") or other in ("all", "from")),
+            )
 
     async def _end(self) -> None:
         for link in self._links:
@@ -77,7 +85,8 @@ class _DemoLink:
     def __init__(self, ends: tuple[str, str], port: int) -> None:
         self.ends = ends
         self.port = port
-        self.is_held = False
+        self.is_held, self.is_held_back = False, False
+        """Whether nothing gets through from the one end to the other; and back."""
         self.sides: set[_Side] = set()
         self.reaching: set[asyncio.Task[None]] = set()
         """Connections to the other side that are being made."""
@@ -88,10 +97,10 @@ class _DemoLink:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Side(self, None), sock=door)
 
-    def hold(self, is_held: bool) -> None:
-        if is_held == self.is_held:
+    def hold(self, is_held: bool, is_held_back: bool) -> None:
+        if (is_held, is_held_back) == (self.is_held, self.is_held_back):
             return
-        self.is_held = is_held
+        self.is_held, self.is_held_back = is_held, is_held_back
         for side in list(self.sides):
             side.follow()
 
@@ -112,6 +121,8 @@ class _Side(asyncio.Protocol):
     def __init__(self, link: _DemoLink, other: _Side | None) -> None:
         self._link = link
         self._other = other
+        self._is_first = other is None
+        """Whether it is the end that has made the connection."""
         self._transport: asyncio.Transport | None = None
         self._waiting = bytearray()
         self._is_connecting = False
@@ -126,10 +137,13 @@ class _Side(asyncio.Protocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._link.is_held:
+        link = self._link
+        if link.is_held if self._is_first else link.is_held_back:
             transport.pause_reading()
+        else:
+            transport.resume_reading()
+        if link.is_held or link.is_held_back:
             return
-        transport.resume_reading()
         if self._other is None and not self._is_connecting:
             self._is_connecting = True
             reaching = start_task(self._reach(), name="link")

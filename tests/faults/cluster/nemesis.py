@@ -12,11 +12,11 @@ from random import Random
 from typing import Final
 
 import penstock
-from penstock.demo.links import DemoLinks
+from penstock.demo.links import DemoLinks, Lost
 from tests.faults.cluster.engine import SHARD, EngineServers
 from tests.faults.cluster.engines import FaultyEngine, server_named
 from tests.faults.cluster.nodes import Nodes
-from tests.faults.cluster.oracles import Spoilt
+from tests.faults.cluster.oracles import CutOff, Spoilt
 from tests.faults.cluster.pauses import Played
 from tests.faults.cluster.schedule import Fault
 from tests.faults.cluster.slowing import slowed
@@ -31,6 +31,10 @@ BALLAST_BYTES: Final = 256 << 10
 BALLAST_EVENTS: Final = 48
 """12 MiB: a file takes 8, and so does a server's log of its last steps."""
 _DIES_FROZEN: Final = 0.2
+_MOVES: Final = 0.3
+"""How often somebody moves an owner that clients do not reach."""
+_ON_ITS_WAY_S: Final = 2.0
+"""What is acknowledged so soon after a cut was on its way before."""
 _DAMAGES_MAX: Final = 3
 JUMPS_S: Final = (-90.0, -4.0, 4.0, 90.0)
 """How far a clock jumps: an owner that is a minute off hands over, one that is seconds off need
@@ -67,12 +71,16 @@ class ClusterNemesis:
         self._patience_s = patience_s
         self.played: list[Played] = []
         self.spoilt: list[Spoilt] = []
+        self.cut_off: list[CutOff] = []
         self.failures: list[str] = []
         """What no fault is an excuse for."""
         self._acts: Mapping[str, Callable[[Fault], str]] = {
             "owner-killed": self._kill_owner,
             "owner-frozen": self._freeze_owner,
             "owner-cut": self._cut_owner,
+            "owner-unheard": self._mute_owner,
+            "owner-deaf": self._deafen_owner,
+            "clients-cut": self._cut_clients,
             "owner-stopped": self._stop_owner,
             "owner-drained": self._drain_owner,
             "clock-jumped": self._set_clock,
@@ -107,18 +115,23 @@ class ClusterNemesis:
         since_ns = time.monotonic_ns()
         self._engine.wait_until_whole()
         self._nodes.owner()
+        if late := self._until_acknowledged(since_ns):
+            self.failures.append(
+                f"{self._patience_s:g} s after a fault nothing is acknowledged to {', '.join(late)}"
+            )
+
+    def _until_acknowledged(self, since_ns: int) -> list[str]:
+        """Wait until every publisher is acknowledged something after ``since_ns`` of the steady
+        clock; gives those who are not, when that takes too long."""
         self.look()
         late = list(self._diaries)
         for _ in range(int(self._patience_s / _LOOK_EVERY_S)):
             late = [name for name in late if last_acknowledged(self._diaries[name]) <= since_ns]
             if not late or self.failures:
-                break
+                return []
             self._pause.wait(_LOOK_EVERY_S)
             self.look()
-        else:
-            self.failures.append(
-                f"{self._patience_s:g} s after a fault nothing is acknowledged to {', '.join(late)}"
-            )
+        return late
 
     def _tell(self, line: str) -> None:
         with self._told.open("a") as file:
@@ -160,6 +173,36 @@ class ClusterNemesis:
         self._cut(owner.name, fault.for_s)
         return f"{owner.name} from the engine for {fault.for_s:.1f} s"
 
+    def _mute_owner(self, fault: Fault) -> str:
+        """It hears the servers of the engine, and they do not hear it."""
+        owner = self._nodes.owner()
+        self._cut(owner.name, fault.for_s, "from")
+        return f"{owner.name}, which hears the engine, for {fault.for_s:.1f} s"
+
+    def _deafen_owner(self, fault: Fault) -> str:
+        """The servers of the engine hear it, and it does not hear them."""
+        owner = self._nodes.owner()
+        self._cut(owner.name, fault.for_s, "to")
+        return f"{owner.name}, which the engine hears, for {fault.for_s:.1f} s"
+
+    def _cut_clients(self, fault: Fault) -> str:
+        """It reaches the engine and other nodes, and no client. One of them relays then, or becomes
+        the owner where somebody moves it; the cut ends once everybody is at work around it."""
+        assert self._links is not None, "whoever cuts has links"
+        owner = self._nodes.owner()
+        began_ns = time.monotonic_ns()
+        self._links.cut(owner.for_clients)
+        self._pause.wait(fault.for_s)
+        is_moved = fault.choice < _MOVES
+        if is_moved:
+            others = [node for node in self._nodes.all if node is not owner]
+            self._tell_cluster("move", others[int(fault.choice / _MOVES * len(others))].name)
+        late = self._until_acknowledged(began_ns + int(_ON_ITS_WAY_S * 1e9))
+        self._links.heal(owner.for_clients)
+        waited_s = (time.monotonic_ns() - began_ns) / 1e9
+        self.cut_off.append(CutOff(owner.name, waited_s, tuple(late)))
+        return f"{owner.name} for {waited_s:.1f} s{', and moved' if is_moved else ''}"
+
     def _stop_owner(self, fault: Fault) -> str:
         """It is asked to end, and hands over."""
         owner = self._nodes.owner()
@@ -195,9 +238,9 @@ class ClusterNemesis:
         owner.set_clock(0.0)
         return f"{owner.name} by {jump_s:+g} s for {fault.for_s:.1f} s"
 
-    def _cut(self, name: str, for_s: float) -> None:
+    def _cut(self, name: str, for_s: float, lost: Lost = "all") -> None:
         assert self._links is not None, "whoever cuts has links"
-        self._links.cut(name)
+        self._links.cut(name, lost)
         self._pause.wait(for_s)
         self._links.heal(name)
 

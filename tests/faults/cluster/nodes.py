@@ -56,6 +56,8 @@ class Node:
         self._clock = self._folder / "clock"
         set_offset(self._clock, 0)
         self._program = ("-m", program, str(self._clock))
+        self.for_clients = f"{self.name} for clients"
+        """What it is called on the network of links, where clients look for it."""
         ports = engine.ports
         if links is not None:
             ports = [

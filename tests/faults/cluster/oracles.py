@@ -77,6 +77,26 @@ def check_owners(logs: Mapping[str, Sequence[Log]], wrong: Violations) -> int:
     return max(0, len(owners) - 1)
 
 
+class CutOff(NamedTuple):
+    """Clients were cut off from the owner, which went on serving others, and were not healed before
+    they had been given the time for another way."""
+
+    owner: str
+    waited_s: float
+    late: tuple[str, ...]
+    """The publishers to whom nothing was acknowledged meanwhile."""
+
+
+def check_relayed(cuts: Iterable[CutOff], wrong: Violations) -> None:
+    """Whoever does not reach the owner is relayed by another node."""
+    for each in cuts:
+        if each.late:
+            wrong.append(
+                f"{each.waited_s:g} s after clients were cut off from {each.owner}, nobody had "
+                f"relayed {some(sorted(each.late))}"
+            )
+
+
 def check_told(spoilt: Iterable[Spoilt], wrong: Violations) -> None:
     """No damage of a replica that leads stays unsaid."""
     for each in spoilt:

@@ -11,6 +11,8 @@ from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple
 
+import msgspec
+
 import penstock
 from penstock.demo.links import DemoLinks
 from tests.faults import amqp
@@ -119,6 +121,7 @@ def play(given: ClusterGiven) -> ClusterLoop:
     loop.pauses = pauses(acknowledged, nemesis.played, least)
     loop.damages = [each.detail for each in nemesis.played if each.what == "copy-damaged"]
     oracles.check_told(nemesis.spoilt, loop.violations)
+    oracles.check_relayed(nemesis.cut_off, loop.violations)
     oracles.check_played(loop.pauses, loop.violations)
     oracles.check_work(acknowledged, loop.violations)
     _check_confirmed(running.diaries, roles, loop)
@@ -180,12 +183,25 @@ def _running(given: ClusterGiven) -> Iterator[_Running]:
         with penstock.connect(nodes.url, reconnect_timeout=RECONNECT_S) as session:
             furnish(session)
             session.channels.create(BALLAST, type="persistent")
+        program = _client_program(nodes, links)
         clients: list[Clients] = []
         for roles in given.cast:
-            clients.append(Clients(nodes.url, folders["diaries"], roles))
+            clients.append(Clients(nodes.url, folders["diaries"], roles, program))
             stack.callback(clients[-1].close)
         arrived(nodes.url, sum(map(len, given.cast)) - ("careless" in given.cast[0]))
         yield _Running(engine, links, nodes, clients, folders["diaries"])
+
+
+def _client_program(nodes: Nodes, links: DemoLinks | None) -> Sequence[str]:
+    """What clients run: where there are links, they find nodes over some of their own."""
+    if links is None:
+        return ("tests.faults.clients",)
+    ports = [int(node.address.rpartition(":")[2]) for node in nodes.all]
+    found = {
+        port: links.open("clients", node.for_clients, port)
+        for port, node in zip(ports, nodes.all, strict=True)
+    }
+    return "tests.faults.cluster.linked", msgspec.json.encode(found).decode()
 
 
 def _stop(nodes: Nodes, wrong: list[str]) -> None:

@@ -29,6 +29,9 @@ KINDS: Final[Mapping[str, Kind]] = {
     "owner-killed": Kind(20, 0.0, 2.0),
     "owner-frozen": Kind(10, 1.0, 12.0),
     "owner-cut": Kind(5, 1.0, 12.0),
+    "owner-unheard": Kind(3, 1.0, 12.0),
+    "owner-deaf": Kind(3, 1.0, 12.0),
+    "clients-cut": Kind(3, 8.0, 16.0),
     "owner-stopped": Kind(5, 0.0, 2.0),
     "clock-jumped": Kind(3, 2.0, 8.0),
     "server-killed": Kind(10, 0.5, 4.0),
@@ -41,8 +44,8 @@ KINDS: Final[Mapping[str, Kind]] = {
 }
 """A server is one of the engine's. A freeze and a cut may be shorter or longer than the owner's
 lease."""
-CUTS: Final = frozenset({"owner-cut", "server-cut"})
-"""Faults that need a network between nodes and servers that can be cut."""
+CUTS: Final = frozenset({"owner-cut", "owner-unheard", "owner-deaf", "clients-cut", "server-cut"})
+"""Faults that need a network between nodes, servers and clients that can be cut."""
 USUAL_MINUTES: Final = 10.0
 MEASURED: Final = ("owner-killed", "owner-frozen", "owner-drained")
 """Ways of a takeover whose pauses are measured by themselves."""

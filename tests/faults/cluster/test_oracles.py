@@ -9,10 +9,12 @@ import pytest
 
 from tests.faults.checking import check_durable, check_publishing
 from tests.faults.cluster.oracles import (
+    CutOff,
     Spoilt,
     check_confirmed,
     check_owners,
     check_played,
+    check_relayed,
     check_told,
     check_work,
 )
@@ -39,9 +41,18 @@ def test_what_is_well_is_found_well() -> None:
     check_told([Spoilt("n1", "s", "1.blk", told=True)], wrong)
     check_told([Spoilt("n1", "s", "1.blk", told=False, is_gone=True)], wrong)
     check_played([row(2)], wrong)
+    check_relayed([CutOff("n1", 9.0, ())], wrong)
     check_work({"single": [1]}, wrong)
 
     assert wrong == []
+
+
+def test_who_is_not_relayed_around_a_cut_is_found() -> None:
+    wrong: list[str] = []
+    cuts = [CutOff("n1", 9.0, ()), CutOff("n2", 60.0, ("single", "named"))]
+    check_relayed(cuts, wrong)
+
+    assert wrong == ["60 s after clients were cut off from n2, nobody had relayed named, single"]
 
 
 def test_what_was_confirmed_and_comes_to_another_consumer_is_found() -> None:

@@ -245,10 +245,8 @@ class Durable:
     def seated(self, place: str, session: str, *, sole: bool, waited_us: int) -> None:
         """Note that a seat is taken which is kept when another node takes over, or how long its
         session has been waited for. It keeps its turn."""
-        kept = self.places.get(place)
-        if kept is None:
-            self.newest_rank += 1
-        rank = self.newest_rank if kept is None else kept.rank
+        self.newest_rank += place not in self.places
+        rank = self.places[place].rank if place in self.places else self.newest_rank
         self.places[place] = KeptPlace(rank, session, sole, waited_us)
 
     def came(self, ids: IdSet) -> None:
