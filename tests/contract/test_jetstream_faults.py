@@ -514,3 +514,20 @@ def test_a_server_restarted_with_another_setting_stops_its_owners(tmp_path: Path
 
     with NatsServers(tmp_path) as running:
         tell(running, told)
+
+
+def test_blocks_go_to_the_server_that_leads_wherever_that_is(servers: NatsServers) -> None:
+    async def told(told_in: Story) -> None:
+        journal = await filled(told_in.engine, 1)
+        for number in range(SERVERS):
+            await told_in.led_by(number)
+            while journal.stream.nearest != f"n{number}":
+                await told_in.engine.health()
+                tail = journal.info().tail
+                assert await journal.append(tail, [content(tail + 1)]) == tail + 1
+
+        tail = journal.info().tail
+        reopened = await told_in.engine.journal(0, 2)
+        assert await blocks_of(reopened, 1) == [(n, content(n)) for n in range(1, tail + 1)]
+
+    tell(servers, told)

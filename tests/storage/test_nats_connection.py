@@ -13,7 +13,7 @@ from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnecti
 from penstock.tasks import start_task
 from tests.loops import on_a_loop
 
-LARGE = 1 << 20
+LARGE = 1 << 21
 
 
 class Line(TcpTransport):

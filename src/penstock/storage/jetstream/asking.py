@@ -17,7 +17,7 @@ from nats.aio.client import Client, Srv
 from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
-_AT_ONCE_BYTES_MAX: Final = 64 << 10
+_AT_ONCE_BYTES_MAX: Final = 1 << 20
 """A larger question waits for its turn, so that what is written and not sent yet has a limit."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
@@ -37,6 +37,11 @@ class AskingClient(Client):
         self._inbox_sid = 0
         """The subscription that has the answers."""
         self._numbers = count(1)
+
+    @property
+    def server(self) -> str:
+        """The name of the server it is connected to; empty while there is none."""
+        return str(self._server_info.get("server_name", "")) if self.is_connected else ""
 
     async def listen(self) -> None:
         """Begin to have answers; after a reconnection nats-py does so again, before anything is

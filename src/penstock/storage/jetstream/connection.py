@@ -100,6 +100,9 @@ class NatsConnection:
                     pending_size=_PENDING_BYTES_MAX,
                 )
                 await client.listen()
+        except asyncio.CancelledError:
+            await client.close()
+            raise
         except (TimeoutError, NatsError, OSError) as error:
             await client.close()
             reason = str(failures[0] if failures else error)
@@ -114,6 +117,11 @@ class NatsConnection:
     def payload_max(self) -> int:
         """Bytes that a server takes in one message."""
         return self._client.max_payload
+
+    @property
+    def server(self) -> str:
+        """The name of the server it is connected to; empty while there is none."""
+        return self._client.server
 
     async def ask(
         self, subject: str, request: bytes = b"", headers: Mapping[str, str] | None = None

@@ -25,6 +25,7 @@ from penstock.storage.jetstream.guard import (
 )
 from penstock.storage.jetstream.journal import LOOKING, JetStreamJournal
 from penstock.storage.jetstream.marks import RegistryMarks
+from penstock.storage.jetstream.near import NearConnections
 from penstock.storage.jetstream.registry import BucketRegistry
 from penstock.storage.jetstream.stream import NatsStream, pauses
 from penstock.tasks import start_task
@@ -59,6 +60,8 @@ class JetStreamEngine:
         ``monitors``: where each server serves its monitoring, unless on the usual port.
         ``tls``: how servers are known, and this node to them."""
         self._connect = connect or partial(NatsConnection.open, tls=tls)
+        self._goes_near = connect is None
+        self._near: NearConnections | None = None
         self._tls = tls
         self._servers = list(servers)
         self._name = name
@@ -74,12 +77,15 @@ class JetStreamEngine:
         self._room: int | None = None
         self._read_us = 0
         self._checking: asyncio.Task[None] | None = None
+        self._going_near: asyncio.Task[None] | None = None
         self._refused: Unavailable | None = None
 
     async def open(self) -> JetStreamEngine:
         """Connect, and check the servers. Raises ``Unavailable``, naming the line to change, when
         one of them would not keep what it acknowledges."""
         self._connection = await self._connect(self._servers, self._reconnected)
+        if self._goes_near:
+            self._near = NearConnections(self._servers, self._reach, self._connection)
         try:
             servers = await self._settled_servers()
             check_servers(servers)
@@ -111,10 +117,12 @@ class JetStreamEngine:
         self._journals = [each for each in self._journals if not each.stream.is_closed]
         self._journals.append(journal)
         try:
-            return await journal.open(begins)
+            await journal.open(begins)
         except BaseException:
             await journal.close()
             raise
+        self._start_going_near()  # not waited for: it is a shorter way, and not the only one
+        return journal
 
     async def look(self, shard: int) -> JetStreamJournal | None:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.look`."""
@@ -157,6 +165,7 @@ class JetStreamEngine:
         size = max((server.cluster_size for server in read), default=len(servers))
         streams = [each.stream for each in self._open_journals() if each.stream.was_seen]
         looks = [await stream.look() for stream in streams]
+        self._start_going_near()
         infos = [info for info in looks if info is not None]
         leaders = [info.cluster.leader for info in infos] or [_leader(read)]
         lags = [replica.lag for info in infos for replica in info.cluster.replicas]
@@ -179,8 +188,11 @@ class JetStreamEngine:
         """Let go of the servers; journals are closed."""
         for stream in self._streams():
             stream.close()
-        if self._checking is not None:
-            self._checking.cancel()
+        for task in (self._checking, self._going_near):
+            if task is not None:
+                task.cancel()
+        if self._near is not None:
+            await self._near.close()
         if self._connection is not None:
             await self._connection.close()
 
@@ -243,6 +255,23 @@ class JetStreamEngine:
 
     async def _check(self) -> None:
         await self._compare(await self._settled_servers())
+        self._start_going_near()
+
+    async def _reach(self, server: str) -> NatsConnection:
+        return await NatsConnection.open([server], self._reconnected, tls=self._tls)
+
+    def _start_going_near(self) -> None:
+        """Have journals append through the servers that lead their streams now."""
+        near = self._near
+        if near is not None and (self._going_near is None or self._going_near.done()):
+            self._going_near = start_task(self._go_near(near), name="engine-near")
+
+    async def _go_near(self, near: NearConnections) -> None:
+        for journal in filter(lambda each: each.appends, self._open_journals()):
+            try:
+                await near.lead(journal.stream)
+            except Unavailable:
+                continue  # a check tells what is wrong with the stream
 
     async def _compare(self, servers: Sequence[ServerState]) -> None:
         """Stop all journals when a server says that it does not keep what it acknowledges, and a

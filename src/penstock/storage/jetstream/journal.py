@@ -130,6 +130,11 @@ class JetStreamJournal:
         return True
 
     @property
+    def appends(self) -> bool:
+        """Whether it is open to append, as far as is known."""
+        return self._ended is None and not self.stream.is_closed
+
+    @property
     def settings(self) -> dict[str, object]:
         """What the stream has to be made with."""
         return self._settings()
@@ -401,6 +406,7 @@ class JetStreamJournal:
 
     async def _store(self, frames: Iterator[bytes]) -> None:
         """Store frames at the end of the stream, a few of them on their way at a time."""
+        self.stream.begin_block()
         try:
             with self._appends.under_way():
                 newest = await self._send(frames)

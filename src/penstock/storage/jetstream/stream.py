@@ -140,6 +140,9 @@ class NatsStream:
         self.was_seen = False
         """It was made or found here: from then on it has to be there."""
         self._connection = connection
+        self._nearer: NatsConnection | None = None
+        """A connection to the leader, while it is used."""
+        self._next_nearer: NatsConnection | None = None
         self._closed = asyncio.Event()
 
     async def make(self, settings: Mapping[str, object]) -> StreamInfo:
@@ -224,8 +227,35 @@ class NatsStream:
         """Ask once to store a message; gives its place. Raises ``Unanswered`` and
         ``JetStreamRefusal``."""
         named = {**headers, "Nats-Expected-Stream": self.name}
-        answer = await self._connection.ask(subject, data, named)
+        nearer = self._nearer
+        if nearer is None or not nearer.server:
+            answer = await self._connection.ask(subject, data, named)
+        else:
+            try:
+                answer = await nearer.ask(subject, data, named)
+            except Unanswered:  # another one may lead now
+                self._nearer = self._next_nearer = None
+                raise
         return msgspec.json.decode(answer, type=_Ack).seq
+
+    def append_by(self, nearer: NatsConnection | None) -> None:
+        """Publish by a connection to the leader from the next :meth:`begin_block` on, until a
+        question there has no answer; None: by the one that everything else is asked by."""
+        self._next_nearer = nearer
+
+    @property
+    def nearest(self) -> str:
+        """The name of the server that the newest block was published to."""
+        return self._connection.server if self._nearer is None else self._nearer.server
+
+    def begin_block(self) -> None:
+        """What is published from now on belongs together, and goes one way, in order."""
+        self._nearer = self._next_nearer
+
+    async def led_by(self) -> str:
+        """The name of the server that leads, asked for once; empty where that is not known."""
+        info = None if self.is_closed or not self.was_seen else await self.look()
+        return "" if info is None else info.cluster.leader
 
     async def purge(self, *, below: int = 0, subject: str = "") -> None:
         """Remove messages: those of ``subject``, those below a place, or those that are both."""
