@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ def node(
     name: str = "penstock",
     monitors: Sequence[str] = (),
     program: Sequence[str] = ("-m", "penstock"),
+    environment: Mapping[str, str] | None = None,
 ) -> ServerProcess:
     """A node that is not started yet."""
     return ServerProcess(
@@ -45,6 +46,7 @@ def node(
             "PENSTOCK_CLUSTER_NAME": name,
             "PENSTOCK_CLUSTER_LEASE_S": LEASE_S,
             "PENSTOCK_CLUSTER_MONITORS": ",".join(monitors),
+            **(environment or {}),
         },
     )
 

@@ -93,6 +93,10 @@ class ClusterInfo(Struct, frozen=True, kw_only=True):
     local_to: str = ""
     """The node whose local channels this realm has, beside the realm of the whole cluster; it tells
     nothing else of the cluster then."""
+    history_us: int = 0
+    """When what this realm shows was true, in microseconds since 1970: it is sealed history, shown
+    while the cluster has no quorum, and the newest events are not in it (SEM N10); it tells nothing
+    else of the cluster then. 0: it is the present."""
 
 
 class PipelineStep(Struct, frozen=True, kw_only=True):

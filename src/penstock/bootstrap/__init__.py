@@ -109,6 +109,7 @@ def access(
     settings: Settings,
     clock: Clock,
     shared: SharedAccounts | None = None,
+    control: type[AccessControl] = AccessControl,
 ) -> AccessControl:
     """Access control as the settings configure it; users may be ``shared`` with others. Raises
     ``InvalidArgument``."""
@@ -131,7 +132,7 @@ def access(
                 files_max=wanted.audit_files,
             )
     kept = registry if wanted.mode != "off" else None
-    return AccessControl(
+    return control(
         Accounts(
             kept,
             clock,

@@ -10,6 +10,7 @@ import asyncio
 import re
 import secrets
 import ssl
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from penstock.client.connection.urls import safe
 from penstock.client.copies.object_store_uri import place
 from penstock.cluster.roles import LOCAL
 from penstock.core.owning.claims import SHARD, MemberRecord
-from penstock.core.vocabulary.errors import Conflict, InvalidArgument, Unavailable
+from penstock.core.vocabulary.errors import Conflict, InvalidArgument, PenstockError, Unavailable
 from penstock.core.vocabulary.ports import (
     Blobs,
     Clock,
@@ -34,14 +35,18 @@ from penstock.core.vocabulary.ports import (
 )
 from penstock.core.vocabulary.uris import below
 from penstock.frontends.shared.serving_node import FrontEnd
+from penstock.runtime.access.account_records import USERS_KEY
 from penstock.runtime.delivery.owner_lease import OwnerLease
+from penstock.runtime.reading.sealed_history import HistoryAccess, SealedHistory
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.writer.clock import SystemClock
 from penstock.settings import ClusterSettings, Settings
 from penstock.storage.blob_names import BLOB_ROOTS
-from penstock.storage.disk import RealDisk, make_directories
+from penstock.storage.disk import PRIVATE_DIRECTORY, RealDisk, make_directories
 from penstock.storage.embedded.blobs import FileBlobs
 from penstock.storage.file_systems import FileSystemBlobs
-from penstock.storage.memory import MemoryPages
+from penstock.storage.history_blobs import HistoryBlobs
+from penstock.storage.memory import MemoryJournal, MemoryPages, MemoryRegistry
 from penstock.storage.shared_blobs import CachedBlobs, PrefixedBlobs
 from penstock.wire.relay_preface import secret_name
 
@@ -51,6 +56,8 @@ ON_ENGINE: Final = "engine"
 CACHE_FOLDER: Final = "cache"
 """In the node's data directory: segments that were read last. It may be removed while the node is
 down."""
+HISTORY_FOLDER: Final = "history"
+"""In the node's data directory: the audit log of those who have read sealed history."""
 SECRET_KEY: Final = "cluster/secret"
 SECRET_BYTES_MIN: Final = 32
 CHECK_TIMEOUT_S: Final = 30.0
@@ -251,8 +258,8 @@ class EngineWithFiles:
 
     def __init__(self, engine: StorageEngine, uri: str, name: str) -> None:
         """Raises ``InvalidArgument`` for a URI that names no file system."""
-        self._location = place(uri, "cluster.blobs")
-        self._name = name
+        place(uri, "cluster.blobs")
+        self._uri, self._name = uri, name
         self.check = engine.check
         self.registry = engine.registry
         self.journal = engine.journal
@@ -262,15 +269,7 @@ class EngineWithFiles:
 
     async def blobs(self, shard: int) -> Blobs:
         """See :meth:`penstock.core.vocabulary.ports.StorageEngine.blobs`."""
-        found, name = self._location, self._name
-        blobs = FileSystemBlobs(
-            found.files,
-            found.path(name),
-            f"{found.shown}/{name}",
-            offload=asyncio.to_thread,
-            grows=False,
-        )
-        return PrefixedBlobs(blobs, f"shard-{shard}/")
+        return shared_files(self._uri, self._name, shard)
 
 
 def files_at(settings: ClusterSettings, shard: int = SHARD) -> str:
@@ -367,6 +366,79 @@ async def open_shard(
         await realm.release()
         raise
     return realm
+
+
+async def open_history(
+    settings: Settings,
+    directory: Path,
+    identity: str,
+    rights: Mapping[str, bytes],
+    broken: Callable[[], None],
+) -> SealedHistory:
+    """What the cluster has stored, as far as it can be read without the engine: from the place of
+    ``cluster.blobs`` and the node's ``directory``. ``rights`` are the records of users and rights
+    as they were last known; ``broken`` is called, and everybody cut off, when a file cannot be read
+    any more.
+
+    Raises ``NameDoesNotExist`` where there is no snapshot, ``Unavailable`` where the place does not
+    answer or nobody's rights are known, ``NewerFormat``.
+    """
+    if settings.access.mode != "off" and USERS_KEY not in rights:
+        raise Unavailable("no users are known yet, so nobody could sign in")
+    clock, shared = SystemClock(), None
+    if settings.cluster.blobs != ON_ENGINE:
+        shared = shared_files(settings.cluster.blobs, settings.cluster.name, SHARD)
+    blobs = HistoryBlobs(_cache(directory), shared, offload=asyncio.to_thread)
+    history = await SealedHistory.open(
+        MemoryJournal(),
+        blobs,
+        MemoryPages(),
+        rules(settings),
+        clock,
+        asyncio.to_thread,
+        identity=identity,
+        name=settings.name,
+        limits=realm_limits(settings),
+    )
+    realm = history.realm
+    realm.dispatch.files_at = files_at(settings.cluster)
+    try:
+        copy = MemoryRegistry()
+        for key, value in rights.items():
+            await copy.cas(key, 0, value)
+        folder = directory / HISTORY_FOLDER
+        folder.mkdir(mode=PRIVATE_DIRECTORY, exist_ok=True)
+        allowed = access(copy, folder, settings, clock, control=HistoryAccess)
+        assert isinstance(allowed, HistoryAccess), "that was asked for"
+        allowed.shown = realm.name
+        realm.access = allowed
+        realm.access.definition_of = realm.definition_of
+        if not allowed.is_open:
+            await allowed.accounts.load()
+            await allowed.audit.load()
+    except BaseException:
+        await history.close()
+        raise
+
+    def failed(failure: PenstockError) -> None:
+        realm.cut()  # before whoever reads is told that events are damaged
+        broken()
+
+    blobs.on_failure = failed
+    return history
+
+
+def shared_files(uri: str, name: str, shard: int) -> Blobs:
+    """The files of a shard at a place outside of the engine. Raises ``InvalidArgument``."""
+    found = place(uri, "cluster.blobs")
+    blobs = FileSystemBlobs(
+        found.files,
+        found.path(name),
+        f"{found.shown}/{name}",
+        offload=asyncio.to_thread,
+        grows=False,
+    )
+    return PrefixedBlobs(blobs, f"shard-{shard}/")
 
 
 def _cache(directory: Path) -> Blobs:

@@ -63,6 +63,7 @@ from penstock.serving import (
     run,
     show_first_password,
 )
+from penstock.serving.history import HistoryServer, check_history
 from penstock.serving.local import LocalRealm, check_local
 from penstock.settings import HTTP_PORT, ClusterSettings, Settings
 
@@ -82,6 +83,7 @@ async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Even
     """
     check_names(settings.cluster)  # refused before anything is made
     check_local(settings.cluster)
+    check_history(settings.cluster)
     advertised(settings)
     clock, cluster = SystemClock(), settings.cluster
     with NodeDirectory(str(directory), cluster.name, cluster.node) as home:
@@ -240,12 +242,30 @@ class NodeProcess:
                 )
                 if self._local is not None:
                     tasks.create_task(self._local.run(stopping), name="local")
+                history = None
+                if (server := self._history()) is not None:
+                    history = tasks.create_task(server.run(), name="history")
                 await stopping.wait()
                 await self._node.leave()
                 await running
                 aside.cancel()
+                if history is not None:
+                    history.cancel()
         except* PenstockError as failures:
             raise first_failure(failures) from None
+
+    def _history(self) -> HistoryServer | None:
+        """What shows sealed history while there is no quorum; None: nobody wants it here."""
+        if self._settings.cluster.history_port is None:
+            return None
+        return HistoryServer(
+            self._home.path,
+            self._settings,
+            lambda: self._home.record.realm,
+            self._registry,
+            self._node.has_quorum,
+            self._tls,
+        )
 
     @property
     def _places(self) -> FrontEndPlaces:

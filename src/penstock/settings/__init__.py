@@ -515,6 +515,21 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             "are told where the owner is.",
         ),
     ] = 1_000
+    history_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port at which the node shows sealed history, to be read only, while the "
+            "cluster has no quorum; it listens there only then, and 0 takes any free one. Not "
+            "given: the node shows none.",
+        ),
+    ] = None
+    history_http_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port of HTTP for sealed history: console and API. Needs `history_port`. "
+            "Not given: no HTTP there.",
+        ),
+    ] = None
     local_port: Annotated[
         Annotated[int, Meta(ge=0, le=65_535)] | None,
         Meta(

@@ -29,6 +29,9 @@ from penstock.storage.blob_names import check_blob_name, end_of_range
 _PREFIX: Final = re.compile(r"shard-[0-9]+/")
 _CACHED: Final = "segments/"
 """What is read again and again. A snapshot is read once, by the next owner."""
+_SNAPSHOTS: Final = "snapshots/"
+"""The two newest that were written here are kept, too: with them the node can show what it has
+while the store elsewhere gives no answer (SEM N10)."""
 
 _log = structlog.get_logger("penstock.storage")
 
@@ -121,6 +124,8 @@ class CachedBlobs:
                     await self._drop(name)
                 if name not in self._held:
                     await self._keep(name, chunks)
+        elif name.startswith(_SNAPSHOTS):
+            await self._keep_snapshot(name, chunks)
 
     async def extend(self, name: str, at: int, chunks: Sequence[Buffer]) -> None:
         """Raises ``IllegalState``: other nodes would go on with what they have in their caches."""
@@ -235,6 +240,18 @@ class CachedBlobs:
             return False
         self._checked.add(name)
         return True
+
+    async def _keep_snapshot(self, name: str, chunks: Sequence[Buffer]) -> None:
+        """Keep a snapshot, and of the others the newest. It does not count as a segment."""
+        if sum(memoryview(chunk).nbytes for chunk in chunks) > self._bytes_max:
+            return
+        try:
+            others = [info.name for info in await self._cache.list(_SNAPSHOTS)]
+            await self._cache.put(name, chunks)
+            for other in sorted({*others} - {name})[:-1]:
+                await self._cache.delete(other)
+        except (Conflict, StorageFailed) as error:
+            _log.warning("cache.not_written", name=name, reason=str(error))
 
     async def _make_room(self, size: int) -> None:
         """Let go of files that were not read for longest until there is room for so many bytes."""

@@ -16,10 +16,21 @@ from penstock.core.vocabulary.errors import (
     Deposed,
     IllegalState,
     InvalidArgument,
+    StorageFailed,
     Trimmed,
     Unknown,
 )
-from penstock.core.vocabulary.ports import Block, Journal, Registry, StorageEngine, VersionedRecord
+from penstock.core.vocabulary.ports import (
+    BlobSum,
+    Block,
+    Journal,
+    Registry,
+    StorageEngine,
+    VersionedRecord,
+    inline,
+)
+from penstock.storage.history_blobs import HistoryBlobs
+from penstock.storage.memory import MemoryBlobs
 from penstock.testing.contracts import blocks_of, raises
 
 T = TypeVar("T")
@@ -277,6 +288,18 @@ class EngineContract(ABC):
         await raises(Conflict, others.put("segments/a", [b"two"]))
         await others.delete("segments/a")
         assert await blobs.list() == []
+
+    async def check_who_only_reads_files_leaves_them_as_they_are(self) -> None:
+        blobs, elsewhere = [await (await self.engine()).blobs(0) for _ in range(2)]
+        await blobs.put("segments/a", [b"one"])
+        reading = HistoryBlobs(MemoryBlobs(), elsewhere, offload=inline)
+        assert [info.name for info in await reading.list("segments/")] == ["segments/a"]
+        assert bytes(await reading.get("segments/a", 1, 1)) == b"n"
+        await raises(IllegalState, reading.put("segments/b", [b"two"]))
+        await reading.delete("segments/a")
+        assert bytes(await blobs.get("segments/a")) == b"one"
+        reading.check_against(lambda name: BlobSum(3, 7))
+        await raises(StorageFailed, reading.get("segments/a"))
 
     async def check_of_two_writers_of_a_key_one_wins(self) -> None:
         registries = [await (await self.engine()).registry() for _ in range(3)]

@@ -79,6 +79,7 @@ class Permits:
     def check(self, request: Request[Any]) -> None:
         """Raises ``AccessDenied`` naming the missing right, ``NameDoesNotExist``."""
         kind = type(request)
+        self._access.admit(request)
         if self._version != self._access.version:
             self._version = self._access.version
             self._allowed.clear()

@@ -44,7 +44,7 @@ class EndlessLease:
     format: Final = FORMAT
 
     def behind(self, format: int) -> tuple[str, ...]:
-        """Nobody is: there is no other node."""
+        """None: there is no other node."""
         return ()
 
     def holds(self) -> bool:

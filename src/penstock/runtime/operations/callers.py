@@ -38,7 +38,9 @@ class Caller:
         self.principal = principal
         self.session = session
         self.permits = (
-            None if realm.access.is_open else Permits(realm.access, realm.directory, principal)
+            None
+            if realm.access.checks_nothing
+            else Permits(realm.access, realm.directory, principal)
         )
         """What it may do; None where no rights are checked."""
         self.publisher = principal.name
