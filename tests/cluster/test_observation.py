@@ -118,7 +118,8 @@ async def test_ports_that_nobody_reaches_are_told() -> None:
     assert reached[f"penstock://127.0.0.1:{other.native}"] == ""
     assert reached[f"http://127.0.0.1:{other.http}"] == ""
     assert reached[f"amqp://127.0.0.1:{owner.amqp}"], "these machines serve no AMQP when they own"
-    assert len(found.ports) == 6
+    assert reached[f"mqtt://127.0.0.1:{owner.mqtt}"], "nor MQTT"
+    assert len(found.ports) == 8
     await end(owner, other)
 
 
