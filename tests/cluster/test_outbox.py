@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from random import Random
 from typing import Any
 
@@ -352,4 +353,32 @@ async def test_a_join_copies_with_the_rights_of_its_owner_which_the_cluster_know
         await accounts.grant("channel", "orders", "ann@*", ["publish"])
         await local.empty()
     assert (await realm.describe_channel("orders")).events == 2
+    await end(owner, *others)
+
+
+@pytest.mark.spec("N9")
+@simulated
+async def test_a_node_that_was_restored_does_not_take_new_events_for_those_it_brought() -> None:
+    owner, others = await owner_and_others(EngineServers(), secret=SECRET)
+    async with aio.connect(owner.url) as wide:
+        await wide.channels.create("orders", type="persistent")
+        local = Local(*others)
+        async with local.life("closed"):
+            await local.lives.create("readings")
+            await local.join("readings", "orders")
+        before = deepcopy(local.lives.disk)
+        async with local.life("closed"):
+            await local.lives.put("readings", *named("a", "b", "c"))
+            await local.empty()
+        local.lives.disk = before
+        async with local.life():
+            await local.lives.put("readings", *named("d"))
+            await pass_time(1)
+            assert "restored from a backup" in (await local.info()).waits_for
+            await local.lives.realm.joins.delete("readings", "orders")
+            await until(lambda: not local.lives.realm.joins.outboxes.now())
+            await local.join("readings", "orders")
+            await local.lives.put("readings", *named("e"))
+            await local.empty()
+        assert [each.data for each in await stored(wide, "orders")] == [b"a", b"b", b"c", b"e"]
     await end(owner, *others)

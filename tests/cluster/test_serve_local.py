@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from ssl import create_default_context
 from urllib.request import urlopen
 
 import pytest
@@ -22,6 +23,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.testing.nats_servers import NatsServers
 from penstock.testing.process import ServerProcess
+from tests.access.realms import authority_in
 from tests.cluster import processes
 from tests.cluster.processes import addresses, refusal
 from tests.patience import until
@@ -92,6 +94,63 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
         until(lambda: told[-1:] == [""])
         until(lambda: is_made(here, "after"))
         assert said("channel", "list", "--url", addresses(one)).count("@n2") == 2
+
+
+@pytest.mark.spec("N9")
+def test_joins_into_the_cluster_bring_each_event_once_over_kills_of_the_node_and_the_owner(
+    tmp_path: Path,
+) -> None:
+    authority = authority_in(tmp_path)
+    (tmp_path / "settings.toml").write_text(
+        f"[listen]\ntls_certificate = '{tmp_path}/realm.pem'\ntls_key = '{tmp_path}/realm.key'\n"
+    )
+    safe = ("--settings", f"{tmp_path}/settings.toml")
+    ca = f"?ca={authority.file}"
+    local = ("--local-port", "0", "--local-http-port", "0", *safe)
+    with (
+        NatsServers(tmp_path) as servers,
+        node(servers, tmp_path / "n1", *local) as one,
+        node(servers, tmp_path / "n2", *local) as two,
+        node(servers, tmp_path / "n3", *local),
+        penstock.connect(safely(addresses(two, one)) + ca) as wide,
+    ):
+        orders = wide.channels.create("orders", type="persistent")
+        with penstock.connect(local_url(two) + ca) as here:
+            readings = here.channels.create("readings", type="persistent")
+            here.joins.create("readings", "orders", selector="n < 200")
+            for number in range(100):
+                readings.publish(b"%d" % number, properties={"n": number})
+        two.kill()
+        with (
+            node(servers, tmp_path / "n2", *local) as again,
+            penstock.connect(local_url(again) + ca) as here,
+        ):
+            readings = here.channels.get("readings")
+            for number in range(100, 250):
+                if number == 150:
+                    one.kill()
+                readings.publish(b"%d" % number, properties={"n": number})
+            until(lambda: not here.joins.list()[0].waiting)
+
+            assert [event.data for event in orders.browse()] == [b"%d" % n for n in range(200)]
+            listed = said("join", "list", "--url", local_url(again) + ca).splitlines()
+            assert listed[0].split() == [
+                *("source", "destination", "type", "copied", "dropped", "waiting", "selector")
+            ]
+            assert listed[1].split()[:3] == ["readings", "orders", "join"]
+            assert listed[1].split()[5:] == ["0", "n", "<", "200"]
+            url, trusting = again.logged("local.listening")[0]["http"], create_default_context()
+            trusting.load_verify_locations(authority.file)
+            with urlopen(url + "/api/v1/joins", context=trusting) as answer:
+                (told,) = json.load(answer)["items"]
+            assert (told["leads_out"], told["waiting"], told["ending"]) == (True, 0, False)
+            with urlopen(url + "/metrics", context=trusting) as answer:
+                text = answer.read().decode()
+            assert 'penstock_outbox_events{from="readings",to="orders"} 0.0' in text
+
+
+def safely(url: str) -> str:
+    return url.replace("penstock://", "penstocks://")
 
 
 def is_made(session: penstock.Session, name: str) -> bool:

@@ -26,6 +26,7 @@ FOUND = dict(re.findall(r"- alert: (\w+)\n\s+expr: (.+)", RULES.read_text(encodi
 REALM = 'instance="berlin:9080",job="penstock"'
 STORE = f'{REALM},kind="channel",name="orders"'
 DURABLE = f'{REALM},channel="orders",durable="billing"'
+OUTBOX = f'{REALM},from="readings",to="orders"'
 CASES: dict[str, tuple[dict[str, str], str]] = {
     "RealmDown": ({f"up{{{REALM}}}": "1 1 0x30"}, REALM),
     "NodeDown": ({f'penstock_node_up{{{REALM},node="n2"}}': "1 0x30"}, f'{REALM},node="n2"'),
@@ -36,6 +37,10 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         f'{REALM},shard="0"',
     ),
     "TakeoversFrequent": ({f"penstock_shard_epoch{{{REALM}}}": "2 2 7x30"}, REALM),
+    "OutboxWaits": (
+        {f"penstock_outbox_age_seconds{{{OUTBOX}}}": "0+60x30"},
+        OUTBOX,
+    ),
     "PublishersWait": ({f"penstock_publish_congested{{{REALM}}}": "0 0 1x30"}, REALM),
     "DiskSlow": (
         {

@@ -65,6 +65,8 @@ class CopiesTaken(Struct, frozen=True):
     kind: str
     count: int
     """Events that were new."""
+    known: int = -1
+    """The highest id of the outbox that it had before; -1: none."""
 
 
 class CopyIn(Request[CopiesTaken], frozen=True):

@@ -225,6 +225,8 @@ def owner_tls(settings: Settings) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if settings.listen.tls_certificate:  # an owner may ask for one, whatever name it has
+        context.load_cert_chain(settings.listen.tls_certificate, settings.listen.tls_key or None)
     for file in (settings.listen.tls_certificate, settings.cluster.tls_authority):
         try:
             if file:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from penstock.api.joins import JoinInfo
 from penstock.cli import completing
 from penstock.cli.asking import Yes, confirm
 from penstock.cli.grouping import CommandGroup
@@ -79,6 +80,7 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
     if format == "json":
         write_json(infos)
         return
+    leads_out = any(info.leads_out for info in infos)
     rows = [
         (
             info.source,
@@ -86,12 +88,25 @@ def list_(format: ListFormat = "table", url: Url = DEFAULT_URL) -> None:
             "archive" if info.archive else "join",
             info.copied,
             info.dropped,
+            *((_waiting(info),) if leads_out else ()),
             info.selector,
         )
         for info in infos
     ]
-    columns = ("source", "destination", "type", "copied", "dropped", "selector")
+    waiting = ("waiting",) if leads_out else ()
+    columns = ("source", "destination", "type", "copied", "dropped", *waiting, "selector")
     write_table(columns, rows, "no joins; make one with: penstock join create SOURCE DESTINATION")
+    for info in infos:
+        if info.waits_for:
+            write(f"{info.source} -> {info.destination} waits: {info.waits_for}")
+
+
+def _waiting(info: JoinInfo) -> str:
+    """What has been copied and is not in the cluster yet."""
+    if not info.leads_out:
+        return ""
+    found = f"{info.waiting} for {info.waiting_ms / 1_000:.0f} s" if info.waiting else "0"
+    return f"{found}, ending" if info.ending else found
 
 
 @commands.command()

@@ -12,6 +12,7 @@ from penstock.core.channel.producers import LASTING_PREFIX
 from penstock.core.ids.ids import IdSet
 from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import (
+    IllegalState,
     NameDoesNotExist,
     PenstockError,
     RealmStopping,
@@ -46,7 +47,6 @@ class OutboxSender:
 
     def __init__(self, realm: RunningRealm, door: ClusterDoor) -> None:
         self._outboxes: Outboxes = realm.joins.outboxes
-        self._realm = realm
         self._door = door
         self._reasons: dict[int, str] = {}
         """Why what is in an outbox waits."""
@@ -104,7 +104,7 @@ class OutboxSender:
             await self._outboxes.sent(number, copies.ids)
         except RealmStopping:
             raise
-        except NameDoesNotExist as error:
+        except (NameDoesNotExist, IllegalState) as error:
             await self._nowhere(outbox, error)
             return False
         except PenstockError as error:
@@ -114,14 +114,22 @@ class OutboxSender:
         return True
 
     async def _bring(self, outbox: OutboxState, copies: Outgoing) -> None:
-        producer = f"{LASTING_PREFIX}out:{self._realm.identity}:{outbox.number}"
+        producer = f"{LASTING_PREFIX}out:{outbox.join.outbox}"
         try:
-            await self._door.copy_in(outbox.join, outbox.target, producer, copies)
+            taken = await self._door.copy_in(outbox.join, outbox.target, producer, copies)
         except RealmStopping as error:  # that of the cluster; another node serves it soon
             raise Unavailable(str(error)) from error
+        newest = copies.ids.highest
+        assert newest is not None, "there are some"
+        if taken.known > max(newest, outbox.next_id - 1):
+            raise IllegalState(
+                f"{outbox.target} has had later events of this join than the node knows of, so the "
+                f"node was restored from a backup, and it cannot be told which of these were "
+                f"copied: delete the join and make it anew"
+            )
 
-    async def _nowhere(self, outbox: OutboxState, error: NameDoesNotExist) -> None:
-        """The destination is not there, or the outbox has just ended."""
+    async def _nowhere(self, outbox: OutboxState, error: PenstockError) -> None:
+        """The destination is not there, or will never have this, or the outbox has just ended."""
         if not any(each.number == outbox.number for each in self._outboxes.now()):
             self._goes_on(outbox.number)
         elif not outbox.join.ending:

@@ -94,7 +94,11 @@ def look(session: Session, wanted: Topology | None = None) -> Found:
         me=session.access.me(),
         stores={each.name: each for each in _stores(session)},
         durables={(each.pattern, each.name): each for each in session.durables.list()},
-        joins={(each.source, each.destination): each for each in session.joins.list()},
+        joins={
+            (each.source, each.destination): each
+            for each in session.joins.list()
+            if not each.ending
+        },
     )
     if not found.keeps_access or (wanted is not None and not wanted.tells_access):
         return found

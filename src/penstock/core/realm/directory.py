@@ -208,7 +208,8 @@ class Directory:
                 f"the cluster; create this one when they have left"
             )
         outbox = self.next_number if known is None else known.destination
-        wanted = replace(join, source=origin, destination=outbox, source_name=source)
+        drawn = join.outbox if known is None else known.outbox
+        wanted = replace(join, source=origin, destination=outbox, source_name=source, outbox=drawn)
         made = ChannelCreated(outbox, name, Definition(kind="outbox", type="persistent"))
         return (JoinCreated(wanted),) if known is not None else (made, JoinCreated(wanted))
 

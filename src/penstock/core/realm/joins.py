@@ -32,6 +32,8 @@ class Join(Struct, frozen=True, array_like=True):
     source_name: str = ""
     """Set where the destination is an outbox: the name of the source, which may be deleted before
     everything has left (SEM N9)."""
+    outbox: str = ""
+    """How the destination knows the outbox: drawn when the join is made, and by no other join."""
     ending: bool = False
     """Whether nothing more is copied, and what is in the outbox still leaves."""
 

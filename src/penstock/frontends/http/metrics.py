@@ -94,6 +94,7 @@ class RealmCollector(Collector):
         yield _counter("connections_closed", "Connections that have ended.", gone)
         yield from self._of_relays()
         yield from self._of_cluster()
+        yield from self._of_outboxes()
         yield _gauge("http_views", "Live views that are open.", len(self._views))
         yield _gauge(
             "http_leases", "Leases of HTTP consumers that have not ended.", len(realm.leases)
@@ -339,6 +340,25 @@ class RealmCollector(Collector):
         )
         yield from self._of_tenures()
         yield from self._of_owner()
+
+    def _of_outboxes(self) -> Iterator[Metric]:
+        """What joins out of a node have copied, and the cluster does not have yet (SEM N9)."""
+        events, size, age = (
+            GaugeMetricFamily(f"penstock_outbox_{name}", text, labels=("from", "to"))
+            for name, text in (
+                ("events", "Events copied for the cluster that it does not have yet."),
+                ("bytes", "About how many bytes these are."),
+                ("age_seconds", "How long the oldest of them has waited."),
+            )
+        )
+        now_us = self._realm.clock.now_us()
+        for outbox in self._realm.joins.outboxes.now()[: self._named_max]:
+            labels = (outbox.source, outbox.target)
+            waited_us = 0 if outbox.oldest_us is None else max(0, now_us - outbox.oldest_us)
+            events.add_metric(labels, outbox.waiting)
+            size.add_metric(labels, outbox.waiting_bytes)
+            age.add_metric(labels, waited_us / 1_000_000)
+        yield from (events, size, age)
 
     def _of_tenures(self) -> Iterator[Metric]:
         """What the process of the owner has lived through."""

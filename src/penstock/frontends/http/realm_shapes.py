@@ -64,6 +64,17 @@ class JoinAnswer(Answer, frozen=True):
     dropped: int
     owner: str = ""
     """The user who created it; it ends when they lose the right to create it."""
+    leads_out: bool = False
+    """Whether it leads from a local channel of a node to a store of the whole cluster."""
+    waiting: int = 0
+    """Events in its outbox: copied, and not in the cluster yet."""
+    waiting_bytes: int = 0
+    waiting_ms: int = 0
+    """How long the oldest of them has waited."""
+    waits_for: str = ""
+    """Why they wait; empty: they are on their way."""
+    ending: bool = False
+    """Whether it was deleted, and what it had copied before still leaves."""
 
 
 NewPatternDurable: Any = defstruct(

@@ -90,7 +90,7 @@ class TakeCopies(Struct):
             raise InvalidArgument(
                 f"{state.name} is a channel; the destination of an archive join must be a queue"
             )
-        known, count = state.producers.newest(self.producer), 0
+        known, count = state.producers.newest(self.producer) if self.producer else -1, 0
         for each in self.copies:
             new = each.above(known)
             if new is None:
@@ -106,4 +106,4 @@ class TakeCopies(Struct):
                 publisher=new.publisher,
             )
             count += new.body.rows
-        return CopiesTaken(state.name, state.definition.kind, count)
+        return CopiesTaken(state.name, state.definition.kind, count, known)

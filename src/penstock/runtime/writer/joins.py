@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Final
 
 import structlog
@@ -54,7 +55,7 @@ class JoinOperations:
         parsed = await self._choosing.parse(selector) if selector else None
         onward = self.outboxes.onward
         if onward is not None and self._shard.state.directory.find(destination) is None:
-            join = Join(0, 0, selector, archive, owner, groups)
+            join = Join(0, 0, selector, archive, owner, groups, outbox=secrets.token_hex(16))
             return await self._create_out(source, destination, join, parsed, onward)
 
         def create(group: Group) -> JoinInfo:

@@ -54,6 +54,7 @@ class OutboxState(Struct, frozen=True):
     join: Join
     waiting: int
     waiting_bytes: int
+    next_id: int
     oldest_us: int | None
     """When the oldest event that waits was copied; None: none waits."""
 
@@ -78,6 +79,7 @@ def outboxes(state: RealmState) -> Iterator[OutboxState]:
             join=join,
             waiting=len(own.stored),
             waiting_bytes=state.waiting_bytes(number),
+            next_id=own.next_id,
             oldest_us=None if oldest is None else own.ages.oldest_us(oldest),
         )
 

@@ -39,14 +39,16 @@ export function JoinsPage() {
     ${loaded.error && html`<${Refusal} error=${loaded.error} />`}
     <${Panel} label="Joins" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Joins" rows=${rows} keyOf=${(row) => row.id} columns=${[
       { label: "From", kind: "lead", cell: (row) => html`<a href=${to("channel", row.source)}>${row.source}</a>` },
-      { label: "To", cell: (row) => html`<a href=${to("channel", row.destination)}>${row.destination}</a>${row.archive ? html` <${Tag}>archive</${Tag}>` : ""}` },
+      { label: "To", cell: (row) => html`${row.leads_out ? row.destination : html`<a href=${to("channel", row.destination)}>${row.destination}</a>`}${row.leads_out ? html` <${Tag}>cluster</${Tag}>` : ""}${row.ending ? html` <${Tag} kind="warn">ending</${Tag}>` : ""}${row.archive ? html` <${Tag}>archive</${Tag}>` : ""}` },
       { label: "Selector", cell: (row) => (row.selector ? html`<code>${row.selector}</code>` : "all events") },
       { label: "Copied", kind: "num", cell: (row) => count(row.copied) },
       { label: "Dropped", kind: "num", cell: (row) => (row.dropped ? html`<${Tag} kind="warn" icon="warning">${count(row.dropped)}</${Tag}>` : "0") },
-      { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => may("realm") && html`<${Button} kind="small danger" onClick=${() => setEnding(row)} label="End the join from ${row.source} to ${row.destination}">End…</${Button}>` },
+      ...(rows.some((row) => row.leads_out) ? [{ label: "Waiting", kind: "num", cell: (row) => (row.leads_out ? html`<span title=${row.waits_for}>${row.waits_for ? html`<${Tag} kind="warn" icon="warning">${count(row.waiting)}</${Tag}>` : count(row.waiting)}</span>` : "") }] : []),
+      { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => may("realm") && !row.ending && html`<${Button} kind="small danger" onClick=${() => setEnding(row)} label="End the join from ${row.source} to ${row.destination}">End…</${Button}>` },
     ]} />` : html`<${Empty} title="No joins yet" shell="penstock join create orders archive/orders --selector 'price > 100'" python=${'session.joins.create("orders", "archive/orders", selector="price > 100")'}>
       A join copies each event that is published on a channel from then on, to another channel or a queue, under an id of its own.</${Empty}>`}</${Panel}>
     ${rows?.length > 0 && html`<p class="help-line">Copied and dropped count since the realm started. An event is dropped where joins would go round in a circle or over too many stores.</p>`}
+    ${rows?.filter((row) => row.waits_for).map((row) => html`<${Note} key=${row.id} kind="warn" title="${row.source} to ${row.destination}: ${count(row.waiting)} events wait">${row.waits_for}</${Note}>`)}
     ${making && html`<${NewJoin} onClose=${() => setMaking(false)} onDone=${loaded.again} />`}
     ${ending && html`<${TypeName} title="End the join to ${ending.destination}" name=${ending.source} verb="End join" doing=${doing} onDone=${end} onClose=${() => setEnding(null)}>
       <${Note} kind="warn" title="Nothing more is copied.">What was copied from ${ending.source} to ${ending.destination} stays.</${Note}></${TypeName}>`}</div>`;
