@@ -9,7 +9,7 @@ import pytest
 
 from penstock.api.access import Grant, ListEntries, Revoke, SetPassword
 from penstock.api.channels import EditChannel, ListChannels, OpenChannel
-from penstock.api.joins import DeleteJoin
+from penstock.api.joins import CopyIn, DeleteJoin
 from penstock.api.operations import (
     OPERATIONS,
     PUBLISH,
@@ -49,6 +49,7 @@ CONNECTIONS_OWN = {
     WatchEvents,
     WatchChannels,
     Unsubscribe,
+    CopyIn,
     PutImport,
     ImportTar,
 }

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from penstock.api.joins import JoinInfo
+from penstock.api.joins import CopyIn, JoinInfo
 from penstock.cluster.outbox import OutboxSender
 from penstock.cluster.owner_link import OwnerDoor
 from penstock.cluster.roles import owning_node
@@ -22,15 +22,19 @@ from penstock.core.vocabulary.errors import (
     AccessDenied,
     CapacityReached,
     InvalidArgument,
+    InvalidEvent,
     NameAlreadyBound,
     NameDoesNotExist,
     NoQuorum,
 )
 from penstock.core.vocabulary.messages import Definition
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.operations.door import execute
+from penstock.runtime.writer.copies_in import Copies
 from penstock.testing.engine import EngineServers
 from penstock.testing.loop import pass_time, simulated
 from tests.cluster.machines import NodeMachine, Valve, end, owner_and_others, the_loop, until
-from tests.runtime.lives import End, Lives, datas, named
+from tests.runtime.lives import End, Lives, body_from_events, datas, named
 
 SECRET = b"s" * 32
 
@@ -381,4 +385,34 @@ async def test_a_node_that_was_restored_does_not_take_new_events_for_those_it_br
             await local.lives.put("readings", *named("e"))
             await local.empty()
         assert [each.data for each in await stored(wide, "orders")] == [b"a", b"b", b"c", b"e"]
+    await end(owner, *others)
+
+
+def copies(first: int, count: int) -> Copies:
+    return Copies(first, "ann@one", body_from_events(named(*map(str, range(count)))))
+
+
+@pytest.mark.spec("N9")
+@pytest.mark.parametrize(
+    ("known", "left"), [(-1, (5, 3)), (4, (5, 3)), (5, (6, 2)), (7, None), (9, None)]
+)
+def test_what_comes_again_is_told_by_its_ids(known: int, left: tuple[int, int] | None) -> None:
+    new = copies(5, 3).above(known)
+
+    assert (None if new is None else (new.first, new.body.rows)) == left
+
+
+@pytest.mark.spec("N9")
+@simulated
+async def test_only_nodes_bring_copies() -> None:
+    owner, others = await owner_and_others(EngineServers(), secret=SECRET)
+    assert owner.realm is not None
+    await owner.realm.create_channel("orders", Definition(type="persistent"))
+    anybody = Caller(owner.realm, Principal("ann", "here", trusted=True))
+
+    with pytest.raises(AccessDenied, match="only nodes of the cluster bring copies"):
+        await execute(anybody, CopyIn("orders", False, "txn:out:1"))
+    node = Caller(owner.realm, Principal("realm", "n9", trusted=True), is_node=True)
+    with pytest.raises(InvalidEvent, match="copies of 0 bytes in a body of 1"):
+        await execute(node, CopyIn("orders", False, "txn:out:1"), memoryview(b"x"))
     await end(owner, *others)
