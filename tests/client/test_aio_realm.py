@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock import aio
+from penstock.client.connection.threads import fast_loop
+from penstock.frontends.native import listener
 from tests.loops import on_a_loop
 
 
@@ -45,6 +51,33 @@ async def test_settings_and_users_are_as_of_the_blocking_realm() -> None:
         async with realm.connect("guest") as guest:
             with pytest.raises(penstock.AccessDenied):
                 await guest.channels.create("more")
+
+
+def test_a_connection_that_is_refused_at_once_closes_its_socket_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A number that is closed twice is somebody else's by then, and uvloop ends the process."""
+
+    class Refused(asyncio.Protocol):
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def connection_made(self, transport: Any) -> None:
+            transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            asyncio.get_running_loop().call_soon(asyncio.get_running_loop().stop)
+
+    nobody: Any = None
+    monkeypatch.setattr(listener, "Connection", Refused)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    loop = fast_loop()
+    with theirs, closing(loop):
+        loop.create_task(listener.NativeListener.adopt(nobody, ours))
+        loop.run_forever()
+
+        assert ours.fileno() == -1, "the loop has closed it, and nobody else does"
 
 
 @on_a_loop

@@ -123,7 +123,7 @@ class Realm:
 
 async def _link(realm: BlockingRealm, make: Callable[[], Link], user: str) -> Link:
     ours = await asyncio.to_thread(realm.admit, user)
-    _, link = await asyncio.get_running_loop().create_connection(make, sock=ours)
+    _, link = await asyncio.get_running_loop().connect_accepted_socket(make, ours)
     return link
 
 

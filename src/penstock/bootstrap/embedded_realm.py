@@ -96,7 +96,7 @@ class Realm:
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
         theirs = await self._admitted(user)
-        _, link = await asyncio.get_running_loop().create_connection(make, sock=theirs)
+        _, link = await asyncio.get_running_loop().connect_accepted_socket(make, theirs)
         return link
 
     def admit(self, user: str = "") -> socket.socket:
@@ -108,7 +108,11 @@ class Realm:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         theirs.setblocking(False)
-        await self._listener.adopt(ours, principal)
+        try:
+            await self._listener.adopt(ours, principal)
+        except BaseException:
+            theirs.close()
+            raise
         return theirs
 
     def listen(self, host: str = "127.0.0.1", port: int = 0) -> str:

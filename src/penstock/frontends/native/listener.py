@@ -190,7 +190,9 @@ class NativeListener:
     async def adopt(self, sock: socket.socket, principal: Principal | None = None) -> None:
         """Serve one connected socket with a known ``principal``, as an embedded realm does."""
         loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: Connection(self, principal), sock=sock)
+        # uvloop's create_connection(sock=) does not know the socket yet when connection_made ends
+        # the transport: its number would be closed twice, and be somebody else's by then
+        await loop.connect_accepted_socket(lambda: Connection(self, principal), sock)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a request of a connection concurrently. Once :meth:`run` ends nothing is begun any
