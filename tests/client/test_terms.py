@@ -137,6 +137,20 @@ def test_a_session_that_is_relayed_tries_the_owner_itself_and_then_stays_relayed
     assert not relayed(terms, B), "the owner is not tried again"
 
 
+def test_a_session_whose_owner_has_fallen_silent_is_relayed_to_it_in_the_end() -> None:
+    """The owner is cut off from its clients, and serves all others."""
+    terms, tried = at(A, A, B), []
+    assert terms.is_silent(DEAD_AFTER_S)
+
+    for address in terms.places([A, B]):
+        tried.append(address)
+        if address == B and not relayed(terms, B):
+            break  # welcome
+
+    assert tried == [B, A, B]
+    assert terms.at == B
+
+
 def test_a_session_at_an_address_that_no_node_calls_its_own_stays_there() -> None:
     terms = SessionTerms()
 

@@ -146,9 +146,13 @@ class SessionTerms:
             is_named = is_named or (self.owner is not None and self.owner == self._silent)
             if self.owner is not None and self.owner != self._silent:
                 waiting.appendleft(self.owner)
-        if self._silent is not None and (is_named or not self.is_expected):
-            self.at, self.named = self._silent, None
-            yield self._silent
+        if (silent := self._silent) is not None and (is_named or not self.is_expected):
+            self.at, self.named = silent, None
+            yield silent
+            if (relaying := self._detours.pop(silent, None)) is not None:
+                self._unreachable.add(silent)
+                self.at, self.named = relaying, None
+                yield relaying
 
     def _know(self, nodes: Sequence[str]) -> None:
         self.nodes = tuple(found for each in nodes if (found := address_of(each)) is not None)
