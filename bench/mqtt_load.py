@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Final, cast
 
@@ -237,17 +238,37 @@ async def publishing(job: Job) -> Figures:
 
 
 async def sharing(job: Job) -> Figures:
-    """Connections publish with QoS 1 to a group of consumers, each message for one of them."""
+    """Connections publish with QoS 1 to a group of consumers, each message for one of them: a new
+    one is sent for each that was consumed, so that what is measured is both."""
     consumers = []
     for each in await opened(job, job.subscribers, "c"):
         await each.ask(subscribe("$share/group/bench/+", 1), _SUBACK)
         consumers.append(Consumer(each, topic_of(0), 1))
     links = await opened(job, job.connections, "p")
     publishers = [Publisher(each, topic_of(n)) for n, each in enumerate(links)]
-    found = await _measured(job, publishers, lambda: sum(each.count for each in consumers))
-    sent = sum(each.acknowledged for each in publishers)
-    await _until(lambda: sum(each.count for each in consumers) >= sent)
-    return found
+    ready: deque[Publisher] = deque()
+    sent = len(publishers)
+
+    def come() -> None:
+        nonlocal sent
+        room = sum(each.count for each in consumers) + len(publishers) - sent
+        for _ in range(min(room, len(ready))):
+            ready.popleft().send(1)
+            sent += 1
+
+    def acknowledged(publisher: Publisher) -> Callable[[], None]:
+        def came() -> None:
+            ready.append(publisher)
+            come()
+
+        return came
+
+    for consumer in consumers:
+        consumer.came = come
+    for publisher in publishers:
+        publisher.goes_on = False
+        publisher.came = acknowledged(publisher)
+    return await _measured(job, publishers, lambda: sum(each.count for each in consumers))
 
 
 async def _measured(job: Job, publishers: Sequence[Publisher], count: Callable[[], int]) -> Figures:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 import penstock
 from bench.peers.penstock import Penstock, storage_of
-from bench.processes import free_port, server_process
+from bench.processes import free_port, server_process, wait_for_port
 from bench.shape import Missing
 
 CONTENDERS: Final = ("penstock", "mosquitto", "rumqttd", "amqtt")
@@ -137,6 +137,7 @@ def served(
         if not any(directory.iterdir()):
             _make_channel(directory, durability)
         with Penstock("--mqtt-port", str(port)).serve(directory, durability) as server:
+            wait_for_port(server.pid, port, directory.parent / "server.log")
             yield MqttServer(server.pid, port)
         return
     command = _command(name, port, directory, keeps=keeps)

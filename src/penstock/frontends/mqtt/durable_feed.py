@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from penstock.columns.events.event import Event
-from penstock.columns.schema.rows import Rows
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.core.vocabulary.topics import has_wildcards
-from penstock.frontends.mqtt.messages import TOPIC, message_of
+from penstock.frontends.mqtt.messages import TOPIC, messages_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.mqtt.reading import SHARED
@@ -137,12 +135,8 @@ class DurableFeed:
             self._connection.abort()
 
     def _give(self, rows: OutgoingBatch) -> None:
-        batch = rows.batch
-        found = Rows(batch)
-        for row in range(batch.num_rows):
-            event = Event.received(found, row)
-            # a stored one has an id
-            message, event_id = message_of(event), event.event_id or 0
+        event_ids = rows.batch.column("event_id").to_pylist()
+        for event_id, message in zip(event_ids, messages_of(rows.batch), strict=True):
             self._held.add(event_id)
             if message is None or not self._filter.takes(message):
                 self.acknowledge(event_id)

@@ -22,17 +22,15 @@ from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt.connection import MqttConnection
+from penstock.frontends.mqtt.fan_out import FanOut
 from penstock.frontends.mqtt.messages import (
     Gathered,
-    TopicMessage,
     body_of_messages,
     body_of_retained,
     messages_of,
 )
-from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.retained import RetainedMessages
 from penstock.frontends.mqtt.sessions import MqttSessions
-from penstock.frontends.mqtt.topic_index import TopicIndex
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 
@@ -66,7 +64,8 @@ class MqttHub:
         self.realm = listener.realm
         self.channel = channel
         self.traffic = listener.realm.connections.traffic["mqtt"]
-        self.filters: TopicIndex[Filter] = TopicIndex()
+        self._fan_out = FanOut()
+        self.filters = self._fan_out.filters
         self._clients: dict[str, MqttConnection] = {}
         self._gathered: dict[str, list[Gathered]] = {}
         self._subscription = 0
@@ -225,22 +224,8 @@ class MqttHub:
         self.realm.subscriptions.credit(self._subscription, rows.count)
 
     def _give_out(self, rows: OutgoingBatch) -> None:
-        for message in messages_of(rows.batch):
-            self._give(message)
-
-    def _give(self, message: TopicMessage) -> None:
-        wanted: dict[MqttConnection, list[Filter]] = {}
-        for each in self.filters.find(message.topic):
-            if each.takes(message):
-                wanted.setdefault(each.connection, []).append(each)
-        for connection, filters in wanted.items():
-            if message.is_retained:
-                for delivery in connection.retained_deliveries:
-                    delivery.superseded.add(message.topic)
-            try:
-                connection.client.outbox.give(message, filters)
-            except ValueError as error:  # a native publisher has said what MQTT cannot
-                _log.debug("mqtt.not_given_out", topic=message.topic, reason=str(error))
+        found = messages_of(rows.batch)
+        self._fan_out.give_out(each for each in found if each is not None)
 
     def recall(self, spans: Spans) -> None:
         """Nothing is taken back from a plain subscription."""

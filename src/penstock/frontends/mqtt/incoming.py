@@ -35,6 +35,7 @@ class Incoming:
     def __init__(self, connection: MqttConnection) -> None:
         self._connection = connection
         self._aliases: dict[int, str] = {}
+        self._whose: Publication | None = None
         self.unanswered = 0
         """Messages that are being stored and wait for their answer."""
         self._unreleased: set[int] = set()
@@ -60,7 +61,7 @@ class Incoming:
             session.came(packet.packet_id)
             if session.is_lasting:
                 entries = (received_entry(session.client_id, packet.packet_id, is_there=True),)
-        whose = Publication(connection, session)
+        whose = self._publication(session)
         try:
             connection.check_may(PublishEvents)
         except PenstockError as error:
@@ -72,6 +73,11 @@ class Incoming:
             return
         message = Received(topic, packet, session.client_id)
         connection.hub.gather(connection.publisher, Gathered(whose, message, entries))
+
+    def _publication(self, session: MqttSession) -> Publication:
+        if self._whose is None or self._whose.session is not session:
+            self._whose = Publication(self._connection, session)
+        return self._whose
 
     def _topic(self, packet: PublishPacket) -> str:
         alias = packet.properties.topic_alias
@@ -128,25 +134,25 @@ class Incoming:
 class Publication:
     """Who hears what has become of a message that came by a connection."""
 
-    __slots__ = ("_connection", "_session")
+    __slots__ = ("_connection", "session")
 
     def __init__(self, connection: MqttConnection, session: MqttSession) -> None:
         self._connection = connection
-        self._session = session
+        self.session = session
 
     def stored(self, packet: PublishPacket) -> None:
         """Acknowledge a message that is stored, by the connection that its client has now if it
         has QoS 2: the client has sent it again there."""
         self._connection.incoming.stored(packet)
         if packet.qos == 1:
-            self._connection.send(PubackPacket(packet.packet_id))
+            self._connection.acknowledge(packet.packet_id)
         elif packet.qos == 2:
-            self._session.took(packet.packet_id, is_stored=True)
-            self._session.answer(PubrecPacket(packet.packet_id))
+            self.session.took(packet.packet_id, is_stored=True)
+            self.session.answer(PubrecPacket(packet.packet_id))
 
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None:
         if packet.qos == 2:
-            self._session.took(packet.packet_id, is_stored=False)
+            self.session.took(packet.packet_id, is_stored=False)
         self._connection.incoming.not_stored(packet, error)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -11,16 +12,27 @@ from msgspec import Meta, Struct
 
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
+from penstock.columns.schema.arrays import array_of
 from penstock.columns.schema.rows import Rows
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.topics import name_fault
 from penstock.wire.mqtt.packets import PublishPacket
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
+from penstock.wire.mqtt.writing import publish_parts
 
 TOPIC: Final = "topic"
 """The property with an event's topic."""
 REMOVAL_MS: Final = 1_000
 """How long an event stays that has removed a retained message, in milliseconds."""
+
+
+_COLUMN_BYTES_MAX: Final = 1 << 30
+"""Bytes of payloads that are surely less than one column holds."""
+_TOPICS: Final = pa.struct([(TOPIC, pa.string())])
+_CLIENTS: Final = pa.struct([("application_id", pa.string())])
+_SCHEMA: Final = pa.schema([("data", pa.binary()), ("properties", _TOPICS), ("headers", _CLIENTS)])
+_SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
+"""Of messages that persist, and such that do not."""
 
 
 class _Residue(Struct, frozen=True, omit_defaults=True):
@@ -88,16 +100,35 @@ def _body(
         each.packet.properties is NO_PROPERTIES and not each.packet.retain and each.packet.qos < 2
         for each in messages
     )
+    datas = [each.packet.payload for each in messages]
+    if plain and sum(map(len, datas)) < _COLUMN_BYTES_MAX:
+        return _plain_body(messages, datas, persistents)
     return body_of_columns(
-        [each.packet.payload for each in messages],
+        datas,
         None,
-        [{TOPIC: each.topic} for each in messages] if plain else list(map(_properties, messages)),
-        headers=[{"application_id": each.client_id} for each in messages]
-        if plain
-        else list(map(_headers, messages)),
+        list(map(_properties, messages)),
+        headers=list(map(_headers, messages)),
         ttls=None if all(each is None for each in ttls) else ttls,
         persistents=persistents,
     )
+
+
+def _plain_body(
+    messages: Sequence[Received], datas: Sequence[bytes], persistents: Sequence[bool] | None
+) -> pa.RecordBatch:
+    """As :func:`~penstock.columns.events.body.body_of_columns` makes it, without a dictionary for
+    each event."""
+    topics = array_of([each.topic for each in messages], pa.string())
+    clients = array_of([each.client_id for each in messages], pa.string())
+    arrays = [
+        array_of(datas, pa.binary()),
+        pa.Array.from_buffers(_TOPICS, len(messages), [None], 0, 0, [topics]),
+        pa.Array.from_buffers(_CLIENTS, len(messages), [None], 0, 0, [clients]),
+    ]
+    if persistents is None:
+        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+    arrays.append(array_of(persistents, pa.bool_()))
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA_OF_BOTH)
 
 
 def _ttl_ms(properties: PacketProperties) -> int | None:
@@ -155,13 +186,75 @@ class TopicMessage(Struct, frozen=True):
     properties: PacketProperties
     is_retained: bool = False
     """Whether it was published to be retained."""
+    written: dict[tuple[int, int, bool], tuple[bytes, bytes]] = msgspec.field(default_factory=dict)
+    """What receivers are sent, by version, QoS and retain flag."""
 
 
-def messages_of(batch: pa.RecordBatch) -> list[TopicMessage]:
-    """The events of a stored batch that have a topic, as messages."""
-    rows = Rows(batch)
-    found = (message_of(Event.received(rows, row)) for row in range(batch.num_rows))
-    return [each for each in found if each is not None]
+_NONE: Final = NO_PROPERTIES
+_PLAIN: Final = frozenset(
+    ("event_id", "published", "data", "properties", "headers", "persistent", "tag", "priority")
+)
+"""Columns that a message is made of, or that say nothing to MQTT."""
+
+
+def published_parts(
+    message: TopicMessage, version: int, qos: int = 0, *, retain: bool = False
+) -> tuple[bytes, bytes]:
+    """A message as a PUBLISH with its own properties, before and behind its packet id; written
+    once for all who are sent the same. Raises ``ValueError`` for what the version cannot say."""
+    key = version, qos, retain
+    known = message.written.get(key)
+    if known is None:
+        packet = PublishPacket(
+            *(message.topic, message.payload, qos, 0, retain), properties=message.properties
+        )
+        known = message.written[key] = publish_parts(packet, version)
+    return known
+
+
+def messages_of(batch: pa.RecordBatch) -> list[TopicMessage | None]:
+    """The events of a stored batch as messages; None: it has no topic."""
+    found = _plain_messages(batch)
+    if found is None:
+        rows = Rows(batch, in_order=True)
+        found = [message_of(Event.received(rows, row)) for row in range(batch.num_rows)]
+    return found
+
+
+def _plain_messages(batch: pa.RecordBatch) -> list[TopicMessage | None] | None:
+    """The messages of a batch, a column at a time; None: its events say more than this reads."""
+    count = batch.num_rows
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if any(name not in _PLAIN and column.null_count < count for name, column in columns.items()):
+        return None
+    topics, headers = _only_field(columns.get("properties"), TOPIC), columns.get("headers")
+    clients = repeat("", count) if headers is None else _only_field(headers, "application_id")
+    if topics is None or clients is None:
+        return None
+    data, persistent = columns.get("data"), columns.get("persistent")
+    payloads = repeat(b"", count) if data is None else data.to_pylist()
+    kept = repeat(True, count) if persistent is None else persistent.to_pylist()
+    right = {each: bool(each) and not name_fault(each) for each in set(topics) if each is not None}
+    return [
+        TopicMessage(topic, payload or b"", 0 if persists is False else 1, client or "", 0, _NONE)
+        if topic is not None and right[topic]
+        else None
+        for topic, payload, persists, client in zip(topics, payloads, kept, clients, strict=True)
+    ]
+
+
+def _only_field(column: pa.Array | None, name: str) -> list[str | None] | None:
+    """The values of a struct that has nothing but this text; None: there is more."""
+    if column is None or column.null_count:
+        return None
+    found = None
+    for index, field in enumerate(column.type):
+        values = column.field(index)
+        if field.name == name and field.type == pa.string() and not field.metadata:
+            found = values
+        elif values.null_count < len(values):
+            return None
+    return None if found is None else found.to_pylist()
 
 
 def message_of(event: Event) -> TopicMessage | None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.frontends.mqtt.messages import TopicMessage
+from penstock.frontends.mqtt.messages import TopicMessage, published_parts
 from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
 from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
 from penstock.wire.mqtt.packets import MQTT_5, PublishPacket, PubrelPacket, TopicSubscription
@@ -93,6 +93,8 @@ class WaitingMessage(NamedTuple):
 
     @property
     def qos(self) -> int:
+        if len(self.filters) == 1:
+            return min(self.message.qos, self.filters[0].qos)
         return min(self.message.qos, max(each.qos for each in self.filters))
 
 
@@ -426,11 +428,17 @@ class Outbox:
             own = None
         if own is None:
             return False
-        packet = PublishPacket(
-            *(message.topic, message.payload, qos, packet_id, waiting.retain, is_duplicate),
-            properties=own,
-        )
-        written = packet_bytes(packet, connection.version)
+        if own is message.properties and not is_duplicate:
+            before, behind = published_parts(
+                *(message, connection.version, qos), retain=waiting.retain
+            )
+            written = before + (packet_id.to_bytes(2) if qos else b"") + behind
+        else:
+            packet = PublishPacket(
+                *(message.topic, message.payload, qos, packet_id, waiting.retain, is_duplicate),
+                properties=own,
+            )
+            written = packet_bytes(packet, connection.version)
         if len(written) > self.packet_bytes_max:
             return False
         connection.write(written)

@@ -44,11 +44,14 @@ class PacketReader:
         self._later.clear()
         while True:
             data, at = self._data, self._at
-            found = self._length(data, at + 1)
-            if found is None:
-                self._wanted_bytes = 0
-                return
-            length, begin = found
+            if at + 1 < len(data) and (length := data[at + 1]) < 0x80:  # as of most packets
+                begin = at + 2
+            else:
+                found = self._length(data, at + 1)
+                if found is None:
+                    self._wanted_bytes = 0
+                    return
+                length, begin = found
             end = begin + length
             if end - at > self.packet_bytes_max:
                 raise MqttViolation(

@@ -6,6 +6,7 @@ Whatever is wrong raises :class:`~penstock.wire.mqtt.reasons.MqttViolation` with
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from penstock.core.vocabulary.topics import TOPIC_BYTES_MAX, filter_fault, name_fault
@@ -66,6 +67,10 @@ SHARED: Final = "$share/"
 _RETURN_CODES: Final = 5
 """The last return code of a CONNACK of 3.1.1."""
 _REFUSED_3: Final = 0x80
+_REMEMBERED_MAX: Final = 4_096
+"""Most topic names of which it is remembered that they are right."""
+_REMEMBERED_BYTES_MAX: Final = 258
+"""Where the longest of these ends."""
 
 
 def packet_of(first: int, body: bytes, version: int) -> Packet:
@@ -89,6 +94,8 @@ def _publish(flags: int, body: bytes, version: int) -> PublishPacket:
         raise malformed("a PUBLISH has QoS 3, which does not exist")
     if flags & 8 and not qos:
         raise protocol_error("a PUBLISH of QoS 0 is never a duplicate")
+    if (found := _plain_publish(flags, qos, body, version)) is not None:
+        return found
     cursor = Cursor(body)
     topic = cursor.text()
     packet_id = _packet_id(cursor) if qos else 0
@@ -100,6 +107,33 @@ def _publish(flags: int, body: bytes, version: int) -> PublishPacket:
     return PublishPacket(
         topic, cursor.rest(), qos, packet_id, bool(flags & 1), bool(flags & 8), properties
     )
+
+
+def _plain_publish(flags: int, qos: int, body: bytes, version: int) -> PublishPacket | None:
+    """A PUBLISH without properties, as most are; None: it has some, or something is wrong."""
+    id_at = 2 + int.from_bytes(body[:2])
+    at = id_at + 2 if qos else id_at
+    packet_id = int.from_bytes(body[id_at:at])
+    if version == MQTT_5:
+        at += 1
+    is_whole = at <= len(body) and (version == MQTT_3 or not body[at - 1])
+    if not is_whole or id_at > _REMEMBERED_BYTES_MAX or (qos and not packet_id):
+        return None
+    if not (topic := _topic(body[2:id_at])):
+        return None
+    return PublishPacket(
+        topic, body[at:], qos, packet_id, bool(flags & 1), bool(flags & 8), NO_PROPERTIES
+    )
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _topic(written: bytes) -> str:
+    """A topic name that is right; empty: it is not."""
+    try:
+        found = written.decode()
+    except UnicodeDecodeError:
+        return ""
+    return "" if name_fault(found) else found
 
 
 def _packet_id(cursor: Cursor) -> int:

@@ -50,6 +50,8 @@ from penstock.wire.mqtt.properties import (
 )
 from penstock.wire.mqtt.reasons import Reason
 
+_ID_BYTES: Final = 2
+
 
 def packet_bytes(packet: Packet, version: int) -> bytes:
     """The bytes of a packet. Raises ``ValueError`` for what the version cannot say."""
@@ -70,15 +72,20 @@ def packet_bytes_within(packet: Any, version: int, bytes_max: int) -> bytes | No
     return written if len(written) <= bytes_max else None
 
 
-def _publish(packet: PublishPacket, version: int) -> bytes:
+def publish_parts(packet: PublishPacket, version: int) -> tuple[bytes, bytes]:
+    """A PUBLISH before and behind its packet id, which is left out: what receivers are sent
+    differs in it alone. Raises ``ValueError`` for what the version cannot say."""
     first = PUBLISH << 4 | packet.is_duplicate << 3 | packet.qos << 1 | packet.retain
-    topic = text_bytes(packet.topic)
-    if packet.qos:
-        topic += packet.packet_id.to_bytes(2)
+    topic, behind = text_bytes(packet.topic), packet.payload
     if version == MQTT_5:
-        topic += properties_bytes(packet.properties)
-    payload = packet.payload
-    return bytes((first,)) + variable_bytes(len(topic) + len(payload)) + topic + payload
+        behind = properties_bytes(packet.properties) + behind
+    length = len(topic) + len(behind) + (_ID_BYTES if packet.qos else 0)
+    return bytes((first,)) + variable_bytes(length) + topic, behind
+
+
+def _publish(packet: PublishPacket, version: int) -> bytes:
+    before, behind = publish_parts(packet, version)
+    return before + (packet.packet_id.to_bytes(2) if packet.qos else b"") + behind
 
 
 def _own(packet: Any, version: int) -> bytes:

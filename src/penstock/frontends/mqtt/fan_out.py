@@ -1,0 +1,122 @@
+"""What is published, for everybody who wants its topic: encoded once, however many that are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from penstock.frontends.mqtt.messages import TopicMessage, published_parts
+from penstock.frontends.mqtt.outbox import Filter
+from penstock.frontends.mqtt.topic_index import TopicIndex
+
+if TYPE_CHECKING:
+    from penstock.frontends.mqtt.connection import MqttConnection
+
+_log = structlog.get_logger("penstock.mqtt")
+
+
+TOPICS_MAX: Final = 10_000
+"""Most topics of which it is remembered who gets their messages."""
+
+
+class Receivers(NamedTuple):
+    """Who gets the messages of a topic."""
+
+    filters: tuple[Filter, ...]
+    """What they were found by; another tuple: they have changed."""
+    plain: list[Filter]
+    """QoS 0 filters of clients that have no other filter for the topic, and want nothing of their
+    own said: all of them are sent the same bytes."""
+    acknowledging: list[Filter]
+    """The others of such clients."""
+    various: list[tuple[MqttConnection, tuple[Filter, ...]]]
+
+
+class FanOut:
+    """Gives messages to the clients whose filters take their topics."""
+
+    def __init__(self) -> None:
+        self.filters: TopicIndex[Filter] = TopicIndex()
+        self._known: dict[str, Receivers] = {}
+
+    def give_out(self, messages: Iterable[TopicMessage]) -> None:
+        """Give out messages, in their order."""
+        for (topic, qos, is_plain), run in groupby(messages, _kind):
+            found = self.filters.find(topic)
+            if not found:
+                continue
+            receivers, together = self._receivers(topic, found), list(run)
+            alike, one_by_one = receivers.plain, receivers.acknowledging
+            if not is_plain:
+                alike, one_by_one = [], [*alike, *one_by_one]
+            elif not qos:
+                alike, one_by_one = [*alike, *one_by_one], []
+            _give_alike(together, alike)
+            for message in together if one_by_one or receivers.various else ():
+                for each in one_by_one:
+                    _give(message, each.connection, (each,))
+                for connection, filters in receivers.various:
+                    _give(message, connection, filters)
+
+    def _receivers(self, topic: str, found: tuple[Filter, ...]) -> Receivers:
+        known = self._known.get(topic)
+        if known is not None and known.filters is found:
+            return known
+        by_connection: dict[MqttConnection, list[Filter]] = {}
+        for each in found:
+            by_connection.setdefault(each.connection, []).append(each)
+        made = Receivers(found, [], [], [])
+        for connection, filters in by_connection.items():
+            first = filters[0]
+            if len(filters) > 1 or first.number is not None or first.no_local:
+                made.various.append((connection, tuple(filters)))
+            else:
+                (made.acknowledging if first.qos else made.plain).append(first)
+        if len(self._known) >= TOPICS_MAX:
+            self._known.clear()
+        self._known[topic] = made
+        return made
+
+
+def _kind(message: TopicMessage) -> tuple[str, int, bool]:
+    """What messages have in common that are given out together: the topic, the QoS, and whether
+    every receiver is told the same of them."""
+    return message.topic, message.qos, not message.is_retained and not message.ends_us
+
+
+def _give_alike(messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
+    """Send messages with QoS 0, in the same bytes for all who speak the same version."""
+    written: dict[int, tuple[bytes, int]] = {}
+    for each in filters:
+        connection = each.connection
+        if not connection.takes_more:  # messages of QoS 0 are left out while it does not read
+            continue
+        try:
+            known = written.get(connection.version)
+            if known is None:
+                packets = [b"".join(published_parts(one, connection.version)) for one in messages]
+                known = written[connection.version] = b"".join(packets), max(map(len, packets))
+        except ValueError:  # one of them cannot be said in this version, the others can
+            known = b"", connection.client.outbox.packet_bytes_max + 1
+        together, largest = known
+        if largest <= connection.client.outbox.packet_bytes_max:
+            connection.write(together)
+            continue
+        for message in messages:
+            _give(message, connection, (each,))
+
+
+def _give(message: TopicMessage, connection: MqttConnection, filters: Sequence[Filter]) -> None:
+    wanted = [each for each in filters if each.takes(message)]
+    if not wanted:
+        return
+    if message.is_retained:
+        for delivery in connection.retained_deliveries:
+            delivery.superseded.add(message.topic)
+    try:
+        connection.client.outbox.give(message, wanted)
+    except ValueError as error:  # a native publisher has said what MQTT cannot
+        _log.debug("mqtt.not_given_out", topic=message.topic, reason=str(error))

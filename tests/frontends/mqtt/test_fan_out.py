@@ -1,0 +1,117 @@
+"""What is published goes to whoever wants it, in bytes that are made once."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.frontends.mqtt.fan_out import FanOut
+from penstock.frontends.mqtt.messages import TopicMessage
+from penstock.frontends.mqtt.outbox import Filter
+from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, TopicSubscription
+from penstock.wire.mqtt.properties import NO_PROPERTIES
+
+
+class Client:
+    """A connection that keeps what it is given."""
+
+    def __init__(self, fan_out: FanOut, *wanted: TopicSubscription, version: int = MQTT_5) -> None:
+        self.client_id, self.version, self.takes_more = "somebody", version, True
+        self.written: list[bytes] = []
+        self.given: list[tuple[bytes, int]] = []
+        self.retained_deliveries: list[Any] = []
+        self.client = SimpleNamespace(outbox=self)
+        self.packet_bytes_max = 100
+        for each in wanted:
+            made = Filter(self, each, None)  # type: ignore[arg-type]
+            fan_out.filters.add(made.text, made)
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def give(self, message: TopicMessage, filters: list[Filter]) -> None:
+        self.given.append((message.payload, len(filters)))
+
+
+def message(topic: str, payload: bytes, qos: int = 0, client_id: str = "") -> TopicMessage:
+    return TopicMessage(topic, payload, qos, client_id, 0, NO_PROPERTIES)
+
+
+def test_all_who_want_the_same_are_written_the_same_bytes() -> None:
+    fan_out = FanOut()
+    clients = [Client(fan_out, TopicSubscription("a/+", 0)) for _ in range(10)]
+
+    fan_out.give_out([message("a/b", b"1"), message("a/b", b"2"), message("c", b"3")])
+
+    assert {len(each.written) for each in clients} == {1}
+    assert all(each.written[0] is clients[0].written[0] for each in clients)
+    assert clients[0].written == [b"\x30\7\0\3a/b\x001\x30\7\0\3a/b\x002"]
+
+
+def test_each_version_has_its_bytes() -> None:
+    fan_out = FanOut()
+    older = Client(fan_out, TopicSubscription("a", 0), version=MQTT_3)
+    newer = Client(fan_out, TopicSubscription("a", 0))
+
+    fan_out.give_out([message("a", b"1")])
+
+    assert (older.written, newer.written) == ([b"\x30\4\0\1a1"], [b"\x30\5\0\1a\x001"])
+
+
+def test_who_acknowledges_gets_each_message_by_itself() -> None:
+    fan_out = FanOut()
+    client = Client(fan_out, TopicSubscription("a", 1))
+
+    fan_out.give_out([message("a", b"1", 1), message("a", b"2", 0), message("a", b"3", 1)])
+
+    assert client.given == [(b"1", 1), (b"3", 1)]
+    assert client.written == [b"\x30\5\0\1a\x002"]
+
+
+def test_filters_of_one_client_that_overlap_are_one_message() -> None:
+    fan_out = FanOut()
+    client = Client(fan_out, TopicSubscription("a", 0), TopicSubscription("#", 0))
+
+    fan_out.give_out([message("a", b"1")])
+
+    assert client.given == [(b"1", 2)]
+
+
+def test_who_wants_nothing_of_its_own_gets_none_of_it() -> None:
+    fan_out = FanOut()
+    client = Client(fan_out, TopicSubscription("a", 0, no_local=True))
+
+    fan_out.give_out([message("a", b"1", client_id="somebody"), message("a", b"2")])
+
+    assert client.given == [(b"2", 1)]
+
+
+def test_who_does_not_read_is_left_out() -> None:
+    fan_out = FanOut()
+    client = Client(fan_out, TopicSubscription("a", 0))
+    client.takes_more = False
+
+    fan_out.give_out([message("a", b"1")])
+
+    assert client.written == []
+
+
+def test_who_takes_only_small_packets_is_asked_for_each() -> None:
+    fan_out = FanOut()
+    client = Client(fan_out, TopicSubscription("a", 0))
+
+    fan_out.give_out([message("a", b"1" * 200), message("a", b"2")])
+
+    assert client.given == [(b"1" * 200, 1), (b"2", 1)]
+
+
+def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:
+    fan_out = FanOut()
+    client = Client(fan_out, TopicSubscription("a", 0))
+    fan_out.give_out([message("a", b"1")])
+    (wanted,) = fan_out.filters.find("a")
+    fan_out.filters.remove("a", wanted)
+
+    fan_out.give_out([message("a", b"2")])
+
+    assert len(client.written) == 1

@@ -1,0 +1,110 @@
+"""Messages as events and back: the short way for what is plain gives what the long way gives."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import Rows
+from penstock.frontends.mqtt.messages import (
+    Received,
+    body_of_messages,
+    message_of,
+    messages_of,
+    published_parts,
+)
+from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PublishPacket
+from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
+from penstock.wire.mqtt.reading import packet_of
+from penstock.wire.mqtt.writing import packet_bytes
+
+
+def received(topic: str, payload: bytes, qos: int = 1, **more: object) -> Received:
+    packet = PublishPacket(topic, payload, qos, 1 if qos else 0, **more)  # type: ignore[arg-type]
+    return Received(topic, packet, "sensor")
+
+
+def one_by_one(batch: pa.RecordBatch) -> list[object]:
+    rows = Rows(batch)
+    return [message_of(Event.received(rows, row)) for row in range(batch.num_rows)]
+
+
+@pytest.mark.parametrize("qos", [(1, 1, 1), (0, 1, 0), (0,) * 12])
+def test_plain_messages_become_the_body_that_any_publisher_would_make(qos: tuple[int, ...]) -> None:
+    messages = [received(f"a/{n}", b"x" * n, each) for n, each in enumerate(qos)]
+
+    made = body_of_messages(messages)
+
+    assert made.equals(
+        body_of_columns(
+            [each.packet.payload for each in messages],
+            None,
+            [{"topic": each.topic} for each in messages],
+            headers=[{"application_id": "sensor"} for _ in messages],
+            persistents=[each > 0 for each in qos],
+        )
+    )
+
+
+BATCHES = {
+    "plain": body_of_messages([received("a", b"1"), received("b", b"", 0), received("c", b"3")]),
+    "a part of it": body_of_messages([received(each, b"1") for each in "abcd"]).slice(1, 2),
+    "properties": body_of_messages(
+        [
+            received("a", b"1"),
+            received("b", b"2", properties=PacketProperties(user_properties=(("x", "y"),))),
+            received("c", b"3", properties=PacketProperties(message_expiry_s=3)),
+        ]
+    ),
+    "retained": body_of_messages([received("a", b"1", retain=True), received("a", b"2")]),
+    "QoS 2": body_of_messages([received("a", b"1", 2), received("a", b"2")]),
+    "native": body_of_columns([b"1", b"2", b"3"], None, [{"topic": "a"}, {"x": 1}, None]),
+    "native, no header": body_of_columns([b"1", b"2"], ["t", None], [{"topic": "a"}] * 2),
+    "names that are none": body_of_columns(
+        [b"1"] * 4, None, [{"topic": each} for each in ("a", "a/#", "", "b")]
+    ),
+    "a topic of two types": body_of_columns([b"1", b"2"], None, [{"topic": "a"}, {"topic": 2}]),
+}
+
+
+@pytest.mark.parametrize("name", BATCHES)
+def test_events_read_by_column_are_the_messages_read_one_by_one(name: str) -> None:
+    assert messages_of(BATCHES[name]) == one_by_one(BATCHES[name])
+
+
+@pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_message_in_two_parts_is_the_packet_that_is_written_whole(version: int, qos: int) -> None:
+    (message,) = messages_of(body_of_messages([received("a/b", b"payload")]))
+    assert message is not None
+    packet = PublishPacket("a/b", b"payload", qos, 7 if qos else 0)
+
+    before, behind = published_parts(message, version, qos)
+
+    assert before + (b"\0\7" if qos else b"") + behind == packet_bytes(packet, version)
+
+
+def test_a_message_is_written_once_for_all_who_are_sent_the_same() -> None:
+    (message,) = messages_of(body_of_messages([received("a", b"payload")]))
+    assert message is not None
+
+    parts = [published_parts(message, MQTT_5, 1) for _ in range(100)]
+
+    assert all(each is parts[0] for each in parts)
+
+
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [
+        (MQTT_3, b"\0\1a\0\7payload"),
+        (MQTT_5, b"\0\1a\0\7\0payload"),
+        (MQTT_5, b"\0\1a\0\7\2\1\1payload"),
+    ],
+)
+def test_a_publish_is_read_with_and_without_properties(version: int, body: bytes) -> None:
+    found = packet_of(0x32, body, version)
+
+    properties = PacketProperties(payload_format=1) if b"\2\1\1" in body else NO_PROPERTIES
+    assert found == PublishPacket("a", b"payload", 1, 7, properties=properties)
