@@ -34,8 +34,9 @@ def test_a_batch_is_read_without_a_quorum(tmp_path: Path) -> None:
         cluster = ("--cluster", servers.engine, "--node", "n1")
         with ServerProcess(tmp_path / "n1", *cluster, environment=settings) as node:
             with penstock.connect(node.url) as session:
-                storage = {"events_per_spindle": EVENTS // 2}
-                orders = session.channels.create("orders", storage=storage)
+                orders = session.channels.create(
+                    "orders", storage={"events_per_spindle": EVENTS // 2}
+                )
                 orders.publish_many([penstock.Event(properties={"n": n}) for n in range(EVENTS)])
                 until(lambda: orders.info().storage.sealed_files == 2)
                 taken = len(node.logged("realm.snapshot_taken"))

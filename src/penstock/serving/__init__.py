@@ -72,7 +72,8 @@ def serve(directory: Path, settings: Settings) -> None:
     _check_cluster(settings.cluster)
     leave_pandas_out()
     relays_max = settings.cluster.relays_max if settings.cluster.engine else 0
-    listeners = 1 if settings.cluster.local_port is None else 2
+    beside = (settings.cluster.local_port, settings.cluster.history_port)
+    listeners = 1 + sum(port is not None for port in beside)
     _raise_file_limit(listeners * settings.listen.connections_max + 2 * relays_max)
     with asyncio.Runner(loop_factory=fast_loop) as runner:
         runner.run(_serve(directory.absolute(), settings))
