@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextvars import copy_context
-from typing import Any
+from random import Random
+from typing import Any, Protocol
 
 from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.mqtt.hub import MqttHub
 from penstock.frontends.native.listener import NativeListener
-from penstock.testing.loop import pass_time, simulate
+from penstock.testing.loop import SimLoop, pass_time, simulate
 from penstock.testing.network import MACHINE
 from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import (
@@ -41,6 +42,7 @@ from tests.sim.clients import stored
 from tests.sim.nemesis import Nemesis
 from tests.sim.world import World
 
+HOST = "127.0.0.1"
 PORT = 1_883
 MESSAGES = 14
 """How many of each QoS."""
@@ -50,13 +52,40 @@ KEEP_ALIVE_S = 10
 LASTS_S = 100_000
 
 
+class DeviceWorld(Protocol):
+    """What devices know of the world."""
+
+    random: Random
+    may_begin: asyncio.Event
+    """Set once the reader has subscribed."""
+    outside: asyncio.TaskGroup
+
+    @property
+    def loop(self) -> SimLoop: ...
+
+    @property
+    def port(self) -> int:
+        """Where MQTT is spoken, for the next connection."""
+        ...
+
+    def note(self, what: str) -> None: ...
+
+    async def prepare(self) -> None:
+        """Have the channels of MQTT."""
+        ...
+
+    async def rows(self, channel: str) -> list[bytes]:
+        """The data of all that a channel holds, in order."""
+        ...
+
+
 class Device(asyncio.Protocol):
     """A client, with one connection after the other."""
 
     expiry_s = LASTS_S
     will: Will | None = None
 
-    def __init__(self, world: MqttWorld, name: str) -> None:
+    def __init__(self, world: DeviceWorld, name: str) -> None:
         self.world = world
         self.name = name
         self.connections = 0
@@ -74,7 +103,7 @@ class Device(asyncio.Protocol):
         while not self.is_done:
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    await self.world.loop.create_connection(lambda: self, "127.0.0.1", PORT)
+                    await self.world.loop.create_connection(lambda: self, HOST, self.world.port)
             except (OSError, TimeoutError):
                 await pass_time(0.2)
                 continue
@@ -151,7 +180,7 @@ class Device(asyncio.Protocol):
 class Thermometer(Device):
     """Publishes with QoS 1 and 2, each message until it is acknowledged to the end."""
 
-    def __init__(self, world: MqttWorld, name: str) -> None:
+    def __init__(self, world: DeviceWorld, name: str) -> None:
         super().__init__(world, name)
         self.to_send = [(qos, number) for number in range(MESSAGES) for qos in (1, 2)]
         self._in_flight: dict[int, PublishPacket | None] = {}
@@ -212,7 +241,7 @@ class Thermometer(Device):
 class Reader(Device):
     """Follows what thermometers say, with QoS 1 and 2."""
 
-    def __init__(self, world: MqttWorld, name: str, told: list[Thermometer]) -> None:
+    def __init__(self, world: DeviceWorld, name: str, told: list[Thermometer]) -> None:
         super().__init__(world, name)
         self._told = told
         self._is_subscribed = False
@@ -276,7 +305,7 @@ class Mortal(Device):
 
     expiry_s = 0
 
-    def __init__(self, world: MqttWorld, name: str) -> None:
+    def __init__(self, world: DeviceWorld, name: str) -> None:
         super().__init__(world, name)
         self.sure: list[int] = []
         """Connections that the realm has welcomed."""
@@ -299,7 +328,7 @@ class Mortal(Device):
 class Devices:
     """The scene."""
 
-    def __init__(self, world: MqttWorld) -> None:
+    def __init__(self, world: DeviceWorld) -> None:
         self._world = world
         self._thermometers = [Thermometer(world, name) for name in ("a", "b")]
         self._reader = Reader(world, "reader", self._thermometers)
@@ -307,9 +336,7 @@ class Devices:
         self._running: list[asyncio.Task[None]] = []
 
     async def prepare(self) -> None:
-        for name in ("mqtt", "mqtt-sessions", "mqtt-retained"):
-            definition = self._world.realm.definition_of(name)
-            await self._world.create(name, definition or Definition())
+        await self._world.prepare()
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         if not self._running:
@@ -334,7 +361,7 @@ class Devices:
         await pass_time(3 * KEEP_ALIVE_S)  # the realm has noticed who is gone
 
     async def check(self) -> None:
-        rows = [row.data.decode() for row in await stored(self._world, "mqtt")]
+        rows = [data.decode() for data in await self._world.rows("mqtt")]
         there, got = Counter(rows), Counter(self._reader.got)
         for name in self._reader.wanted:
             assert there[name], f"{name} was acknowledged, and is not there"
@@ -357,8 +384,8 @@ class Devices:
 
     async def _nothing_left(self) -> None:
         """Entries of what is over are gone; what is stored of sessions is one entry each."""
-        rows = await stored(self._world, "mqtt-sessions")
-        live = [row.data for row in rows if row.data]
+        rows = await self._world.rows("mqtt-sessions")
+        live = [data for data in rows if data]
         sessions = [each for each in live if b"client_id" in each]
         assert len(sessions) == 1 + len(self._thermometers), f"{sessions} are still stored"
         for each in live:  # whether the realm has heard the last of them, its client cannot know
@@ -376,6 +403,17 @@ class MqttWorld(World):
         self.scenes = [Devices(self)]
         self.is_wired, self.is_connected, self.may_jump = True, False, False
 
+    @property
+    def port(self) -> int:
+        return PORT
+
+    async def prepare(self) -> None:
+        for name in ("mqtt", "mqtt-sessions", "mqtt-retained"):
+            await self.create(name, self.realm.definition_of(name) or Definition())
+
+    async def rows(self, channel: str) -> list[bytes]:
+        return [row.data for row in await stored(self, channel)]
+
     async def _listen(self) -> tuple[NativeListener, asyncio.Task[None]]:
         listener, listening = await super()._listen()
         opening = self._on_realm(_open(listener))
@@ -384,7 +422,7 @@ class MqttWorld(World):
         return listener, listening
 
     async def _clients(self, *, quiet: bool) -> None:
-        nemesis = Nemesis(self, ("127.0.0.1", PORT))
+        nemesis = Nemesis(self, (HOST, PORT))
         del nemesis._faults["greeted again"]  # against that MQTT has no means
         async with asyncio.TaskGroup() as group:
             task = group.create_task(nemesis.run(5.0 if quiet else None))
@@ -394,7 +432,7 @@ class MqttWorld(World):
 
 
 async def _open(listener: NativeListener) -> None:
-    await MqttHub(listener, "mqtt").listen("127.0.0.1", PORT)
+    await MqttHub(listener, "mqtt").listen(HOST, PORT)
 
 
 def devices_of(seed: int) -> str:

@@ -1,0 +1,112 @@
+"""Devices of MQTT in a cluster: they come by any node, and one owner ends after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from random import Random
+from typing import Final
+
+from penstock import aio
+from penstock.cluster.ordering import ClusterOrders
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.testing.engine import EngineServers, MemoryInspector
+from penstock.testing.loop import SimLoop, pass_time, simulate
+from tests.cluster.machines import LEASE_S, NodeMachine, end, owner_and_others, the_loop, until
+from tests.sim.mqtt_world import Devices
+
+NODES: Final = 6
+KILLED_MAX: Final = 3
+"""The others are there to the end."""
+SECRET: Final = b"s" * 32
+RELAYED_MAX: Final = 100
+
+
+class DevicesOfACluster:
+    """The world of the devices. What happened is counted."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.happened: Counter[str] = Counter()
+        self.told: list[str] = []
+        self.may_begin = asyncio.Event()
+        self.outside: asyncio.TaskGroup
+        self._servers = EngineServers()
+        self._machines: list[NodeMachine] = []
+
+    @property
+    def loop(self) -> SimLoop:
+        return the_loop()
+
+    @property
+    def port(self) -> int:
+        return self.random.choice(self._machines).mqtt
+
+    def note(self, what: str) -> None:
+        self.told.append(what)
+
+    @property
+    def _owner(self) -> NodeMachine | None:
+        return next((each for each in self._machines if each.serves), None)
+
+    async def prepare(self) -> None:
+        owner, others = await owner_and_others(self._servers, NODES, secret=SECRET)
+        self._machines = [owner, *others]
+        for each in self._machines:
+            each.relays._relays_max = RELAYED_MAX
+
+    async def rows(self, channel: str) -> list[bytes]:
+        urls = ",".join(f"127.0.0.1:{each.native}" for each in self._machines)
+        session = await aio.connect(f"penstock://auditor@{urls}")
+        found = [event.data async for event in (await session.channels.get(channel)).browse()]
+        await session.close()
+        return found
+
+    async def live(self) -> None:
+        """The scene from its beginning to its end. Raises what went wrong."""
+        devices = Devices(self)
+        await devices.prepare()
+        async with asyncio.TaskGroup() as self.outside:
+            async with asyncio.TaskGroup() as playing:
+                devices.start(playing, quiet=True)
+                trouble = self.outside.create_task(self._trouble())
+            trouble.cancel()
+        await until(lambda: self._owner is not None)
+        await devices.check()
+        await end(*self._machines)
+
+    async def _trouble(self) -> None:
+        while True:
+            await pass_time(self.random.uniform(0.5, 4))
+            await until(lambda: self._owner is not None)
+            owner = self._owner
+            assert owner is not None, "it was waited for"
+            beside = [each for each in self._machines if each is not owner]
+            match self.random.choice(("killed", "handed over", "moved by force", "relays cut")):
+                case "killed" if self.happened["killed"] < KILLED_MAX:
+                    owner.kill()
+                    self._machines.remove(owner)
+                    self.happened["killed"] += 1
+                case "handed over":
+                    owner.node.hand_over(0)
+                    self.happened["handed over"] += 1
+                case "moved by force":
+                    orders = ClusterOrders(
+                        MemoryInspector(self._servers), self._servers.records, self.loop, LEASE_S
+                    )
+                    try:
+                        await orders.move(self.random.choice(beside).name, by_force=True)
+                    except PenstockError as error:  # it has just ended
+                        self.note(f"not moved: {error}")
+                    else:
+                        self.happened["moved by force"] += 1
+                case _:
+                    self.random.choice(beside).relays.cut(all_of_them=True)
+                    self.happened["relays cut"] += 1
+
+
+def devices_of_a_cluster(seed: int) -> DevicesOfACluster:
+    """What happened. Raises what went wrong."""
+    world = DevicesOfACluster(seed)
+    simulate(world.live(), world.random)
+    return world
