@@ -30,7 +30,7 @@ SETTINGS = Settings(
 )
 
 
-@pytest.mark.spec("N9", "A3")
+@pytest.mark.spec("N10", "A3")
 @on_a_loop
 async def test_users_and_rights_are_those_that_were_known_last(tmp_path: Path) -> None:
     engine = MemoryEngine()

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 EVENTS = 1_000
 
 
-@pytest.mark.spec("N9")
+@pytest.mark.spec("N10")
 def test_a_batch_is_read_without_a_quorum(tmp_path: Path) -> None:
     settings = {
         "PENSTOCK_CLUSTER_BLOBS": (tmp_path / "files").as_uri(),
