@@ -59,7 +59,7 @@ class Lasting:
     def __init__(self, name: str, version: int, port: int) -> None:
         self.came: queue.Queue[tuple[str, bytes, int]] = queue.Queue()
         self.sessions: list[bool] = []
-        """Of each connection, whether its session was there."""
+        """Whether its session was there, for each connection."""
         self._subscribed = threading.Event()
         more = {} if version == mqtt.MQTTv5 else {"clean_session": False}
         api = mqtt.CallbackAPIVersion.VERSION2

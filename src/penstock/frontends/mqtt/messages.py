@@ -32,7 +32,7 @@ _TOPICS: Final = pa.struct([(TOPIC, pa.string())])
 _CLIENTS: Final = pa.struct([("application_id", pa.string())])
 _SCHEMA: Final = pa.schema([("data", pa.binary()), ("properties", _TOPICS), ("headers", _CLIENTS)])
 _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
-"""Of messages that persist, and such that do not."""
+"""For messages that persist, and for those that do not."""
 
 
 class _Residue(Struct, frozen=True, omit_defaults=True):
