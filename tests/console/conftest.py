@@ -25,6 +25,11 @@ PATIENCE_MS = 60_000
 Opened = Callable[..., Page]
 
 
+def place(name: str, *more: str, kind: str = "channel") -> str:
+    """The address of the page of a store."""
+    return "/".join(["#", kind, quote(name, safe=""), *more])
+
+
 def program(own: str) -> str | None:
     """A Chromium of this machine, or Playwright's ``own``; None: there is none."""
     found = (shutil.which(name) for name in PROGRAMS)
