@@ -222,14 +222,20 @@ async def test_what_is_written_is_in_the_cache_and_what_is_deleted_is_not() -> N
         await node.blobs.get(A)
 
 
+@pytest.mark.spec("N9")
 @simulated
-async def test_snapshots_are_not_kept() -> None:
+async def test_the_two_newest_snapshots_are_kept_and_read_where_they_belong() -> None:
     remote = await stored()
     node = Node(remote)
-    await node.blobs.put("snapshots/1.snap", [b"state"])
+    names = [f"snapshots/{number}.snap" for number in range(1, 4)]
+    for name in names:
+        await node.blobs.put(name, [b"state"])
+    await node.blobs.put("snapshots/4.snap", [b"x" * 1_001])
 
-    assert bytes(await node.blobs.get("snapshots/1.snap")) == b"state"
-    assert await node.cached() == []
+    assert await node.cached() == names[1:], "one that is larger than the cache is not kept"
+    assert node.blobs.copies.bytes == 0, "they do not count as segments"
+    assert bytes(await node.blobs.get(names[-1])) == b"state"
+    assert remote.asked[names[-1]] == 1
 
 
 @simulated
