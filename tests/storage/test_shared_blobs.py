@@ -222,7 +222,7 @@ async def test_what_is_written_is_in_the_cache_and_what_is_deleted_is_not() -> N
         await node.blobs.get(A)
 
 
-@pytest.mark.spec("N9")
+@pytest.mark.spec("N10")
 @simulated
 async def test_the_two_newest_snapshots_are_kept_and_read_where_they_belong() -> None:
     remote = await stored()

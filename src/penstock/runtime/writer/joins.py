@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from typing import Final
 
 import structlog
 
@@ -23,8 +22,6 @@ from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.outboxes import Onward, Outboxes, OutboxState
 from penstock.runtime.writer.requests import RunAction
 from penstock.runtime.writer.shard import Shard
-
-NO_WAY: Final = "this node has no way to the cluster"
 
 _log = structlog.get_logger("penstock.realm")
 
