@@ -1,10 +1,18 @@
-"""Which joins there are."""
+"""Which joins there are, and the outboxes of those that lead out of a node."""
 
 from __future__ import annotations
 
 import pytest
 
+from penstock.core.realm.directory import Directory, JoinCreated
 from penstock.core.realm.joins import Join, JoinTable
+from penstock.core.vocabulary.errors import (
+    IllegalState,
+    InvalidArgument,
+    NameAlreadyBound,
+    NameDoesNotExist,
+)
+from tests.core.realm.test_directory import at_a_node, create
 
 
 @pytest.mark.spec("L1")
@@ -41,3 +49,64 @@ def test_removing_one_leaves_the_others_and_twice_is_once() -> None:
         joins.forget(1)
 
     assert list(joins) == []
+
+
+def out(found: Directory, source: str, target: str, selector: str = "") -> int:
+    """Join a local channel to a store of the cluster; gives the number of the outbox."""
+    facts = found.decide_join_out(source, target, Join(0, 0, selector))
+    for fact in facts:
+        found.apply(fact)
+    made = facts[-1]
+    assert isinstance(made, JoinCreated)
+    return made.join.destination
+
+
+@pytest.mark.spec("N9")
+def test_a_join_out_of_a_node_has_an_outbox_that_nobody_finds_by_its_name() -> None:
+    found = at_a_node()
+    create(found, "readings")
+    outbox = out(found, "readings", "/orders", "n > 1")
+
+    assert found.find("orders") is None
+    assert found.names("channel") == ["readings"]
+    assert found.channels[outbox].state.name == "orders"
+    assert [each.selector for each in found.joins.of(1)] == ["n > 1"]
+    assert found.joins.reached_from(1) == {1, outbox}
+    with pytest.raises(NameAlreadyBound, match="a join from readings to orders already exists"):
+        out(found, "readings", "orders")
+    with pytest.raises(NameDoesNotExist):
+        out(found, "nothing", "orders")
+    with pytest.raises(InvalidArgument, match="only the realm makes outboxes"):
+        create(found, "a", kind="outbox")
+
+
+@pytest.mark.spec("N9")
+@pytest.mark.parametrize("how", ["join", "channel"])
+def test_an_outbox_ends_once_its_join_or_channel_is_deleted_and_may_be_taken_up_before(
+    how: str,
+) -> None:
+    found = at_a_node()
+    create(found, "readings")
+    outbox = out(found, "readings", "orders")
+    assert found.decide_end(outbox) is None
+
+    if how == "join":
+        found.apply(found.decide_unjoin("readings", "orders"))
+        with pytest.raises(NameDoesNotExist, match="what it copied before waits"):
+            found.decide_unjoin("readings", "orders")
+        assert out(found, "readings", "orders", "n > 2") == outbox
+        assert [each.selector for each in found.joins.of(1)] == ["n > 2"]
+        found.apply(found.decide_unjoin("readings", "orders"))
+    else:
+        (gone,) = found.decide_delete("readings")
+        found.apply(gone)
+        create(found, "readings")
+        with pytest.raises(IllegalState, match="create this one when they have left"):
+            out(found, "readings", "orders")
+    assert found.joins.of(1) == ()
+    ending = found.decide_end(outbox)
+    assert ending is not None
+    for fact in ending:
+        found.apply(fact)
+    assert outbox not in found.channels
+    assert list(found.joins) == []
