@@ -233,7 +233,7 @@ class ClusterRealm(embedded_realm.Realm):
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
         theirs = await self._admitted(user)
-        _, link = await asyncio.get_running_loop().create_connection(make, sock=theirs)
+        _, link = await asyncio.get_running_loop().connect_accepted_socket(make, theirs)
         return link
 
     async def _admitted(self, user: str) -> socket.socket:

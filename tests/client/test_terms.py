@@ -137,6 +137,17 @@ def test_a_session_that_is_relayed_tries_the_owner_itself_and_then_stays_relayed
     assert not relayed(terms, B), "the owner is not tried again"
 
 
+def test_a_session_that_has_tried_the_owner_in_vain_is_relayed_by_the_next_node() -> None:
+    terms, tried = SessionTerms(), []
+
+    for address in terms.places([A, B]):
+        tried.append(address)
+        if address == B and not relayed(terms, B):
+            break  # welcome
+
+    assert tried == [A, B, B]
+
+
 def test_a_session_whose_owner_has_fallen_silent_is_relayed_to_it_in_the_end() -> None:
     """The owner is cut off from its clients, and serves all others."""
     terms, tried = at(A, A, B), []

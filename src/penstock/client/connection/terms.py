@@ -134,15 +134,17 @@ class SessionTerms:
         tried, is_named = set[Address](), False
         while waiting:
             self.owner = None
-            if (address := waiting.popleft()) in tried:
-                continue
-            tried.add(address)
-            self.at, self.named = address, None
-            yield address
-            if (relaying := self._detours.pop(address, None)) is not None:
+            address = waiting.popleft()
+            if is_new := address not in tried:
+                tried.add(address)
+                self.at, self.named = address, None
+                yield address
+            if (relaying := self._detours.pop(address, None)) is not None:  # or was in vain before
                 self._unreachable.add(address)
                 waiting.appendleft(relaying)
                 tried.discard(relaying)
+            if not is_new:
+                continue
             is_named = is_named or (self.owner is not None and self.owner == self._silent)
             if self.owner is not None and self.owner != self._silent:
                 waiting.appendleft(self.owner)
