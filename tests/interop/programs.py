@@ -43,8 +43,8 @@ class Outcome(Struct, frozen=True):
     ignored: int
     failed: Mapping[str, str]
     """By test, why."""
-    again: int = 0
-    """Tests that were run again, because the owner moved while they failed, ..."""
+    again: Sequence[tuple[str, str]] = ()
+    """Tests that were run again, because the owner moved while they failed, and with what, ..."""
     rounds: int = 1
     """... how often all were run, ..."""
     moves: int = 0

@@ -88,7 +88,7 @@ def _reply_to(requests: Iterable[penstock.ReceivedEvent], count: int) -> int:
 @pytest.mark.usefixtures("java")
 @pytest.mark.slow
 @pytest.mark.process
-def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:
+def test_qpid_jms_signs_in(tmp_path: Path, failover: str, tell: Tell) -> None:
     pytest.importorskip("proton", reason=WITHOUT_PROTON)
     authority = Authority(tmp_path, "authority")
     certificate, key = authority.certificate("realm")
@@ -132,7 +132,7 @@ def test_qpid_jms_signs_in(tmp_path: Path, tell: Tell) -> None:
         root.access.grant("certificate:ann@*", "full")
         root.access.grant("token:ann@*", "full")
         properties = {"realm.trust": str(trust), "realm.key": str(store)}
-        properties["realm.token"] = token
+        properties |= {"realm.token": token, "realm.failover": failover}
         properties["realm.amqp"] = realm.listen_amqp()
         found = run_java("qpid", ["penstock.interop.SignInTest"], properties)
 

@@ -14,7 +14,9 @@ public final class SignInTest extends RealmTest {
     String trust = "transport.trustStoreLocation=" + System.getProperty("realm.trust");
     String password = "transport.trustStorePassword=secret";
     String sasl = "amqp.saslMechanisms=" + mechanism;
-    return url() + "?" + String.join("&", trust, password, sasl) + more;
+    String one = url() + "?" + String.join("&", trust, password, sasl) + more;
+    String failover = System.getProperty("realm.failover", "");
+    return failover.isEmpty() ? one : "failover:(" + one + ")?" + failover;
   }
 
   private JMSContext signIn(String url, String user, String password) {
