@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.storage.jetstream.asking import Unanswered
-from penstock.storage.jetstream.connection import NatsConnection
+from penstock.storage.jetstream.connection import JetStreamRefusal, NatsConnection
 from penstock.storage.jetstream.near import NearConnections
 from penstock.storage.jetstream.stream import NatsStream
 from tests.loops import on_a_loop
@@ -67,6 +68,15 @@ class Net:
     @property
     def open_links(self) -> list[str]:
         return [link.server for link in self.links if not link.is_closed]
+
+
+class Refusing:
+    """A connection to servers that have no such stream."""
+
+    server = "a"
+
+    async def ask(self, subject: str, *_: object) -> bytes:
+        raise JetStreamRefusal(10059, "stream not found")
 
 
 @on_a_loop
@@ -169,3 +179,17 @@ async def test_while_nobody_knows_who_leads_blocks_go_where_they_went() -> None:
     await net.near.lead(net.stream)
 
     assert await net.append() == "b"
+
+
+@on_a_loop
+async def test_a_stream_that_is_lost_holds_up_no_other() -> None:
+    net = Net("b")
+    lost = NatsStream(cast("NatsConnection", Refusing()), "lost")
+    lost.was_seen = True
+
+    net.near.start_looking([lost, net.stream])
+    assert await net.append() == "a"
+    await asyncio.sleep(0)  # it has its turn
+
+    assert await net.append() == "b"
+    await net.near.close()

@@ -77,7 +77,6 @@ class JetStreamEngine:
         self._room: int | None = None
         self._read_us = 0
         self._checking: asyncio.Task[None] | None = None
-        self._going_near: asyncio.Task[None] | None = None
         self._refused: Unavailable | None = None
 
     async def open(self) -> JetStreamEngine:
@@ -121,7 +120,7 @@ class JetStreamEngine:
         except BaseException:
             await journal.close()
             raise
-        self._start_going_near()  # not waited for: it is a shorter way, and not the only one
+        self._start_going_near()
         return journal
 
     async def look(self, shard: int) -> JetStreamJournal | None:
@@ -188,9 +187,8 @@ class JetStreamEngine:
         """Let go of the servers; journals are closed."""
         for stream in self._streams():
             stream.close()
-        for task in (self._checking, self._going_near):
-            if task is not None:
-                task.cancel()
+        if self._checking is not None:
+            self._checking.cancel()
         if self._near is not None:
             await self._near.close()
         if self._connection is not None:
@@ -261,17 +259,9 @@ class JetStreamEngine:
         return await NatsConnection.open([server], self._reconnected, tls=self._tls)
 
     def _start_going_near(self) -> None:
-        """Have journals append through the servers that lead their streams now."""
-        near = self._near
-        if near is not None and (self._going_near is None or self._going_near.done()):
-            self._going_near = start_task(self._go_near(near), name="engine-near")
-
-    async def _go_near(self, near: NearConnections) -> None:
-        for journal in filter(lambda each: each.appends, self._open_journals()):
-            try:
-                await near.lead(journal.stream)
-            except Unavailable:
-                continue  # a check tells what is wrong with the stream
+        if self._near is not None:
+            journals = self._open_journals()
+            self._near.start_looking([each.stream for each in journals if each.appends])
 
     async def _compare(self, servers: Sequence[ServerState]) -> None:
         """Stop all journals when a server says that it does not keep what it acknowledges, and a

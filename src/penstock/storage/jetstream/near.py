@@ -6,12 +6,14 @@ answer back: two more processes work for each block, and the block passes the ne
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from penstock.core.vocabulary.errors import Unavailable
 from penstock.storage.jetstream.connection import NatsConnection
 from penstock.storage.jetstream.stream import NatsStream
+from penstock.tasks import start_task
 
 Reach = Callable[[str], Awaitable[NatsConnection]]
 """Connects to one server. Raises ``Unavailable``."""
@@ -28,6 +30,20 @@ class NearConnections:
         self._open: dict[str, NatsConnection] = {}
         self._nowhere: set[str] = set()
         """Leaders that are not among the servers that were named."""
+        self._looking: asyncio.Task[None] | None = None
+
+    def start_looking(self, streams: Sequence[NatsStream]) -> None:
+        """Find out who leads these now, and go there. Nobody waits for it: it is a shorter way, and
+        not the only one."""
+        if self._looking is None or self._looking.done():
+            self._looking = start_task(self._look(streams), name="engine-near")
+
+    async def _look(self, streams: Sequence[NatsStream]) -> None:
+        for stream in streams:
+            try:
+                await self.lead(stream)
+            except Unavailable:
+                continue  # the engine's own checks tell what is wrong with the stream
 
     async def lead(self, stream: NatsStream) -> None:
         """Have a journal's stream published to by the shortest way there is. Where nobody says who
@@ -37,6 +53,9 @@ class NearConnections:
             stream.append_by(await self._to(leader))
 
     async def close(self) -> None:
+        """Let go of all of them."""
+        if self._looking is not None:
+            self._looking.cancel()
         connections, self._open = list(self._open.values()), {}
         for connection in connections:
             await connection.close()
