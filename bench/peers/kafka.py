@@ -174,6 +174,8 @@ class KafkaBroker:
                 "bootstrap.servers": self._url,
                 "acks": "all",
                 "linger.ms": 0,
+                # what is sent again after a late answer is stored once, as with Kafka's own client
+                "enable.idempotence": self._replicas > 1,
                 "queue.buffering.max.messages": 1_000_000,
             }
         )
