@@ -1,0 +1,301 @@
+"""Unmodified MQTT clients of others against `penstock serve --mqtt-port`: each does what its users
+do with it, in MQTT 5."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import aiomqtt
+import gmqtt
+import paho.mqtt.client
+import pytest
+from paho.mqtt.packettypes import PacketTypes
+
+from penstock.testing.process import ServerProcess
+from tests.interop.programs import Tell, program, run_node
+from tests.loops import on_a_loop
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+mqtt: Any = paho.mqtt.client
+WAIT_S = 30.0
+JOBS = 20
+JS_TESTS = 8
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    options = ("--mqtt-port", "0", "--http", "--http-port", "0")
+    with ServerProcess(tmp_path_factory.mktemp("realm"), *options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def url(server: ServerProcess) -> str:
+    (listening,) = server.logged("mqtt.listening")
+    return str(listening["url"])
+
+
+@pytest.fixture(scope="module")
+def port(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+# --- MQTT.js -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transport", ["tcp", "websocket"])
+def test_mqtt_js(server: ServerProcess, url: str, transport: str, tell: Tell) -> None:
+    where = url if transport == "tcp" else server.http_url.replace("http", "ws").rstrip("/") + "/ws"
+    found = run_node("mqttjs", "suite.mjs", where)
+
+    tell(f"MQTT.js, {transport}", found)
+    assert str(found) == f"{JS_TESTS} of {JS_TESTS} pass"
+
+
+# --- aiomqtt -----------------------------------------------------------------------------
+
+
+def _lasting() -> dict[str, Any]:
+    own = mqtt.Properties(PacketTypes.CONNECT)
+    own.SessionExpiryInterval = 600
+    return {"clean_start": False, "properties": own}
+
+
+def _aiomqtt(port: int, name: str, **options: Any) -> aiomqtt.Client:
+    options = {"protocol": aiomqtt.ProtocolVersion.V5, "timeout": WAIT_S, **options}
+    return aiomqtt.Client("127.0.0.1", port, identifier=f"aio-{name}", **options)
+
+
+async def _taken(client: aiomqtt.Client, count: int) -> list[aiomqtt.Message]:
+    found: list[aiomqtt.Message] = []
+    async with asyncio.timeout(WAIT_S):
+        async for message in client.messages:
+            found.append(message)
+            if len(found) == count:
+                break
+    return found
+
+
+@on_a_loop
+async def test_aiomqtt(port: int) -> None:
+    await _aio_qos_and_retained(port)
+    await _aio_session_and_will(port)
+    await _aio_shared(port)
+    await _aio_request(port)
+
+
+async def _aio_qos_and_retained(port: int) -> None:
+    async with _aiomqtt(port, "one") as client:
+        await client.publish("aio/state", "off", qos=1, retain=True)
+        await client.publish("aio/state", "on", qos=2, retain=True)
+        await client.subscribe("aio/#", qos=2)
+        (state,) = await _taken(client, 1)
+        assert (state.payload, state.qos, state.retain) == (b"on", 2, True)
+        for qos in range(3):
+            await client.publish("aio/qos", b"%d" % qos, qos=qos)
+        got = await _taken(client, 3)
+        assert sorted((each.payload, each.qos) for each in got) == [
+            (b"%d" % qos, qos) for qos in range(3)
+        ]
+
+
+async def _aio_session_and_will(port: int) -> None:
+    last = aiomqtt.Will("aio/jobs/last", b"bye", qos=1)
+    async with _aiomqtt(port, "sleeper", **_lasting()) as sleeper:
+        await sleeper.subscribe("aio/jobs/#", qos=1)
+    async with _aiomqtt(port, "boss", will=last) as boss:
+        for n in range(JOBS):
+            await boss.publish("aio/jobs/1", b"%d" % n, qos=1)
+        line: Any = boss._client.socket()
+        line.shutdown(2)  # lost, without a goodbye
+        with pytest.raises(aiomqtt.MqttError):
+            await _taken(boss, 1)
+    async with _aiomqtt(port, "sleeper", **_lasting()) as sleeper:
+        got = await _taken(sleeper, JOBS + 1)
+        assert [each.payload for each in got] == [*(b"%d" % n for n in range(JOBS)), b"bye"]
+
+
+async def _aio_shared(port: int) -> None:
+    async with (
+        _aiomqtt(port, "member-1") as one,
+        _aiomqtt(port, "member-2") as two,
+        _aiomqtt(port, "boss") as boss,
+    ):
+        got: list[bytes] = []
+        all_there = asyncio.Event()
+
+        async def work(member: aiomqtt.Client) -> None:
+            async for message in member.messages:
+                got.append(bytes(message.payload))
+                if len(got) == JOBS:
+                    all_there.set()
+
+        for member in (one, two):
+            await member.subscribe("$share/crew/aio/work", qos=1)
+        async with asyncio.TaskGroup() as tasks:
+            members = [tasks.create_task(work(member)) for member in (one, two)]
+            for n in range(JOBS):
+                await boss.publish("aio/work", b"%d" % n, qos=1)
+            async with asyncio.timeout(WAIT_S):
+                await all_there.wait()
+            for task in members:
+                task.cancel()
+
+    assert sorted(map(int, got)) == list(range(JOBS))
+
+
+async def _aio_request(port: int) -> None:
+    async with _aiomqtt(port, "server") as replier, _aiomqtt(port, "asker") as asker:
+        await replier.subscribe("aio/double", qos=1)
+        await asker.subscribe("aio/answers/#", qos=1)
+        own = mqtt.Properties(PacketTypes.PUBLISH)
+        own.ResponseTopic, own.CorrelationData = "aio/answers/1", b"\x00\xff"
+        own.UserProperty = [("unit", "C")]
+        await asker.publish("aio/double", b"21", qos=1, properties=own)
+        (asked,) = await _taken(replier, 1)
+        said: Any = asked.properties
+        assert said.UserProperty == [("unit", "C")]
+        back = mqtt.Properties(PacketTypes.PUBLISH)
+        back.CorrelationData = said.CorrelationData
+        await replier.publish(said.ResponseTopic, b"42", qos=1, properties=back)
+        (answer,) = await _taken(asker, 1)
+        told: Any = answer.properties
+        assert (answer.payload, told.CorrelationData) == (b"42", b"\x00\xff")
+
+
+# --- gmqtt -------------------------------------------------------------------------------
+
+
+class Gmqtt:
+    """A client of gmqtt, and what it gets."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.client = gmqtt.Client(f"gmqtt-{name}", **options)
+        self.got: asyncio.Queue[tuple[str, bytes, Any]] = asyncio.Queue()
+        self.subscribed = asyncio.Event()
+        self.client.on_message = self._message
+        self.client.on_subscribe = lambda *_: self.subscribed.set()
+
+    def _message(self, _: Any, topic: str, payload: bytes, __: int, properties: Any) -> int:
+        self.got.put_nowait((topic, payload, properties))
+        return 0
+
+    async def connect(self, port: int) -> Gmqtt:
+        async with asyncio.timeout(WAIT_S):
+            await self.client.connect("127.0.0.1", port, version=5)
+        return self
+
+    async def subscribe(self, text: str, qos: int) -> None:
+        self.subscribed.clear()
+        self.client.subscribe(text, qos=qos)
+        async with asyncio.timeout(WAIT_S):
+            await self.subscribed.wait()
+
+    async def take(self, count: int) -> list[tuple[str, bytes, Any]]:
+        async with asyncio.timeout(WAIT_S):
+            return [await self.got.get() for _ in range(count)]
+
+
+@on_a_loop
+async def test_gmqtt(port: int) -> None:
+    one = await Gmqtt("one").connect(port)
+    await one.subscribe("gmqtt/qos", 2)
+    for qos in range(3):
+        one.client.publish("gmqtt/qos", b"%d" % qos, qos=qos, user_property=("unit", "C"))
+    got = await one.take(3)
+    assert sorted(payload for _, payload, _ in got) == [b"0", b"1", b"2"]
+    assert got[0][2]["user_property"] == [("unit", "C")]
+    await one.subscribe("gmqtt/state", 1)
+    one.client.publish("gmqtt/state", b"on", qos=1, retain=True)
+    ((_, _, live),) = await one.take(1)
+    late = await Gmqtt("late").connect(port)
+    await late.subscribe("gmqtt/state", 1)
+    ((_, payload, own),) = await late.take(1)
+    assert (payload, live["retain"], own["retain"]) == (b"on", 0, 1)
+    for each in (one, late):
+        await each.client.disconnect()
+
+    lasting = {"clean_session": False, "session_expiry_interval": 600}
+    sleeper = await Gmqtt("sleeper", **lasting).connect(port)
+    await sleeper.subscribe("gmqtt/jobs", 1)
+    await sleeper.client.disconnect()
+    boss = await Gmqtt("boss").connect(port)
+    await boss.subscribe("gmqtt/answers", 1)
+    for n in range(JOBS):
+        boss.client.publish(
+            "gmqtt/jobs", b"%d" % n, qos=1, response_topic="gmqtt/answers", correlation_data=b"7"
+        )
+    again = await Gmqtt("sleeper", **lasting).connect(port)
+    jobs = await again.take(JOBS)
+    assert [payload for _, payload, _ in jobs] == [b"%d" % n for n in range(JOBS)]
+    asked = jobs[0][2]
+    again.client.publish(
+        asked["response_topic"][0], b"done", qos=1, correlation_data=asked["correlation_data"][0]
+    )
+    ((_, payload, answered),) = await boss.take(1)
+    assert (payload, answered["correlation_data"]) == (b"done", [b"7"])
+    for each in (again, boss):
+        await each.client.disconnect()
+
+
+# --- mosquitto_pub, mosquitto_sub, mosquitto_rr ------------------------------------------
+
+
+def _tool(name: str) -> str:
+    return program(name, "mosquitto-clients")
+
+
+def _mosquitto(name: str, port: int, *options: str) -> str:
+    done = subprocess.run(
+        [_tool(name), "-h", "127.0.0.1", "-p", str(port), "-V", "mqttv5", *options],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, (name, options, done.stdout + done.stderr)
+    return done.stdout
+
+
+def test_mosquitto_publishes_and_subscribes(port: int) -> None:
+    """Its session waits for what comes, so that nothing depends on who is faster."""
+    lasting = ("-i", "mosquitto-qos", "-c", "-x", "600", "-q", "2", "-t", "mosquitto/qos/+")
+    _mosquitto("mosquitto_sub", port, *lasting, "-E")
+    for qos in "012":
+        topic = f"mosquitto/qos/{qos}"
+        _mosquitto("mosquitto_pub", port, "-t", topic, "-m", "hello", "-q", qos)
+
+    got = _mosquitto("mosquitto_sub", port, *lasting, "-C", "3", "-W", "20", "-F", "%t %p %q")
+
+    assert got.splitlines() == [f"mosquitto/qos/{qos} hello {qos}" for qos in "012"]
+
+
+def test_mosquitto_keeps_and_waits(port: int) -> None:
+    _mosquitto("mosquitto_pub", port, "-t", "mosquitto/state", "-m", "on", "-r", "-q", "1")
+    got = _mosquitto(
+        "mosquitto_sub", port, "-t", "mosquitto/state", "-C", "1", "-F", "%p %r", "-W", "20"
+    )
+    assert got == "on 1\n"
+    lasting = ("-i", "mosquitto-sleeper", "-c", "-x", "600", "-q", "1", "-t", "mosquitto/jobs")
+    _mosquitto("mosquitto_sub", port, *lasting, "-E")
+    for n in range(3):
+        _mosquitto("mosquitto_pub", port, "-t", "mosquitto/jobs", "-m", str(n), "-q", "1")
+    assert _mosquitto("mosquitto_sub", port, *lasting, "-C", "3", "-W", "20") == "0\n1\n2\n"
+
+
+@on_a_loop
+async def test_mosquitto_asks_and_is_answered(port: int) -> None:
+    async with _aiomqtt(port, "for-mosquitto") as replier:
+        await replier.subscribe("mosquitto/ask", qos=1)
+        options = ("-t", "mosquitto/ask", "-m", "21", "-e", "mosquitto/answer", "-q", "1")
+        async with asyncio.TaskGroup() as tasks:
+            call = asyncio.to_thread(_mosquitto, "mosquitto_rr", port, *options)
+            asking = tasks.create_task(call)
+            (asked,) = await _taken(replier, 1)
+            said: Any = asked.properties
+            await replier.publish(said.ResponseTopic, b"42", qos=1)
+        assert asking.result().strip() == "42"
