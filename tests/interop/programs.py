@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -169,6 +170,19 @@ def run_node(suite: str, script: str, *arguments: str) -> Outcome:
     """Run a script of a folder of ``tests/interop`` with the packages of its lock file."""
     node = program("node", "nodejs")
     return _run([node, str(_packages(suite) / script), *arguments])
+
+
+def run_python(suite: str, script: str, *arguments: str) -> Outcome:
+    """Run a script of a folder of ``tests/interop`` with the packages of its
+    ``requirements.txt``, which are no part of this environment."""
+    wanted = HERE / suite / "requirements.txt"
+    folder = _kept(suite, wanted)
+    if not folder.exists():
+        with _made(folder) as place:
+            fetch = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps")
+            _fetch(*fetch, "--require-hashes", "--target", place, "-r", wanted)
+    command = ["env", f"PYTHONPATH={folder}", sys.executable, str(HERE / suite / script)]
+    return _run([*command, *arguments])
 
 
 def _run(command: Sequence[str], running_s: int = RUNNING_S) -> Outcome:

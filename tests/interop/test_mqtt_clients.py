@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiomqtt
-import gmqtt
 import paho.mqtt.client
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 
 from penstock.testing.process import ServerProcess
-from tests.interop.programs import Tell, program, run_node
+from tests.interop.programs import Tell, program, run_node, run_python
 from tests.loops import on_a_loop
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -24,6 +23,7 @@ mqtt: Any = paho.mqtt.client
 WAIT_S = 30.0
 JOBS = 20
 JS_TESTS = 8
+GMQTT_TESTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -170,76 +170,11 @@ async def _aio_request(port: int) -> None:
 # --- gmqtt -------------------------------------------------------------------------------
 
 
-class Gmqtt:
-    """A client of gmqtt, and what it gets."""
+def test_gmqtt(port: int, tell: Tell) -> None:
+    found = run_python("gmqtt", "suite.py", str(port))
 
-    def __init__(self, name: str, **options: Any) -> None:
-        self.client = gmqtt.Client(f"gmqtt-{name}", **options)
-        self.got: asyncio.Queue[tuple[str, bytes, Any]] = asyncio.Queue()
-        self.subscribed = asyncio.Event()
-        self.client.on_message = self._message
-        self.client.on_subscribe = lambda *_: self.subscribed.set()
-
-    def _message(self, _: Any, topic: str, payload: bytes, __: int, properties: Any) -> int:
-        self.got.put_nowait((topic, payload, properties))
-        return 0
-
-    async def connect(self, port: int) -> Gmqtt:
-        async with asyncio.timeout(WAIT_S):
-            await self.client.connect("127.0.0.1", port, version=5)
-        return self
-
-    async def subscribe(self, text: str, qos: int) -> None:
-        self.subscribed.clear()
-        self.client.subscribe(text, qos=qos)
-        async with asyncio.timeout(WAIT_S):
-            await self.subscribed.wait()
-
-    async def take(self, count: int) -> list[tuple[str, bytes, Any]]:
-        async with asyncio.timeout(WAIT_S):
-            return [await self.got.get() for _ in range(count)]
-
-
-@on_a_loop
-async def test_gmqtt(port: int) -> None:
-    one = await Gmqtt("one").connect(port)
-    await one.subscribe("gmqtt/qos", 2)
-    for qos in range(3):
-        one.client.publish("gmqtt/qos", b"%d" % qos, qos=qos, user_property=("unit", "C"))
-    got = await one.take(3)
-    assert sorted(payload for _, payload, _ in got) == [b"0", b"1", b"2"]
-    assert got[0][2]["user_property"] == [("unit", "C")]
-    await one.subscribe("gmqtt/state", 1)
-    one.client.publish("gmqtt/state", b"on", qos=1, retain=True)
-    ((_, _, live),) = await one.take(1)
-    late = await Gmqtt("late").connect(port)
-    await late.subscribe("gmqtt/state", 1)
-    ((_, payload, own),) = await late.take(1)
-    assert (payload, live["retain"], own["retain"]) == (b"on", 0, 1)
-    for each in (one, late):
-        await each.client.disconnect()
-
-    lasting = {"clean_session": False, "session_expiry_interval": 600}
-    sleeper = await Gmqtt("sleeper", **lasting).connect(port)
-    await sleeper.subscribe("gmqtt/jobs", 1)
-    await sleeper.client.disconnect()
-    boss = await Gmqtt("boss").connect(port)
-    await boss.subscribe("gmqtt/answers", 1)
-    for n in range(JOBS):
-        boss.client.publish(
-            "gmqtt/jobs", b"%d" % n, qos=1, response_topic="gmqtt/answers", correlation_data=b"7"
-        )
-    again = await Gmqtt("sleeper", **lasting).connect(port)
-    jobs = await again.take(JOBS)
-    assert [payload for _, payload, _ in jobs] == [b"%d" % n for n in range(JOBS)]
-    asked = jobs[0][2]
-    again.client.publish(
-        asked["response_topic"][0], b"done", qos=1, correlation_data=asked["correlation_data"][0]
-    )
-    ((_, payload, answered),) = await boss.take(1)
-    assert (payload, answered["correlation_data"]) == (b"done", [b"7"])
-    for each in (again, boss):
-        await each.client.disconnect()
+    tell("gmqtt", found)
+    assert str(found) == f"{GMQTT_TESTS} of {GMQTT_TESTS} pass"
 
 
 # --- mosquitto_pub, mosquitto_sub, mosquitto_rr ------------------------------------------
