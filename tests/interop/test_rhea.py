@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.programs import Tell, Whole, run_node
+from tests.interop.moving import MovingCluster
+from tests.interop.programs import InteropRealm, Tell, Whole, run_node
 
 TESTS = 21
 
@@ -17,3 +18,16 @@ def test_rhea(amqp: str, whole: Whole, tell: Tell) -> None:
     tell("rhea", found)
     assert str(found) == f"{TESTS} of {TESTS} pass"
     assert found.ignored == 0
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_rhea_inside_a_websocket(realm: InteropRealm, tell: Tell) -> None:
+    if isinstance(realm, MovingCluster):
+        pytest.skip("a node that does not serve opens no WebSocket")
+    url = realm.http_url.replace("http", "ws").rstrip("/") + "/ws"
+
+    found = run_node("rhea", "websocket.mjs", url)
+
+    tell("rhea, WebSocket", found)
+    assert str(found) == "1 of 1 pass"

@@ -14,6 +14,8 @@ import penstock
 from penstock.wire.mqtt.packets import ConnackPacket, ConnectPacket, PubackPacket, PublishPacket
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.writing import packet_bytes
+from penstock.wire.native import messages as wire
+from penstock.wire.native.frames import PREFACE, FrameReader, frame
 from penstock.wire.websocket import BINARY, CLOSE, PING, PONG, TEXT, answer_to
 from tests.frontends.mqtt.clients import WAIT_S, connected
 from tests.wire.test_websocket import masked
@@ -165,9 +167,46 @@ def test_a_page_of_the_realm_may_open_one(url: str) -> None:
 
 def test_without_mqtt_there_is_none_and_elsewhere_neither(url: str) -> None:
     with penstock.Realm() as other, WebClient(other.listen_http()) as client:
-        assert client.status == 404
+        assert client.status == 400
+        assert b"penstock" in client._take(int(client.headers["content-length"]))
     with WebClient(url, path="/elsewhere") as client:
         assert client.status == 404
+
+
+def test_the_native_protocol_is_spoken_there_too(url: str) -> None:
+    hello = wire.encode(wire.Hello("raw", "web-session"))
+    said = PREFACE + b"".join(frame(hello))
+    with WebClient(url, sec_websocket_protocol="soap, penstock, mqtt") as client:
+        assert client.headers["sec-websocket-protocol"] == "penstock"
+        client.send(masked(BINARY, said[:11]), masked(BINARY, said[11:]))
+        reader, found = FrameReader(), None
+        while found is None:
+            opcode, data = client.frame()
+            assert opcode == BINARY
+            reader.receive(data)
+            found = reader.next_frame()
+        assert isinstance(wire.decode_from_server(found[0]), wire.Welcome)
+        client.send(masked(BINARY, b"".join(frame(wire.encode(wire.Bye())))))
+        opcode, data = client.frame()
+        while opcode == BINARY:
+            opcode, data = client.frame()
+        assert opcode == CLOSE
+
+
+def test_amqp_is_spoken_there_too(realm: penstock.Realm, url: str) -> None:
+    pytest.importorskip("proton")
+    realm.listen_amqp()
+    with WebClient(url, sec_websocket_protocol="amqp") as client:
+        assert client.headers["sec-websocket-protocol"] == "amqp"
+        client.send(masked(BINARY, b"AMQP\0\1"), masked(BINARY, b"\0\0"))
+        assert client.frame() == (BINARY, b"AMQP\0\1\0\0")
+
+
+def test_a_page_of_another_site_opens_none_of_them(url: str) -> None:
+    for protocol in ("amqp", "penstock"):
+        wrong = {"origin": "http://evil.example", "sec_websocket_protocol": protocol}
+        with WebClient(url, **wrong) as client:
+            assert client.status == 403
 
 
 def test_a_page_that_does_not_identify_itself_is_closed_in_time(

@@ -73,7 +73,8 @@ class AmqpHub:
         return AmqpConnection(self)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept AMQP connections, here and on the native port; gives the port."""
+        """Accept AMQP connections, here, on the native port and inside the HTTP port's WebSockets;
+        gives the port."""
         await remove_left_over(self.realm)
         self.listener.amqp = self.connection
         return await self.listener.listen(host, port, self.connection)

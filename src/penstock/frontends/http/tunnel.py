@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, cast
 
+from penstock.frontends.shared.protocol_detection import give
 from penstock.wire.websocket import (
     BINARY,
     CLOSE,
@@ -56,6 +57,9 @@ class TunnelTransport(asyncio.Transport):
         self.is_ended = True
         self._outer.close()
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def abort(self) -> None:
         self._outer.abort()
 
@@ -76,7 +80,7 @@ class TunnelTransport(asyncio.Transport):
 class WebTunnel(asyncio.Protocol):
     """Gives the protocol inside the data of binary messages, and answers the rest."""
 
-    def __init__(self, inner: asyncio.Protocol) -> None:
+    def __init__(self, inner: asyncio.BaseProtocol) -> None:
         self._inner = inner
         self._reader = WebSocketReader()
         self._outer: asyncio.Transport | None = None
@@ -97,7 +101,7 @@ class WebTunnel(asyncio.Protocol):
                 if transport.is_closing():
                     return
                 if opcode == BINARY:
-                    self._inner.data_received(piece)
+                    give(self._inner, piece)
                 elif opcode == PING:
                     outer.write(frame_bytes(PONG, piece))
                 elif opcode == CLOSE:
@@ -136,8 +140,6 @@ class Upgrade:
             return 426, f"only version {VERSION} of WebSocket is spoken here"
         if not is_key(self._headers.get("sec-websocket-key", "")):
             return 400, "Sec-WebSocket-Key has to be 16 bytes in base64"
-        if not known:
-            return 404, "no protocol is served over WebSocket here; start with --mqtt-port"
         if self.chosen(known) is None:
             names = ", ".join(known)
             return 400, f"Sec-WebSocket-Protocol has to offer one of what is served here: {names}"

@@ -94,7 +94,7 @@ class MqttHub:
             # every other node of the cluster would fail like this one, and nobody would be served
             self.fault = Unavailable(f"MQTT is not served here: {error}")
             _log.error("mqtt.not_served", reason=str(error))
-        self.listener.web_protocols = {"mqtt": self.connection}
+        self.listener.mqtt = self.connection
         return await self.listener.listen(host, port, self.connection)
 
     async def open_channel(self) -> ChannelId:

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -67,8 +66,8 @@ class NativeListener:
 
     gate: RelayGate | None = None
     """Lets in what other nodes of the cluster relay; None: nobody relays."""
-    web_protocols: Mapping[str, Callable[[], asyncio.Protocol]] = MappingProxyType({})
-    """Makes the protocols that are spoken inside WebSockets, by the name of the sub-protocol."""
+    mqtt: Callable[[], asyncio.Protocol] | None = None
+    """Makes the protocol of an MQTT connection; None where the realm does not serve MQTT."""
     mqtt_hub: object = None
     """State shared by all MQTT connections; None where the realm does not speak MQTT."""
     is_draining = False
@@ -160,6 +159,14 @@ class NativeListener:
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    @property
+    def web_protocols(self) -> Mapping[str, Callable[[], asyncio.BaseProtocol]]:
+        """Makes the protocols that are spoken inside WebSockets, by the name of the
+        sub-protocol."""
+        native = partial(Connection, self)
+        made = {"mqtt": self.mqtt, "amqp": self.amqp, "penstock": native}
+        return {name: make for name, make in made.items() if make is not None}
 
     def _made(self) -> asyncio.BaseProtocol:
         if self.amqp is None:

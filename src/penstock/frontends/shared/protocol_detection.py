@@ -14,9 +14,14 @@ def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, data
     """Let a protocol go on with a connection of which these bytes have been read."""
     transport.set_protocol(protocol)
     protocol.connection_made(transport)
+    if data:
+        give(protocol, data)
+
+
+def give(protocol: asyncio.BaseProtocol, data: bytes) -> None:
+    """Have a protocol receive bytes, in the way that it takes them."""
     if isinstance(protocol, asyncio.Protocol):
-        if data:
-            protocol.data_received(data)
+        protocol.data_received(data)
         return
     assert isinstance(protocol, asyncio.BufferedProtocol), "it takes bytes"
     left = memoryview(data)
