@@ -198,7 +198,7 @@ def test_a_wildcard_at_the_beginning_finds_no_private_topics(url: str) -> None:
     assert not {topic for topic in topics if topic.startswith("$")}
 
 
-def test_exact_topics_are_found_without_a_search(
+def test_topics_are_found_without_a_search(
     realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def searched(*_: object) -> None:
@@ -206,10 +206,16 @@ def test_exact_topics_are_found_without_a_search(
 
     retain(url, {f"exact/{number}": b"%d" % number for number in range(5)})
     retain(url, {"exact/3": b""})
-    monkeypatch.setattr(retained, "pages_of", searched)
+    monkeypatch.setattr(retained, "batches_of", searched)
     with connected(url) as client:
         client.subscribe("exact/2", "exact/4", "exact/3", "exact/none")
         assert [each.payload for each in got(client, 2)] == [b"2", b"4"]
+        client.subscribe("exact/+", "none/#")
+        assert [each.payload for each in got(client, 4)] == [b"0", b"1", b"2", b"4"]
+    retain(url, {"exact/2": b"22", "exact/9": b"9"})
+    with connected(url) as client:  # what is new is found, too
+        client.subscribe("exact/#")
+        assert [each.payload for each in got(client, 5)] == [b"0", b"1", b"4", b"22", b"9"]
 
 
 def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
@@ -232,10 +238,7 @@ def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
     assert [each.topic for each in found] == list(topics)
 
 
-def test_more_filters_than_a_selector_takes_find_them_too(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retained, "SELECTED_MAX", 1)
+def test_several_filters_find_them_too(url: str) -> None:
     retain(url, {"wide/a": b"1", "wide/b": b"2", "wide/c": b"3"})
     with connected(url) as client:
         client.subscribe("wide/a", "wide/c")

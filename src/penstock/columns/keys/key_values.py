@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final
 
 import numpy as np
@@ -58,6 +58,8 @@ class Values:
         self._families = {family: _Slots(numbers) for family in _FAMILIES.values()}
         self._fields = SchemaMemo(self._fields_of)
         self._by_words: dict[tuple[str, int], WordSlots] = {}
+        self.renumberings = 0
+        """How often values were dropped, and the others numbered anew."""
         self._last: tuple[pa.RecordBatch, Int64s] | None = None
         """The last batch and its slots: several callers ask about one batch in turn."""
 
@@ -164,8 +166,15 @@ class Values:
                 found[slot] = (family, value)
         return found
 
+    def texts(self, known_count: int = 0) -> list[str]:
+        """The values that are texts in the order in which they occurred first, without as many of
+        the oldest as are known."""
+        slots = self._families["string"]
+        return list(islice(reversed(slots), max(len(slots) - known_count, 0)))[::-1]
+
     def keep(self, alive: npt.NDArray[np.bool_]) -> None:
         """Drop values whose slots are not ``alive`` and renumber the rest in their order."""
+        self.renumberings += 1
         self._last = None
         self._by_words = {}
         moved = (np.cumsum(alive) - 1).tolist()

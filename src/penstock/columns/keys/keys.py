@@ -169,6 +169,19 @@ class KeyIndex:
         slot = key.values.slot_of(value)
         return None if slot == NO_SLOT else key.newest.newest_of(slot, stored)
 
+    @property
+    def renumberings(self) -> int:
+        """How often values without an event were dropped. Only for an index of one key."""
+        (key,) = self._keys
+        return key.values.renumberings
+
+    def texts(self, known_count: int = 0) -> list[str]:
+        """The values that are texts, with and without a stored event, in the order in which they
+        occurred first; without as many of the oldest as are known since the last renumbering. Only
+        for an index of one key."""
+        (key,) = self._keys
+        return key.values.texts(known_count)
+
     def append(self, bodies: Sequence[pa.RecordBatch], ids: int | Int64s) -> None:
         """Add stored events; ``ids`` are ascending, or the first of consecutive ids."""
         looked_at = self._last is not None and _same(self._last.bodies, bodies)

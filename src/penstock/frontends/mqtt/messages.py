@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import repeat
 from typing import Annotated, Any, Final, NamedTuple, Protocol
 
@@ -35,6 +36,12 @@ _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
 """For messages that persist, and for those that do not."""
 
 
+_RESIDUES_MAX: Final = 1_024
+"""Most residues that are remembered; many events have the same."""
+_SHORT: Final = 100
+"""Characters of the longest of them."""
+
+
 class _Residue(Struct, frozen=True, omit_defaults=True):
     """What an event has no column for; JSON in its header ``mqtt``."""
 
@@ -49,6 +56,18 @@ class _Residue(Struct, frozen=True, omit_defaults=True):
     qos: Annotated[int, Meta(ge=0, le=2)] | None = None
     """What it was published with, where the event does not say: retained events all persist, and
     so does what has QoS 2."""
+
+    @property
+    def says_more(self) -> bool:
+        """Whether there is something besides the retain flag and the QoS."""
+        return self != _Residue(retain=self.retain, qos=self.qos)
+
+    def of_qos(self, persistent: bool) -> int:
+        """The QoS of an event."""
+        return int(persistent) if self.qos is None else self.qos
+
+
+_NO_RESIDUE: Final = _Residue()
 
 
 class Received(Struct, frozen=True):
@@ -162,7 +181,7 @@ def _headers(message: Received) -> dict[str, Any]:
         retain=message.packet.retain,
         qos=_told_qos(message.packet),
     )
-    if rest != _Residue():
+    if rest != _NO_RESIDUE:
         found["mqtt"] = msgspec.json.encode(rest).decode()
     return found
 
@@ -227,34 +246,46 @@ def _plain_messages(batch: pa.RecordBatch) -> list[TopicMessage | None] | None:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     if any(name not in _PLAIN and column.null_count < count for name, column in columns.items()):
         return None
-    topics, headers = _only_field(columns.get("properties"), TOPIC), columns.get("headers")
-    clients = repeat("", count) if headers is None else _only_field(headers, "application_id")
-    if topics is None or clients is None:
+    topics = _texts(columns.get("properties"), (TOPIC,), count)
+    headers = _texts(columns.get("headers"), ("application_id", "mqtt"), count)
+    if topics is None or headers is None:
+        return None
+    residues = [_residue(each) for each in headers[1]]
+    if any(each.says_more for each in set(residues)):
         return None
     data, persistent = columns.get("data"), columns.get("persistent")
     payloads = repeat(b"", count) if data is None else data.to_pylist()
     kept = repeat(True, count) if persistent is None else persistent.to_pylist()
-    right = {each: bool(each) and not name_fault(each) for each in set(topics) if each is not None}
+    right = {each: bool(each) and not name_fault(each or "") for each in set(topics[0])}
     return [
-        TopicMessage(topic, payload or b"", 0 if persists is False else 1, client or "", 0, _NONE)
+        TopicMessage(
+            *(topic, payload or b"", rest.of_qos(persists is not False), client or "", 0),
+            *(_NONE, rest.retain),
+        )
         if topic is not None and right[topic]
         else None
-        for topic, payload, persists, client in zip(topics, payloads, kept, clients, strict=True)
+        for topic, payload, persists, client, rest in zip(
+            *(topics[0], payloads, kept, headers[0], residues), strict=True
+        )
     ]
 
 
-def _only_field(column: pa.Array | None, name: str) -> list[str | None] | None:
-    """The values of a struct that has nothing but this text; None: there is more."""
-    if column is None or column.null_count:
+def _texts(
+    column: pa.Array | None, names: Sequence[str], count: int
+) -> list[list[str | None]] | None:
+    """The values of a struct that has nothing but these texts; None: there is more."""
+    found: dict[str, list[str | None]] = {name: [None] * count for name in names}
+    if column is None:
+        return list(found.values())
+    if column.null_count:
         return None
-    found = None
     for index, field in enumerate(column.type):
         values = column.field(index)
-        if field.name == name and field.type == pa.string() and not field.metadata:
-            found = values
-        elif values.null_count < len(values):
+        if field.name in found and field.type == pa.string() and not field.metadata:
+            found[field.name] = values.to_pylist()
+        elif values.null_count < count:
             return None
-    return None if found is None else found.to_pylist()
+    return list(found.values())
 
 
 def message_of(event: Event) -> TopicMessage | None:
@@ -268,15 +299,26 @@ def message_of(event: Event) -> TopicMessage | None:
     if event.ttl and event.published is not None:
         ends_us = int(event.published.timestamp() * 1_000_000) + event.ttl * 1_000
     client_id = headers.get("application_id") or ""
-    rest = _residue(headers)
-    qos = int(event.persistent) if rest.qos is None else rest.qos
+    rest = _residue(headers.get("mqtt"))
+    qos = rest.of_qos(event.persistent)
     own = _own(rest, headers, properties)
     return TopicMessage(topic, event.data, qos, client_id, ends_us, own, rest.retain)
 
 
-def _residue(headers: Mapping[str, Any]) -> _Residue:
+def _residue(text: str | None) -> _Residue:
+    if text is None:
+        return _NO_RESIDUE
+    return _decoded(text) if len(text) > _SHORT else _remembered(text)
+
+
+@lru_cache(_RESIDUES_MAX)
+def _remembered(text: str) -> _Residue:
+    return _decoded(text)
+
+
+def _decoded(text: str) -> _Residue:
     try:
-        return msgspec.json.decode(headers.get("mqtt") or "{}", type=_Residue)
+        return msgspec.json.decode(text or "{}", type=_Residue)
     except msgspec.MsgspecError:  # whoever published it wrote something else there
         return _Residue()
 

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.vocabulary.errors import (
     PenstockError,
 )
-from penstock.core.vocabulary.topics import has_wildcards
-from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, message_of
-from penstock.frontends.mqtt.newest_events import KeyedChannel, events_at, pages_of
+from penstock.core.vocabulary.topics import has_wildcards, name_fault
+from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, messages_of
+from penstock.frontends.mqtt.newest_events import KeyedChannel, batches_at, batches_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
 from penstock.frontends.mqtt.topic_index import TopicIndex
+from penstock.frontends.mqtt.topic_tree import TopicTree
 
 if TYPE_CHECKING:
-    from penstock.columns.selectors import Selector
+    from penstock.columns.keys.keys import KeyIndex
     from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.runtime.realm import RunningRealm
+    from penstock.runtime.subscriptions.realm_view import StoreView
 
-SELECTED_MAX: Final = 32
-"""Most filters that become a selector; with more of them everything is read."""
+EVERY: Final = "#"
+"""The filter for which everything is read."""
 FLUSH_BYTES: Final = 1 << 16
 """Bytes of payload after which what was given to a client is sent."""
 
@@ -33,32 +36,54 @@ class RetainedMessages(KeyedChannel):
     what = "retained messages"
     why = "MQTT keeps retained messages there"
 
+    def __init__(self, realm: RunningRealm, beside: str) -> None:
+        super().__init__(realm, beside)
+        self._topics = TopicTree()
+        self._topic_count = 0
+        """Values of the key that are in the tree."""
+        self._keys: KeyIndex | None = None
+        self._renumberings = 0
+
     def _type(self, beside: str) -> str:
         return "mixed" if beside == "transient" else beside
 
     async def pages(self, filters: Sequence[str]) -> AsyncIterator[list[tuple[int, TopicMessage]]]:
         """What is retained now and may match one of these filters, with its event ids, a page at
-        a time."""
+        a time. What it costs goes by what matches."""
         channel = await self.open_channel()
-        if any(map(has_wildcards, filters)):
-            selector = await self._selector(filters)
-            pages = pages_of(self._realm, channel, self._name, selector)
-        else:  # each of these is one topic, whose event is known by its key
-            store = self._realm.view.required(self._name)
-            known = {store.newest_of(each) for each in filters}
-            pages = events_at(
-                self._realm, channel, sorted(each for each in known if each is not None)
-            )
+        if EVERY in filters:
+            pages = batches_of(self._realm, channel, self._name)
+        else:
+            pages = batches_at(self._realm, channel, self._event_ids(filters))
         async for page in pages:
-            found = ((each.event_id, message_of(each)) for each in page)
-            yield [(n or 0, each) for n, each in found if each is not None and each.payload]
+            found: list[tuple[int, TopicMessage]] = []
+            for batch in page:
+                event_ids = batch.column("event_id").to_pylist()
+                pairs = zip(event_ids, messages_of(batch), strict=True)
+                found += [(n, each) for n, each in pairs if each is not None and each.payload]
+            yield found
 
-    async def _selector(self, filters: Sequence[str]) -> Selector | None:
-        if len(filters) > SELECTED_MAX or "#" in filters:
-            return None
-        quoted = (each.replace("'", "''") for each in filters)
-        text = " OR ".join(f"{TOPIC} MATCHES '{each}'" for each in quoted)
-        return await self._realm.dispatch.choosing.parse(text)
+    def _event_ids(self, filters: Sequence[str]) -> list[int]:
+        """The events of the topics that filters take: a topic is known by its key, and a filter
+        with wildcards is looked up in the tree of all topics."""
+        store = self._realm.view.required(self._name)
+        topics: set[str] = set()
+        for each in filters:
+            topics.update(self._tree(store).find(each) if has_wildcards(each) else (each,))
+        known = map(store.newest_of, topics)
+        return sorted(each for each in known if each is not None)
+
+    def _tree(self, store: StoreView) -> TopicTree:
+        """The topics that have occurred: made when it is needed first, and when the index of keys
+        has dropped what is gone; else those that are new are added."""
+        keys = store.keys
+        if self._keys is not keys or self._renumberings != keys.renumberings:
+            self._keys, self._renumberings = keys, keys.renumberings
+            self._topics, self._topic_count = TopicTree(), 0
+        new = keys.texts(self._topic_count)
+        self._topic_count += len(new)
+        self._topics.add(each for each in new if not name_fault(each))
+        return self._topics
 
 
 class RetainedDelivery:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.api.durables import DurableInfo
+from penstock.columns.keys.keys import KeyIndex
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
@@ -110,12 +111,17 @@ class StoreView:
     def stored(self) -> IdSet:
         return self._channel.state.stored
 
+    @property
+    def keys(self) -> KeyIndex:
+        """The index of its publish keys; it has one."""
+        keys = self._state.stores[self.number].keys
+        assert keys is not None, "it has a publish key"
+        return keys
+
     def newest_of(self, value: object) -> int | None:
         """The id of the stored event with this value of the publish key, of which there is one with
         depth 1; None: there is none."""
-        keys = self._state.stores[self.number].keys
-        assert keys is not None, "it has a publish key"
-        return keys.newest_of(value, self.stored)
+        return self.keys.newest_of(value, self.stored)
 
     @property
     def events(self) -> int:
