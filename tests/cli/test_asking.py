@@ -65,6 +65,7 @@ MAKE_OR_SHOW = {
     *(f"pipeline {verb}" for verb in ("run", "check", "list", "show")),
     *(f"user {verb}" for verb in ("create", "password", "list", "me")),
     *("group create", "group add", "group list", "acl grant", "acl list"),
+    *(f"topic {verb}" for verb in ("list", "tail", "retained", "sessions")),
     *("store verify", "store backup", "cluster demo", "cluster status", "cluster doctor"),
     *("cluster node",),
     *("cluster import", "cluster export", "cluster upgrade", "cluster backup"),

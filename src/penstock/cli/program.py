@@ -34,6 +34,7 @@ from penstock.cli import (
     server,
     store,
     top,
+    topics,
     transfer,
 )
 from penstock.cli.grouping import CommandGroup
@@ -104,7 +105,7 @@ def _plain_usage() -> Iterator[None]:
 
 _ORDER: Final = (
     *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue"),
-    *("request", "reply", "join"),
+    *("request", "reply", "join", "topic"),
     *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
     *("apply", "export", "realm", "store", "cluster", "info", "settings"),
     *("top", "load", "health", "doctor", "error"),
@@ -126,7 +127,7 @@ app = typer.Typer(
 )
 for group in (
     *(server, channels, transfer, publishing, reading, durables, queue_reading, queues),
-    *(requesting, joins),
+    *(requesting, joins, topics),
     *(scheduling, redriving, selectors, pipelines, access, administration, applying),
     *(store, cluster, top, load, health, doctor, reference),
 ):
