@@ -62,9 +62,9 @@ def list_(
     _selector(filter)
     with session(url) as realm:
         topics = {
-            topic
+            name
             for event in realm.channels.get(f"{channel}-retained").browse()
-            if event.data and isinstance(topic := event.properties.get("topic"), str)
+            if event.data and isinstance(name := event.properties.get("topic"), str)
         }
     counted = counted_by_level((each for each in topics if topic_matches(filter, each)), depth)
     if format == "json":

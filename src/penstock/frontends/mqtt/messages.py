@@ -33,7 +33,7 @@ _TOPICS: Final = pa.struct([(TOPIC, pa.string())])
 _CLIENTS: Final = pa.struct([("application_id", pa.string())])
 _SCHEMA: Final = pa.schema([("data", pa.binary()), ("properties", _TOPICS), ("headers", _CLIENTS)])
 _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
-"""For messages that persist, and for those that do not."""
+"""The schema where some messages persist and others do not."""
 
 
 _RESIDUES_MAX: Final = 1_024

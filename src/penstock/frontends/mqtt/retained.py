@@ -13,8 +13,7 @@ from penstock.core.vocabulary.topics import has_wildcards, name_fault
 from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, messages_of
 from penstock.frontends.mqtt.newest_events import KeyedChannel, batches_at, batches_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
-from penstock.frontends.mqtt.topic_index import TopicIndex
-from penstock.frontends.mqtt.topic_tree import TopicTree
+from penstock.frontends.mqtt.topic_index import TopicIndex, TopicTree
 
 if TYPE_CHECKING:
     from penstock.columns.keys.keys import KeyIndex
