@@ -15,6 +15,9 @@ SOURCE = ROOT / "src" / "penstock"
 WITHOUT_A_FIELD = frozenset({"api/subscriptions.py"})
 """Modules that say what follows from the pattern's attribute, and do not carry it."""
 
+OF_NEWER_ONES = frozenset({"runtime/store/newer_facts.py"})
+"""Modules with attributes that the first format does not have; the patterns are older."""
+
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
@@ -55,7 +58,9 @@ def test_the_pattern_of_an_attribute_is_found_in_every_file_of_its_row(
 ) -> None:
     (row,) = (row for row in rows("Where to add what") if row[0].startswith(subject))
     wrong = [
-        path for path in paths_in(row[1]) if name not in (SOURCE / path).read_text(encoding="utf-8")
+        path
+        for path in paths_in(row[1])
+        if path not in OF_NEWER_ONES and name not in (SOURCE / path).read_text(encoding="utf-8")
     ]
 
     assert f"`{name}`" in row[0]

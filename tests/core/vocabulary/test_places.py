@@ -12,8 +12,8 @@ from penstock.core.vocabulary.places import AnyPlaceFact, Interested, InterestEn
 @pytest.mark.parametrize(
     ("fact", "stored"),
     [
-        (Seated("d", "u/s/1", "s"), ["Seated", "d", "u/s/1", "s", False]),
-        (Seated("d", "u/s/1", "s", sole=True), ["Seated", "d", "u/s/1", "s", True]),
+        (Seated("d", "u/s/1", "s"), ["Seated", "d", "u/s/1", "s", False, 0]),
+        (Seated("d", "u/s/1", "s", sole=True), ["Seated", "d", "u/s/1", "s", True, 0]),
         (Left("d", "u/s/1"), ["Left", "d", "u/s/1"]),
         (Interested("u/s/1", "s", 7), ["Interested", "u/s/1", "s", 7, "", False]),
         (InterestEnded("u/s/1"), ["InterestEnded", "u/s/1"]),

@@ -50,7 +50,7 @@ class JoinTable:
         self.by_source: dict[int, dict[int, Join]] = {}
         """The joins of each store that has any, by destination."""
         self.by_outbox: dict[int, Join] = {}
-        """Those that lead out of the realm, by number of their outbox."""
+        """The joins that lead out of the realm, by number of their outbox."""
 
     def add(self, join: Join) -> None:
         self.by_source.setdefault(join.source, {})[join.destination] = join

@@ -34,7 +34,7 @@ class Copies(Struct, frozen=True):
         return self.first + self.body.rows - 1
 
     def above(self, known: int) -> Copies | None:
-        """Those of them whose ids are above ``known``; None: none is."""
+        """The copies whose ids are above ``known``; None: there are none."""
         if self.first > known:
             return self
         if self.through <= known:

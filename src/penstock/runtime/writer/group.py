@@ -577,8 +577,7 @@ class Group:
     ) -> None:
         """Add events to the block, and those of paged channels to their pages."""
         absent = IdSet(fact.absent) if fact.absent else None
-        # Pages store whole bodies. What only passes is read from this body meanwhile (SEM E8), and
-        # may have to join the rest (SEM J7). States of a merging engine are in memory.
+        # Pages have whole bodies, not what only passes (SEM E8, J7) or a merging engine's states.
         by_page = channel.state.type.home == "pages" and not (
             in_journal or absent is not None or channel.state.engine.merges
         )
