@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from penstock.core.vocabulary.errors import Conflict, Deposed, StorageFailed, Trimmed
 from penstock.core.vocabulary.ports import (
     READ_BYTES_MAX,
+    BlobInfo,
     Block,
     Buffer,
     DamagedBlock,
@@ -240,6 +241,13 @@ class Overwrites(EngineBlobs):
 class KeepsDeletedBlobs(EngineBlobs):
     async def delete(self, name: str) -> None:
         """Later, perhaps."""
+
+
+class ListsNoFolders(EngineBlobs):
+    """A prefix that ends where a folder does finds nothing."""
+
+    async def list(self, prefix: str = "") -> Sequence[BlobInfo]:
+        return [] if prefix.endswith("/") else await super().list(prefix)
 
 
 class WritesIntoFiles(EngineBlobs):

@@ -72,6 +72,7 @@ MISTAKES: dict[type[MemoryEngine], str] = {
     ),
     with_stores(broken.Overwrites): "nodes_see_the_same_blobs_which_do_not_grow",
     with_stores(broken.KeepsDeletedBlobs): "deleted_names_are_free_again",
+    with_stores(broken.ListsNoFolders): "who_only_reads_files_leaves_them_as_they_are",
     with_stores(broken.WritesIntoFiles): "nodes_see_the_same_blobs_which_do_not_grow",
 }
 """Broken engines, and a check that has to notice each."""
