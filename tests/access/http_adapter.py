@@ -10,7 +10,7 @@ from typing import Any
 import penstock
 from penstock.core.vocabulary import errors
 from penstock.core.vocabulary.errors import PenstockError
-from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, Caller, register
+from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, TOPICS, Caller, register
 from tests.frontends.http.asking import Web, part
 
 _C, _Q = f"channels/{part(CHANNEL)}", f"queues/{part(QUEUE)}"
@@ -150,6 +150,11 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     ),
     "queue.acl.change": tuple(
         ("POST", f"acl/{what}", {"kind": "queue", "name": QUEUE, "subject": who, "rights": []})
+        for what, who in (("revoke", "nobody@*"), ("grant", "nobody"))
+    ),
+    "topic.acl.read": (("GET", f"acl?kind=topic&name={part(TOPICS)}", None),),
+    "topic.acl.change": tuple(
+        ("POST", f"acl/{what}", {"kind": "topic", "name": TOPICS, "subject": who, "rights": []})
         for what, who in (("revoke", "nobody@*"), ("grant", "nobody"))
     ),
     "durable.list": (("GET", f"{_C}/durables", None),),

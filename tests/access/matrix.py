@@ -16,6 +16,8 @@ from penstock.api.operations import OPERATIONS
 
 CHANNEL, QUEUE, OTHER = "matrix/channel", "matrix/queue", "matrix/other"
 """A channel and a queue that the rights are about, and another channel that is everybody's."""
+TOPICS = "matrix/%u/+"
+"""A topic filter that the rights are about."""
 USER, PASSWORD = "someone", "a good password"
 
 

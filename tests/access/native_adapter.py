@@ -35,7 +35,7 @@ from penstock.client.sync.sync import Session
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest, FromLatest
-from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, Caller, register
+from tests.access.matrix import CHANNEL, OTHER, PASSWORD, QUEUE, TOPICS, Caller, register
 
 
 class NativeCaller:
@@ -223,6 +223,12 @@ class NativeCaller:
 
     def _queue_acl_change(self) -> None:
         self._session.access.revoke("nobody@*", queue=QUEUE)
+
+    def _topic_acl_read(self) -> None:
+        self._session.access.entries(topic=TOPICS)
+
+    def _topic_acl_change(self) -> None:
+        self._session.access.revoke("nobody@*", topic=TOPICS)
 
     # --- durables ------------------------------------------------------------------------
 

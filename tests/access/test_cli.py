@@ -151,6 +151,23 @@ def test_rights_are_revoked_one_or_all(run: Run) -> None:
     assert "bob" not in rest.stdout
 
 
+@pytest.mark.spec("M15")
+def test_rights_are_granted_on_topics(run: Run) -> None:
+    run("acl", "grant", "topic", "dev/%c/#", "group:devices", "publish")
+    run("acl", "grant", "topic", "cmd/+", "bob@*", "subscribe", "durable")
+
+    every = run("acl", "list", "topic").stdout.splitlines()
+    assert [line.split() for line in every][-2:] == [
+        ["cmd/+", "bob@*", "subscribe,", "durable"],
+        ["dev/%c/#", "group:devices", "publish"],
+    ]
+    found = json.loads(run("acl", "list", "topic", "--format", "json").stdout)
+    assert [each["name"] for each in found] == ["cmd/+", "dev/%c/#"]
+    assert "bob" in run("acl", "list", "topic", "cmd/+").stdout
+    run("acl", "revoke", "topic", "cmd/+", "bob@*")
+    assert "bob" not in run("acl", "list", "topic").stdout
+
+
 def test_what_is_typed_wrong_is_said(run: Run) -> None:
     for arguments in (
         ["acl", "grant", "realm"],

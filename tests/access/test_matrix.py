@@ -15,7 +15,17 @@ from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import RouteMatch
 from tests.access import http_adapter, mqtt_adapter, native_adapter  # noqa: F401  they register themselves
 from tests.access.http_adapter import ASKED
-from tests.access.matrix import ADAPTERS, CHANNEL, OTHER, PASSWORD, QUEUE, USER, Adapter, Caller
+from tests.access.matrix import (
+    ADAPTERS,
+    CHANNEL,
+    OTHER,
+    PASSWORD,
+    QUEUE,
+    TOPICS,
+    USER,
+    Adapter,
+    Caller,
+)
 from tests.through_a_node import through_a_node
 
 if find_spec("proton") is not None:  # tests/frontends/amqp/test_installed.py says why it is not
@@ -24,7 +34,7 @@ if find_spec("proton") is not None:  # tests/frontends/amqp/test_installed.py sa
 # These show to everybody what they may see anyway; the rest of them is in tests of their own.
 FILTERED = {("POST", "logout"), ("GET", "schedule"), ("GET", "live")}
 EVERY_RIGHT = [(kind, right) for kind, rights in RIGHTS.items() for right in rights]
-WHERE = {"realm": "", "channel": CHANNEL, "queue": QUEUE}
+WHERE = {"realm": "", "channel": CHANNEL, "queue": QUEUE, "topic": TOPICS}
 
 
 @pytest.fixture(
@@ -71,6 +81,7 @@ def granted(realm: penstock.Realm) -> Iterator[Callable[[str, str], None]]:
         session.access.revoke(f"{USER}@*")
         session.access.revoke(f"{USER}@*", channel=CHANNEL)
         session.access.revoke(f"{USER}@*", queue=QUEUE)
+        session.access.revoke(f"{USER}@*", topic=TOPICS)
 
 
 def is_allowed(caller: Caller, operation: str) -> bool:

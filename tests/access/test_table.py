@@ -29,7 +29,7 @@ from penstock.api.reading import WatchEvents
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Attach, BrowseDurable, Settle, Subscribe, Unsubscribe
 from penstock.api.transfers import ImportTar, PutImport
-from penstock.core.access.rights import Principal
+from penstock.core.access.rights import RIGHTS, Principal
 from penstock.core.realm.directory import Directory
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition
@@ -92,7 +92,7 @@ def named_by_tables() -> Iterator[str]:
                 case PasswordTarget():
                     yield from ("me.password", "user.change")
                 case OfResource(verb):
-                    yield from (f"{kind}.{verb}" for kind in ("realm", "channel", "queue"))
+                    yield from (f"{kind}.{verb}" for kind in RIGHTS)
                 case DeadEventStore():
                     yield from (*READ, *PUBLISH)
     yield "session.open"
@@ -121,6 +121,7 @@ def allowed() -> Permits:
         (Grant("realm", "", "a@*", ("full",)), [("realm.acl.change", "")]),
         (ListEntries("channel", "x::y"), [("channel.acl.read", "x/y")]),
         (ListEntries("queue", "x/*"), [("queue.acl.read", "x/*")]),
+        (Grant("topic", "a//+", "a@*", ("full",)), [("topic.acl.change", "a//+")]),
         (SetPassword("bob", None), [("user.change", "")]),  # type: ignore[arg-type]  # not read
         (Settle(1, ()), []),
     ],

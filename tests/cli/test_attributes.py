@@ -21,7 +21,7 @@ EVERY = set(Definition.__struct_fields__) | set(Storage.__struct_fields__)
     ("kind", "others"),
     [
         ("channel", {"kind", "storage", "max_deliveries", "backoff"}),
-        ("queue", {"kind", "storage", "engine", "retain_consumed", "archive"}),
+        ("queue", {"kind", "storage", "engine", "retain_consumed", "archive", "topics", "payload"}),
     ],
 )
 def test_every_attribute_has_an_option(kind: Kind, others: set[str]) -> None:

@@ -91,6 +91,42 @@ def test_sessions_are_listed_with_what_waits_for_them(penstock_command: Run, url
     ]
 
 
+@pytest.mark.spec("M12")
+def test_channels_with_topics_of_their_own_are_counted_in_and_named(
+    penstock_command: Run, session: penstock.Session, url: str
+) -> None:
+    session.channels.create("temperatures", topics=["plant/{line}/temp"])
+    hour = PacketProperties(session_expiry_s=3_600)
+    with connected(url, "meter", properties=hour, clean_start=False) as client:
+        client.subscribe("plant/#", qos=1, retain_handling=2)
+    with connected(url, "other") as client:
+        client.publish("plant/1/temp", b"22")
+        client.publish("plant/1/state", b"on")
+        client.publish("plant/9/temp", b"23", retain=True)
+
+    (found,) = json.loads(_sessions(penstock_command))
+    assert (found["filter"], found["waiting"]) == ("plant/#", 3)
+    listed = penstock_command("topic", "list", "plant/9/#", "--depth", "3", "--format", "json")
+    assert {"topic": "plant/9/temp", "retained": 1} in json.loads(listed.stdout)
+
+    tail = ("topic", "tail", "plant/1/+", "--timeout", "0.01")
+    elsewhere = penstock_command(*tail)
+    assert "temperatures has topics of plant/1/+, too: --channel temperatures" in elsewhere.stderr
+    assert "--channel" not in penstock_command("topic", "tail", "a/#", "--timeout", "0.01").stderr
+
+    def published() -> bool:
+        channel.publish(b"1", properties={"line": "2"})
+        channel.publish(b"2", properties={"line": "1"})
+        return running.done()
+
+    channel = session.channels.get("temperatures")
+    own = (*tail[:3], "--channel", "temperatures", "--count", "1", "--format", "json")
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(penstock_command, *own)
+        until(published)
+    assert json.loads(running.result().stdout.splitlines()[0])["properties"] == {"line": "1"}
+
+
 def _sessions(penstock_command: Run) -> str:
     return penstock_command("topic", "sessions", "--format", "json").stdout
 

@@ -340,6 +340,50 @@ async def test_a_session_goes_on_at_the_next_owner(version: int, how: str) -> No
     await end(*machines)
 
 
+@pytest.mark.spec("M12", "M13", "M14", "M7")
+@simulated
+async def test_sessions_go_on_with_channels_that_have_topics() -> None:
+    """With QoS 1 and 2, also with a channel that gets topics while a client is away."""
+    owner, (other, third) = await relaying(3)
+    lasts: dict[str, Any] = {"clean_start": False, "properties": HOUR}
+    native = await aio.connect(f"{owner.url},{HOST}:{other.native},{HOST}:{third.native}")
+    await native.channels.create(
+        "cells", topics=["t/{cell}/temp"], payload="json", retain_consumed=True
+    )
+    reader, _ = await welcome(other.mqtt, "reader", **lasts)
+    await subscribe(reader, "t/#", qos=2)
+    writer, _ = await welcome(third.mqtt, "writer", **lasts)
+    writer.say(PublishPacket("t/1/temp", b'{"c":21}', 2, 1))
+    await writer.hears(PubrecPacket)
+    writer.say(PubrelPacket(1))
+    await writer.hears(PubcompPacket)
+    first = await reader.hears(PublishPacket)
+    reader.say(PubrecPacket(first.packet_id))
+    await reader.hears(PubrelPacket)
+
+    owner.kill()
+    await until(lambda: reader.has_ended and writer.has_ended)
+    await until(lambda: other.serves or third.serves)
+
+    writer, _ = await welcome(other.mqtt, "writer", **lasts)
+    writer.say(PublishPacket("t/2/temp", b'{"c":22}', 1, 2))
+    await writer.hears(PubackPacket)
+    await native.channels.create("fans", topics=["t/{fan}/speed"])
+    writer.say(PublishPacket("t/2/speed", b"7", 1, 3), PublishPacket("t/2", b"x", 1, 4))
+    for _ in range(2):
+        await writer.hears(PubackPacket)
+    reader, present = await welcome(third.mqtt, "reader", **lasts)
+    assert present
+    assert (await reader.hears(PubrelPacket)).packet_id == first.packet_id
+    reader.say(PubcompPacket(first.packet_id))
+    came = [await reader.hears(PublishPacket) for _ in range(3)]
+    assert sorted(each.payload for each in came) == [b"7", b"x", b'{"c":22}']
+    rows = [each.properties async for each in (await native.channels.get("cells")).browse()]
+    assert [(each["cell"], each["c"]) for each in rows] == [("1", 21.0), ("2", 22.0)]
+    await native.close()
+    await end(other, third)
+
+
 @pytest.mark.spec("M13")
 @pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
 @simulated

@@ -63,7 +63,8 @@ def reader(here: Path) -> Iterator[Reader]:
     with penstock.Realm("data") as realm:
         url = realm.listen()
         names = {"localhost:9080": realm.listen_http().partition("//")[2]}
-        with closing(Reader(url, command_in(environment(url)), names)) as somebody:
+        run = command_in(environment(url))
+        with closing(Reader(url, run, names, mqtt=realm.listen_mqtt)) as somebody:
             yield somebody
 
 

@@ -20,6 +20,8 @@ Serve = Callable[[Command], str]
 OTHERS = frozenset(("curl", "openssl"))
 """Programs of others that pages call, and that every machine has; a shell runs them."""
 TIMEOUT_S = 60
+MQTT_ADDRESS = '"localhost", 1883'
+"""Where devices on a page connect to."""
 
 
 class Reader:
@@ -31,9 +33,11 @@ class Reader:
         run: Run,
         names: Mapping[str, str] | None = None,
         serve: Serve | None = None,
+        mqtt: Callable[[], str] | None = None,
     ) -> None:
         """``names`` are what the pages call things elsewhere, such as a host, and what is meant
-        here."""
+        here; ``mqtt`` has the realm speak MQTT, for a page that does, and gives the URL."""
+        self._mqtt = mqtt
         self._url = url
         self._run = run
         self._serve = serve
@@ -83,6 +87,9 @@ class Reader:
         return text
 
     def _execute(self, block: Block) -> None:
+        if MQTT_ADDRESS in block.text and self._mqtt is not None:
+            host, _, port = self._mqtt().rpartition("//")[2].rpartition(":")
+            self.names_here({MQTT_ADDRESS: f'"{host}", {port}'})
         text = self._meant(block.text.replace(SERVER_URL, self._url))
         # Empty lines before it, so that a traceback names the line of the page.
         code = compile("\n" * (block.line - 1) + text, name_of(block.page), "exec")

@@ -91,7 +91,7 @@ def test_attributes_are_those_the_realm_knows() -> None:
     of_queues = get_type_hints(penstock.QueueAttributes)
 
     assert set(of_channels) == fields(Definition) - {"kind", "max_deliveries", "backoff"}
-    assert set(of_queues) == fields(Definition) - {"kind", "archive"}
+    assert set(of_queues) == fields(Definition) - {"kind", "archive", "topics", "payload"}
     assert set(get_type_hints(penstock.StorageProperties)) == fields(Storage)
     fixed = {"kind", "type", "engine", "keys", "start_event_id"}
     assert set(get_type_hints(penstock.EditedAttributes)) == fields(Definition) - fixed

@@ -17,10 +17,17 @@ ALLOWED = {
     "topic": (
         "frontends/amqp/addresses.py",  # the word of JMS for a channel
         # a name in levels, as MQTT has it
-        *("wire/mqtt/", "core/vocabulary/topics.py", "columns/selectors/topic_search.py"),
+        *(
+            "wire/mqtt/",
+            "core/vocabulary/topic",
+            "core/realm/topic_table.py",
+            "columns/selectors/topic_search.py",
+        ),
         "frontends/mqtt/",
+        *("client/handles/access.py", "client/sync/sync_access.py"),
     ),
-    "client_id": ("wire/mqtt/", "frontends/mqtt/"),  # the word of MQTT for the name of a session
+    # the word of MQTT for the name of a session
+    "client_id": ("wire/mqtt/", "frontends/mqtt/", "core/access/acl.py"),
     "msg": ("storage/jetstream/asking.py",),  # a method of nats-py that is overridden
     "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part
 }

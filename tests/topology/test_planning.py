@@ -358,6 +358,34 @@ rights = ["subscribe", "publish"]
 """
 
 
+TOPICS = """
+[[channel]]
+name = "temps"
+topics = ["plant/{site}/temp", "x/+"]
+payload = "json"
+
+[[grant]]
+topic = "dev/%c/#"
+subject = "alice@*"
+rights = ["publish"]
+"""
+
+
+@pytest.mark.spec("M12", "M15")
+def test_topics_and_rights_on_them_are_as_the_file_says(guarded: Session) -> None:
+    assert shown(applied(guarded, TOPICS)) == [
+        "+ channel temps",
+        "+ rights of alice@* on topic dev/%c/#",
+    ]
+    for prune in (False, True):
+        assert planned(guarded, TOPICS, prune=prune).steps == ()
+
+    assert guarded.channels.get("temps").info().definition.topics == ("plant/{site}/temp", "x/+")
+    gone = applied(guarded, TOPICS.partition("[[grant]]")[0] + "[[user]]\nname='a'\n", prune=True)
+    assert "- rights of alice@* on topic dev/%c/#" in shown(gone)
+    assert guarded.access.topics() == []
+
+
 def test_users_groups_and_rights_are_as_the_file_says(guarded: Session) -> None:
     first = applied(guarded, PEOPLE)
 

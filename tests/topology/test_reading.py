@@ -180,7 +180,7 @@ def test_an_empty_file_is_a_realm_with_nothing_in_it() -> None:
         ),
         (
             "[[grant]]\nqueue='q'\nchannel='c'\nsubject='a@*'\nrights=['pop']\n",
-            "shop.toml:2: grant .*give a channel or a queue, not both",
+            "shop.toml:2: grant .*give a channel, a queue or a topic, not two",
         ),
         ("[[pipeline]]\nfile='no.toml'\n", "shop.toml:2: pipeline: file: there is no file"),
         (

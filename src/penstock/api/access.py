@@ -69,10 +69,13 @@ class GroupInfo(Struct, frozen=True, kw_only=True):
 
 class AclInfo(Struct, frozen=True, kw_only=True):
     kind: str
-    """``realm``, ``channel`` or ``queue``."""
+    """``realm``, ``channel``, ``queue`` or ``topic``."""
     name: str = ""
-    """Name of the channel or queue; empty for the realm; ``folder/*`` or ``*`` for all below."""
+    """Name of the channel or queue; empty for the realm; ``folder/*`` or ``*`` for all below; a
+    topic filter of MQTT."""
     entries: tuple[Entry, ...] = ()
+    topics: tuple[str, ...] = ()
+    """Where topics are asked for without one: the filters on which something is granted."""
 
 
 class Me(Struct, frozen=True, kw_only=True):
@@ -220,7 +223,8 @@ class DeleteGroup(Request[None], frozen=True):
 
 
 class ListEntries(Request[AclInfo], frozen=True):
-    """List what is granted on the realm, a channel or a queue."""
+    """List what is granted on the realm, a channel, a queue or a topic filter; of topics without a
+    name, the filters."""
 
     kind: Name
     name: GivenName = ""

@@ -88,6 +88,8 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "group.change": _realm("manage_acl", audited=True),
         "realm.acl.read": _seen("manage_acl"),
         "realm.acl.change": _realm("manage_acl", audited=True),
+        "topic.acl.read": Need("topic", ("manage_acl",), _MONITORED),
+        "topic.acl.change": Need("topic", ("manage_acl",), audited=True),
         "me.read": _realm("access"),
         "me.password": _realm("access", audited=True),
         # A transaction's stores are asked for one by one: publish or push

@@ -34,13 +34,14 @@ User = Annotated[str, typer.Argument(help="The user's name.", metavar="USER")]
 Group = Annotated[str, typer.Argument(help="The group's name.", metavar="GROUP")]
 Members = Annotated[list[str], typer.Argument(help="Names of users.", metavar="USER...")]
 Kind = Annotated[
-    Literal["realm", "channel", "queue"],
-    typer.Argument(help="What the rights are on.", metavar="realm|channel|queue"),
+    Literal["realm", "channel", "queue", "topic"],
+    typer.Argument(help="What the rights are on.", metavar="realm|channel|queue|topic"),
 ]
 Words = Annotated[
     list[str],
     typer.Argument(
-        help="The name of the channel or queue (none for the realm; folder/* for all below), the "
+        help="The name of the channel or queue (none for the realm; folder/* for all below), or a "
+        "topic filter of MQTT with %u for the user and %c for the client id, the "
         "subject (user@host, user@*, *@*, group:name), and rights.",
         metavar="[NAME] SUBJECT [RIGHT...]",
     ),
@@ -311,6 +312,7 @@ def grant(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
       penstock acl grant realm alice@* access
       penstock acl grant channel orders group:ops subscribe publish
       penstock acl grant queue "work/*" *@10.0.0.7 push
+      penstock acl grant topic "dev/%c/#" group:devices publish
     """
     name, subject, rights = _parted(kind, words)
     if not rights:
@@ -338,22 +340,30 @@ def revoke(kind: Kind, words: Words, url: Url = DEFAULT_URL) -> None:
 @lists.command("list")
 def list_entries(
     kind: Kind,
-    name: Annotated[str, typer.Argument(help="The channel or queue.", metavar="[NAME]")] = "",
+    name: Annotated[
+        str, typer.Argument(help="The channel, queue or topic filter.", metavar="[NAME]")
+    ] = "",
     format: ListFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Show what was granted on the realm, a channel or a queue.
+    """Show what was granted on the realm, a channel, a queue or a topic filter.
 
     \b
     Examples:
       penstock acl list realm
       penstock acl list channel orders --format json
+      penstock acl list topic
     """
-    if (kind == "realm") != (not name):
+    if kind != "topic" and (kind == "realm") != (not name):
         raise typer.BadParameter(
-            "a grant on the realm takes no name; only channels and queues have names"
+            "a grant on the realm takes no name; channels, queues and topics have names"
         )
     with session(url) as realm:
+        if kind == "topic" and not name:
+            _show_topics(
+                [realm.access.entries(topic=each) for each in realm.access.topics()], format
+            )
+            return
         found = realm.access.entries(**_where(kind, name))
     if format == "json":
         write_json(found)
@@ -370,6 +380,18 @@ def _parted(kind: str, words: list[str]) -> tuple[str, str, list[str]]:
 
 def _where(kind: str, name: str) -> dict[str, str]:
     return {} if kind == "realm" else {kind: name}
+
+
+def _show_topics(found: list[AclInfo], format: ListFormat) -> None:
+    if format == "json":
+        write_json(found)
+        return
+    rows = [
+        (info.name, entry.subject, ", ".join(entry.rights))
+        for info in found
+        for entry in info.entries
+    ]
+    write_table(("topic", "subject", "rights"), rows, "nothing is granted on topics")
 
 
 def _show(found: AclInfo) -> None:

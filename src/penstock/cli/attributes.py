@@ -65,6 +65,10 @@ def _keys(texts: list[str]) -> dict[str, int]:
     return keys
 
 
+def _topics(texts: list[str]) -> list[str]:
+    return [each for each in texts if each]
+
+
 def _duration(text: str) -> timedelta:
     return timedelta(milliseconds=given.milliseconds(text))
 
@@ -157,6 +161,31 @@ ATTRIBUTES: Final = (
             "pipeline writes; '' for none.",
             "URI",
         ),
+        only="channel",
+    ),
+    Attribute(
+        "topics",
+        Annotated[
+            list[str] | None,
+            typer.Option(
+                "--topic",
+                "--topics",
+                help="Topics of MQTT whose messages it takes, with names for levels: "
+                "plant/{line}/temp; '' for none. May be repeated.",
+                metavar="TEMPLATE",
+            ),
+        ],
+        _topics,
+        only="channel",
+    ),
+    Attribute(
+        "payload",
+        Annotated[
+            Literal["bytes", "json"] | None,
+            typer.Option(
+                help="What messages of its topics carry; the fields of JSON are properties."
+            ),
+        ],
         only="channel",
     ),
     Attribute(

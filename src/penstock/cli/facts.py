@@ -59,6 +59,10 @@ def _attribute_facts(info: ChannelInfo) -> list[Fact]:
         kept = "kept" if keeps else "removed when all durables have it"
         facts.append(("consumed", kept))
         facts.append(("archive", definition.archive or "none"))
+        if definition.topics:
+            carried = ", whose fields are properties" if definition.payload == "json" else ""
+            facts.append(("topics", ", ".join(definition.topics)))
+            facts.append(("payload", f"{definition.payload}{carried}"))
     return facts
 
 

@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli import completing
+from penstock.cli import completing, destinations
 from penstock.cli.events import EventFormat
 from penstock.cli.grouping import CommandGroup
-from penstock.cli.output import ListFormat, write_json, write_table
+from penstock.cli.output import ListFormat, note, write_json, write_table
 from penstock.cli.reading import browse, subscribe
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.core.vocabulary.errors import AccessDenied, NameDoesNotExist
+from penstock.core.vocabulary.topic_templates import (
+    may_meet,
+    selector_of,
+    template_of,
+)
 from penstock.core.vocabulary.topics import filter_fault, topic_matches
+
+if TYPE_CHECKING:
+    from penstock.client.sync.sync import Session
 
 Filter = Annotated[
     str, typer.Argument(help="A topic filter: + is any level, # all that follow.", metavar="FILTER")
@@ -24,6 +33,14 @@ Channel = Annotated[
     str,
     typer.Option(
         help="The channel of all topics: listen.mqtt_channel of the realm.",
+        metavar="NAME",
+        autocompletion=completing.channels,
+    ),
+]
+Followed = Annotated[
+    str,
+    typer.Option(
+        help="The channel of all topics, or one that has topics of its own.",
         metavar="NAME",
         autocompletion=completing.channels,
     ),
@@ -54,12 +71,14 @@ def list_(
 ) -> None:
     """Count the topics for which something is retained, level by level.
 
+    What is retained is in one channel, also for the topics of channels of their own.
+
     \b
     Examples:
       penstock topic list
       penstock topic list "plant/+/#" --depth 4
     """
-    _selector(filter)
+    _check(filter)
     with session(url) as realm:
         topics = {
             name
@@ -91,17 +110,26 @@ def tail(
         float | None,
         typer.Option(min=0, help="Stop when nothing comes for so long.", metavar="SECONDS"),
     ] = None,
-    channel: Channel = "mqtt",
+    channel: Followed = "mqtt",
     format: EventFormat = "table",
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Print what is published from now on to the topics that a filter takes.
+    """Print what is published to one channel from now on, on the topics that a filter takes.
+
+    Other channels that have such topics are named on stderr.
 
     \b
-    Example:
+    Examples:
       penstock topic tail "plant/+/temp"
+      penstock topic tail "plant/#" --channel temperatures
     """
-    selector = _selector(filter)
+    _check(filter)
+    with session(url) as realm:
+        found = _channels_with_topics(realm)
+    selector = selector_of(filter, [template_of(each) for each in found.pop(channel, ())])
+    for name, topics in found.items():
+        if any(may_meet(filter, template_of(each).filter) for each in topics):
+            note(f"{name} has topics of {filter}, too: --channel {name}")
     subscribe(channel, selector=selector, limit=count, timeout=timeout, format=format, url=url)
 
 
@@ -115,12 +143,16 @@ def retained(
 ) -> None:
     """Print what is retained for the topics that a filter takes, the oldest first.
 
+    It is in one channel, also for the topics of channels of their own.
+
     \b
     Example:
       penstock topic retained "plant/+/state" --format json
     """
-    selector = _selector(filter)
-    browse(f"{channel}-retained", selector=selector, limit=count, format=format, url=url)
+    _check(filter)
+    browse(
+        f"{channel}-retained", selector=selector_of(filter, ()), limit=count, format=format, url=url
+    )
 
 
 @commands.command()
@@ -129,14 +161,25 @@ def sessions(
 ) -> None:
     """List the sessions that outlive their connections, with their subscriptions.
 
-    What waits is outstanding at the durable of a subscription; of QoS 0 nothing waits.
+    What waits is outstanding at the durables of a subscription, which are on the channel of all
+    topics and on those with topics of their own that its filter takes; of QoS 0 nothing waits.
 
     \b
     Example:
       penstock topic sessions
     """
     with session(url) as realm:
-        durables = {each.name: each for each in realm.channels.get(channel).durables.list()}
+        waiting: Counter[str] = Counter()
+        for name in (channel, *_channels_with_topics(realm)):
+            try:
+                durables = realm.channels.get(name).durables.list()
+            except (AccessDenied, NameDoesNotExist) as error:
+                if name == channel:
+                    raise
+                note(f"what waits on {name} is not counted: {error}")
+                continue
+            for durable in durables:
+                waiting[durable.name] += durable.outstanding
         records = [
             json.loads(event.data)
             for event in realm.channels.get(f"{channel}-sessions").browse()
@@ -148,7 +191,7 @@ def sessions(
             "connected": not record.get("ended_us"),
             "filter": each["filter"],
             "qos": each.get("qos", 0),
-            "waiting": _waiting(durables.get(each.get("durable", ""))),
+            "waiting": waiting[each.get("durable", "")],
         }
         for record in sorted(records, key=lambda record: str(record["client_id"]))
         for each in record.get("filters") or [{"filter": ""}]
@@ -170,13 +213,13 @@ def sessions(
     write_table(columns, rows, "no session outlives its connection")
 
 
-def _waiting(durable: Any) -> int:
-    return 0 if durable is None else int(durable.outstanding)
+def _channels_with_topics(realm: Session) -> dict[str, tuple[str, ...]]:
+    """The channels that have topics of their own, with these."""
+    found = destinations.infos(realm, "channel")
+    return {each.name: each.definition.topics for each in found if each.definition.topics}
 
 
-def _selector(filter: str) -> str:
-    """The selector for a topic filter. Raises ``BadParameter`` for what is none."""
+def _check(filter: str) -> None:
+    """Raises ``BadParameter`` for what is no topic filter."""
     if fault := filter_fault(filter):
         raise typer.BadParameter(fault)
-    quoted = filter.replace("'", "''")
-    return f"topic MATCHES '{quoted}'"

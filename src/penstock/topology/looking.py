@@ -103,6 +103,7 @@ def look(session: Session, wanted: Topology | None = None) -> Found:
     if not found.keeps_access or (wanted is not None and not wanted.tells_access):
         return found
     resources = {("realm", ""), *_resources(found.stores.values())}
+    resources |= {("topic", each) for each in session.access.topics()}
     if wanted is not None:
         resources |= {(each.kind, each.name) for each in wanted.grants if _may_ask(each, found)}
     return replace(
@@ -145,7 +146,9 @@ def _store(kind: Kind, info: ChannelInfo, durables: Mapping[str, DurableInfo]) -
 
 
 def _may_ask(grant: WantedGrant, found: Found) -> bool:
-    return grant.kind == "realm" or grant.name.endswith("*") or grant.name in found.stores
+    if grant.kind in ("realm", "topic"):
+        return True
+    return grant.name.endswith("*") or grant.name in found.stores
 
 
 def _resources(stores: Iterable[FoundStore]) -> Iterator[tuple[str, str]]:

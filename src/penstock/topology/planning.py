@@ -358,7 +358,7 @@ class _Planning:
         kinds = {name: each.kind for name, each in self._found.stores.items()}
         kinds |= {each.name: each.kind for each in self._wanted.stores}
         for grant in self._wanted.grants:
-            if grant.kind == "realm" or grant.name.endswith("*"):
+            if grant.kind in ("realm", "topic") or grant.name.endswith("*"):
                 continue
             with self._wanted.naming(grant.place, grant.what):
                 if kinds.get(grant.name) != grant.kind:

@@ -357,14 +357,17 @@ class _TopologyReading:
         )
 
     def _grant(self, table: Mapping[str, Any], place: Place) -> WantedGrant:
-        _refuse_unknown(table, ("channel", "queue", "subject", "rights"))
-        kinds = [kind for kind in ("channel", "queue") if kind in table]
+        of = ("channel", "queue", "topic")
+        _refuse_unknown(table, (*of, "subject", "rights"))
+        kinds = [kind for kind in of if kind in table]
         if len(kinds) > 1:
-            raise InvalidArgument("queue: give a channel or a queue, not both; neither: the realm")
+            raise InvalidArgument(
+                f"{kinds[1]}: give a channel, a queue or a topic, not two; none: the realm"
+            )
         kind = kinds[0] if kinds else "realm"
         return WantedGrant(
             kind=kind,
-            name=_about(kind, lambda: resource_name(_text(table, kind))) if kinds else "",
+            name=_about(kind, lambda: resource_name(kind, _text(table, kind))) if kinds else "",
             subject=_about("subject", lambda: str(parse_subject(_text(table, "subject")))),
             rights=_about("rights", lambda: checked_rights(kind, (*_texts(table, "rights"),))),
             place=place,
@@ -482,10 +485,10 @@ def _about(key: str, read: Callable[[], T]) -> T:
         raise InvalidArgument(said if said.startswith(key) else f"{key}: {said}") from error
 
 
-def resource_name(name: str) -> str:
-    """What a grant is on, in the form in which the realm keeps it: a name, ``folder/*`` or
-    ``*``."""
-    if name == "*":
+def resource_name(kind: str, name: str) -> str:
+    """What a grant is on, in the form in which the realm keeps it: a name, ``folder/*`` or ``*``,
+    or a topic filter."""
+    if name == "*" or kind == "topic":
         return name
     folder, star, rest = name.rpartition("/*")
     return f"{destination_name(folder)}/*" if star and not rest else destination_name(name)

@@ -5,11 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from penstock.frontends.mqtt.fan_out import FanOut
 from penstock.frontends.mqtt.messages import TopicMessage
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, TopicSubscription
 from penstock.wire.mqtt.properties import NO_PROPERTIES
+
+OPEN: Any = SimpleNamespace(is_open=True, version=0)
+"""Access that is off."""
 
 
 class Client:
@@ -22,9 +27,13 @@ class Client:
         self.retained_deliveries: list[Any] = []
         self.client = SimpleNamespace(outbox=self)
         self.packet_bytes_max = 100
+        self.may_have_messages = True
         for each in wanted:
             made = Filter(self, each, None)  # type: ignore[arg-type]
             fan_out.filters.add(made.text, made)
+
+    def may_have(self, wanted: Filter, channel: object) -> bool:
+        return self.may_have_messages
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
@@ -38,7 +47,7 @@ def message(topic: str, payload: bytes, qos: int = 0, client_id: str = "") -> To
 
 
 def test_all_who_want_the_same_are_written_the_same_bytes() -> None:
-    fan_out = FanOut()
+    fan_out = FanOut(OPEN)
     clients = [Client(fan_out, TopicSubscription("a/+", 0)) for _ in range(10)]
 
     fan_out.give_out([message("a/b", b"1"), message("a/b", b"2"), message("c", b"3")])
@@ -49,7 +58,7 @@ def test_all_who_want_the_same_are_written_the_same_bytes() -> None:
 
 
 def test_each_version_has_its_bytes() -> None:
-    fan_out = FanOut()
+    fan_out = FanOut(OPEN)
     older = Client(fan_out, TopicSubscription("a", 0), version=MQTT_3)
     newer = Client(fan_out, TopicSubscription("a", 0))
 
@@ -59,7 +68,7 @@ def test_each_version_has_its_bytes() -> None:
 
 
 def test_who_acknowledges_gets_each_message_by_itself() -> None:
-    fan_out = FanOut()
+    fan_out = FanOut(OPEN)
     client = Client(fan_out, TopicSubscription("a", 1))
 
     fan_out.give_out([message("a", b"1", 1), message("a", b"2", 0), message("a", b"3", 1)])
@@ -69,7 +78,7 @@ def test_who_acknowledges_gets_each_message_by_itself() -> None:
 
 
 def test_filters_of_one_client_that_overlap_are_one_message() -> None:
-    fan_out = FanOut()
+    fan_out = FanOut(OPEN)
     client = Client(fan_out, TopicSubscription("a", 0), TopicSubscription("#", 0))
 
     fan_out.give_out([message("a", b"1")])
@@ -78,7 +87,7 @@ def test_filters_of_one_client_that_overlap_are_one_message() -> None:
 
 
 def test_who_wants_nothing_of_its_own_gets_none_of_it() -> None:
-    fan_out = FanOut()
+    fan_out = FanOut(OPEN)
     client = Client(fan_out, TopicSubscription("a", 0, no_local=True))
 
     fan_out.give_out([message("a", b"1", client_id="somebody"), message("a", b"2")])
@@ -87,7 +96,7 @@ def test_who_wants_nothing_of_its_own_gets_none_of_it() -> None:
 
 
 def test_who_does_not_read_is_left_out() -> None:
-    fan_out = FanOut()
+    fan_out = FanOut(OPEN)
     client = Client(fan_out, TopicSubscription("a", 0))
     client.takes_more = False
 
@@ -97,7 +106,7 @@ def test_who_does_not_read_is_left_out() -> None:
 
 
 def test_who_takes_only_small_packets_is_asked_for_each() -> None:
-    fan_out = FanOut()
+    fan_out = FanOut(OPEN)
     client = Client(fan_out, TopicSubscription("a", 0))
 
     fan_out.give_out([message("a", b"1" * 200), message("a", b"2")])
@@ -106,7 +115,7 @@ def test_who_takes_only_small_packets_is_asked_for_each() -> None:
 
 
 def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:
-    fan_out = FanOut()
+    fan_out = FanOut(OPEN)
     client = Client(fan_out, TopicSubscription("a", 0))
     fan_out.give_out([message("a", b"1")])
     (wanted,) = fan_out.filters.find("a")
@@ -115,3 +124,21 @@ def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:
     fan_out.give_out([message("a", b"2")])
 
     assert len(client.written) == 1
+
+
+@pytest.mark.spec("M4", "M15")
+def test_who_may_have_a_topic_is_asked_again_when_rights_change() -> None:
+    access: Any = SimpleNamespace(is_open=False, version=0)
+    fan_out = FanOut(access)
+    one, other = (Client(fan_out, TopicSubscription("a", 0)) for _ in range(2))
+    other.may_have_messages = False
+
+    fan_out.give_out([message("a", b"1")])
+    assert (len(one.written), len(other.written)) == (1, 0)
+    one.may_have_messages, access.version = False, 1
+    fan_out.give_out([message("a", b"2")])
+    assert (len(one.written), len(other.written)) == (1, 0)
+    other.may_have_messages = True
+    fan_out.forget()
+    fan_out.give_out([message("a", b"3")])
+    assert (len(one.written), len(other.written)) == (1, 1)

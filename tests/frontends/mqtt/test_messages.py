@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Literal, cast
+
 import pyarrow as pa
 import pytest
 
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Rows
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.messages import Definition
+from penstock.frontends.mqtt import messages
 from penstock.frontends.mqtt.messages import (
+    ALL_TOPICS,
+    Reading,
     Received,
     body_of_messages,
     message_of,
     messages_of,
     published_parts,
 )
+from penstock.frontends.mqtt.topic_channels import TopicChannel
+from penstock.runtime.realm import RunningRealm
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PublishPacket
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reading import packet_of
@@ -26,9 +35,9 @@ def received(topic: str, payload: bytes, qos: int = 1, **more: object) -> Receiv
     return Received(topic, packet, "sensor")
 
 
-def one_by_one(batch: pa.RecordBatch) -> list[object]:
+def one_by_one(batch: pa.RecordBatch, by: Reading = ALL_TOPICS) -> list[object]:
     rows = Rows(batch)
-    return [message_of(Event.received(rows, row)) for row in range(batch.num_rows)]
+    return [message_of(Event.received(rows, row), by) for row in range(batch.num_rows)]
 
 
 @pytest.mark.parametrize("qos", [(1, 1, 1), (0, 1, 0), (0,) * 12])
@@ -72,6 +81,32 @@ BATCHES = {
 @pytest.mark.parametrize("name", BATCHES)
 def test_events_read_by_column_are_the_messages_read_one_by_one(name: str) -> None:
     assert messages_of(BATCHES[name]) == one_by_one(BATCHES[name])
+
+
+LEVELS = {"topic": "p/1", "n": "1"}
+OWN_TOPICS = {
+    "with topics": body_of_columns([b"1", b"2"], None, [LEVELS, {"topic": "p/2", "n": "2"}]),
+    "native": body_of_columns([b"1", b"2"], None, [LEVELS, {"n": "2"}]),
+    "fields": body_of_columns([b"1", b"2"], None, [LEVELS, {**LEVELS, "c": 21.5, "u": "x"}]),
+    "no payload": body_of_columns([b"1", b""], None, [LEVELS, {**LEVELS, "c": 21.5}]),
+    "other types": body_of_columns([b"1", b"2"], None, [LEVELS, {"topic": 3, "n": 2}]),
+}
+
+
+@pytest.mark.spec("M12", "M14")
+@pytest.mark.parametrize("payload", ["bytes", "json"])
+@pytest.mark.parametrize("name", OWN_TOPICS)
+def test_events_of_a_channel_with_topics_are_read_by_column_as_one_by_one(
+    name: str, payload: Literal["bytes", "json"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = Definition(topics=("p/{n}",), payload=payload)
+    by = TopicChannel(cast("RunningRealm", None), ChannelId(1), "own", definition).reading
+    wanted = one_by_one(OWN_TOPICS[name], by)
+
+    assert messages_of(OWN_TOPICS[name], by) == wanted
+    if name == "with topics" or (name == "fields" and payload == "json"):
+        monkeypatch.setattr(messages, "message_of", None)  # nothing is read one by one
+        assert messages_of(OWN_TOPICS[name], by) == wanted
 
 
 @pytest.mark.parametrize("version", [MQTT_3, MQTT_5])

@@ -159,29 +159,34 @@ class Access:
 
     # --- rights --------------------------------------------------------------------------
 
-    async def entries(self, *, channel: str = "", queue: str = "") -> AclInfo:
-        """What is granted on a channel, a queue, or the realm."""
-        kind, name = _resource(channel, queue)
+    async def entries(self, *, channel: str = "", queue: str = "", topic: str = "") -> AclInfo:
+        """What is granted on a channel, a queue, a topic filter of MQTT, or the realm."""
+        kind, name = _resource(channel, queue, topic)
         return await self._connection.ask(ListEntries(kind, name), AclInfo)
 
+    async def topics(self) -> list[str]:
+        """The topic filters of MQTT on which something is granted (SEM M15)."""
+        return [*(await self._connection.ask(ListEntries("topic"), AclInfo)).topics]
+
     async def grant(
-        self, subject: str, *rights: str, channel: str = "", queue: str = ""
+        self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
-        """Add rights on a channel, a queue, or the realm; gives all that is granted there now.
+        """Add rights on a channel, a queue, a topic filter of MQTT (SEM M15), or the realm; gives
+        all that is granted there now.
 
         A subject is ``user@host``, with ``*`` for any of either, or ``group:name``. Raises
         ``InvalidArgument``, ``NameDoesNotExist``.
         """
-        kind, name = _resource(channel, queue)
+        kind, name = _resource(channel, queue, topic)
         message = Grant(kind, name, subject, rights)
         return await self._connection.ask(message, AclInfo)
 
     async def revoke(
-        self, subject: str, *rights: str, channel: str = "", queue: str = ""
+        self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
     ) -> AclInfo:
         """Revoke rights, or all of them if none is named. Subscriptions that lose a right they need
         end at once with ``AccessDenied``."""
-        kind, name = _resource(channel, queue)
+        kind, name = _resource(channel, queue, topic)
         message = Revoke(kind, name, subject, rights)
         return await self._connection.ask(message, AclInfo)
 
@@ -193,9 +198,9 @@ class Access:
         return await self._connection.ask(ReadAudit(limit, before, kind), _RECORDS)
 
 
-def _resource(channel: str, queue: str) -> tuple[str, str]:
-    if channel and queue:
-        raise InvalidArgument("give a channel or a queue, not both")
-    if channel:
-        return "channel", channel
-    return ("queue", queue) if queue else ("realm", "")
+def _resource(channel: str, queue: str, topic: str) -> tuple[str, str]:
+    named = {"channel": channel, "queue": queue, "topic": topic}
+    given = [(kind, name) for kind, name in named.items() if name]
+    if len(given) > 1:
+        raise InvalidArgument("give a channel, a queue or a topic, and not two of them")
+    return given[0] if given else ("realm", "")

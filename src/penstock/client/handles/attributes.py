@@ -8,7 +8,7 @@ here with those of ``Definition`` and of the core's ``DurableAttributes``, where
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Required, TypeAlias, TypedDict, TypeVar
 
 from msgspec.structs import fields
@@ -30,6 +30,9 @@ Engine: TypeAlias = Literal["default", "jms", "merge"]
 
 DurableType: TypeAlias = Literal["shared", "serial", "exclusive", "priority", "shared_queued"]
 """Which client of a durable gets which event (SEM D)."""
+
+Payload: TypeAlias = Literal["bytes", "json"]
+"""What messages of a channel's topics carry (SEM M14)."""
 
 
 class StorageProperties(TypedDict, total=False):
@@ -81,6 +84,10 @@ class EditedAttributes(_Changeable, total=False):
 
     archive: str
     """Channels only: the table that has what left the channel."""
+    topics: str | Sequence[str]
+    """Channels only: the topics of MQTT whose messages it takes."""
+    payload: Payload
+    """Channels only: what these messages carry."""
     max_deliveries: int
     """Queues only: number of rollbacks after which an event is dead."""
     backoff: BackoffTimes | None
@@ -98,6 +105,8 @@ class ChannelAttributes(_Fixed, total=False):
     """Attributes of a new channel (SEM C3)."""
 
     archive: str
+    topics: str | Sequence[str]
+    payload: Payload
 
 
 class QueueAttributes(_Fixed, total=False):

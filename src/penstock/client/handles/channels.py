@@ -55,7 +55,8 @@ class Channels:
     ) -> Channel:
         """Make a channel (SEM C3). Attributes: ``type``, ``engine``, ``ttl`` (ms), ``capacity``,
         ``dead_event_store`` (a name), ``keys`` (property to depth), ``retain_consumed``,
-        ``event_ttl``, ``cluster_wide``, ``start_event_id``, ``storage`` (a dict, SEM S).
+        ``event_ttl``, ``cluster_wide``, ``start_event_id``, ``topics`` (of MQTT) and their
+        ``payload``, ``storage`` (a dict, SEM S).
 
         With ``if_missing`` a channel that exists is given out if it has the attributes given here.
 

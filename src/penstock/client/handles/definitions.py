@@ -84,6 +84,8 @@ def definition_of(
         attributes = {**attributes, "backoff": backoff_of(attributes["backoff"], words=words)}
     if attributes.get("descriptors"):
         attributes = {**attributes, "descriptors": _descriptors(attributes["descriptors"])}
+    if isinstance(topics := attributes.get("topics"), str):
+        attributes = {**attributes, "topics": [topics] if topics else []}
     tree = {**tree, **attributes, "storage": changed, "kind": kind}
     try:
         found = msgspec.convert(tree, Definition)

@@ -66,22 +66,35 @@ class Access:
         """Delete a group with what was granted to it. Raises ``NameDoesNotExist``."""
         self._loop.call(self._inner.delete_group(name))
 
-    def entries(self, *, channel: str = "", queue: str = "") -> AclInfo:
-        """What is granted on a channel, a queue, or the realm."""
-        return self._loop.call(self._inner.entries(channel=channel, queue=queue))
+    def entries(self, *, channel: str = "", queue: str = "", topic: str = "") -> AclInfo:
+        """What is granted on a channel, a queue, a topic filter of MQTT, or the realm."""
+        return self._loop.call(self._inner.entries(channel=channel, queue=queue, topic=topic))
 
-    def grant(self, subject: str, *rights: str, channel: str = "", queue: str = "") -> AclInfo:
-        """Add rights on a channel, a queue, or the realm; gives all that is granted there now.
+    def topics(self) -> list[str]:
+        """The topic filters of MQTT on which something is granted (SEM M15)."""
+        return self._loop.call(self._inner.topics())
+
+    def grant(
+        self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
+    ) -> AclInfo:
+        """Add rights on a channel, a queue, a topic filter of MQTT (SEM M15), or the realm; gives
+        all that is granted there now.
 
         A subject is ``user@host``, with ``*`` for any of either, or ``group:name``. Raises
         ``InvalidArgument``, ``NameDoesNotExist``.
         """
-        return self._loop.call(self._inner.grant(subject, *rights, channel=channel, queue=queue))
+        return self._loop.call(
+            self._inner.grant(subject, *rights, channel=channel, queue=queue, topic=topic)
+        )
 
-    def revoke(self, subject: str, *rights: str, channel: str = "", queue: str = "") -> AclInfo:
+    def revoke(
+        self, subject: str, *rights: str, channel: str = "", queue: str = "", topic: str = ""
+    ) -> AclInfo:
         """Revoke rights, or all of them if none is named. Subscriptions that lose a right they need
         end at once with ``AccessDenied``."""
-        return self._loop.call(self._inner.revoke(subject, *rights, channel=channel, queue=queue))
+        return self._loop.call(
+            self._inner.revoke(subject, *rights, channel=channel, queue=queue, topic=topic)
+        )
 
     def audit(
         self, limit: int = 100, *, before: int | None = None, kind: str = "acts"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.columns.events.event import Event, check_priority, check_ttl, event_data, moment
 from penstock.columns.schema.arrays import FEW, array_of
 from penstock.columns.schema.layout import DICTIONARY, FIELDS, HEADERS, UTC_MICROSECONDS
-from penstock.columns.schema.properties import Properties, property_columns
+from penstock.columns.schema.properties import Properties, PropertyColumns, property_columns
 from penstock.core.vocabulary.errors import InvalidEvent
 
 Headers = Mapping[str, Any]
@@ -57,7 +57,7 @@ def _own_priority(event: Event) -> int | None:
 def body_of_columns(
     datas: Sequence[bytes],
     tags: Sequence[str | None] | None = None,
-    properties: Sequence[Properties | None] | None = None,
+    properties: Sequence[Properties | None] | PropertyColumns | None = None,
     *,
     headers: Sequence[Headers | None] | None = None,
     ttls: Sequence[int | None] | None = None,
@@ -67,13 +67,14 @@ def body_of_columns(
     deliver_ats: Sequence[datetime | None] | None = None,
     deltas: Sequence[bool] | None = None,
 ) -> pa.RecordBatch:
-    """The body for lists that are columns already, one item an event; None: not used."""
+    """The body for lists that are columns already, one item an event; None: not used.
+    ``properties`` may be Arrow columns, too."""
     columns: dict[str, pa.Array] = {}
     if tags is not None and any(tag is not None for tag in tags):
         columns["tag"] = _tags(tags)
     if any(datas) or not datas:
         columns["data"] = _data(datas)
-    found = property_columns(properties) if properties is not None else None
+    found = _properties(properties)
     if found is not None and found.properties is not None:
         columns["properties"] = found.properties
     if headers is not None and any(headers):
@@ -90,6 +91,14 @@ def body_of_columns(
     if not columns:  # a batch without columns has no rows
         columns["data"] = array_of(datas, pa.binary())
     return _batch(columns, len(datas), None if found is None else found.plan)
+
+
+def _properties(
+    given: Sequence[Properties | None] | PropertyColumns | None,
+) -> PropertyColumns | None:
+    if given is None or isinstance(given, PropertyColumns):
+        return given
+    return property_columns(given)
 
 
 def _add_options(

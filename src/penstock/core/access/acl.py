@@ -20,7 +20,8 @@ from penstock.core.vocabulary.temporary import is_temporary
 
 Resource = tuple[str, str]
 """Kind and name; the realm has the name ``""``. A name that ends in ``/*`` stands for every
-channel or queue below that folder, ``*`` for all of them."""
+channel or queue below that folder, ``*`` for all of them. That of a topic is a filter of MQTT, with
+``%u`` for the user and ``%c`` for the client id."""
 _Change = Callable[[tuple[str, ...]], set[str]]
 
 _SENDING: frozenset[str] = frozenset(("publish", "push"))
@@ -41,11 +42,13 @@ class Entry(Struct, frozen=True):
 class Acl:
     """The access control lists of a realm, and its groups."""
 
-    __slots__ = ("_entries", "_groups")
+    __slots__ = ("_entries", "_groups", "_topics")
 
     def __init__(self) -> None:
         self._entries: dict[Resource, dict[Subject, tuple[str, ...]]] = {}
         self._groups: dict[str, frozenset[str]] = {}
+        self._topics: dict[tuple[str, bool], list[tuple[str, Subject, tuple[str, ...]]]] = {}
+        """What is granted on topics, by user or group."""
 
     # --- what there is -------------------------------------------------------------------
 
@@ -73,6 +76,16 @@ class Acl:
             self._entries[kind, name] = held
         else:
             self._entries.pop((kind, name), None)
+        if kind == "topic":
+            self._sort_topics()
+
+    def _sort_topics(self) -> None:
+        self._topics = {}
+        for (kind, name), held in self._entries.items():
+            if kind == "topic":
+                for subject, rights in held.items():
+                    key = subject.user, subject.is_group
+                    self._topics.setdefault(key, []).append((name, subject, rights))
 
     def put_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
         """Replace the groups."""
@@ -119,6 +132,24 @@ class Acl:
                     found |= {*rights}
         return frozenset(RIGHTS[kind]) if "full" in found else frozenset(found)
 
+    def on_topics(self, principal: Principal, client_id: str) -> list[tuple[str, frozenset[str]]]:
+        """The topic filters on which something is granted to a principal whose client has this id,
+        with the rights (SEM M15). It costs what it finds, not what is granted to others.
+
+        A name in which ``+``, ``#`` or ``/`` would become part of a filter is granted nothing by
+        it.
+        """
+        groups = self.groups_of(principal)
+        keys = [(principal.user, False), ("*", False), *((each, True) for each in sorted(groups))]
+        found = []
+        for key in keys:
+            for name, subject, rights in self._topics.get(key, ()):
+                text = filled(name, principal.user, client_id)
+                if text is not None and subject.covers(principal, groups):
+                    every = RIGHTS["topic"] if "full" in rights else rights
+                    found.append((text, frozenset(every)))
+        return found
+
     def missing(self, principal: Principal, need: Need, name: str = "") -> AccessDenied | None:
         """Why ``principal`` may not do what ``need`` asks for; None: it may."""
         if principal.trusted:
@@ -150,10 +181,19 @@ def denied(principal: Principal, kind: str, name: str, rights: Sequence[str]) ->
     )
 
 
+def filled(name: str, user: str, client_id: str) -> str | None:
+    """The topic filter of a grant for one client; None: its name can be no part of one."""
+    for mark, value in (("%u", user), ("%c", client_id)):
+        if mark in name and (not value or value[0] == "$" or {*"+#/\0"} & {*value}):
+            return None
+    parts = name.split("%u")
+    return user.join(part.replace("%c", client_id) for part in parts)
+
+
 def _resources(kind: str, name: str) -> Iterator[Resource]:
     """The resource itself, and the patterns it falls under."""
     yield kind, name
-    if kind == "realm":
+    if kind in ("realm", "topic"):
         return
     folder = name
     while folder:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from penstock.core.vocabulary.errors import InvalidArgument
 
-ResourceKind = Literal["realm", "channel", "queue"]
+ResourceKind = Literal["realm", "channel", "queue", "topic"]
 Proof = Literal["none", "password", "token", "certificate"]
 
 RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -25,6 +25,7 @@ RIGHTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
         "channel": ("manage_acl", "full", "purge", "subscribe", "publish", "durable"),
         "queue": ("manage_acl", "full", "purge", "peek", "push", "pop"),
+        "topic": ("manage_acl", "full", "subscribe", "publish", "durable"),
     }
 )
 """The rights on each kind of resource (SEM A2). ``full`` stands for all of its kind."""

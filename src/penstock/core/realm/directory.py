@@ -15,6 +15,7 @@ from penstock.core.channel.retention import check_limits
 from penstock.core.channel.state import RealmRules
 from penstock.core.realm.joins import Join, JoinTable
 from penstock.core.realm.pattern_durables import PatternDurable, PatternTable
+from penstock.core.realm.topic_table import TopicTable
 from penstock.core.vocabulary.errors import (
     IllegalState,
     InvalidArgument,
@@ -27,6 +28,7 @@ from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.reach import leads_out
 from penstock.core.vocabulary.temporary import is_reply_queue
+from penstock.core.vocabulary.topic_templates import template_of, templates_of
 
 HIDDEN_KINDS = frozenset({"schedule", "outbox"})
 """The kinds of stores that a realm keeps for itself: nobody finds one by name."""
@@ -93,6 +95,7 @@ class Directory:
         """Queues and schedules among them."""
         self.joins = JoinTable()
         self.patterns = PatternTable()
+        self.topics = TopicTable()
         self.publishing_paused = False
         self.local_names: Mapping[str, str] = {}
         """Names of stores that single nodes of the cluster have for themselves, each with what it
@@ -262,6 +265,7 @@ class Directory:
         store there is not.
         """
         self._refuse_combination(definition)
+        self._refuse_topics(name, definition)
         for what, given, known in (
             ("type", definition.type, self.rules.types),
             ("engine", definition.engine, self.rules.engines),
@@ -357,6 +361,36 @@ class Directory:
                 "often"
             )
 
+    def _refuse_topics(self, name: str, definition: Definition) -> None:
+        """A filter belongs to one channel (SEM M12)."""
+        if definition.payload != "bytes" and not definition.topics:
+            raise InvalidArgument(
+                f"payload {definition.payload!r} is about messages of topics, and the channel has "
+                f"none; give topics, too, or leave it out"
+            )
+        if not definition.topics:
+            return
+        if definition.kind != "channel":
+            raise InvalidArgument(
+                f"topics are an attribute of channels, not of a {definition.kind}"
+            )
+        if self.rules.local_to:
+            raise InvalidArgument(
+                f"{name} is to be a local channel of node {self.rules.local_to}, and topics are "
+                f"those of the whole cluster: make it in the realm of the cluster, or leave topics "
+                f"out"
+            )
+        wanted = {each.filter: each.text for each in templates_of(definition.topics)}
+        for channel in self.channels.values():
+            if channel.state.name == name:
+                continue
+            for each in channel.state.definition.topics:
+                if (own := wanted.get(template_of(each).filter)) is not None:
+                    raise InvalidArgument(
+                        f"the topic {own!r} of {name} belongs to {channel.state.name} already, as "
+                        f"{each!r}; give one of them another filter, for each has one channel"
+                    )
+
     def _dead_event_store(self, name: str, definition: Definition) -> str:
         """The canonical name of the dead event store; no way leads from it back (SEM T7)."""
         dead = destination_name(definition.dead_event_store)
@@ -405,6 +439,7 @@ class Directory:
                 if definition.kind != "outbox":
                     names, key = self._place(name, definition)
                     names[key] = ChannelId(channel_id)
+                self.note_topics(channel_id)
             case ChannelDeleted(channel_id):
                 self._deleted(channel_id)
             case JoinCreated(join):
@@ -418,12 +453,18 @@ class Directory:
             case PatternDurableDeleted(pattern, name):
                 self.patterns.remove((pattern, name))
 
+    def note_topics(self, channel_id: int) -> None:
+        """A channel was made or edited: note whether it has topics (SEM M12)."""
+        state = self.channels[channel_id].state
+        self.topics.note(channel_id, state.next_id, has_topics=bool(state.definition.topics))
+
     def _deleted(self, channel_id: int) -> None:
         channel = self.channels.pop(channel_id, None)
         if channel is None:
             return
         self.reply_queues.pop(channel_id, None)
         self.joins.forget(channel_id)
+        self.topics.forget(channel_id)
         if channel.state.definition.kind == "outbox":
             return
         names, key = self._place(channel.state.name, channel.state.definition)

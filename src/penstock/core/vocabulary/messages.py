@@ -103,8 +103,7 @@ class Storage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     cache_on_reload: bool = False
     """Read everything once at start-up."""
     read_buffer_size: int = 1 << 20
-    """Bytes read for one delivery, at most, where files are not kept open. Files that are
-    (``enable_caching``) are mapped, and deliveries of them larger."""
+    """Most bytes read for one delivery where files are not kept open (``enable_caching``)."""
     priority: int = PRIORITY_DEFAULT
     """Priority of events published without one."""
     stamp_dictionary: bool = False
@@ -134,8 +133,7 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     max_deliveries: int = 0
     """Queues: deliveries after which a rolled-back event is dead; 0 = no limit (SEM T10)."""
     backoff: Backoff | None = None
-    """Queues: how long a rolled-back event waits before it comes again; None: not at all (SEM
-    D18)."""
+    """Queues: how long a rolled-back event waits to come again; None: not at all (SEM D18)."""
     retain_consumed: bool = False
     """Keep events that all durables have acknowledged (SEM D6), as the merge engine always does."""
     event_ttl: bool = False
@@ -150,12 +148,17 @@ class Definition(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     archive: str = ""
     """Where events are that have left the channel: the path or URI of a table an archive
     pipeline writes, as clients and executors reach it. The realm never looks there."""
+    topics: tuple[str, ...] = ()
+    """Topics of MQTT whose messages it takes; a level in braces is a property (SEM M12)."""
+    payload: Literal["bytes", "json"] = "bytes"
+    """What these carry: anything, or JSON objects, whose fields are properties (SEM M14)."""
     storage: Storage = Storage()
 
 
 def attributes_of(kind: Literal["channel", "queue"]) -> frozenset[str]:
     """Names of the attributes of ``Definition`` that users give to a store of this kind."""
-    foreign = {"max_deliveries", "backoff"} if kind == "channel" else {"archive"}
+    of_queues, of_channels = {"max_deliveries", "backoff"}, {"archive", "topics", "payload"}
+    foreign = of_queues if kind == "channel" else of_channels
     return frozenset(Definition.__struct_fields__) - {"kind", *foreign}
 
 
@@ -182,8 +185,7 @@ class Publish(Command, frozen=True):
     memory_left: int = 1 << 62
     """Bytes the realm still grants to events kept the way this channel keeps them (SEM C6)."""
     forced: bool = False
-    """Whether it is the realm's own publish (a dead event, a join's copy, a scheduled event), which
-    is not refused for lack of room, because the events were accepted before."""
+    """The realm's own publish, of events that were accepted before: no lack of room refuses it."""
     evicts: bool = True
     """Whether it may evict where the channel does (SEM T3); else its capacity is honoured."""
     evicts_later: bool = False
@@ -326,8 +328,7 @@ class ConfirmRecall(Command, frozen=True):
 
 
 class Skip(Command, frozen=True):
-    """The shell did not send these of a grant: the subscription's own selector has no use for
-    them, or they are unreadable. They take no credit."""
+    """The shell did not send these of a grant: not selected, or unreadable. They take no credit."""
 
     subscription: int
     spans: Spans
@@ -371,8 +372,7 @@ class Edit(Command, frozen=True):
 
 
 class Sweep(Command, frozen=True):
-    """Time has passed; remove what has expired (SEM T1), what everybody has consumed (SEM D6) and
-    what nobody waits for (SEM J2)."""
+    """Time has passed; remove what has expired, is consumed, or unwanted (SEM T1, D6, J2)."""
 
     may_write: bool = True
     """Whether there is room on disk for what has to be kept from now on (SEM J7)."""

@@ -155,8 +155,13 @@ async def delete_group(call: Call[NoQuery, None]) -> Done:
 
 
 async def list_acl(call: Call[AclQuery, None]) -> Page[AclEntry]:
-    """List who may do what on the realm, or on a channel or queue."""
-    return Page(items=_entries(await call.ask(ListEntries(call.query.kind, call.query.name))))
+    """List who may do what on the realm, or on a channel, queue or topic filter; on all topic
+    filters where none is named."""
+    found = await call.ask(ListEntries(call.query.kind, call.query.name))
+    items = _entries(found)
+    for each in found.topics:
+        items += _entries(await call.ask(ListEntries(found.kind, each)))
+    return Page(items=items)
 
 
 async def grant(call: Call[NoQuery, AclChange]) -> Page[AclEntry]:

@@ -79,8 +79,8 @@ class GroupChange(RequestBody, frozen=True):
 class AclQuery(QueryParameters, frozen=True):
     kind: ResourceKind
     name: Annotated[str, Meta(max_length=255)] = ""
-    """Channel or queue; empty for the realm. ``*``, or a folder with ``/*``, stands for all
-    below."""
+    """Channel, queue or topic filter; empty for the realm. ``*``, or a folder with ``/*``, stands
+    for all channels or queues below."""
 
 
 class AclChange(RequestBody, frozen=True):
@@ -88,7 +88,7 @@ class AclChange(RequestBody, frozen=True):
     subject: Annotated[str, Meta(min_length=1, max_length=600)]
     """``user@host``, ``user@*``, ``*@host``, ``*@*`` or ``group:name``."""
     name: Annotated[str, Meta(max_length=255)] = ""
-    """Channel or queue; empty for the realm."""
+    """Channel, queue or topic filter; empty for the realm."""
     rights: Annotated[list[str], Meta(max_length=32)] = field(default_factory=list)
 
 

@@ -44,7 +44,7 @@ PendingCount = Annotated[
 ]
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX, description="Most things on a page.")]
 Id = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-ResourceKind = Literal["realm", "channel", "queue"]
+ResourceKind = Literal["realm", "channel", "queue", "topic"]
 Members = Annotated[
     list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1_000)
 ]

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from msgspec.structs import replace
 
-from penstock.api.requests import Request
-from penstock.api.subscriptions import Subscribe
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
 from penstock.frontends.mqtt.incoming import Incoming
@@ -27,12 +25,11 @@ from penstock.frontends.mqtt.retained import RetainedDelivery
 from penstock.frontends.mqtt.session import MqttSession
 from penstock.frontends.mqtt.signing_in import MqttSignIn
 from penstock.frontends.mqtt.subscribing import Subscribing, give_retained
+from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.transports import close
 from penstock.runtime.access.open_connections import ConnectionState
-from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.door import check_on
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import (
@@ -62,6 +59,7 @@ from penstock.wire.mqtt.writing import packet_bytes_within
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.hub import MqttHub
+    from penstock.frontends.mqtt.topic_channels import TopicChannel
 
 CONNECT_BYTES_MAX: Final = 1 << 18
 """Largest CONNECT packet in bytes."""
@@ -99,6 +97,8 @@ class MqttConnection(HostedConnection):
         self._subscriber = Subscribing(self)
         self.client = MqttSession(hub, "", self.principal)
         """The session that it goes on with, once its client is let in."""
+        self.rights = ClientRights(hub, self.principal, "")
+        """What its user may."""
         self.retained_deliveries: list[RetainedDelivery] = []
         self._subscribing = 0
 
@@ -273,6 +273,8 @@ class MqttConnection(HostedConnection):
     def identified(self, principal: Principal) -> None:
         """The client has shown anew who it is."""
         self.principal = self.client.principal = principal
+        self.rights = ClientRights(self.hub, principal, self.client_id)
+        self.hub.rights_changed()
         if self.client.has_record:
             self.client.store((self.client.entry,))
         self.check_rights()
@@ -286,10 +288,9 @@ class MqttConnection(HostedConnection):
         self.hub.leave(self.client_id, self)
         self._close()
 
-    def check_may(self, asked: type[Request[Any]]) -> None:
-        """Raise ``AccessDenied`` unless the user may ask this of the channel of all topics."""
-        if not self.realm.access.is_open:
-            check_on(Caller(self.realm, self.principal), "channel", self.hub.channel, asked)
+    def may_have(self, wanted: Filter, channel: TopicChannel | None) -> bool:
+        """Whether the user may have messages of a channel by a filter."""
+        return self.rights.may_have(wanted.text, channel, makes_durable=bool(wanted.durable))
 
     # --- subscribing ---------------------------------------------------------------------
 
@@ -423,8 +424,8 @@ class MqttConnection(HostedConnection):
             return
         try:
             access.check_still(self.principal, self.realm.clock.now_us())
-            if self.client.filters:
-                self.check_may(Subscribe)
+            for each in self.client.filters.values():
+                self.rights.check_subscribe(each.text, makes_durable=False)
         except PenstockError as error:
             self.end(error)
 

@@ -12,10 +12,12 @@ import structlog
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
+from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
-from penstock.core.vocabulary.start_positions import FromLatest
-from penstock.core.vocabulary.topics import has_wildcards
-from penstock.frontends.mqtt.messages import TOPIC, messages_of
+from penstock.core.vocabulary.start_positions import FromId, FromLatest
+from penstock.core.vocabulary.topic_templates import selector_of
+from penstock.core.vocabulary.topics import topic_matches
+from penstock.frontends.mqtt.messages import TopicMessage, messages_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.mqtt.reading import SHARED
@@ -23,6 +25,8 @@ from penstock.wire.mqtt.reading import SHARED
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
     from penstock.frontends.mqtt.session import MqttSession
+    from penstock.frontends.mqtt.topic_channels import TopicChannel
+    from penstock.runtime.realm import RunningRealm
 
 WINDOW: Final = 100
 """Most events of one subscription that are with its client, or wait in memory for it."""
@@ -31,6 +35,7 @@ SHARED_WINDOW: Final = 20
 some."""
 PREFIX: Final = "mqtt:"
 """What the names of the durables of sessions begin with."""
+_LATEST: Final = FromLatest()
 _SHOWN: Final = 80
 """Characters of a client id, and of a filter, in the name of a durable."""
 _DIGITS: Final = 16
@@ -67,12 +72,27 @@ def _shown(text: str) -> str:
     return "".join(each if each.isascii() and each.isprintable() else "?" for each in text[:_SHOWN])
 
 
-def selector_of(text: str) -> str:
-    """The selector that takes what a topic filter takes, shared or not."""
-    if text.startswith(SHARED):
-        text = text.removeprefix(SHARED).partition("/")[2]
-    quoted = text.replace("'", "''")
-    return f"{TOPIC} MATCHES '{quoted}'" if has_wildcards(text) else f"{TOPIC} = '{quoted}'"
+def wanted_of(text: str) -> str:
+    """The topic filter of a subscription, shared or not."""
+    return text.removeprefix(SHARED).partition("/")[2] if text.startswith(SHARED) else text
+
+
+async def make_durable(
+    realm: RunningRealm,
+    channel: ChannelId,
+    name: str,
+    text: str,
+    topics: TopicChannel | None,
+    start: FromId | FromLatest = _LATEST,
+) -> None:
+    """Make the durable of a filter, unless it is there."""
+    shown = wanted_of(text)
+    with contextlib.suppress(NameAlreadyBound):
+        await realm.subscriptions.create_durable(
+            *(channel, name, "shared" if text.startswith(SHARED) else "serial", start),
+            selector_of(shown, () if topics is None else topics.templates),
+            persistent=None,
+        )
 
 
 class DurableFeed:
@@ -81,7 +101,16 @@ class DurableFeed:
     selector: Selector | None = None
     writable = True
 
-    def __init__(self, session: MqttSession, wanted: Filter, connection: MqttConnection) -> None:
+    def __init__(
+        self,
+        session: MqttSession,
+        wanted: Filter,
+        connection: MqttConnection,
+        topics: TopicChannel | None = None,
+    ) -> None:
+        """``topics``: the channel, if it is not the one of all topics."""
+        self._topics = topics
+        self.channel = "" if topics is None else topics.name
         self._client = session
         self._filter = wanted
         self._connection = connection
@@ -95,26 +124,25 @@ class DurableFeed:
 
     async def pass_over(self, event_ids: Sequence[int]) -> None:
         """Have the durable know, before the seat is taken, what the client has already."""
-        channel, name = self._connection.hub.channel_id(), self._filter.durable
+        channel, name = self._number, self._filter.durable
         with contextlib.suppress(NameDoesNotExist):
             for each in event_ids:
                 await self._realm.subscriptions.purge_durable(channel, name, each, each, "")
 
+    @property
+    def _number(self) -> ChannelId:
+        return self._connection.hub.channel_id() if self._topics is None else self._topics.number
+
     async def open(self) -> None:
         """Make the durable if it is missing, and take the seat. Raises what these raise."""
-        channel = self._connection.hub.channel_id()
+        channel = self._number
         subscriptions, name = self._realm.subscriptions, self._filter.durable
         is_shared = self._filter.is_shared
         window = SHARED_WINDOW if is_shared else WINDOW
         try:
             opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
         except NameDoesNotExist:
-            with contextlib.suppress(NameAlreadyBound):
-                await subscriptions.create_durable(
-                    *(channel, name, "shared" if is_shared else "serial", FromLatest()),
-                    selector_of(self._filter.text),
-                    persistent=None,
-                )
+            await make_durable(self._realm, channel, name, self._filter.text, self._topics)
             opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
         self._subscription = opened.number
         self._settle()
@@ -122,7 +150,8 @@ class DurableFeed:
     def close(self) -> None:
         """Leave the seat: what the client has not acknowledged goes back."""
         self._settle()
-        self._realm.subscriptions.detach(self._subscription)
+        if self._subscription:
+            self._realm.subscriptions.detach(self._subscription)
 
     # --- the realm's side ----------------------------------------------------------------
 
@@ -136,7 +165,7 @@ class DurableFeed:
 
     def _give(self, rows: OutgoingBatch) -> None:
         event_ids = rows.batch.column("event_id").to_pylist()
-        for event_id, message in zip(event_ids, messages_of(rows.batch), strict=True):
+        for event_id, message in zip(event_ids, self._messages_of(rows), strict=True):
             self._held.add(event_id)
             if message is None or not self._filter.takes(message):
                 self.acknowledge(event_id)
@@ -144,26 +173,39 @@ class DurableFeed:
             if message.is_retained:
                 for delivery in self._connection.retained_deliveries:
                     delivery.superseded.add(message.topic)
-            source = MessageSource(self._filter.text, event_id)
+            source = MessageSource(self._filter.text, event_id, channel=self.channel)
             try:
                 self._client.outbox.give(message, (self._filter,), source=source)
             except ValueError as error:  # a native publisher has said what MQTT cannot
                 _log.debug("mqtt.not_given_out", topic=message.topic, reason=str(error))
                 self.acknowledge(event_id)
 
+    def _messages_of(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
+        if self._topics is None:
+            return messages_of(rows.batch)
+        wanted = wanted_of(self._filter.text)
+        return [
+            each if each is not None and topic_matches(wanted, each.topic) else None
+            for each in messages_of(rows.batch, self._topics.reading)
+        ]
+
     def recall(self, spans: Spans) -> None:
         """Somebody has sought the durable: what waits comes again."""
         ids = frozenset(IdSet(spans))
         self._held -= ids
-        self._client.outbox.recall(self._filter.text, ids)
+        self._client.outbox.recall(self._filter.text, ids, self.channel)
         self._realm.subscriptions.recall_seen(self._subscription)
 
     def finished(self) -> None:
         """A seat has no end."""
 
     def closed(self, reason: PenstockError) -> None:
-        """End the connection: the durable is gone."""
-        self._connection.end(reason)
+        """End the connection: the durable is gone, and not with its channel and its topics."""
+        self._subscription = 0
+        if self._topics is None or self._realm.view.has(self._topics.number):
+            self._connection.end(reason)
+        else:
+            self._filter.feeds.pop(self.channel, None)
 
     # --- settling ------------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ from penstock.frontends.mqtt.topic_index import TopicIndex
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
+    from penstock.frontends.mqtt.topic_channels import TopicChannel
+    from penstock.runtime.access.access import AccessControl
 
 _log = structlog.get_logger("penstock.mqtt")
 
@@ -38,17 +40,29 @@ class Receivers(NamedTuple):
 class FanOut:
     """Gives messages to the clients whose filters take their topics."""
 
-    def __init__(self) -> None:
+    def __init__(self, access: AccessControl) -> None:
         self.filters: TopicIndex[Filter] = TopicIndex()
-        self._known: dict[str, Receivers] = {}
+        self._access = access
+        self._version = access.version
+        self._known: dict[tuple[str, int], Receivers] = {}
 
-    def give_out(self, messages: Iterable[TopicMessage]) -> None:
-        """Give out messages, in their order."""
+    def forget(self) -> None:
+        """Rights have changed: look up anew who gets what."""
+        self._known.clear()
+
+    def give_out(
+        self, messages: Iterable[TopicMessage], channel: TopicChannel | None = None
+    ) -> None:
+        """Give out messages of a channel, that of all topics if it is None, in their order, to
+        whoever may have them (SEM M4, M15)."""
+        if self._version != self._access.version:
+            self._version = self._access.version
+            self.forget()
         for (topic, qos, is_plain), run in groupby(messages, _kind):
             found = self.filters.find(topic)
             if not found:
                 continue
-            receivers, together = self._receivers(topic, found), list(run)
+            receivers, together = self._receivers(topic, found, channel), list(run)
             alike, one_by_one = receivers.plain, receivers.acknowledging
             if not is_plain:
                 alike, one_by_one = [], [*alike, *one_by_one]
@@ -61,12 +75,18 @@ class FanOut:
                 for connection, filters in receivers.various:
                     _give(message, connection, filters)
 
-    def _receivers(self, topic: str, found: tuple[Filter, ...]) -> Receivers:
-        known = self._known.get(topic)
+    def _receivers(
+        self, topic: str, found: tuple[Filter, ...], channel: TopicChannel | None
+    ) -> Receivers:
+        key = topic, 0 if channel is None else channel.number
+        known = self._known.get(key)
         if known is not None and known.filters is found:
             return known
         by_connection: dict[MqttConnection, list[Filter]] = {}
+        is_open = self._access.is_open
         for each in found:
+            if not is_open and not each.may_have(channel):
+                continue
             by_connection.setdefault(each.connection, []).append(each)
         made = Receivers(found, [], [], [])
         for connection, filters in by_connection.items():
@@ -77,7 +97,7 @@ class FanOut:
                 (made.acknowledging if first.qos else made.plain).append(first)
         if len(self._known) >= TOPICS_MAX:
             self._known.clear()
-        self._known[topic] = made
+        self._known[key] = made
         return made
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -23,23 +23,25 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt.connection import MqttConnection
 from penstock.frontends.mqtt.fan_out import FanOut
+from penstock.frontends.mqtt.following import CREDIT, FollowedChannels
 from penstock.frontends.mqtt.messages import (
     Gathered,
+    Received,
+    TopicMessage,
     body_of_messages,
     body_of_retained,
     messages_of,
 )
 from penstock.frontends.mqtt.retained import RetainedMessages
 from penstock.frontends.mqtt.sessions import MqttSessions
+from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock.wire.mqtt.reasons import MqttViolation
 
 if TYPE_CHECKING:
     from penstock.columns.selectors import Selector
     from penstock.frontends.native.listener import NativeListener
-
-CREDIT: Final = 10_000
-"""Events that the realm may hand out before the last ones are given on."""
 
 _log = structlog.get_logger("penstock.mqtt")
 
@@ -64,12 +66,14 @@ class MqttHub:
         self.realm = listener.realm
         self.channel = channel
         self.traffic = listener.realm.connections.traffic["mqtt"]
-        self._fan_out = FanOut()
+        self._fan_out = FanOut(self.realm.access)
         self.filters = self._fan_out.filters
         self._clients: dict[str, MqttConnection] = {}
         self._gathered: dict[str, list[Gathered]] = {}
         self._subscription = 0
         self.retained = RetainedMessages(listener.realm, channel)
+        self.topics = TopicChannels(listener.realm)
+        self.following = FollowedChannels(self)
         self._opening = asyncio.Lock()
         self.loop = asyncio.get_running_loop()
         self.sessions = MqttSessions(self)
@@ -135,6 +139,10 @@ class MqttHub:
         if self._clients.get(client_id) is connection:
             del self._clients[client_id]
 
+    def connections(self) -> list[MqttConnection]:
+        """The connections of all clients."""
+        return list(self._clients.values())
+
     def new_client_id(self) -> str:
         """A client id that nobody has."""
         return f"auto-{secrets.token_hex(12)}"
@@ -155,7 +163,7 @@ class MqttHub:
     def submit(self, publisher: str, messages: Sequence[Gathered]) -> None:
         """Publish messages now, with what is stored of sessions in the same step."""
         try:
-            publishes = self._publishes(messages)
+            publishes, refused = self._publishes(messages)
         except PenstockError as error:
             self._failed(publisher, messages, error)
             return
@@ -164,8 +172,7 @@ class MqttHub:
         def reply(_: Any, error: BaseException | None) -> None:
             self.listener.pending_bytes -= size
             if error is None:
-                for each in messages:
-                    each.whose.stored(each.message.packet)
+                _answer(messages, refused)
             elif isinstance(error, PenstockError):
                 self._failed(publisher, messages, error)
             else:
@@ -175,22 +182,44 @@ class MqttHub:
         try:
             if len(publishes) > 1:
                 self.realm.transactions.publish_together(publishes, reply, publisher)
-            else:
+            elif publishes:
                 self.realm.publish(*publishes[0], "", 0, reply, publisher=publisher)
+            else:
+                reply(None, None)
         except PenstockError as error:
             reply(None, error)
 
-    def _publishes(self, messages: Sequence[Gathered]) -> list[tuple[ChannelId, list[Body]]]:
-        """Events for the channel of all topics, for that of what is retained, and for that of
-        sessions."""
-        received = [each.message for each in messages]
-        publishes = [(self.channel_id(), [body_from(body_of_messages(received))])]
-        if retained := [each for each in received if each.packet.retain]:
+    def _publishes(
+        self, messages: Sequence[Gathered]
+    ) -> tuple[list[tuple[ChannelId, list[Body]]], dict[int, MqttViolation]]:
+        """Events for the channels of the topics, for that of what is retained, and for that of
+        sessions; and by its place what is wrong with each message that can be no event."""
+        publishes, refused = self._events_of([each.message for each in messages])
+        kept = [each for at, each in enumerate(messages) if at not in refused]
+        if retained := [each.message for each in kept if each.message.packet.retain]:
             newest = body_from(body_of_retained(retained))
             publishes.append((self.retained.channel(), [newest]))
-        if entries := [entry for each in messages for entry in each.entries]:
+        if entries := [entry for each in kept for entry in each.entries]:
             publishes.append(self.sessions.part(entries))
-        return publishes
+        return publishes, refused
+
+    def _events_of(
+        self, received: Sequence[Received]
+    ) -> tuple[list[tuple[ChannelId, list[Body]]], dict[int, MqttViolation]]:
+        if not self.topics.every:
+            return [(self.channel_id(), [body_from(body_of_messages(received))])], {}
+        publishes: list[tuple[ChannelId, list[Body]]] = []
+        refused: dict[int, MqttViolation] = {}
+        sorted_ = self.topics.sorted(received)
+        if sorted_.others:
+            others = body_of_messages([received[at] for at in sorted_.others])
+            publishes.append((self.channel_id(), [body_from(others)]))
+        for channel, owned in sorted_.owned.values():
+            body, wrong = channel.body_of([(received[at], by) for at, by in owned])
+            refused |= {owned[at][0]: why for at, why in wrong.items()}
+            if body is not None:
+                publishes.append((channel.number, [body]))
+        return publishes, refused
 
     def _failed(self, publisher: str, messages: Sequence[Gathered], error: PenstockError) -> None:
         """Publish one by one what was refused together, so that only what is wrong is refused."""
@@ -213,6 +242,7 @@ class MqttHub:
                 channel, FromLatest(), self, credit=CREDIT
             )
             self._subscription = opened.number
+            await self.following.begin()
 
     def deliver(self, rows: OutgoingBatch, redeliveries: object) -> None:
         """Give events to everybody who wants their topics. Never raises: its caller serves others,
@@ -224,8 +254,17 @@ class MqttHub:
         self.realm.subscriptions.credit(self._subscription, rows.count)
 
     def _give_out(self, rows: OutgoingBatch) -> None:
-        found = messages_of(rows.batch)
-        self._fan_out.give_out(each for each in found if each is not None)
+        self.give(messages_of(rows.batch))
+
+    def give(
+        self, messages: Sequence[TopicMessage | None], channel: TopicChannel | None = None
+    ) -> None:
+        """Give messages of a channel, that of all topics if it is None, to whoever wants them."""
+        self._fan_out.give_out((each for each in messages if each is not None), channel)
+
+    def rights_changed(self) -> None:
+        """A client has shown anew who it is: other messages may be for it."""
+        self._fan_out.forget()
 
     def recall(self, spans: Spans) -> None:
         """Nothing is taken back from a plain subscription."""
@@ -239,3 +278,12 @@ class MqttHub:
         for connection in list(self._clients.values()):
             if connection.has_filters:
                 connection.end(reason)
+
+
+def _answer(messages: Sequence[Gathered], refused: Mapping[int, MqttViolation]) -> None:
+    """Answer messages that are stored, or of which it is known what is wrong, in their order."""
+    for at, each in enumerate(messages):
+        if (why := refused.get(at)) is None:
+            each.whose.stored(each.message.packet)
+        else:
+            each.whose.not_stored(each.message.packet, why)

@@ -63,7 +63,7 @@ class Incoming:
                 entries = (received_entry(session.client_id, packet.packet_id, is_there=True),)
         whose = self._publication(session)
         try:
-            connection.check_may(PublishEvents)
+            connection.rights.check_publish(topic, PublishEvents)
         except PenstockError as error:
             whose.not_stored(packet, error)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import Annotated, Any, Final, NamedTuple, Protocol
@@ -14,15 +14,17 @@ from msgspec import Meta, Struct
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
 from penstock.columns.schema.arrays import array_of
+from penstock.columns.schema.properties import PropertyColumns
 from penstock.columns.schema.rows import Rows
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.topic_templates import TOPIC
 from penstock.core.vocabulary.topics import name_fault
 from penstock.wire.mqtt.packets import PublishPacket
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.writing import publish_parts
 
-TOPIC: Final = "topic"
-"""The property with an event's topic."""
+Telling = Callable[[Event, dict[str, Any]], tuple[str | None, bytes]]
+
 REMOVAL_MS: Final = 1_000
 """How long an event stays that has removed a retained message, in milliseconds."""
 
@@ -97,11 +99,15 @@ class Gathered(NamedTuple):
     """What is stored of its session in the same step."""
 
 
-def body_of_messages(messages: Sequence[Received]) -> pa.RecordBatch:
-    """The events of messages, in their order. Raises ``InvalidEvent``."""
+def body_of_messages(
+    messages: Sequence[Received],
+    properties: Sequence[Mapping[str, Any]] | PropertyColumns | None = None,
+) -> pa.RecordBatch:
+    """The events of messages, in their order; their properties are the topic and those of users,
+    or these. Raises ``InvalidEvent``."""
     qos = [each.packet.qos > 0 for each in messages]
     ttls = [_ttl_ms(each.packet.properties) for each in messages]
-    return _body(messages, ttls, None if all(qos) else qos)
+    return _body(messages, ttls, None if all(qos) else qos, properties)
 
 
 def body_of_retained(messages: Sequence[Received]) -> pa.RecordBatch:
@@ -113,19 +119,24 @@ def body_of_retained(messages: Sequence[Received]) -> pa.RecordBatch:
 
 
 def _body(
-    messages: Sequence[Received], ttls: Sequence[int | None], persistents: Sequence[bool] | None
+    messages: Sequence[Received],
+    ttls: Sequence[int | None],
+    persistents: Sequence[bool] | None,
+    properties: Sequence[Mapping[str, Any]] | PropertyColumns | None = None,
 ) -> pa.RecordBatch:
     plain = all(
         each.packet.properties is NO_PROPERTIES and not each.packet.retain and each.packet.qos < 2
         for each in messages
     )
     datas = [each.packet.payload for each in messages]
-    if plain and sum(map(len, datas)) < _COLUMN_BYTES_MAX:
-        return _plain_body(messages, datas, persistents)
+    if properties is None:
+        if plain and sum(map(len, datas)) < _COLUMN_BYTES_MAX:
+            return _plain_body(messages, datas, persistents)
+        properties = [user_properties_of(each) | {TOPIC: each.topic} for each in messages]
     return body_of_columns(
         datas,
         None,
-        list(map(_properties, messages)),
+        properties,
         headers=list(map(_headers, messages)),
         ttls=None if all(each is None for each in ttls) else ttls,
         persistents=persistents,
@@ -155,7 +166,8 @@ def _ttl_ms(properties: PacketProperties) -> int | None:
     return None if seconds is None else max(1, seconds * 1_000)
 
 
-def _properties(message: Received) -> dict[str, Any]:
+def user_properties_of(message: Received) -> dict[str, Any]:
+    """The user properties of a message as those of an event."""
     found: dict[str, Any] = {}
     for name, value in message.packet.properties.user_properties:
         known = found.get(name)
@@ -163,7 +175,7 @@ def _properties(message: Received) -> dict[str, Any]:
             found[name] = value
         else:
             found[name] = [*known, value] if isinstance(known, list) else [known, value]
-    return found | {TOPIC: message.topic}
+    return found
 
 
 def _headers(message: Received) -> dict[str, Any]:
@@ -214,6 +226,8 @@ _PLAIN: Final = frozenset(
     ("event_id", "published", "data", "properties", "headers", "persistent", "tag", "priority")
 )
 """Columns that a message is made of, or that say nothing to MQTT."""
+_PLAIN_OF_FIELDS: Final = _PLAIN | {"sparse", "nulls"}
+"""These where the properties are fields of the payload: which of them an event has says nothing."""
 
 
 def published_parts(
@@ -231,22 +245,43 @@ def published_parts(
     return known
 
 
-def messages_of(batch: pa.RecordBatch) -> list[TopicMessage | None]:
+class Reading(NamedTuple):
+    """How the events of a channel are read as messages."""
+
+    told: Telling
+    """Takes the topic and the payload out of an event, and what is neither out of its
+    properties."""
+    left_out: frozenset[str] | None
+    """Properties that say nothing where an event has its topic; None: all of them, where it has a
+    payload, too."""
+
+
+def _told(event: Event, properties: dict[str, Any]) -> tuple[str | None, bytes]:
+    topic = properties.pop(TOPIC, None)
+    return topic if isinstance(topic, str) else None, event.data
+
+
+ALL_TOPICS: Final = Reading(_told, frozenset())
+"""The channel of all topics: the topic is a property, and the others are those of users."""
+
+
+def messages_of(batch: pa.RecordBatch, by: Reading = ALL_TOPICS) -> list[TopicMessage | None]:
     """The events of a stored batch as messages; None: it has no topic."""
-    found = _plain_messages(batch)
+    found = _plain_messages(batch, by)
     if found is None:
         rows = Rows(batch, in_order=True)
-        found = [message_of(Event.received(rows, row)) for row in range(batch.num_rows)]
+        found = [message_of(Event.received(rows, row), by) for row in range(batch.num_rows)]
     return found
 
 
-def _plain_messages(batch: pa.RecordBatch) -> list[TopicMessage | None] | None:
+def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | None] | None:
     """The messages of a batch, a column at a time; None: its events say more than this reads."""
     count = batch.num_rows
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    if any(name not in _PLAIN and column.null_count < count for name, column in columns.items()):
+    plain = _PLAIN_OF_FIELDS if by.left_out is None else _PLAIN
+    if any(name not in plain and column.null_count < count for name, column in columns.items()):
         return None
-    topics = _texts(columns.get("properties"), (TOPIC,), count)
+    topics = _texts(columns.get("properties"), (TOPIC,), count, by.left_out)
     headers = _texts(columns.get("headers"), ("application_id", "mqtt"), count)
     if topics is None or headers is None:
         return None
@@ -254,7 +289,11 @@ def _plain_messages(batch: pa.RecordBatch) -> list[TopicMessage | None] | None:
     if any(each.says_more for each in set(residues)):
         return None
     data, persistent = columns.get("data"), columns.get("persistent")
-    payloads = repeat(b"", count) if data is None else data.to_pylist()
+    payloads = [b""] * count if data is None else data.to_pylist()
+    if by is not ALL_TOPICS and None in topics[0]:
+        return None  # its properties may make one
+    if by.left_out is None and not all(payloads):
+        return None  # its properties are the payload
     kept = repeat(True, count) if persistent is None else persistent.to_pylist()
     right = {each: bool(each) and not name_fault(each or "") for each in set(topics[0])}
     return [
@@ -271,9 +310,13 @@ def _plain_messages(batch: pa.RecordBatch) -> list[TopicMessage | None] | None:
 
 
 def _texts(
-    column: pa.Array | None, names: Sequence[str], count: int
+    column: pa.Array | None,
+    names: Sequence[str],
+    count: int,
+    left_out: frozenset[str] | None = frozenset(),
 ) -> list[list[str | None]] | None:
-    """The values of a struct that has nothing but these texts; None: there is more."""
+    """The values of a struct that has nothing but these texts, and what may be left out; None:
+    there is more."""
     found: dict[str, list[str | None]] = {name: [None] * count for name in names}
     if column is None:
         return list(found.values())
@@ -283,16 +326,16 @@ def _texts(
         values = column.field(index)
         if field.name in found and field.type == pa.string() and not field.metadata:
             found[field.name] = values.to_pylist()
-        elif values.null_count < count:
+        elif left_out is not None and field.name not in left_out and values.null_count < count:
             return None
     return list(found.values())
 
 
-def message_of(event: Event) -> TopicMessage | None:
+def message_of(event: Event, by: Reading = ALL_TOPICS) -> TopicMessage | None:
     """An event as a message; None: it has no topic."""
     properties = event.properties
-    topic = properties.pop(TOPIC, None)
-    if not isinstance(topic, str) or name_fault(topic):
+    topic, payload = by.told(event, properties)
+    if topic is None or name_fault(topic):
         return None
     headers = event.headers
     ends_us = 0
@@ -302,7 +345,7 @@ def message_of(event: Event) -> TopicMessage | None:
     rest = _residue(headers.get("mqtt"))
     qos = rest.of_qos(event.persistent)
     own = _own(rest, headers, properties)
-    return TopicMessage(topic, event.data, qos, client_id, ends_us, own, rest.retain)
+    return TopicMessage(topic, payload, qos, client_id, ends_us, own, rest.retain)
 
 
 def _residue(text: str | None) -> _Residue:

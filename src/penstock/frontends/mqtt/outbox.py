@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
     from penstock.frontends.mqtt.durable_feed import DurableFeed
     from penstock.frontends.mqtt.session import MqttSession
+    from penstock.frontends.mqtt.topic_channels import TopicChannel
 
 WAITING_MAX: Final = 10_000
 """Most messages of QoS 1 and 2 that wait for a client to acknowledge earlier ones."""
@@ -37,6 +38,7 @@ class Filter:
         "connection",
         "durable",
         "feed",
+        "feeds",
         "is_live",
         "no_local",
         "number",
@@ -59,6 +61,9 @@ class Filter:
         self.durable = ""
         """The durable that has its messages; empty: they come as they are published."""
         self.feed: DurableFeed | None = None
+        """What gives the messages of the channel of all topics."""
+        self.feeds: dict[str, DurableFeed] = {}
+        """What gives messages of channels with topics, by their names."""
         self.is_live = False
         """Whether it is among the filters that what is published is given out by."""
         self.owes_retained = False
@@ -70,6 +75,19 @@ class Filter:
     def is_shared(self) -> bool:
         """Whether a group of clients has it, each message one of them (SEM M9)."""
         return self.text.startswith(SHARED)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages come by it."""
+        return self.feed is not None or bool(self.feeds) or self.is_live
+
+    def feed_of(self, channel: str) -> DurableFeed | None:
+        """What gives the messages of a channel; an empty name is that of all topics."""
+        return self.feeds.get(channel) if channel else self.feed
+
+    def may_have(self, channel: TopicChannel | None) -> bool:
+        """Whether its client may have messages of a channel, that of all topics if it is None."""
+        return self.connection.may_have(self, channel)
 
     def takes(self, message: TopicMessage) -> bool:
         """Whether it takes a message of a topic that it matches."""
@@ -83,6 +101,8 @@ class MessageSource(NamedTuple):
     """The filter by which it goes to the client."""
     event_id: int
     from_retained: bool = False
+    channel: str = ""
+    """The channel with topics that it is in; empty: the one of all topics."""
 
 
 class WaitingMessage(NamedTuple):
@@ -172,13 +192,13 @@ class Outbox:
             return
         self.send_waiting()
 
-    def recall(self, text: str, event_ids: frozenset[int]) -> None:
-        """Forget events of a filter that wait: they are to come again."""
+    def recall(self, text: str, event_ids: frozenset[int], channel: str = "") -> None:
+        """Forget events of a filter in a channel that wait: they are to come again."""
         self._waiting = deque(
             each
             for each in self._waiting
             if each.source is None
-            or each.source.text != text
+            or (each.source.text, each.source.channel) != (text, channel)
             or each.source.event_id not in event_ids
         )
 
@@ -216,7 +236,7 @@ class Outbox:
         if waiting.qos == 1:
             self._transmit(packet_id, found)
             return
-        record = SentRecord(source.text, source.event_id, source.from_retained)
+        record = SentRecord(*source[:3], channel=source.channel)
         entry = sent_entry(self._session.client_id, packet_id, record)
 
         def stored() -> None:
@@ -276,7 +296,7 @@ class Outbox:
         elif (source := found.source) is None:
             self._release(packet_id, found)
         else:
-            record = SentRecord(source.text, source.event_id, source.from_retained, True)
+            record = SentRecord(*source[:3], True, channel=source.channel)
             entry = sent_entry(self._session.client_id, packet_id, record)
             self._session.store((entry,), lambda: self._release(packet_id, found))
 
@@ -354,7 +374,9 @@ class Outbox:
 
     def know(self, packet_id: int, record: SentRecord) -> None:
         """Take up a message that was sent before the server was started."""
-        source = MessageSource(record.source, record.event_id, record.from_retained)
+        source = MessageSource(
+            *(record.source, record.event_id, record.from_retained, record.channel)
+        )
         found = self.in_flight[packet_id] = InFlight(2, None, source)
         found.is_stored, found.is_released = True, record.is_released
         self._known[source] = packet_id
@@ -368,22 +390,25 @@ class Outbox:
                 self._sent.add(packet_id)
                 self._transmit(packet_id, found, is_duplicate=True)
 
-    def unsettled(self, text: str) -> list[int]:
-        """Events of a filter that the client has, while the durable may not know it."""
+    def unsettled(self, text: str, channel: str = "") -> list[int]:
+        """Events of a filter in a channel that the client has, while the durable may not know
+        it."""
         return [
             each.source.event_id
             for each in self.in_flight.values()
             if each.source is not None
-            and each.source.text == text
+            and (each.source.text, each.source.channel) == (text, channel)
             and each.is_released
             and not each.is_settled
         ]
 
-    def settled(self, text: str, event_ids: Collection[int]) -> None:
-        """The durable of a filter knows now that the client has these."""
+    def settled(self, text: str, event_ids: Collection[int], channel: str = "") -> None:
+        """The durable of a filter in a channel knows now that the client has these."""
         for packet_id, found in list(self.in_flight.items()):
             source = found.source
-            if source is None or source.from_retained or source.text != text:
+            if source is None or source.from_retained:
+                continue
+            if (source.text, source.channel) != (text, channel):
                 continue
             if source.event_id in event_ids:
                 found.is_settled = True

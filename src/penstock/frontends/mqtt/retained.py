@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.vocabulary.errors import (
     PenstockError,
 )
+from penstock.core.vocabulary.topic_templates import TOPIC
 from penstock.core.vocabulary.topics import has_wildcards, name_fault
-from penstock.frontends.mqtt.messages import TOPIC, TopicMessage, messages_of
+from penstock.frontends.mqtt.messages import TopicMessage, messages_of
 from penstock.frontends.mqtt.newest_events import KeyedChannel, batches_at, batches_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
 from penstock.frontends.mqtt.topic_index import TopicIndex, TopicTree
@@ -127,7 +128,7 @@ class RetainedDelivery:
                     return False
                 if message.topic in self.superseded:
                     break
-                if connection.has(each) and each.takes(message):
+                if connection.has(each) and each.takes(message) and self._may_have(message, each):
                     self._put(event_id, message, each)
                     unsent += len(message.payload)
             if unsent > FLUSH_BYTES:
@@ -135,6 +136,12 @@ class RetainedDelivery:
                 connection.flush()
                 await asyncio.sleep(0)
         return True
+
+    def _may_have(self, message: TopicMessage, wanted: Filter) -> bool:
+        if self._connection.realm.access.is_open:
+            return True
+        owner = self._connection.hub.topics.owner_of(message.topic)
+        return self._connection.rights.may_have(wanted.text, owner and owner[0])
 
     def _put(self, event_id: int, message: TopicMessage, wanted: Filter) -> None:
         session, source = self._connection.client, None

@@ -127,8 +127,14 @@ class MqttSession:
     @property
     def durables(self) -> list[str]:
         """The names of its durables, and of those that it shares."""
-        kept = self._away.values() if self.connection is None else self.filters.values()
-        return [each.durable for each in kept if each.durable]
+        return [name for _, name in self.kept]
+
+    @property
+    def kept(self) -> list[tuple[str, str]]:
+        """Its subscriptions that have durables, each with the name of that."""
+        if self.connection is None:
+            return [(each.filter, each.durable) for each in self._away.values() if each.durable]
+        return [(each.text, each.durable) for each in self.filters.values() if each.durable]
 
     # --- connections come and go ---------------------------------------------------------
 
@@ -164,17 +170,36 @@ class MqttSession:
             wanted.is_live = True
             self._hub.filters.add(wanted.text, wanted)
             return
-        feed = DurableFeed(self, wanted, connection)
-        wanted.feed = feed
-        try:
-            known = self.outbox.unsettled(wanted.text)
-            await feed.pass_over(known)
-            self.outbox.settled(wanted.text, known)
-            await feed.open()
-        except BaseException:
-            wanted.feed = None
-            raise
-        if self.connection is not connection or self.filters.get(wanted.text) is not wanted:
+        if wanted.may_have(None):
+            feed = wanted.feed = DurableFeed(self, wanted, connection)
+            try:
+                await self._open(wanted, feed)
+            except BaseException:
+                wanted.feed = None
+                raise
+        await self.open_topics(wanted)
+
+    async def open_topics(self, wanted: Filter) -> None:
+        """Have messages come by a filter with a durable from the channels with topics that it
+        takes, too. Raises what taking a seat raises."""
+        for channel in self._hub.topics.met_by(wanted.text):
+            if channel.name in wanted.feeds or not wanted.may_have(channel):
+                continue
+            feed = DurableFeed(self, wanted, wanted.connection, channel)
+            wanted.feeds[channel.name] = feed
+            try:
+                await self._open(wanted, feed)
+            except BaseException:
+                wanted.feeds.pop(channel.name, None)
+                raise
+
+    async def _open(self, wanted: Filter, feed: DurableFeed) -> None:
+        known = self.outbox.unsettled(wanted.text, feed.channel)
+        await feed.pass_over(known)
+        self.outbox.settled(wanted.text, known, feed.channel)
+        await feed.open()
+        is_there = self.connection is wanted.connection
+        if not is_there or self.filters.get(wanted.text) is not wanted:
             feed.close()  # the connection has ended meanwhile
 
     def detach(self) -> None:
@@ -192,8 +217,10 @@ class MqttSession:
     def _close(self, wanted: Filter) -> None:
         if wanted.durable:
             feed, wanted.feed = wanted.feed, None
-            if feed is not None:
-                feed.close()
+            for each in (feed, *wanted.feeds.values()):
+                if each is not None:
+                    each.close()
+            wanted.feeds = {}
         elif wanted.is_live:
             wanted.is_live = False
             self._hub.filters.remove(wanted.text, wanted)
@@ -243,8 +270,9 @@ class MqttSession:
         if source is None:
             return
         wanted = self.filters.get(source.text)
-        if wanted is not None and wanted.feed is not None:
-            wanted.feed.acknowledge(source.event_id, then)
+        feed = None if wanted is None else wanted.feed_of(source.channel)
+        if feed is not None:
+            feed.acknowledge(source.event_id, then)
 
     def reads_again(self, source: MessageSource) -> bool:
         """Whether a message that is in flight is given to the next connection by itself."""

@@ -74,6 +74,8 @@ class SentRecord(Struct, frozen=True, omit_defaults=True):
     """Whether the event is one of the channel of retained messages."""
     is_released: bool = False
     """Whether the client has it: only PUBREL and PUBCOMP are left."""
+    channel: str = ""
+    """The channel with topics that the event is in; empty: the one of all topics."""
 
 
 NEVER: Final = 0xFFFF_FFFF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from penstock.api.publishing import PublishEvents
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
-from penstock.frontends.mqtt.durable_feed import is_of_session, is_shared_durable
+from penstock.core.vocabulary.start_positions import FromId
+from penstock.frontends.mqtt.durable_feed import is_of_session, is_shared_durable, make_durable
 from penstock.frontends.mqtt.messages import Gathered, Received
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.session import MqttSession
@@ -29,8 +30,7 @@ from penstock.frontends.mqtt.session_store import (
     sent_entry,
     session_removed,
 )
-from penstock.runtime.operations.callers import Caller
-from penstock.runtime.operations.door import check_on
+from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.runtime.store.bodies import Body
 from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, ConnectPacket, PublishPacket, Will
@@ -93,15 +93,56 @@ class MqttSessions:
             if (known := self._known.get(client_id)) is not None:
                 for packet_id, each in sent.items():
                     known.outbox.know(packet_id, each)
-        await self._remove_strays()
+        await self._tidy_durables()
 
-    async def _remove_strays(self) -> None:
-        """Delete durables of sessions that have ended, or never began: a kill came between."""
-        channel = self._hub.channel_id()
+    async def _tidy_durables(self) -> None:
+        """Delete durables of sessions that have ended, or never began, because a kill came between;
+        and make those on channels that have got topics while nobody served MQTT."""
         known = {name for each in self._known.values() for name in each.durables}
-        for info in await self._hub.realm.subscriptions.durables(channel):
-            if is_of_session(info.name) and info.name not in known:
-                await self._hub.realm.subscriptions.delete_durable(channel, info.name)
+        there: set[tuple[int, str]] = set()
+        for channel in self._channels:
+            for info in await self._hub.realm.subscriptions.durables(channel):
+                if is_of_session(info.name) and info.name not in known:
+                    await self._hub.realm.subscriptions.delete_durable(channel, info.name)
+                else:
+                    there.add((channel, info.name))
+        if self._hub.topics.every:
+            for session in list(self._known.values()):
+                await self._make_durables(session, there)
+
+    @property
+    def _channels(self) -> list[ChannelId]:
+        """The channels that have durables of sessions."""
+        return [self._hub.channel_id(), *map(ChannelId, self._hub.topics.every)]
+
+    async def topics_changed(self) -> None:
+        """A channel has got topics, or lost them: the durables of sessions are where their
+        messages are, also of clients that are away."""
+        for session in list(self._known.values()):
+            async with self._turn(session.client_id):
+                if self._known.get(session.client_id) is session:
+                    await self._make_durables(session)
+        for connection in self._hub.connections():
+            session = connection.client
+            for each in list(session.filters.values()):
+                if each.durable and each.is_open:
+                    await session.open_topics(each)
+
+    async def _make_durables(
+        self, session: MqttSession, there: Collection[tuple[int, str]] = ()
+    ) -> None:
+        """Make the durables that a session lacks on channels with topics; ``there`` are some that
+        it does not lack."""
+        rights = ClientRights(self._hub, session.principal, session.client_id)
+        for text, name in session.kept:
+            for channel in self._hub.topics.met_by(text):
+                if (channel.number, name) in there:
+                    continue
+                if not rights.may_have(text, channel, makes_durable=True):
+                    continue
+                start = FromId(self._hub.topics.since(channel.number))
+                with contextlib.suppress(NameDoesNotExist):  # it is gone again
+                    await make_durable(self._hub.realm, channel.number, name, text, channel, start)
 
     # --- clients come --------------------------------------------------------------------
 
@@ -227,7 +268,6 @@ class MqttSessions:
     async def delete_durables(self, session: MqttSession, names: Sequence[str]) -> None:
         """Delete the durables of subscriptions that are given up; one that is shared goes with the
         last of its group."""
-        channel = self._hub.channel_id()
         for name in names:
             async with self._turn(name):
                 members = self._members.get(name, set())
@@ -235,8 +275,10 @@ class MqttSessions:
                 if members:
                     continue
                 self._members.pop(name, None)
-                with contextlib.suppress(NameDoesNotExist):
-                    await self._hub.realm.subscriptions.delete_durable(channel, name)
+                # also on a channel that has no topics any more
+                for store, _ in self._hub.realm.view.with_durable(name):
+                    with contextlib.suppress(NameDoesNotExist):
+                        await self._hub.realm.subscriptions.delete_durable(store.number, name)
 
     async def _part(self, session: MqttSession, names: Sequence[str]) -> None:
         """A client without a session that lasts has left the groups that it was in."""
@@ -261,10 +303,10 @@ class MqttSessions:
     async def _say(self, session: MqttSession, will: StoredWill, entries: Sequence[Entry]) -> None:
         """Publish a will, and store entries in the same step. One that its client may not publish
         is left out. Raises what keeps it from being published for now."""
-        realm, principal = self._hub.realm, session.principal
-        packet = _published(will)
+        principal, packet = session.principal, _published(will)
         try:
-            check_on(Caller(realm, principal), "channel", self._hub.channel, PublishEvents)
+            rights = ClientRights(self._hub, principal, session.client_id)
+            rights.check_publish(packet.topic, PublishEvents)
         except PenstockError as error:
             _log.warning("mqtt.will_refused", client=session.client_id, reason=str(error))
             await self._put(entries)

@@ -16,6 +16,7 @@ from penstock.core.vocabulary.topics import name_fault
 from penstock.frontends.mqtt.incoming import ALIASES_MAX, RECEIVE_MAXIMUM
 from penstock.frontends.mqtt.reasons import connack_reason
 from penstock.frontends.mqtt.subscribing import give_retained
+from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
 from penstock.wire import scram
 from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
@@ -219,6 +220,7 @@ async def _welcome(
     hub = connection.hub
     connection.principal, connection.publisher = principal, principal.name
     connection.client_id = packet.client_id or hub.new_client_id()
+    connection.rights = ClientRights(hub, principal, connection.client_id)
     connection.listener.greeted(connection, f"mqtt-{connection.number}")
     connection.session = f"mqtt-{connection.number}"
     session, present = await hub.sessions.enter(connection, packet, principal)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.api.durables import CreateDurable
-from penstock.api.subscriptions import Subscribe
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.reasons import reason_within
@@ -60,10 +58,9 @@ class Subscribing:
         connection, is_shared = self._connection, wanted.filter.startswith(SHARED)
         session = connection.client
         try:
-            connection.check_may(Subscribe)
-            makes_durable = is_shared or (session.is_lasting and wanted.qos)
-            if makes_durable:  # over MQTT nobody may more than over others (SEM M4)
-                connection.check_may(CreateDurable)
+            # over MQTT nobody may more than over others (SEM M4)
+            makes_durable = is_shared or bool(session.is_lasting and wanted.qos)
+            connection.rights.check_subscribe(wanted.filter, makes_durable=makes_durable)
         except PenstockError as error:
             return self._refusal(error)
         made, is_new = session.subscribe(wanted, number)
@@ -71,7 +68,7 @@ class Subscribing:
         if gives and not is_shared:
             made.owes_retained = bool(made.durable)
             retained_for.append(made)
-        if made.feed is not None or made.is_live:
+        if made.is_open:
             return Reason(made.qos)
         try:
             await connection.hub.sessions.open(session, made)

@@ -33,6 +33,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Clock, Offload, Registry
+from penstock.core.vocabulary.topics import filter_fault
 from penstock.runtime.access.account_records import (
     ENTRIES_PREFIX,
     USERS_KEY,
@@ -345,12 +346,17 @@ class Accounts:
     def entries(self, kind: str, name: str = "") -> AclInfo:
         """The rights granted on a resource."""
         resource = checked_resource(kind, name)
+        if kind == "topic" and not name:
+            found = (own for of, own in self.acl.resources() if of == kind)
+            return AclInfo(kind=kind, topics=tuple(found))
         return AclInfo(kind=kind, name=resource, entries=tuple(self.acl.entries(kind, resource)))
 
     async def grant(self, kind: str, name: str, subject: str, rights: Sequence[str]) -> AclInfo:
         """Grant rights to a subject, in addition to those it has. Raises ``InvalidArgument``, and
         ``NameDoesNotExist`` for a group that does not exist."""
         resource, wanted = checked_resource(kind, name), checked_rights(kind, tuple(rights))
+        if kind == "topic" and not resource:
+            raise InvalidArgument("a grant on topics takes a filter, such as dev/%c/#")
         meant = parse_subject(subject)
         if meant.is_group and meant.user not in self._record.groups:
             _log.info("access.group_unknown", group=meant.user)  # a token may name it
@@ -432,6 +438,12 @@ def checked_resource(kind: str, name: str) -> str:
         if name:
             raise InvalidArgument(f"a grant on the realm takes no name, but {name!r} was given")
         return ""
+    if kind == "topic":
+        if name and (fault := filter_fault(name)):
+            raise InvalidArgument(f"{name!r} is no topic filter: {fault}")
+        if name.startswith("$"):
+            raise InvalidArgument(f"{name!r} begins with $; such topics are the realm's own")
+        return name
     if name == "*":
         return name
     folder, star, rest = name.rpartition("/*")

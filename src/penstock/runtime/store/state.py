@@ -290,6 +290,7 @@ class RealmState:
             store.thinned(ids_in(fact.ids), channel.state.stored)
         elif isinstance(fact, Edited | Restored):
             self._files_changed(number)
+            self.directory.note_topics(number)
         if store.files and isinstance(fact, Removed | Replaced):
             self.worn.add(number)
         if store.freed:

@@ -11,12 +11,14 @@ from collections.abc import Iterator, Mapping
 
 from penstock.api.durables import DurableInfo
 from penstock.columns.keys.keys import KeyIndex
+from penstock.columns.schema.shapes import StructShape
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.queue import READERS
 from penstock.core.durable.seat import DurableKind as DurableType
 from penstock.core.ids.ids import IdSet
 from penstock.core.realm.directory import HIDDEN_KINDS
+from penstock.core.realm.topic_table import TopicTable
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.identities import ChannelId
@@ -106,6 +108,11 @@ class StoreView:
     @property
     def next_id(self) -> int:
         return self._channel.state.next_id
+
+    @property
+    def properties(self) -> StructShape:
+        """The columns that its events have for properties."""
+        return self._state.stores[self.number].columns.properties
 
     @property
     def stored(self) -> IdSet:
@@ -258,6 +265,11 @@ class RealmView:
     def stores_selector(self, durable_type: str) -> bool:
         """Whether durables of this type keep the selector they were made with."""
         return self._state.directory.rules.kinds[durable_type].stores_selector
+
+    @property
+    def topics(self) -> TopicTable:
+        """The channels that take topics of MQTT."""
+        return self._state.directory.topics
 
     @property
     def is_paused(self) -> bool:

@@ -14,7 +14,7 @@ const ENGINES = [["default", "default: events stay, anybody replays"], ["jms", "
 
 const OF_NAMES = new Set(["invalid-name", "name-already-bound"]);
 
-const USUAL = { ttl: 0, capacity: 0, dead_event_store: "", archive: "", max_deliveries: 0, event_ttl: false, retain_consumed: false, storage: STORAGE_USUAL };
+const USUAL = { ttl: 0, capacity: 0, dead_event_store: "", archive: "", topics: [], payload: "bytes", max_deliveries: 0, event_ttl: false, retain_consumed: false, storage: STORAGE_USUAL };
 
 function keysOf(text) {
   const keys = {};

@@ -47,11 +47,18 @@ export function BackoffFields({ given, set }) {
     <${Field} label="Longest wait, ms" inputmode="numeric" value=${shown.most} onInput=${part("most")} />`;
 }
 
+/** Topics as the field has them, with commas, or as the realm has them. */
+function topicsOf(given) {
+  return (Array.isArray(given) ? given : String(given ?? "").split(",")).map((each) => each.trim()).filter(Boolean);
+}
+
 /** Only what differs from before: the realm refuses what has no effect on a store of this type. */
 export function changes(before, given) {
   const body = {}, storage = {};
   for (const [key, label] of [...NUMBERS, ["max_deliveries", "Most deliveries"]]) if (String(given[key]) !== String(before[key])) body[key] = numberOf(given[key], label);
-  for (const key of ["dead_event_store", "archive", "event_ttl", "retain_consumed"]) if (given[key] !== before[key]) body[key] = given[key];
+  for (const key of ["dead_event_store", "archive", "event_ttl", "retain_consumed", "payload"]) if (given[key] !== before[key]) body[key] = given[key];
+  const topics = topicsOf(given.topics);
+  if (JSON.stringify(topics) !== JSON.stringify(topicsOf(before.topics))) body.topics = topics;
   for (const [key, label] of STORED) if (String(given.storage[key]) !== String(before.storage[key])) storage[key] = numberOf(given.storage[key], label);
   for (const key of ["sync", "compression", ...SWITCHES.map(([name]) => name)]) if (given.storage[key] !== before.storage[key]) storage[key] = given.storage[key];
   const backoff = backoffOf(given.backoff);
@@ -65,7 +72,9 @@ export function AttributeFields({ kind, given, set }) {
   return html`<div class="pair">${NUMBERS.map(([key, label, help]) => html`<${Field} key=${key} label=${label} help=${help} inputmode="numeric" value=${given[key]} onInput=${(value) => set({ [key]: value })} />`)}
       <${Field} label="Dead event store" help="a channel or queue; empty: only counted" mono value=${given.dead_event_store} onInput=${(value) => set({ dead_event_store: value })} />
       ${kind === "queue" ? html`<${Field} label="Most deliveries" help="then an event is dead; 0 is no limit" inputmode="numeric" value=${given.max_deliveries} onInput=${(value) => set({ max_deliveries: value })} /><${BackoffFields} given=${given.backoff} set=${(backoff) => set({ backoff })} />`
-        : html`<${Field} label="Archive" help="table with what left the channel" mono value=${given.archive} onInput=${(value) => set({ archive: value })} />`}</div>
+        : html`<${Field} label="Archive" help="table with what left the channel" mono value=${given.archive} onInput=${(value) => set({ archive: value })} />
+          <${Field} label="Topics of MQTT" help="with commas; a level in braces is a property" mono placeholder="plant/{line}/temp" value=${Array.isArray(given.topics) ? given.topics.join(", ") : given.topics} onInput=${(topics) => set({ topics })} />
+          <${Field} label="Their payload" value=${given.payload} onInput=${(payload) => set({ payload })} options=${[["bytes", "anything"], ["json", "JSON objects: fields are properties"]]} />`}</div>
     <div class="row" style=${{ gap: "0 24px" }}><${Check} label="An event's own time to live counts on every type" checked=${given.event_ttl} onInput=${(event_ttl) => set({ event_ttl })} />
       ${kind === "channel" && html`<${Check} label="Keep events that all durables have acknowledged" checked=${given.retain_consumed} onInput=${(retain_consumed) => set({ retain_consumed })} />`}</div>
     <details><summary>Storage properties</summary><div class="form" style=${{ marginTop: "8px" }}><div class="pair">

@@ -40,6 +40,7 @@ export function attributesOf(info) {
     ["Sync", definition.storage.sync === "none" ? "left to the operating system" : definition.storage.sync_each_write ? "each publish by itself" : "with its group"],
     definition.message_types?.length ? ["Messages", definition.message_types.join(", ")] : null,
     definition.archive ? ["Archive", definition.archive] : null,
+    definition.topics?.length ? ["Topics of MQTT", `${definition.topics.join(", ")}${definition.payload === "json" ? "; JSON, whose fields are properties" : ""}`] : null,
     ["Cluster-wide", definition.cluster_wide ? "yes" : "no"],
   ];
 }

@@ -1,0 +1,56 @@
+"""The channels with topics are known as they are made, edited and deleted."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from penstock.bootstrap import rules
+from penstock.core.realm.directory import ChannelDeleted, Directory
+from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.core.vocabulary.messages import Definition, Edited
+
+
+@pytest.mark.spec("M12")
+def test_channels_with_topics_are_known_from_their_first_event_on() -> None:
+    found = Directory(rules())
+    told: list[int] = []
+    found.topics.on_changed = lambda: told.append(found.topics.version)
+
+    found.apply(found.decide_create("plain", Definition()))
+    found.apply(found.decide_create("temps", Definition(topics=("a/{b}",), start_event_id=7)))
+    assert found.topics.since == {2: 7}
+    found.channels[1].apply(Edited(Definition(topics=("c",))))
+    found.note_topics(1)
+    assert found.topics.since == {2: 7, 1: 0}
+    found.apply(ChannelDeleted(2))
+    assert found.topics.since == {1: 0}
+    found.channels[1].apply(Edited(Definition()))
+    found.note_topics(1)
+    assert found.topics.since == {}
+    assert told == [1, 2, 3, 4]
+
+
+@pytest.mark.spec("M12", "C3")
+@pytest.mark.parametrize(
+    ("definition", "said"),
+    [
+        (Definition(kind="queue", topics=("a",)), "an attribute of channels, not of a queue"),
+        (Definition(payload="json"), "give topics, too"),
+        (Definition(topics=("x", "a/+")), "of second belongs to first already, as 'a/{b}'"),
+    ],
+)
+def test_topics_that_cannot_be_are_refused(definition: Definition, said: str) -> None:
+    found = Directory(rules())
+    found.apply(found.decide_create("first", Definition(topics=("a/{b}",))))
+
+    with pytest.raises(InvalidArgument, match=said):
+        found.decide_create("second", definition)
+
+
+@pytest.mark.spec("M12", "M13")
+def test_a_local_channel_has_no_topics() -> None:
+    found = Directory(replace(rules(), local_to="n2"))
+
+    with pytest.raises(InvalidArgument, match="local channel of node n2, and topics are those of"):
+        found.decide_create("cells", Definition(topics=("a",)))
