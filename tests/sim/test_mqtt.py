@@ -17,7 +17,7 @@ from penstock.frontends.mqtt.sessions import MqttSessions
 from tests.sim.mqtt_world import devices_of
 
 SEEDS = range(3)
-LIVES_MAX = 12
+LIVES_MAX = 30
 """Seeds within which a mistake is noticed."""
 
 
