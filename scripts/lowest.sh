@@ -40,11 +40,11 @@ fi
 say "testing with $("$venv/bin/python" -m pip list --format=freeze --disable-pip-version-check |
   grep -E '^(cryptography|msgspec|numpy|pyarrow|structlog|typer|uvicorn)==' | paste -sd ' ')"
 
-# PySpark, schemathesis and others' codecs of MQTT are imported by these, and are not in the lock.
+# PySpark, schemathesis and others' codecs of MQTT and WebSocket are imported by these, and are not in the lock.
 without=(
   tests/frontends/http/test_openapi.py tests/runtime/test_compaction.py
   tests/runtime/test_open_files.py tests/runtime/test_single_file.py
-  tests/wire/mqtt/test_oracles.py
+  tests/wire/mqtt/test_oracles.py tests/wire/test_websocket_oracle.py
 )
 exec "$venv/bin/python" -m pytest -q -n 2 -p no:cacheprovider --hypothesis-profile=quick \
   -m "not slow and not spark and not process and not door" "${without[@]/#/--ignore=}" \

@@ -1,0 +1,44 @@
+"""Another library reads the frames that are written here, and writes those that are read: wsproto."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping
+
+from penstock.wire.websocket import (
+    BINARY,
+    NORMAL,
+    PING,
+    WebSocketReader,
+    close_bytes,
+    frame_bytes,
+)
+from tests.thorough import examples
+
+
+@given(st.lists(st.tuples(st.binary(max_size=70_000), st.booleans()), max_size=6), st.data())
+@settings(max_examples=examples(100), deadline=None)
+def test_wsproto_reads_what_is_written_and_writes_what_is_read(
+    messages: list[tuple[bytes, bool]], data: st.DataObject
+) -> None:
+    other = Connection(ConnectionType.CLIENT)
+    sent = b"".join(
+        other.send(BytesMessage(data=each, message_finished=is_last)) for each, is_last in messages
+    )
+    reader, at, got = WebSocketReader(), 0, b""
+    while at < len(sent):
+        size = data.draw(st.integers(1, len(sent)))
+        reader.receive(sent[at : at + size])
+        got += b"".join(piece.data for piece in reader.pieces() if piece.opcode == BINARY)
+        at += size
+    assert got == b"".join(each for each, _ in messages)
+
+    other.receive_data(b"".join(frame_bytes(BINARY, each) for each, _ in messages))
+    heard = [bytes(each.data) for each in other.events() if isinstance(each, BytesMessage)]
+    assert b"".join(heard) == b"".join(each for each, _ in messages)
+    other.receive_data(frame_bytes(PING, b"there?") + close_bytes(NORMAL, "gone"))
+    ping, close = other.events()
+    assert ping == Ping(payload=b"there?")
+    assert close == CloseConnection(code=NORMAL, reason="gone")
