@@ -1,4 +1,4 @@
-"""Another library reads the frames that are written here, and writes those that are read: wsproto."""
+"""Another library, wsproto, reads the frames that are written here, and writes those read here."""
 
 from __future__ import annotations
 
