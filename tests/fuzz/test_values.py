@@ -29,7 +29,7 @@ HELD_ELSEWHERE = {
 ATTRIBUTES = frozenset(
     (
         *("type", "engine", "ttl", "capacity", "dead_event_store", "keys", "max_deliveries"),
-        *("start_event_id", "descriptors", "archive", "storage", "backoff"),
+        *("start_event_id", "descriptors", "archive", "storage", "backoff", "topics"),
     )
 )
 """Attributes of channels and queues: `check_limits` of the core and the directory hold them,
