@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import venv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -96,6 +96,11 @@ def version_of(name: str) -> str:
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found = re.search(r"version (\S+)", said)
     return "" if found is None else found[1]
+
+
+def versions_of(names: Iterable[str]) -> Mapping[str, str]:
+    """The versions of the servers that are here, by name."""
+    return {name: version_of(name) for name in names if not missing(name)}
 
 
 def _mosquitto() -> str | None:

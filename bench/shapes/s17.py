@@ -59,11 +59,7 @@ class Mqtt:
 
     def versions(self) -> Mapping[str, str]:
         """The versions of its contenders, as far as they are here."""
-        return {
-            name: mqtt_peers.version_of(name)
-            for name in self.contenders
-            if not mqtt_peers.missing(name)
-        }
+        return mqtt_peers.versions_of(self.contenders)
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         if case["work"] == "sharing" and contender not in SHARES:

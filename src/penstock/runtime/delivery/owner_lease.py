@@ -38,13 +38,16 @@ class OwnerLease(Protocol):
 
 
 class EndlessLease:
-    """The lease of a realm that has its stores for itself."""
+    """A lease that cannot end: of a realm that has its stores for itself, or is only read."""
 
-    epoch: Final = 0
     format: Final = FORMAT
 
+    def __init__(self, epoch: int = 0) -> None:
+        """``epoch`` as in :class:`OwnerLease`."""
+        self.epoch: Final = epoch
+
     def behind(self, format: int) -> tuple[str, ...]:
-        """None: there is no other node."""
+        """None: no other node writes here."""
         return ()
 
     def holds(self) -> bool:

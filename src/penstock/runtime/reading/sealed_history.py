@@ -20,10 +20,10 @@ from penstock.core.access.rights import Principal
 from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import NameDoesNotExist, NoQuorum
-from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.messages import Cause, Definition, Removed
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, Pages
 from penstock.runtime.access.access import AccessControl
+from penstock.runtime.delivery.owner_lease import EndlessLease
 from penstock.runtime.realm import Limits, RunningRealm
 from penstock.runtime.store.file_names import SNAPSHOTS
 from penstock.runtime.store.state import RealmState
@@ -50,24 +50,6 @@ READS: Final = frozenset(
     }
 )
 """The operations that change nothing, take nothing, and do not depend on what is outstanding."""
-
-
-class HistoryLease:
-    """The lease of what is only read, which has no owner: what is shown says itself how old it
-    is."""
-
-    epoch: Final = 1
-    format: Final = FORMAT
-
-    def behind(self, format: int) -> tuple[str, ...]:
-        """None: nothing is written, so no node has to know a format."""
-        return ()
-
-    def holds(self) -> bool:
-        return True
-
-    async def held(self) -> None:
-        """It holds."""
 
 
 class HistoryNames(StoreNames):
@@ -156,7 +138,7 @@ class SealedHistory:
             identity=identity,
             name=name,
             limits=limits,
-            lease=HistoryLease(),
+            lease=EndlessLease(epoch=1),
         )
         recovered = realm.recovered
         if not recovered.newest_us:
