@@ -87,6 +87,18 @@ class Local:
         await until(lambda: not any(each.waiting for each in outboxes.now()))
 
 
+@asynccontextmanager
+async def out_of_reach() -> AsyncIterator[tuple[Valve, aio.Session, Local]]:
+    """A cluster with a channel that is the destination of joins, whose engine answers while the
+    valve is open; a session there, and a node beside it."""
+    valve = Valve()
+    owner, others = await owner_and_others(EngineServers(), call=valve, secret=SECRET)
+    async with aio.connect(owner.url) as wide:
+        await wide.channels.create("orders", type="persistent")
+        yield valve, wide, Local(owner, *others)
+    await end(owner, *others)
+
+
 async def stored(session: aio.Session, name: str) -> list[Any]:
     channel = await session.channels.get(name)
     return [event async for event in channel.browse()]
@@ -159,11 +171,7 @@ async def test_each_event_comes_once_and_in_order_whoever_is_killed(seed: int) -
 @pytest.mark.spec("N9", "N2")
 @simulated
 async def test_without_a_quorum_events_wait_and_leave_by_themselves_when_it_is_back() -> None:
-    valve = Valve()
-    owner, others = await owner_and_others(EngineServers(), call=valve, secret=SECRET)
-    local = Local(owner, *others)
-    async with aio.connect(owner.url) as wide:
-        await wide.channels.create("orders", type="persistent")
+    async with out_of_reach() as (valve, wide, local):
         async with local.life():
             await local.lives.create("readings")
             await local.join("readings", "orders")
@@ -182,7 +190,6 @@ async def test_without_a_quorum_events_wait_and_leave_by_themselves_when_it_is_b
             valve.open.set()
             await local.empty()
         assert [each.data for each in await stored(wide, "orders")] == [b"a", b"b"]
-    await end(owner, *others)
 
 
 @pytest.mark.spec("N9")
@@ -244,11 +251,7 @@ async def test_two_routes_bring_an_event_once_and_an_archive_keeps_both() -> Non
 async def test_what_was_copied_before_the_end_of_a_join_or_its_channel_still_leaves(
     what: str,
 ) -> None:
-    valve = Valve()
-    owner, others = await owner_and_others(EngineServers(), call=valve, secret=SECRET)
-    local = Local(owner, *others)
-    async with aio.connect(owner.url) as wide:
-        await wide.channels.create("orders", type="persistent")
+    async with out_of_reach() as (valve, wide, local):
         async with local.life():
             await local.lives.create("readings")
             await local.join("readings", "orders")
@@ -271,7 +274,6 @@ async def test_what_was_copied_before_the_end_of_a_join_or_its_channel_still_lea
             assert await local.lives.realm.joins.list() == ()
             assert "orders" not in local.lives.realm.directory.names("channel")
         assert [each.data for each in await stored(wide, "orders")] == [b"a", b"b"]
-    await end(owner, *others)
 
 
 @pytest.mark.spec("N9")
