@@ -18,6 +18,7 @@ from penstock.core.vocabulary.messages import (
 )
 from penstock.runtime.store import newer_facts
 from penstock.runtime.store.newer_facts import refuse_newer
+from penstock.runtime.writer import group
 from penstock.runtime.writer.requests import RunCommand
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import simulated
@@ -47,7 +48,8 @@ def newer(monkeypatch: pytest.MonkeyPatch) -> None:
         (Storage, "sync_batch_time"): NEW,
         (DurableAttributes, "ack_timeout"): NEW,
     }
-    monkeypatch.setattr(newer_facts, "FORMAT", NEW)
+    for module in (newer_facts, group):
+        monkeypatch.setattr(module, "FORMAT", NEW)
     monkeypatch.setattr(newer_facts, "SINCE", {PublishingPauseSet: NEW})
     monkeypatch.setattr(newer_facts, "ATTRIBUTES_SINCE", since)
 

@@ -13,7 +13,6 @@ from penstock.api import (
 )
 from penstock.api import realm as realms
 from penstock.api.requests import Request
-from penstock.core.access.name_owners import owned
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.operations.handlers import checked
 from penstock.runtime.store.bodies import Body
@@ -34,7 +33,7 @@ def _publish(by: Caller, asked: publishing.PublishEvents, reply: Reply, batches:
     by.realm.publish(
         asked.channel,
         bodies,
-        owned(asked.producer, by.owner),
+        asked.producer and by.owned(asked.producer),
         asked.sequence,
         replied,
         publisher=by.publisher,

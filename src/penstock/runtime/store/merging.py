@@ -26,10 +26,7 @@ from penstock.runtime.store.sealed_file import Publishers, SealedFile
 
 def has_deltas(bodies: Sequence[Body]) -> bool:
     """Whether any of these batches may have deltas."""
-    found = False
-    for body in bodies:  # called for every publish, so without a generator
-        found = found or (DELTA in body.names and body.batch.column(DELTA).true_count > 0)
-    return found
+    return any(DELTA in body.names and body.batch.column(DELTA).true_count > 0 for body in bodies)
 
 
 def refuse(

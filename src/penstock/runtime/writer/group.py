@@ -14,6 +14,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from penstock.columns.keys.keys import SingleEvent
+from penstock.columns.merge.states import DELTA
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.channel_type import Home
 from penstock.core.channel.state import ChannelState
@@ -21,6 +22,7 @@ from penstock.core.ids.id_lists import listed
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.realm.directory import ChannelCreated
 from penstock.core.vocabulary.errors import NameDoesNotExist, PublishingPaused
+from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.messages import (
     Ack,
     Acked,
@@ -64,7 +66,12 @@ SWEEP_EVERY_US = 50_000
 
 class Group:
     def __init__(
-        self, state: RealmState, now_us: int, limits: MemoryLimits, placing: Placing
+        self,
+        state: RealmState,
+        now_us: int,
+        limits: MemoryLimits,
+        placing: Placing,
+        looked_ahead: LookedAhead,
     ) -> None:
         self.state = state
         self.now_us = now_us
@@ -102,7 +109,7 @@ class Group:
         """Whether dead events have moved in this group."""
         self._moved: set[int] = set()
         """Channels whose dead events have been moved, as many as one group may."""
-        self.looked_ahead = LookedAhead()
+        self.looked_ahead = looked_ahead
         self.looks: list[NeedsLook] = []
         """What due events wait for that do not move in this group."""
         # channels that were made, with an empty name, and durables
@@ -328,23 +335,6 @@ class Group:
             self._quiet.add(number)
         return span
 
-    def _evicting(
-        self,
-        number: int,
-        command: Publish,
-        decided: Decided,
-        bodies: Sequence[Body],
-    ) -> Decided:
-        """What is decided of a publish, where events that it evicts move. Raises ``NeedsLook``."""
-        channel = self.state.channels[number]
-        first, own = channel.state.next_id, []
-        for body in bodies:
-            own.append((Span(first, first + body.rows), body))
-            first += body.rows
-        if looking_ahead.refuse_to_move(self, number, channel, decided.facts, own):
-            return channel.decide(replace(command, evicts_later=True), self.now_us)
-        return decided
-
     def _admitted(
         self,
         state: ChannelState,
@@ -365,12 +355,15 @@ class Group:
         channel cannot take, and ``NeedsLook``."""
         state, store = self.state.channels[number].state, self.state.stores[number]
         if not command.forced:
-            join_copies.refuse_when_full(self.state, number)
+            if self.state.directory.joins.by_outbox:
+                join_copies.refuse_when_full(self.state, number)
             store.names.check(state.name, bodies, self.limits.property_names_max)
-            if state.engine.merges or merging.has_deltas(bodies):
-                merging.refuse(state, store, bodies, command.digest)
+            for body in bodies:  # each publish passes here, so without a generator
+                if state.engine.merges or DELTA in body.names:
+                    merging.refuse(state, store, bodies, command.digest)
+                    break
         if state.moves_dead and decided.follows:
-            return self._evicting(number, command, decided, bodies)
+            return looking_ahead.evicting(self, number, command, decided, bodies)
         return decided
 
     def _seen(
@@ -432,7 +425,7 @@ class Group:
             )
             decided = channel.decide(asked, self.now_us)
             if channel.state.moves_dead:
-                self._evicting(number, asked, decided, bodies)
+                looking_ahead.evicting(self, number, asked, decided, bodies)
             fleeting = kind.volatile(digest) or channel.state.engine.needs_interest
             if limited != "heap" or fleeting:
                 claimed[limited] += digest.size
@@ -497,7 +490,8 @@ class Group:
     def record(
         self, number: int, fact: AnyFact, refs: tuple[BodyRef, ...] = (), *, sync: bool = True
     ) -> None:
-        refuse_newer(fact, self.state.agreed)
+        if self.state.agreed.format < FORMAT:
+            refuse_newer(fact, self.state.agreed)
         self._changes += 1
         self.records.append(FactRecord(number, fact, refs))
         if not number:

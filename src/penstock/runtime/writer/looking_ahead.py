@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.columns.events.batch import Int64s, ids_of, stamp
 from penstock.columns.selectors import row_bytes_of
@@ -20,7 +21,14 @@ from penstock.columns.selectors.lanes import Column
 from penstock.columns.selectors.outcomes import Key, PredicateOutcomes
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.messages import Buried, Removed, StoredFact, Sweep
+from penstock.core.vocabulary.messages import (
+    Buried,
+    Decided,
+    Publish,
+    Removed,
+    StoredFact,
+    Sweep,
+)
 from penstock.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.sealed_file import Damage
@@ -200,6 +208,20 @@ def _body_of(batch: pa.RecordBatch) -> Body:
     body = Body(b"", batch, b"", names=frozenset())
     body.weight = max(batch.nbytes, body.weight)
     return body
+
+
+def evicting(
+    group: Group, number: int, command: Publish, decided: Decided, bodies: Sequence[Body]
+) -> Decided:
+    """What is decided of a publish, where events that it evicts move. Raises ``NeedsLook``."""
+    channel = group.state.channels[number]
+    first, own = channel.state.next_id, []
+    for body in bodies:
+        own.append((Span(first, first + body.rows), body))
+        first += body.rows
+    if refuse_to_move(group, number, channel, decided.facts, own):
+        return channel.decide(replace(command, evicts_later=True), group.now_us)
+    return decided
 
 
 def may_sweep(group: Group, number: int, channel: ChannelMachine) -> bool:

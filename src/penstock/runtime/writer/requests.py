@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Digest, SetDemand
 from penstock.runtime.store import merging
@@ -116,7 +117,11 @@ class PublishBatches(Struct):
         number, digest = self.number, self.digest
         if group.settled:
             group.settle()
-        later = waits(self.bodies)
+        later = False
+        for body in self.bodies:  # each publish passes here, so without a generator
+            if DELIVERY_TIME in body.names:
+                later = waits(self.bodies)
+                break
         if later or group.state.directory.publishing_paused:
             if (known := self._stored_as(group, later=later)) is not None:
                 return known  # SEM X3: also while publishing is paused

@@ -31,10 +31,7 @@ PAUSE_MAX_S = 0.1
 
 def waits(bodies: Sequence[Body]) -> bool:
     """Whether these events are to be published later. Raises ``InvalidEvent`` for a mix."""
-    for body in bodies:  # called for every publish, so without a generator
-        if DELIVERY_TIME in body.names:
-            break
-    else:
+    if not any(DELIVERY_TIME in body.names for body in bodies):
         return False
     waiting = sum(waiting_rows(body.batch) for body in bodies)
     rows = sum(body.rows for body in bodies)

@@ -273,10 +273,10 @@ class Shard:
         if self.state.to_open:
             await self._open_files()
         waiting = self._serving = await self._with_room(waiting)
-        group = Group(self.state, self._clock.now_us(), self._limits, self.placing)
+        ahead = self.looking.ahead
+        group = Group(self.state, self._clock.now_us(), self._limits, self.placing, ahead)
         group.has_room = self._has_room
         group.may_move = self._resting is None
-        group.looked_ahead = self.looking.ahead
         group.touched |= self._woken
         self._woken, self._dispatch.choosers.spent = {}, 0
         answers = self._decide(waiting, group)
