@@ -17,8 +17,6 @@ from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import ours_in, peers, shapes
 from tests.interop.programs import WITHOUT_PROTON, program
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parent.parent.parent
 SPARK = ("S12", "S12P", "S12T")
 AMQP = "S15"
