@@ -139,6 +139,35 @@ def check_subscription(
     return _row(name, lines, len(events), len(missed))
 
 
+def check_messages(
+    name: str,
+    lines: Sequence[Received],
+    stored: Mapping[int, list[int]],
+    wrong: Violations,
+    *,
+    is_once: bool,
+    tolerated: int = 0,
+) -> Consuming:
+    """A consumer that is told numbers and no ids: each message in the order they are stored in, and
+    where it is to be ``is_once`` none again. ``tolerated``: messages that consumers had begun to
+    receive when they were killed. ``stored``: ids by number."""
+    numbers = [number for line in lines for number in line.ids]
+    firsts = list(dict.fromkeys(numbers))
+    unknown = [number for number in firsts if number not in stored]
+    if unknown:
+        wrong.append(f"{name}: received what the channel does not have: {some(unknown)}")
+    missed = sorted(stored.keys() - set(firsts))
+    if len(missed) > tolerated:
+        wrong.append(f"{name}: never received {some(missed)}")
+    again = [number for number, times in Counter(numbers).items() if times > 1]
+    if is_once and again:
+        wrong.append(f"{name}: received twice: {some(again)}")
+    places = [stored[number][0] for number in firsts if number in stored]
+    if any(after < before for before, after in pairwise(places)):
+        wrong.append(f"{name}: out of order")
+    return _row(name, lines, len(stored), len(missed))
+
+
 def check_queue(
     name: str,
     lines: Sequence[Received],

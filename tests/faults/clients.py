@@ -1,7 +1,9 @@
-"""A process with some publishers and consumers: ``python -m tests.faults.clients URL FOLDER ROLE…``
+"""A process with some publishers and consumers:
+``python -m tests.faults.clients URL MQTT FOLDER ROLE…``
 
-A role is a publisher (``single``), or a consumer and its number (``shared.2``). The process works
-until SIGTERM, or until one of them cannot go on; then its status is 1 and says why.
+MQTT is where that is spoken: host and port of each server, with commas between. A role is a
+publisher (``single``), or a consumer and its number (``shared.2``). The process works until
+SIGTERM, or until one of them cannot go on; then its status is 1 and says why.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tests.faults.publishing import Publisher
 
 
 def main(arguments: list[str]) -> int:
-    url, folder, *roles = arguments
+    url, mqtt_at, folder, *roles = arguments
     stop = threading.Event()
     failures: list[str] = []
 
@@ -27,9 +29,9 @@ def main(arguments: list[str]) -> int:
         player: Publisher | Consumer
         try:
             if kind in TARGETS:
-                player = Publisher(kind, url, Path(folder), stop)
+                player = Publisher(kind, url, mqtt_at, Path(folder), stop)
             else:
-                player = Consumer(kind, int(number), url, Path(folder), stop)
+                player = Consumer(kind, int(number), url, mqtt_at, Path(folder), stop)
             player.run()
         except Exception:  # noqa: BLE001  a thread's root: the run is to hear of it
             if not stop.is_set():

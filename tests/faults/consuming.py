@@ -18,8 +18,9 @@ from penstock.core.vocabulary.errors import (
     IllegalState,
     StorageFailed,
 )
+from tests.faults import mqtt
 from tests.faults.journals import Diary, read_received, spans_of
-from tests.faults.names import DURABLES, LOG, POPS, WORK
+from tests.faults.names import DURABLES, LOG, MQTT_CONSUMERS, POPS, WORK
 from tests.faults.publishing import connected
 
 WAIT_S: Final = 0.5
@@ -32,16 +33,21 @@ class Consumer:
     """One consumer of a process, in a thread of its own, until it is told to stop."""
 
     def __init__(
-        self, kind: str, number: int, url: str, folder: Path, stop: threading.Event
+        self, kind: str, number: int, url: str, mqtt_at: str, folder: Path, stop: threading.Event
     ) -> None:
         """``number`` tells those of a kind apart."""
         self.kind = kind
+        self._number = number
         self._url = url
+        self._mqtt_at = mqtt_at
         self._stop = stop
         self._path = folder / f"{kind}.{number}.received"
         self._diary = Diary(self._path)
 
     def run(self) -> None:
+        if self.kind in MQTT_CONSUMERS:
+            mqtt.Receiver(self._mqtt_at, self.kind, self._number, self._diary).run(self._stop)
+            return
         with connected(self._url, self._stop) as session:
             if self.kind in DURABLES:
                 self._work(session.channels.get(LOG).durables.get(self.kind))

@@ -32,6 +32,7 @@ TARGETS: Final[Mapping[str, str]] = {
     "named": LOG,
     "careless": LOG,
     "amqp": LOG,
+    "mqtt": LOG,
     "grown": SINGLE_FILE,
     "put": PAGED,
     "short": BRIEF,
@@ -39,6 +40,15 @@ TARGETS: Final[Mapping[str, str]] = {
     "popped": POPS,
 }
 """Where each publisher's events go; those of ``joint`` go to :data:`WORK`, too, in one step."""
+
+TOPICS: Final = ("faults/{role}",)
+"""Topics of MQTT whose messages go to :data:`LOG`."""
+AT_LEAST_ONCE: Final = "mqtt_qos1"
+EXACTLY_ONCE: Final = "mqtt_qos2"
+MQTT_CONSUMERS: Final = frozenset({AT_LEAST_ONCE, EXACTLY_ONCE})
+"""They have what ``mqtt`` publishes."""
+IN_HAND: Final = 10
+"""Events a consumer may have been handed when it is killed, and that nobody writes down."""
 
 NOT_IDEMPOTENT: Final = frozenset({"amqp", "careless"})
 """Publishers that publish again under a new name what they got no answer for."""

@@ -10,17 +10,20 @@ from typing import Final
 
 import penstock
 from penstock.client.sync.sync import Session
-from tests.faults.journals import last_received
+from tests.faults import amqp, mqtt
+from tests.faults.journals import last_received, read_published
 from tests.faults.names import (
     BRIEF,
     BRIEF_TTL_MS,
     DEAD,
     DURABLES,
     LOG,
+    MQTT_CONSUMERS,
     PAGED,
     POPS,
     SINGLE_FILE,
     TARGETS,
+    TOPICS,
     WORK,
 )
 from tests.faults.processes import Clients
@@ -33,10 +36,30 @@ Cast = Sequence[Sequence[str]]
 """The roles of each process of clients."""
 
 
+def possible(cast: Cast) -> tuple[Cast, list[str]]:
+    """Who can play here, and a note of each that cannot."""
+    notes = []
+    left_out: set[str] = set()
+    for whose, is_here, named in (
+        ({"amqp"}, amqp.IS_HERE, "amqp: left out: python-qpid-proton is not installed"),
+        ({"mqtt", *MQTT_CONSUMERS}, mqtt.IS_HERE, "mqtt: left out: paho-mqtt is not installed"),
+    ):
+        if not is_here and any(_kind(role) in whose for roles in cast for role in roles):
+            left_out |= whose
+            notes.append(named)
+    return [[role for role in roles if _kind(role) not in left_out] for roles in cast], notes
+
+
+def _kind(role: str) -> str:
+    return role.partition(".")[0]
+
+
 def furnish(session: Session) -> None:
     """Make everything that clients publish to and consume from."""
     storage: penstock.StorageProperties = {"events_per_spindle": 2_000}
-    log = session.channels.create(LOG, type="persistent", retain_consumed=True, storage=storage)
+    log = session.channels.create(
+        LOG, type="persistent", retain_consumed=True, storage=storage, topics=TOPICS
+    )
     for kind in DURABLES:
         log.durables.create(kind, type=kind)
     session.channels.create(SINGLE_FILE, type="persistent", storage={"events_per_spindle": 0})
@@ -92,7 +115,7 @@ def _drained(session: Session, diaries: Path, cast: Cast, patience_s: float) -> 
 def _left(session: Session, diaries: Path, cast: Cast) -> str:
     """What somebody has still to do."""
     played = {role for roles in cast for role in roles}
-    kinds = {role.partition(".")[0] for role in played}
+    kinds = {_kind(role) for role in played}
     log = session.channels.get(LOG)
     for durable in log.durables.list():
         if durable.type in kinds and durable.outstanding:
@@ -105,8 +128,12 @@ def _left(session: Session, diaries: Path, cast: Cast) -> str:
         if kind in kinds and events:
             return f"{events} events on {queue}"
     last = log.info().last_event_id
+    sent = read_published(diaries / "mqtt.published").acknowledged
+    last_sent = sent.spans[-1].end - 1 if sent else -1
     for role in sorted(played):
         read = last_received(diaries / f"{role}.received")
         if role.startswith("subscription") and read < last:
             return f"something to read for {role}: it has read to {read} of {last}"
+        if _kind(role) in MQTT_CONSUMERS and read < last_sent:
+            return f"something to receive for {role}: it has come to {read} of {last_sent}"
     return ""

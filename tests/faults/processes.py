@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 import penstock
+from penstock.testing.nats_servers import free_ports
 from penstock.testing.process import ServerProcess
 from tests.faults import amqp
 from tests.faults.clocked import set_offset
@@ -47,6 +48,7 @@ class Server:
             set_offset(clock, 0)
             self._program = ("-m", "tests.faults.clocked", str(clock))
         self.lives = 0
+        (self.mqtt_port,) = free_ports(1)
         self.process = self._start("0")
         self.port = self.process.port
         self.url = self.process.url
@@ -56,7 +58,7 @@ class Server:
         settings = {**environment(), **SETTINGS}
         process = ServerProcess(
             self._directory,
-            *("--port", port, *amqp.OPTIONS),
+            *("--port", port, "--mqtt-port", str(self.mqtt_port), *amqp.OPTIONS),
             environment=settings,
             program=self._program,
         )
@@ -78,9 +80,11 @@ class Server:
 class Network:
     """The relay all clients go through."""
 
-    def __init__(self, port: int) -> None:
-        self._process = _started("tests.faults.relaying", str(port), pipes=True)
-        self.url = f"penstock://127.0.0.1:{int(self._line())}"
+    def __init__(self, port: int, mqtt_port: int) -> None:
+        self._process = _started("tests.faults.relaying", str(port), str(mqtt_port), pipes=True)
+        native, mqtt = map(int, self._line().split())
+        self.url = f"penstock://127.0.0.1:{native}"
+        self.mqtt_at = f"127.0.0.1:{mqtt}"
 
     def tell(self, word: str) -> None:
         """``slow``, ``stall``, ``half``, ``cut`` or ``flow``; done when this returns."""
@@ -107,10 +111,12 @@ class Clients:
         folder: Path,
         roles: Sequence[str],
         program: Sequence[str] = ("tests.faults.clients",),
+        mqtt_at: str = "",
     ) -> None:
-        """``program``: the module that is run, and what it is given first."""
+        """``program``: the module that is run, and what it is given first. ``mqtt_at``: host and
+        port of each server of MQTT, with commas between."""
         self.roles = tuple(roles)
-        self._arguments = (*program, url, str(folder), *roles)
+        self._arguments = (*program, url, mqtt_at, str(folder), *roles)
         self._log = folder / f"{roles[0]}.log"
         self.kills = 0
         self._process = self._start()

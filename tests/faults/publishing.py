@@ -18,7 +18,7 @@ import penstock
 from penstock.client.sync.sync import Channel, Session
 from penstock.columns.events.body import body_of_columns
 from penstock.core.vocabulary.errors import CannotConnect, ConnectionLost, RealmStopping
-from tests.faults import amqp
+from tests.faults import amqp, mqtt
 from tests.faults.journals import Diary, read_published
 from tests.faults.names import LOG, NOT_IDEMPOTENT, TARGETS, WORK, event_of
 
@@ -44,8 +44,11 @@ def connected(url: str, stop: threading.Event) -> Session:
 class Publisher:
     """One publisher of a process, in a thread of its own, until it is told to stop."""
 
-    def __init__(self, kind: str, url: str, folder: Path, stop: threading.Event) -> None:
+    def __init__(
+        self, kind: str, url: str, mqtt_at: str, folder: Path, stop: threading.Event
+    ) -> None:
         self.kind = kind
+        self._mqtt_at = mqtt_at
         self._url = url
         self._stop = stop
         path = folder / f"{kind}.published"
@@ -94,6 +97,11 @@ class Publisher:
             yield lambda first, _: sender.send(event_of("amqp", first)), 1
             sender.close()
             return
+        if self.kind == "mqtt":
+            messages = mqtt.Sender(self._mqtt_at, self._next)
+            yield lambda first, count: messages.send(_datas("mqtt", first, count)), 5
+            messages.close()
+            return
         with connected(self._url, self._stop) as session:
             target = TARGETS[self.kind]
             if target in session.queues.list():
@@ -108,16 +116,13 @@ class Publisher:
                 yield lambda first, _: store.publish(event_of(self.kind, first)), 1
 
     def _together(self, session: Session, store: Channel) -> tuple[Attempt, int]:
-        def datas(first: int, count: int) -> list[bytes]:
-            return [event_of(self.kind, number) for number in range(first, first + count)]
-
         def table(first: int, count: int) -> int:
-            rows = pa.table({"data": pa.array(datas(first, count), pa.binary())})
+            rows = pa.table({"data": pa.array(_datas("table", first, count), pa.binary())})
             return store.publish_table(rows)[0]
 
         def transaction(first: int, count: int) -> int:
             with store.transaction() as tx:
-                for data in datas(first, count):
+                for data in _datas("transaction", first, count):
                     tx.publish(data)
             return tx.ids[0]
 
@@ -128,7 +133,7 @@ class Publisher:
             return tx.ids[LOG][0]
 
         def named(first: int, count: int) -> int:
-            body = body_of_columns(datas(first, count))
+            body = body_of_columns(_datas("named", first, count))
             found = store.publish_bodies([body], producer="named", sequence=first // count + 1)
             return found[0]
 
@@ -161,3 +166,7 @@ class Publisher:
     def _carelessly(self, first: int, _: int) -> int:
         with penstock.connect(self._url, reconnect_timeout=0.5) as session:
             return session.channels.get(LOG).publish(event_of(self.kind, first))
+
+
+def _datas(name: str, first: int, count: int) -> list[bytes]:
+    return [event_of(name, number) for number in range(first, first + count)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -17,7 +17,10 @@ from tests.faults.names import (
     BRIEF,
     DEAD,
     DURABLES,
+    EXACTLY_ONCE,
+    IN_HAND,
     LOG,
+    MQTT_CONSUMERS,
     PAGED,
     POPS,
     SINGLE_FILE,
@@ -27,8 +30,6 @@ from tests.faults.names import (
 
 STORES: Final = (LOG, SINGLE_FILE, PAGED, BRIEF, DEAD)
 """In the order they are read: what expires goes from one to the next."""
-IN_HAND: Final = 10
-"""Events a plain reader may have been handed when it is killed, and that nobody writes down."""
 
 Numbers = dict[int, list[int]]
 """Ids by a publisher's numbers."""
@@ -55,7 +56,8 @@ def reckon(
     kills: int,
 ) -> None:
     """Write the rows of ``loop``, and what did not hold. ``kills``: how often clients that take
-    events off a queue without a commit were killed."""
+    events off a queue without a commit, or know nothing of what they have begun to receive, were
+    killed."""
     wrong = loop.violations
     stored: dict[str, dict[str, Numbers]] = {
         name: checking.owners(content[name], name, wrong) for name in STORES
@@ -92,7 +94,30 @@ def reckon(
         if role.startswith("subscription"):
             row = checking.check_subscription(role, received(role), content[LOG], wrong)
             loop.consumers.append(row)
+    sent = stored[LOG].get("mqtt", {})
+    loop.consumers += _over_mqtt(played, received, sent, wrong, kills)
     checking.check_together(stored[LOG].get("joint", {}), stored[WORK].get("joint", {}), wrong)
+
+
+def _over_mqtt(
+    played: Sequence[str],
+    received: Callable[[str], list[Received]],
+    sent: Numbers,
+    wrong: checking.Violations,
+    kills: int,
+) -> Iterator[checking.Consuming]:
+    for role in played:
+        kind = role.partition(".")[0]
+        if kind in MQTT_CONSUMERS:
+            tolerated = kills * IN_HAND if kind == EXACTLY_ONCE else 0
+            yield checking.check_messages(
+                role,
+                received(role),
+                sent,
+                wrong,
+                is_once=kind == EXACTLY_ONCE,
+                tolerated=tolerated,
+            )
 
 
 def _goes_to(publisher: str, queue: str) -> bool:

@@ -1,6 +1,7 @@
-"""The network between clients and realm, as a process: ``python -m tests.faults.relaying PORT``.
+"""The network between clients and realm, as a process: ``python -m tests.faults.relaying PORT…``.
 
-It listens on a port of its own, says which, and leads every connection to the realm at PORT. What
+It listens on a port of its own for each, says which, and leads every connection to the realm at
+PORT. What
 it is told on its input, a word a line, happens to all connections: ``slow`` (a little at a time),
 ``stall`` (nothing passes, nothing is lost), ``flow`` (as it should be), ``half`` (what either
 side sends from now on is lost, and neither is told: half-open), ``cut`` (all connections end now).
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections.abc import Sequence
 
 PIECE_BYTES = 32 << 10
 SLOW_BYTES = 2 << 10
@@ -27,8 +29,8 @@ async def pause(seconds: float) -> None:
 class Network:
     """All connections, and what happens to them."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self) -> None:
+        self._servers: list[asyncio.Server] = []
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._is_slow = False
@@ -36,10 +38,22 @@ class Network:
         self._deaf: set[asyncio.StreamWriter] = set()
         """Writers that reach nobody any more, without knowing it."""
 
-    async def lead(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def listen(self, port: int) -> int:
+        """The port of connections that are led to ``port``."""
+
+        async def led(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._lead(port, reader, writer)
+
+        server = await asyncio.start_server(led, "127.0.0.1", 0, backlog=1_024)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _lead(
+        self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """One client's connection, from its first byte to its end."""
         try:
-            realm_reader, realm_writer = await asyncio.open_connection("127.0.0.1", self._port)
+            realm_reader, realm_writer = await asyncio.open_connection("127.0.0.1", port)
         except OSError:
             writer.transport.abort()
             return
@@ -85,10 +99,10 @@ class Network:
                 writer.transport.abort()
 
 
-async def listen(port: int) -> None:
-    network = Network(port)
-    server = await asyncio.start_server(network.lead, "127.0.0.1", 0, backlog=1_024)
-    sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+async def listen(ports: Sequence[int]) -> None:
+    network = Network()
+    found = [await network.listen(port) for port in ports]
+    sys.stdout.write(f"{' '.join(map(str, found))}\n")
     sys.stdout.flush()
     words = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(
@@ -101,4 +115,4 @@ async def listen(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(listen(int(sys.argv[1])))
+    asyncio.run(listen([int(port) for port in sys.argv[1:]]))

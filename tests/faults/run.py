@@ -12,11 +12,11 @@ from random import Random
 from typing import Final, NamedTuple
 
 import penstock
-from tests.faults import amqp, damage
+from tests.faults import damage, mqtt
 from tests.faults.disks import Disk, disk_at
 from tests.faults.names import LOG, PAGED, SINGLE_FILE
 from tests.faults.nemesis import KINDS, Nemesis, schedule
-from tests.faults.phases import RECONNECT_S, arrived, finished, furnish
+from tests.faults.phases import RECONNECT_S, arrived, finished, furnish, possible
 from tests.faults.processes import Clients, Network, Server
 from tests.faults.reckoning import read_stores, reckon
 from tests.faults.report import Loop
@@ -25,9 +25,9 @@ DISK_MIB: Final = 192
 
 CAST: Final[Sequence[Sequence[str]]] = (
     ("single", "pipelined", "careless", "short", "popped"),
-    ("table", "transaction", "joint", "named", "grown", "put", "pushed", "amqp"),
-    ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1"),
-    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "pop.1"),
+    ("table", "transaction", "joint", "named", "grown", "put", "pushed", "amqp", "mqtt"),
+    ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1", "mqtt_qos1.1"),
+    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "pop.1", "mqtt_qos2.1"),
     ("priority.2", "shared_queued.2", "reader.2", "pop.2", "subscription.2"),
 )
 """Who shares a process, and with it its deaths."""
@@ -64,7 +64,8 @@ def play(given: Given) -> Loop:
     """Play one loop; what did not hold is among its violations."""
     random = Random(given.seed)
     wrong: list[str] = []
-    given, notes = _possible(given)
+    cast, notes = possible(given.cast)
+    given = given._replace(cast=cast)
     with _running(given) as all_of_it:
         means = all_of_it.disk.means or "left out: this machine allows no means"
         notes.append(f"disk full: {means}")
@@ -92,14 +93,6 @@ def play(given: Given) -> Loop:
     return loop
 
 
-def _possible(given: Given) -> tuple[Given, list[str]]:
-    """Who can play here, and a note of who cannot."""
-    if amqp.IS_HERE or all("amqp" not in roles for roles in given.cast):
-        return given, []
-    cast = [[role for role in roles if role != "amqp"] for roles in given.cast]
-    return given._replace(cast=cast), ["amqp: left out: python-qpid-proton is not installed"]
-
-
 @contextmanager
 def _running(given: Given) -> Iterator[Loose]:
     with ExitStack() as stack:
@@ -113,11 +106,12 @@ def _running(given: Given) -> Iterator[Loose]:
         stack.callback(server.close)
         with penstock.connect(server.url) as session:
             furnish(session)
-        network = Network(server.port)
+        network = Network(server.port, server.mqtt_port)
         stack.callback(network.close)
+        mqtt.subscribed(network.mqtt_at, [role for roles in given.cast for role in roles])
         clients: list[Clients] = []
         for roles in given.cast:
-            clients.append(Clients(network.url, diaries, roles))
+            clients.append(Clients(network.url, diaries, roles, mqtt_at=network.mqtt_at))
             stack.callback(clients[-1].close)
         roles_played = sum(map(len, given.cast)) - ("careless" in given.cast[0])
         arrived(server.url, roles_played)

@@ -10,6 +10,7 @@ from penstock.core.ids.ids import IdSet, Span
 from tests.faults.checking import (
     Publishing,
     check_durable,
+    check_messages,
     check_publishing,
     check_queue,
     check_subscription,
@@ -135,6 +136,33 @@ def test_a_gap_or_a_repetition_in_a_subscription_is_found(lines: list[Received],
     check_subscription("s", lines, EVENTS, wrong)
 
     assert any(what in each for each in wrong), wrong
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ([got(0, 0, 1, 2, 4, 5)], "never received 3"),
+        ([got(0, 0, 1, 2), got(1, 2, 3, 4, 5)], "received twice: 2"),
+        ([got(0, 0, 1, 3, 2, 4, 5)], "out of order"),
+        ([got(0, *range(6), 77)], "does not have: 77"),
+    ],
+)
+def test_harm_to_messages_is_found(lines: list[Received], what: str) -> None:
+    wrong: list[str] = []
+    check_messages("m", lines, stored(*range(6)), wrong, is_once=True)
+
+    assert any(what in each for each in wrong), wrong
+
+
+def test_a_message_of_qos_1_may_come_again_and_what_a_killed_client_had_may_be_missing() -> None:
+    wrong: list[str] = []
+    again = [got(0, 0, 1, 2), got(1, 1, 2, 3, 4, 5)]
+    row = check_messages("m", again, stored(*range(6)), wrong, is_once=False)
+    gap = [got(0, 0, 1, 3, 4, 5)]
+    check_messages("m", gap, stored(*range(6)), wrong, is_once=True, tolerated=1)
+
+    assert wrong == []
+    assert (row.received, row.again, row.missed) == (6, 2, 0)
 
 
 def test_what_a_queue_has_lost_or_has_twice_is_found() -> None:

@@ -15,14 +15,14 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.alone]
 
 CAST = (
     ("single", "pipelined", "careless", "short", "popped"),
-    ("named", "transaction", "joint", "grown", "put", "pushed", "amqp"),
-    ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1"),
-    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "reader.2", "pop.1"),
+    ("named", "transaction", "joint", "grown", "put", "pushed", "amqp", "mqtt"),
+    ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1", "mqtt_qos1.1"),
+    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "reader.2", "pop.1", "mqtt_qos2.1"),
 )
 KINDS = ("kill", "term", "stop", "full", "clock", "stall", "half", "cut", "storm", "clients")
 
 
-@pytest.mark.spec("X1", "X3", "E4", "E6", "D4", "D13", "T7", "Q2", "S1")
+@pytest.mark.spec("X1", "X3", "E4", "E6", "D4", "D13", "T7", "Q2", "S1", "M7")
 def test_real_faults_lose_nothing_acknowledged_and_double_nothing(tmp_path: Path) -> None:
     loop = play(Given(4_711, 0.2, tmp_path, 2, KINDS, CAST, is_whole=True))
 

@@ -1,8 +1,8 @@
 """Clients that find each node over a link of its own, which can be cut while nodes find each other:
-``python -m tests.faults.cluster.linked PORTS URL FOLDER ROLE…``
+``python -m tests.faults.cluster.linked PORTS URL MQTT FOLDER ROLE…``
 
-PORTS is a JSON object: by the port at which a node listens, the one at which clients find it.
-Everything is the real client, but where it makes a connection.
+PORTS is a JSON object: by the port at which a node listens, the one at which clients find it; those
+in MQTT are of the latter kind. Everything is the real client, but where it makes a connection.
 """
 
 from __future__ import annotations

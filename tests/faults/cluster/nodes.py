@@ -40,17 +40,18 @@ class Node:
         self,
         number: int,
         folder: Path,
-        port: int,
+        ports: Sequence[int],
         engine: FaultyEngine,
         lease_s: float,
         *,
         links: DemoLinks | None = None,
         program: str = CLOCKED,
     ) -> None:
-        """It finds the engine over ``links``, where there are any, under its name. ``program`` is
-        the module that is run, which is given the file of its clock first."""
+        """``ports``: its native one and that of MQTT. It finds the engine over ``links``, where
+        there are any, under its name. ``program`` is the module that is run, which is given the
+        file of its clock first."""
         self.name = f"n{number}"
-        self.address = f"127.0.0.1:{port}"
+        self.address, self.mqtt_at = (f"127.0.0.1:{port}" for port in ports)
         self._folder = folder / self.name
         self._folder.mkdir(parents=True)
         self._clock = self._folder / "clock"
@@ -58,14 +59,15 @@ class Node:
         self._program = ("-m", program, str(self._clock))
         self.for_clients = f"{self.name} for clients"
         """What it is called on the network of links, where clients look for it."""
-        ports = engine.ports
+        servers = engine.ports
         if links is not None:
-            ports = [
-                links.open(self.name, server_named(at), behind) for at, behind in enumerate(ports)
+            servers = [
+                links.open(self.name, server_named(at), behind) for at, behind in enumerate(servers)
             ]
+        native, mqtt = map(str, ports)
         self._arguments = (
-            *("--port", str(port), "--node", self.name),
-            *("--cluster", engine.named(ports)),
+            *("--port", native, "--mqtt-port", mqtt, "--node", self.name),
+            *("--cluster", engine.named(servers)),
             *amqp.OPTIONS,
         )
         self._settings = {
@@ -194,12 +196,13 @@ class Nodes:
         """See :class:`Node`. ``owned_s`` is how long they may take until one of them is the owner
         and serves."""
         self._owned_s = owned_s
-        ports = free_ports(NODES)
+        ports = free_ports(2 * NODES)
         self.all = [
-            Node(number, folder, port, engine, lease_s, links=links, program=program)
-            for number, port in enumerate(ports, 1)
+            Node(number, folder, own, engine, lease_s, links=links, program=program)
+            for number, own in enumerate(zip(ports[:NODES], ports[NODES:], strict=True), 1)
         ]
         self.url = "penstock://" + ",".join(node.address for node in self.all)
+        self.mqtt_at = ",".join(node.mqtt_at for node in self.all)
 
     def start(self) -> None:
         """All at once: the first one waits for nobody."""

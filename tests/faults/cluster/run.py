@@ -15,11 +15,11 @@ import msgspec
 
 import penstock
 from penstock.demo.links import DemoLinks
-from tests.faults import amqp
+from tests.faults import mqtt
 from tests.faults.cluster import engines, oracles
 from tests.faults.cluster.engines import EngineKind, FaultyEngine
 from tests.faults.cluster.nemesis import BALLAST, WELL_S, ClusterNemesis
-from tests.faults.cluster.nodes import CLOCKED, OWNED_S, Nodes
+from tests.faults.cluster.nodes import CLOCKED, OWNED_S, Node, Nodes
 from tests.faults.cluster.pauses import pauses
 from tests.faults.cluster.report import ClusterLoop
 from tests.faults.cluster.schedule import (
@@ -33,7 +33,7 @@ from tests.faults.cluster.schedule import (
 )
 from tests.faults.journals import acknowledged_at, read_received
 from tests.faults.names import DURABLES, TARGETS
-from tests.faults.phases import RECONNECT_S, Cast, arrived, finished, furnish
+from tests.faults.phases import RECONNECT_S, Cast, arrived, finished, furnish, possible
 from tests.faults.processes import Clients
 from tests.faults.reckoning import read_stores, reckon
 
@@ -42,9 +42,17 @@ LEASE_S: Final = 6.0
 
 CAST: Final[Cast] = (
     ("single", "pipelined", "careless", "short", "popped", "amqp"),
-    ("transaction", "joint", "named", "grown", "pushed"),
-    ("exclusive.1", "shared.1", "serial.1", "reader.1", "subscription.1", "priority.2"),
-    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "pop.1", "reader.2"),
+    ("transaction", "joint", "named", "grown", "pushed", "mqtt"),
+    (
+        "exclusive.1",
+        "shared.1",
+        "serial.1",
+        "reader.1",
+        "subscription.1",
+        "priority.2",
+        "mqtt_qos1.1",
+    ),
+    ("priority.1", "shared_queued.1", "shared.2", "serial.2", "pop.1", "reader.2", "mqtt_qos2.1"),
 )
 """Who shares a process. Nobody publishes to pages, which a cluster does not have, or tables: nine
 processes that all wait for disks are enough for two processors."""
@@ -143,15 +151,11 @@ def _check_confirmed(diaries: Path, roles: Sequence[str], loop: ClusterLoop) -> 
 
 def _possible(given: ClusterGiven) -> tuple[ClusterGiven, list[str]]:
     """Who and what can play here, and a note of each that cannot."""
-    notes = []
-    if not amqp.IS_HERE and any("amqp" in roles for roles in given.cast):
-        cast = [[role for role in roles if role != "amqp"] for roles in given.cast]
-        given = given._replace(cast=cast)
-        notes.append("amqp: left out: python-qpid-proton is not installed")
+    cast, notes = possible(given.cast)
     left_out = _kind(given).left_out
     notes += [f"{kind}: left out: {left_out[kind]}" for kind in given.kinds if kind in left_out]
     kinds = [kind for kind in given.kinds if kind not in left_out]
-    return given._replace(kinds=kinds), notes
+    return given._replace(cast=cast, kinds=kinds), notes
 
 
 def _kind(given: ClusterGiven) -> EngineKind:
@@ -183,25 +187,28 @@ def _running(given: ClusterGiven) -> Iterator[_Running]:
         with penstock.connect(nodes.url, reconnect_timeout=RECONNECT_S) as session:
             furnish(session)
             session.channels.create(BALLAST, type="persistent")
-        program = _client_program(nodes, links)
+        mqtt.subscribed(nodes.mqtt_at, [role for roles in given.cast for role in roles])
+        program, mqtt_at = _clients_of(nodes, links)
         clients: list[Clients] = []
         for roles in given.cast:
-            clients.append(Clients(nodes.url, folders["diaries"], roles, program))
+            clients.append(Clients(nodes.url, folders["diaries"], roles, program, mqtt_at))
             stack.callback(clients[-1].close)
         arrived(nodes.url, sum(map(len, given.cast)) - ("careless" in given.cast[0]))
         yield _Running(engine, links, nodes, clients, folders["diaries"])
 
 
-def _client_program(nodes: Nodes, links: DemoLinks | None) -> Sequence[str]:
-    """What clients run: where there are links, they find nodes over some of their own."""
+def _clients_of(nodes: Nodes, links: DemoLinks | None) -> tuple[Sequence[str], str]:
+    """What clients run, and where they find MQTT: where there are links, they find nodes over some
+    of their own."""
     if links is None:
-        return ("tests.faults.clients",)
-    ports = [int(node.address.rpartition(":")[2]) for node in nodes.all]
-    found = {
-        port: links.open("clients", node.for_clients, port)
-        for port, node in zip(ports, nodes.all, strict=True)
-    }
-    return "tests.faults.cluster.linked", msgspec.json.encode(found).decode()
+        return ("tests.faults.clients",), nodes.mqtt_at
+
+    def linked(node: Node, address: str) -> int:
+        return links.open("clients", node.for_clients, int(address.rpartition(":")[2]))
+
+    found = {int(node.address.rpartition(":")[2]): linked(node, node.address) for node in nodes.all}
+    mqtt_at = ",".join(f"127.0.0.1:{linked(node, node.mqtt_at)}" for node in nodes.all)
+    return ("tests.faults.cluster.linked", msgspec.json.encode(found).decode()), mqtt_at
 
 
 def _stop(nodes: Nodes, wrong: list[str]) -> None:

@@ -19,12 +19,12 @@ pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.alone]
 LEASE_S = 2.0
 KINDS = ("owner-killed", "owner-frozen", "server-killed")
 CAST = (
-    ("single", "careless", "transaction", "joint", "named", "popped"),
-    ("exclusive.1", "shared.1", "shared.2", "serial.1", "subscription.1", "reader.1", "pop.1"),
+    ("single", "careless", "transaction", "joint", "named", "popped", "mqtt"),
+    ("exclusive.1", "shared.1", "serial.1", "subscription.1", "reader.1", "pop.1", "mqtt_qos2.1"),
 )
 
 
-@pytest.mark.spec("X1", "X3", "D4", "D13")
+@pytest.mark.spec("X1", "X3", "D4", "D13", "M7", "M13")
 def test_a_cluster_under_real_faults_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     loop = play(ClusterGiven(4_711, 0.1, tmp_path, KINDS, CAST, LEASE_S))
 
