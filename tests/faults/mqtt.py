@@ -1,4 +1,5 @@
 """MQTT clients of a run: paho-mqtt, which nobody here wrote, with sessions that last (SEM M6, M7).
+One thing of it is mended, without which it is not exactly once itself: see :func:`keep_released`.
 
 The publisher sends with QoS 2 and keeps what is in flight over lost connections, so what it sends
 is stored exactly once as long as its process lives. It speaks 3.1.1, where what is refused ends the
@@ -47,6 +48,7 @@ class LastingClient:
             protocol=paho.MQTTv5 if is_newest else paho.MQTTv311,
             **own,
         )
+        keep_released(self.client)
         self.client.connect_timeout = WAIT_S
         self.client.on_connect = self._on_connect
         self._lasting = _lasting() if is_newest else {}
@@ -172,6 +174,24 @@ def subscribed(addresses: str, roles: Sequence[str]) -> None:
         link = LastingClient(addresses, role, is_newest=True)
         link.subscribe(FILTER, 2 if kind == EXACTLY_ONCE else 1)
         link.close()
+
+
+def keep_released(client: Any) -> None:
+    """Have a client of paho know over any number of attempts to connect which messages were
+    received (PUBREC). paho-mqtt 2.2.0 forgets it with the second one without a CONNACK, and sends
+    such a message again (PUBLISH, without DUP) under an id that is free by then, which a client
+    must not (MQTT-4.3.3-1) and a server stores a second time."""
+    paho = _paho()
+    reset = client._messages_reconnect_reset_out
+
+    def resetting() -> None:
+        messages = client._out_messages.values()
+        released = [each for each in messages if each.state == paho.mqtt_ms_resend_pubrel]
+        reset()
+        for each in released:
+            each.state = paho.mqtt_ms_resend_pubrel
+
+    client._messages_reconnect_reset_out = resetting
 
 
 def _paho() -> Any:
