@@ -1,7 +1,8 @@
 """Client programs in other languages: fetched once, compiled, run, and what they say counted.
 
-Maven and npm fetch what a suite's own file names (``pom.xml``, ``package-lock.json``), from
-wherever they are set up to fetch it. It is kept below ``build/interop`` until that file changes.
+Maven, npm, Go and Cargo fetch what a suite's own file names (``pom.xml``, ``package-lock.json``,
+``go.sum``, ``Cargo.lock``), from wherever they are set up to fetch it. What is made of it is kept
+below ``build/interop`` until that file changes.
 A machine without the program, or one that cannot fetch, leaves the suite out and says why.
 """
 
@@ -28,6 +29,8 @@ HERE: Final = Path(__file__).parent
 CACHE: Final = HERE.parents[1] / "build" / "interop"
 COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 FETCHING_S: Final = 90
+BUILDING_S: Final = 300
+"""Thirty crates, on a machine that has other things to do; alone it takes a tenth of that."""
 RUNNING_S: Final = 240
 """A suite that takes longer hangs; all of them together have half of that."""
 
@@ -185,6 +188,34 @@ def run_python(suite: str, script: str, *arguments: str) -> Outcome:
     return _run([*command, *arguments])
 
 
+def run_go(suite: str, *arguments: str) -> Outcome:
+    """Build and run the program of a folder of ``tests/interop`` with the modules of its
+    ``go.sum``."""
+    source = HERE / suite
+    folder = _kept(suite, *sorted(source.iterdir()))
+    if not folder.exists():
+        go = program("go", "golang-go")
+        with _made(folder) as place:
+            _fetch(go, "list", "-deps", ".", folder=source)
+            _build(go, "build", "-o", place / "suite", ".", folder=source)
+    return _run([str(folder / "suite"), *arguments])
+
+
+def run_rust(suite: str, *arguments: str) -> Outcome:
+    """Build and run the program of a folder of ``tests/interop`` with the crates of its
+    ``Cargo.lock``."""
+    source = HERE / suite
+    folder = _kept(suite, *sorted(source.iterdir()))
+    if not folder.exists():
+        cargo = program("cargo", "cargo")
+        with _made(folder) as place:
+            _fetch(cargo, "fetch", "--locked", folder=source)
+            made = place.parent / "target"  # gone in the end, but for the program
+            _build(cargo, "build", "--quiet", "--frozen", "--target-dir", made, folder=source)
+            shutil.copy(made / "debug" / "suite", place)
+    return _run([str(folder / "suite"), *arguments])
+
+
 def _run(command: Sequence[str], running_s: int = RUNNING_S) -> Outcome:
     try:
         done = subprocess.run(
@@ -259,11 +290,27 @@ def _made(folder: Path) -> Iterator[Path]:
             place.rename(folder)
 
 
-def _fetch(*command: str | Path) -> None:
+def _build(*command: str | Path, folder: Path) -> None:
+    """A program that is not compiled has failed; a warning of its compiler is one of ours."""
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=BUILDING_S,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert "warning" not in said, said
+
+
+def _fetch(*command: str | Path, folder: Path | None = None) -> None:
     """Leaves the test out where there is no way to fetch anything."""
     try:
         done = subprocess.run(
             list(map(str, command)),
+            cwd=folder,
             capture_output=True,
             text=True,
             timeout=FETCHING_S,

@@ -1,11 +1,12 @@
 """Unmodified MQTT clients of others against `penstock serve --mqtt-port`: each does what its users
-do with it, in MQTT 5."""
+do with it, in MQTT 5, and where it has it in 3.1.1."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiomqtt
@@ -14,7 +15,15 @@ import pytest
 from paho.mqtt.packettypes import PacketTypes
 
 from penstock.testing.process import ServerProcess
-from tests.interop.programs import Tell, program, run_node, run_python
+from tests.interop.programs import (
+    Tell,
+    program,
+    run_go,
+    run_java,
+    run_node,
+    run_python,
+    run_rust,
+)
 from tests.loops import on_a_loop
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -23,7 +32,10 @@ mqtt: Any = paho.mqtt.client
 WAIT_S = 30.0
 JOBS = 20
 JS_TESTS = 8
-GMQTT_TESTS = 3
+GMQTT_TESTS = 5
+HIVEMQ_TESTS = 11
+PAHO_GO_TESTS = 6
+RUMQTTC_TESTS = 11
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +189,34 @@ def test_gmqtt(port: int, tell: Tell) -> None:
     assert str(found) == f"{GMQTT_TESTS} of {GMQTT_TESTS} pass"
 
 
+# --- HiveMQ's client, paho.golang, rumqttc -----------------------------------------------
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.alone
+def test_hivemq(port: int, tell: Tell) -> None:
+    classes = [f"penstock.interop.{each}" for each in ("Mqtt3Test", "Mqtt5Test")]
+
+    found = run_java("hivemq", classes, {"realm.mqtt": str(port)})
+
+    tell("HiveMQ's client", found)
+    assert str(found) == f"{HIVEMQ_TESTS} of {HIVEMQ_TESTS} pass"
+
+
+def test_paho_golang(port: int, tell: Tell) -> None:
+    found = run_go("pahogo", str(port))
+
+    tell("paho.golang", found)
+    assert str(found) == f"{PAHO_GO_TESTS} of {PAHO_GO_TESTS} pass"
+
+
+def test_rumqttc(port: int, tell: Tell) -> None:
+    found = run_rust("rumqttc", str(port))
+
+    tell("rumqttc", found)
+    assert str(found) == f"{RUMQTTC_TESTS} of {RUMQTTC_TESTS} pass"
+
+
 # --- mosquitto_pub, mosquitto_sub, mosquitto_rr ------------------------------------------
 
 
@@ -220,6 +260,71 @@ def test_mosquitto_keeps_and_waits(port: int) -> None:
     for n in range(3):
         _mosquitto("mosquitto_pub", port, "-t", "mosquitto/jobs", "-m", str(n), "-q", "1")
     assert _mosquitto("mosquitto_sub", port, *lasting, "-C", "3", "-W", "20") == "0\n1\n2\n"
+
+
+@asynccontextmanager
+async def _mosquitto_sub(
+    port: int, name: str, *options: str
+) -> AsyncIterator[asyncio.StreamReader]:
+    """One that has subscribed, also to a topic of its own with something retained; gives what it
+    prints afterwards. It is killed in the end."""
+    greeting = ("-t", f"mosquitto/greeting/{name}", "-q", "1")
+    await asyncio.to_thread(_mosquitto, "mosquitto_pub", port, *greeting, "-m", "hello", "-r")
+    one = await asyncio.create_subprocess_exec(
+        *(_tool("mosquitto_sub"), "-h", "127.0.0.1", "-p", str(port), "-V", "mqttv5"),
+        *(*greeting, *options),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert one.stdout is not None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            assert await one.stdout.readline() == b"hello\n"
+        yield one.stdout
+    finally:
+        one.kill()
+        await one.wait()
+
+
+@on_a_loop
+async def test_mosquitto_leaves_a_will(port: int) -> None:
+    watcher = ("-i", "mosquitto-watcher", "-c", "-x", "600", "-q", "1", "-t", "mosquitto/gone")
+    await asyncio.to_thread(_mosquitto, "mosquitto_sub", port, *watcher, "-E")
+    last = ("--will-topic", "mosquitto/gone", "--will-payload", "bye", "--will-qos", "1")
+    async with _mosquitto_sub(port, "mortal", *last):
+        pass  # it is killed
+    options = ("-C", "1", "-W", "20", "-F", "%p %q")
+    got = await asyncio.to_thread(_mosquitto, "mosquitto_sub", port, *watcher, *options)
+
+    assert got == "bye 1\n"
+
+
+@on_a_loop
+async def test_mosquitto_shares_a_subscription(port: int) -> None:
+    options = ("-t", "$share/crew/mosquitto/work")
+    got: list[bytes] = []
+    async with (
+        _mosquitto_sub(port, "one", *options) as one,
+        _mosquitto_sub(port, "two", *options) as two,
+        _aiomqtt(port, "boss-of-mosquitto") as boss,
+        asyncio.timeout(WAIT_S),
+        asyncio.TaskGroup() as tasks,
+    ):
+        for n in range(JOBS):
+            await boss.publish("mosquitto/work", b"%d" % n, qos=1)
+        all_there = asyncio.Event()
+
+        async def read(member: asyncio.StreamReader) -> None:
+            async for line in member:
+                got.append(line)
+                if len(got) == JOBS:
+                    all_there.set()
+
+        members = [tasks.create_task(read(member)) for member in (one, two)]
+        await all_there.wait()
+        for task in members:
+            task.cancel()
+
+    assert sorted(map(int, got)) == list(range(JOBS))
 
 
 @on_a_loop

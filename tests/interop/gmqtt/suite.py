@@ -93,9 +93,35 @@ async def session_and_answer(port: int) -> None:
         await each.client.disconnect()
 
 
+async def will(port: int) -> None:
+    watcher = await Client("watcher").connect(port)
+    await watcher.subscribe("gmqtt/gone", 1)
+    last = gmqtt.Message("gmqtt/gone", b"bye", qos=1, user_property=("unit", "C"))
+    mortal = await Client("mortal", will_message=last).connect(port)
+    mortal.client.set_config({"reconnect_retries": 0})
+    mortal.client._connection._transport.abort()  # without a goodbye
+    ((_, payload, properties),) = await watcher.take(1)
+    assert (payload, properties["user_property"]) == (b"bye", [("unit", "C")])
+    await watcher.client.disconnect()
+
+
+async def shared(port: int) -> None:
+    members = [await Client(f"member-{number}").connect(port) for number in (1, 2)]
+    members[1].got = members[0].got
+    for each in members:
+        await each.subscribe("$share/crew/gmqtt/work", 1)
+    boss = await Client("boss").connect(port)
+    for n in range(JOBS):
+        boss.client.publish("gmqtt/work", b"%d" % n, qos=1)
+    got = await members[0].take(JOBS)
+    assert sorted(int(payload) for _, payload, _ in got) == list(range(JOBS))
+    for each in (*members, boss):
+        await each.client.disconnect()
+
+
 def main() -> None:
     failed = 0
-    tests = (each_qos, retained, session_and_answer)
+    tests = (each_qos, retained, session_and_answer, will, shared)
     for test in tests:
         try:
             asyncio.run(test(int(sys.argv[1])))
