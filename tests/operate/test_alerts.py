@@ -100,6 +100,11 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
         },
         'instance="berlin:9080",channel="orders",durable="billing"',
     ),
+    "DevicesMissMessages": (
+        {f"penstock_mqtt_dropped_messages_total{{{REALM}}}": "0+1200x30"},
+        REALM,
+    ),
+    "DevicesRefused": ({f"penstock_mqtt_refused_messages_total{{{REALM}}}": "0+1200x30"}, REALM),
     "FilesRunOut": (
         {
             f"process_open_fds{{{REALM}}}": "70 81x30",
@@ -242,6 +247,7 @@ def test_what_alerts_look_at_is_told_by_a_realm(tmp_path: Path) -> None:
         seen = ClusterNodeInfo(node="n1", state="owner", version="1", url="", renewed_us=0)
         realm._running.cluster = lambda: ClusterInfo(node="n1", nodes=[seen])
         realm._running.tenures = TenureCounts({})
+        realm.listen_mqtt()
         text = Web(realm.listen_http(), tls=trusting).ask("GET", "/metrics").data.decode()
     told = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
 

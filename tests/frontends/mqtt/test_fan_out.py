@@ -10,6 +10,7 @@ import pytest
 from penstock.frontends.mqtt.fan_out import FanOut
 from penstock.frontends.mqtt.messages import TopicMessage
 from penstock.frontends.mqtt.outbox import Filter
+from penstock.runtime.access.open_connections import MessageCounts
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, TopicSubscription
 from penstock.wire.mqtt.properties import NO_PROPERTIES
 
@@ -47,7 +48,7 @@ def message(topic: str, payload: bytes, qos: int = 0, client_id: str = "") -> To
 
 
 def test_all_who_want_the_same_are_written_the_same_bytes() -> None:
-    fan_out = FanOut(OPEN)
+    fan_out = FanOut(OPEN, MessageCounts())
     clients = [Client(fan_out, TopicSubscription("a/+", 0)) for _ in range(10)]
 
     fan_out.give_out([message("a/b", b"1"), message("a/b", b"2"), message("c", b"3")])
@@ -58,7 +59,7 @@ def test_all_who_want_the_same_are_written_the_same_bytes() -> None:
 
 
 def test_each_version_has_its_bytes() -> None:
-    fan_out = FanOut(OPEN)
+    fan_out = FanOut(OPEN, MessageCounts())
     older = Client(fan_out, TopicSubscription("a", 0), version=MQTT_3)
     newer = Client(fan_out, TopicSubscription("a", 0))
 
@@ -68,7 +69,7 @@ def test_each_version_has_its_bytes() -> None:
 
 
 def test_who_acknowledges_gets_each_message_by_itself() -> None:
-    fan_out = FanOut(OPEN)
+    fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 1))
 
     fan_out.give_out([message("a", b"1", 1), message("a", b"2", 0), message("a", b"3", 1)])
@@ -78,7 +79,7 @@ def test_who_acknowledges_gets_each_message_by_itself() -> None:
 
 
 def test_filters_of_one_client_that_overlap_are_one_message() -> None:
-    fan_out = FanOut(OPEN)
+    fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0), TopicSubscription("#", 0))
 
     fan_out.give_out([message("a", b"1")])
@@ -87,7 +88,7 @@ def test_filters_of_one_client_that_overlap_are_one_message() -> None:
 
 
 def test_who_wants_nothing_of_its_own_gets_none_of_it() -> None:
-    fan_out = FanOut(OPEN)
+    fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0, no_local=True))
 
     fan_out.give_out([message("a", b"1", client_id="somebody"), message("a", b"2")])
@@ -96,17 +97,19 @@ def test_who_wants_nothing_of_its_own_gets_none_of_it() -> None:
 
 
 def test_who_does_not_read_is_left_out() -> None:
-    fan_out = FanOut(OPEN)
-    client = Client(fan_out, TopicSubscription("a", 0))
-    client.takes_more = False
+    counts = MessageCounts()
+    fan_out = FanOut(OPEN, counts)
+    clients = [Client(fan_out, TopicSubscription("a", 0)) for _ in range(3)]
+    clients[0].takes_more = False
 
-    fan_out.give_out([message("a", b"1")])
+    fan_out.give_out([message("a", b"1"), message("a", b"2")])
 
-    assert client.written == []
+    assert [len(each.written) for each in clients] == [0, 1, 1]
+    assert (counts.dropped, counts.sent) == (2, [4, 0, 0])
 
 
 def test_who_takes_only_small_packets_is_asked_for_each() -> None:
-    fan_out = FanOut(OPEN)
+    fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0))
 
     fan_out.give_out([message("a", b"1" * 200), message("a", b"2")])
@@ -115,7 +118,7 @@ def test_who_takes_only_small_packets_is_asked_for_each() -> None:
 
 
 def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:
-    fan_out = FanOut(OPEN)
+    fan_out = FanOut(OPEN, MessageCounts())
     client = Client(fan_out, TopicSubscription("a", 0))
     fan_out.give_out([message("a", b"1")])
     (wanted,) = fan_out.filters.find("a")
@@ -129,7 +132,7 @@ def test_a_subscription_that_is_given_up_gets_nothing_more() -> None:
 @pytest.mark.spec("M4", "M15")
 def test_who_may_have_a_topic_is_asked_again_when_rights_change() -> None:
     access: Any = SimpleNamespace(is_open=False, version=0)
-    fan_out = FanOut(access)
+    fan_out = FanOut(access, MessageCounts())
     one, other = (Client(fan_out, TopicSubscription("a", 0)) for _ in range(2))
     other.may_have_messages = False
 

@@ -10,6 +10,7 @@ from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.messages import TopicMessage
 from penstock.frontends.mqtt.outbox import WAITING_MAX, Filter, Outbox
 from penstock.frontends.mqtt.reasons import reason_of
+from penstock.runtime.access.open_connections import MessageCounts
 from penstock.testing.stores import StillClock
 from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, TopicSubscription
@@ -29,11 +30,12 @@ class Line:
 
     def __init__(self, version: int) -> None:
         self.version = version
+        self.counts = MessageCounts()
         self.clock = StillClock()
         self.realm = self.connection = self
         self.sent = PacketReader()
         self.ended: list[Reason] = []
-        self.outbox = Outbox(cast("Any", self))
+        self.outbox = Outbox(cast("Any", self), self.counts)
         self._filters = [Filter(cast("Any", self), TopicSubscription("a", 1), None)]
 
     def qos(self, qos: int) -> None:
@@ -112,3 +114,4 @@ def test_while_a_client_does_not_read_qos_1_waits_and_qos_0_is_left_out(version:
     line.outbox.send_waiting()
 
     assert [each.payload for each in line.got()] == [b"1"]
+    assert (line.counts.dropped, line.counts.sent) == (1, [0, 1, 0])

@@ -79,6 +79,7 @@ class RealmCollector(Collector):
         yield from self._of_journal()
         yield from self._of_machine()
         yield from self._of_clients()
+        yield from self._of_mqtt()
 
     def _of_realm(self) -> Iterator[Metric]:
         realm = self._realm
@@ -468,6 +469,39 @@ class RealmCollector(Collector):
         for code, count in sorted(connections.refusals.items()):
             refused.add_metric([code], count)
         yield from (received, sent, refused)
+
+    def _of_mqtt(self) -> Iterator[Metric]:
+        """What there is of MQTT, where it is served."""
+        if (service := self._realm.connections.mqtt) is None:
+            return
+        found, counts = service.figures(), service.counts
+        connections = GaugeMetricFamily(
+            "penstock_mqtt_connections", "Clients that are connected.", labels=["version"]
+        )
+        for version, count in found.connections.items():
+            connections.add_metric([version], count)
+        sessions = GaugeMetricFamily("penstock_mqtt_sessions", "Sessions.", labels=["state"])
+        sessions.add_metric(["connected"], sum(found.connections.values()))
+        sessions.add_metric(["away"], found.away)
+        yield from (connections, sessions)
+        for name, text, by_qos in (
+            ("received", "Messages that clients have sent, by QoS.", counts.received),
+            ("sent", "Messages that clients were sent, by QoS.", counts.sent),
+        ):
+            family = CounterMetricFamily(f"penstock_mqtt_{name}_messages", text, labels=["qos"])
+            for qos, count in enumerate(by_qos):
+                family.add_metric([str(qos)], count)
+            yield family
+        told = "Messages of QoS 0 left out because their receiver did not read."
+        yield _counter("mqtt_dropped_messages", told, counts.dropped)
+        yield _counter("mqtt_refused_messages", "Messages that were not stored.", counts.refused)
+        for name, text, figure in (
+            ("subscriptions", "Filters of all sessions.", found.subscriptions),
+            ("in_flight_messages", "Messages not acknowledged to the end.", found.in_flight),
+            ("retained_topics", "Topics with a retained message.", found.retained),
+            ("wills_waiting", "Wills that wait for their delay.", found.wills),
+        ):
+            yield _gauge(f"mqtt_{name}", text, figure)
 
 
 def _histogram(timings: Timings) -> tuple[list[tuple[str, int]], float]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
     from penstock.frontends.mqtt.topic_channels import TopicChannel
     from penstock.runtime.access.access import AccessControl
+    from penstock.runtime.access.open_connections import MessageCounts
 
 _log = structlog.get_logger("penstock.mqtt")
 
@@ -40,7 +41,8 @@ class Receivers(NamedTuple):
 class FanOut:
     """Gives messages to the clients whose filters take their topics."""
 
-    def __init__(self, access: AccessControl) -> None:
+    def __init__(self, access: AccessControl, counts: MessageCounts) -> None:
+        self._counts = counts
         self.filters: TopicIndex[Filter] = TopicIndex()
         self._access = access
         self._version = access.version
@@ -68,7 +70,7 @@ class FanOut:
                 alike, one_by_one = [], [*alike, *one_by_one]
             elif not qos:
                 alike, one_by_one = [*alike, *one_by_one], []
-            _give_alike(together, alike)
+            self._give_alike(together, alike)
             for message in together if one_by_one or receivers.various else ():
                 for each in one_by_one:
                     _give(message, each.connection, (each,))
@@ -100,33 +102,35 @@ class FanOut:
         self._known[key] = made
         return made
 
+    def _give_alike(self, messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
+        """Send messages with QoS 0, in the same bytes for all who speak the same version."""
+        written: dict[int, tuple[bytes, int]] = {}
+        for each in filters:
+            connection = each.connection
+            if not connection.takes_more:  # messages of QoS 0 are left out while it does not read
+                self._counts.dropped += len(messages)
+                continue
+            version = connection.version
+            try:
+                known = written.get(version)
+                if known is None:
+                    packets = [b"".join(published_parts(one, version)) for one in messages]
+                    known = written[version] = b"".join(packets), max(map(len, packets))
+            except ValueError:  # one of them cannot be said in this version, the others can
+                known = b"", connection.client.outbox.packet_bytes_max + 1
+            together, largest = known
+            if largest <= connection.client.outbox.packet_bytes_max:
+                connection.write(together)
+                self._counts.sent[0] += len(messages)
+                continue
+            for message in messages:
+                _give(message, connection, (each,))
+
 
 def _kind(message: TopicMessage) -> tuple[str, int, bool]:
     """What messages have in common that are given out together: the topic, the QoS, and whether
     every receiver is told the same of them."""
     return message.topic, message.qos, not message.is_retained and not message.ends_us
-
-
-def _give_alike(messages: Sequence[TopicMessage], filters: Sequence[Filter]) -> None:
-    """Send messages with QoS 0, in the same bytes for all who speak the same version."""
-    written: dict[int, tuple[bytes, int]] = {}
-    for each in filters:
-        connection = each.connection
-        if not connection.takes_more:  # messages of QoS 0 are left out while it does not read
-            continue
-        try:
-            known = written.get(connection.version)
-            if known is None:
-                packets = [b"".join(published_parts(one, connection.version)) for one in messages]
-                known = written[connection.version] = b"".join(packets), max(map(len, packets))
-        except ValueError:  # one of them cannot be said in this version, the others can
-            known = b"", connection.client.outbox.packet_bytes_max + 1
-        together, largest = known
-        if largest <= connection.client.outbox.packet_bytes_max:
-            connection.write(together)
-            continue
-        for message in messages:
-            _give(message, connection, (each,))
 
 
 def _give(message: TopicMessage, connection: MqttConnection, filters: Sequence[Filter]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,10 @@ from penstock.frontends.mqtt.messages import (
 from penstock.frontends.mqtt.retained import RetainedMessages
 from penstock.frontends.mqtt.sessions import MqttSessions
 from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
+from penstock.runtime.access.open_connections import MessageCounts, MqttFigures
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock.wire.mqtt.packets import MQTT_3, MQTT_5
 from penstock.wire.mqtt.reasons import MqttViolation
 
 if TYPE_CHECKING:
@@ -66,7 +69,8 @@ class MqttHub:
         self.realm = listener.realm
         self.channel = channel
         self.traffic = listener.realm.connections.traffic["mqtt"]
-        self._fan_out = FanOut(self.realm.access)
+        self.counts = MessageCounts()
+        self._fan_out = FanOut(self.realm.access, self.counts)
         self.filters = self._fan_out.filters
         self._clients: dict[str, MqttConnection] = {}
         self._gathered: dict[str, list[Gathered]] = {}
@@ -99,6 +103,7 @@ class MqttHub:
             self.fault = Unavailable(f"MQTT is not served here: {error}")
             _log.error("mqtt.not_served", reason=str(error))
         self.listener.mqtt = self.connection
+        self.realm.connections.mqtt = self
         return await self.listener.listen(host, port, self.connection)
 
     async def open_channel(self) -> ChannelId:
@@ -142,6 +147,21 @@ class MqttHub:
     def connections(self) -> list[MqttConnection]:
         """The connections of all clients."""
         return list(self._clients.values())
+
+    def figures(self) -> MqttFigures:
+        """What there is now; the work is by the number of connections."""
+        found = [each.client.figures for each in self._clients.values()]
+        versions = Counter(each.version for each in self._clients.values())
+        away = self.sessions.away
+        store = self.realm.view.named(self.retained.name)
+        return MqttFigures(
+            connections={"3.1.1": versions[MQTT_3], "5": versions[MQTT_5]},
+            away=away.sessions,
+            subscriptions=away.filters + sum(each.filters for each in found),
+            in_flight=away.in_flight + sum(each.in_flight for each in found),
+            wills=away.wills,
+            retained=0 if store is None else store.events,
+        )
 
     def new_client_id(self) -> str:
         """A client id that nobody has."""

@@ -46,6 +46,7 @@ class Incoming:
         if packet.properties.subscription_ids:
             raise protocol_error("a client sends no subscription identifiers")
         connection, session = self._connection, self._connection.client
+        connection.hub.counts.received[packet.qos] += 1
         topic = self._topic(packet)
         if packet.qos == 2 and (is_stored := session.received.get(packet.packet_id)) is not None:
             if is_stored:  # it is sent again: it has been stored once, and is not stored twice
@@ -101,6 +102,7 @@ class Incoming:
         """Refuse a message: with a reason where the version has one, else by closing."""
         connection = self._connection
         connection.realm.connections.refused(error)
+        connection.hub.counts.refused += 1
         if packet.qos:
             self.unanswered -= 1
         if packet.qos and connection.version == MQTT_5:

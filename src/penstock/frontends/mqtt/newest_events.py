@@ -47,7 +47,8 @@ class KeyedChannel(ABC):
         """``beside``: the channel of all topics."""
         self._realm = realm
         self._beside = beside
-        self._name = f"{beside}-{self.suffix}"
+        self.name = f"{beside}-{self.suffix}"
+        """What it is called."""
 
     @abstractmethod
     def _type(self, beside: str) -> str:
@@ -59,7 +60,7 @@ class KeyedChannel(ABC):
         with contextlib.suppress(NameDoesNotExist):
             return self.channel()
         with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
-            await self._realm.create_channel(destination_name(self._name), self._definition())
+            await self._realm.create_channel(destination_name(self.name), self._definition())
         return self.channel()
 
     def _definition(self) -> Definition:
@@ -74,14 +75,14 @@ class KeyedChannel(ABC):
 
     def channel(self) -> ChannelId:
         """Raises ``NameDoesNotExist`` if it is missing."""
-        store = self._realm.view.named(self._name)
+        store = self._realm.view.named(self.name)
         if store is None:
-            raise NameDoesNotExist(f"there is no channel {self._name!r} for {self.what}")
-        definition = self._realm.definition_of(self._name)
+            raise NameDoesNotExist(f"there is no channel {self.name!r} for {self.what}")
+        definition = self._realm.definition_of(self.name)
         keys = {} if definition is None else definition.keys
         if store.kind != "channel" or keys != {self.key: 1}:
             raise InvalidArgument(
-                f"{self._name!r} has to be a channel with the publish key {self.key} of depth 1, "
+                f"{self.name!r} has to be a channel with the publish key {self.key} of depth 1, "
                 f"and nothing else: {self.why}"
             )
         return store.number

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.frontends.mqtt.durable_feed import DurableFeed
     from penstock.frontends.mqtt.session import MqttSession
     from penstock.frontends.mqtt.topic_channels import TopicChannel
+    from penstock.runtime.access.open_connections import MessageCounts
 
 WAITING_MAX: Final = 10_000
 """Most messages of QoS 1 and 2 that wait for a client to acknowledge earlier ones."""
@@ -146,8 +147,9 @@ class Outbox:
     """The messages on their way to one client; those of a lasting session outlive its
     connection."""
 
-    def __init__(self, session: MqttSession) -> None:
+    def __init__(self, session: MqttSession, counts: MessageCounts) -> None:
         self._session = session
+        self._counts = counts
         self.packet_bytes_max = PACKET_BYTES_MAX
         """Largest packet that the client takes, in bytes."""
         self.in_flight_max = _IDS
@@ -183,6 +185,8 @@ class Outbox:
         if waiting.qos == 0:
             if connection.takes_more:
                 self._put(waiting, 0, 0)
+            else:
+                self._counts.dropped += 1
             self._over(source)
             return
         self._waiting.append(waiting)
@@ -467,6 +471,7 @@ class Outbox:
         if len(written) > self.packet_bytes_max:
             return False
         connection.write(written)
+        self._counts.sent[qos] += 1
         return True
 
 

@@ -52,7 +52,7 @@ class RetainedMessages(KeyedChannel):
         a time. What it costs goes by what matches."""
         channel = await self.open_channel()
         if EVERY in filters:
-            pages = batches_of(self._realm, channel, self._name)
+            pages = batches_of(self._realm, channel, self.name)
         else:
             pages = batches_at(self._realm, channel, self._event_ids(filters))
         async for page in pages:
@@ -66,7 +66,7 @@ class RetainedMessages(KeyedChannel):
     def _event_ids(self, filters: Sequence[str]) -> list[int]:
         """The events of the topics that filters take: a topic is known by its key, and a filter
         with wildcards is looked up in the tree of all topics."""
-        store = self._realm.view.required(self._name)
+        store = self._realm.view.required(self.name)
         topics: set[str] = set()
         for each in filters:
             topics.update(self._tree(store).find(each) if has_wildcards(each) else (each,))

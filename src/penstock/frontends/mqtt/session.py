@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import PenstockError
@@ -23,6 +23,18 @@ from penstock.wire.mqtt.packets import Packet, TopicSubscription
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
     from penstock.frontends.mqtt.hub import MqttHub
+
+
+class SessionFigures(NamedTuple):
+    """Numbers of a session, or sums of several."""
+
+    sessions: int
+    filters: int
+    in_flight: int
+    wills: int
+
+
+NOTHING: Final = SessionFigures(0, 0, 0, 0)
 
 
 class MqttSession:
@@ -46,10 +58,18 @@ class MqttSession:
         self.filters: dict[str, Filter] = {}
         self._away: dict[str, StoredFilter] = {}
         """Its subscriptions, while it has no connection."""
-        self.outbox = Outbox(self)
+        self.outbox = Outbox(self, hub.counts)
         self.received: dict[int, bool] = {}
         """Messages of QoS 2 that have come and are not released, by id: whether they are stored."""
         self._stored = asyncio.Event()
+        self.counted = NOTHING
+        """What is in the sums of sessions that are away."""
+
+    @property
+    def figures(self) -> SessionFigures:
+        """What there is of it."""
+        filters = len(self._away if self.connection is None else self.filters)
+        return SessionFigures(1, filters, len(self.outbox.in_flight), int(self.will is not None))
 
     # --- times ---------------------------------------------------------------------------
 

@@ -133,7 +133,7 @@ class SessionStore(KeyedChannel):
         """What is stored, when the front end starts."""
         found = StoredEntries([], {}, {})
         channel = await self.open_channel()
-        async for page in pages_of(self._realm, channel, self._name):
+        async for page in pages_of(self._realm, channel, self.name):
             for event in page:
                 if event.data:
                     _take_up(event, found)

@@ -20,7 +20,7 @@ from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.mqtt.durable_feed import is_of_session, is_shared_durable, make_durable
 from penstock.frontends.mqtt.messages import Gathered, Received
 from penstock.frontends.mqtt.outbox import Filter
-from penstock.frontends.mqtt.session import MqttSession
+from penstock.frontends.mqtt.session import NOTHING, MqttSession, SessionFigures
 from penstock.frontends.mqtt.session_store import (
     NEVER,
     Entry,
@@ -66,9 +66,21 @@ class MqttSessions:
         """When which client's session has something to do, in microseconds since 1970."""
         self._alarm: asyncio.TimerHandle | None = None
         self._is_loaded = False
+        self.away = NOTHING
+        """The sums of the sessions without a connection."""
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def _count(self, session: MqttSession) -> None:
+        """Keep the sums of the sessions that are away: one may have come, gone or changed."""
+        is_away = session.connection is None and self._known.get(session.client_id) is session
+        counted = session.figures if is_away else NOTHING
+        before = session.counted
+        self.away = SessionFigures(
+            *(all_ + now - old for all_, now, old in zip(self.away, counted, before, strict=True))
+        )
+        session.counted = counted
 
     # --- the start -----------------------------------------------------------------------
 
@@ -93,6 +105,8 @@ class MqttSessions:
             if (known := self._known.get(client_id)) is not None:
                 for packet_id, each in sent.items():
                     known.outbox.know(packet_id, each)
+        for known in self._known.values():
+            self._count(known)
         await self._tidy_durables()
 
     async def _tidy_durables(self) -> None:
@@ -169,6 +183,7 @@ class MqttSessions:
             session.principal = principal
             session.expiry_s, session.will = expiry_of(packet), _stored(packet.will)
             session.attach(connection)
+            self._count(session)
             session.is_lasting = present or session.expiry_s > 0
             if session.is_lasting or session.will is not None:
                 self._known[client_id] = session
@@ -177,6 +192,7 @@ class MqttSessions:
                     await self._put((session.entry,))
                 except BaseException:
                     session.detach()
+                    self._count(session)
                     raise
             return session, present
 
@@ -202,6 +218,7 @@ class MqttSessions:
     def leave(self, session: MqttSession) -> None:
         """The connection of a session has ended."""
         session.detach()
+        self._count(session)
         session.is_over = session.is_over or session.expiry_s == 0
         if not session.has_record:
             if shared := session.durables:
@@ -250,6 +267,7 @@ class MqttSessions:
         else:
             await self._say(session, session.will, entries)
         self._known.pop(client_id, None)
+        self._count(session)
         await self.delete_durables(session, session.durables)
 
     async def save(self, session: MqttSession) -> None:
@@ -299,6 +317,8 @@ class MqttSessions:
         except PenstockError:
             session.will = will
             raise
+        finally:
+            self._count(session)
 
     async def _say(self, session: MqttSession, will: StoredWill, entries: Sequence[Entry]) -> None:
         """Publish a will, and store entries in the same step. One that its client may not publish

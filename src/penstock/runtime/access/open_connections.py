@@ -53,6 +53,47 @@ class ByteCounts:
         self.sent_bytes = 0
 
 
+class MessageCounts:
+    """Messages of MQTT since the realm started."""
+
+    __slots__ = ("dropped", "received", "refused", "sent")
+
+    def __init__(self) -> None:
+        self.received = [0, 0, 0]
+        """Messages that clients have sent, by QoS."""
+        self.sent = [0, 0, 0]
+        """Messages that clients were sent, by QoS."""
+        self.dropped = 0
+        """Messages of QoS 0 that were left out because their receiver did not read."""
+        self.refused = 0
+        """Messages that clients have sent and that were not stored."""
+
+
+class MqttFigures(Struct, frozen=True, kw_only=True):
+    """What there is of MQTT now."""
+
+    connections: dict[str, int]
+    """Clients that are connected, by version of the protocol."""
+    away: int
+    """Sessions without a connection."""
+    subscriptions: int
+    """Filters of all sessions."""
+    in_flight: int
+    """Messages of QoS 1 and 2 that clients have not acknowledged to the end."""
+    wills: int
+    """Wills of clients that are gone, which wait for their delay."""
+    retained: int
+    """Topics for which a message is retained."""
+
+
+class MqttService(Protocol):
+    """What the realm knows of its MQTT front end."""
+
+    counts: MessageCounts
+
+    def figures(self) -> MqttFigures: ...
+
+
 class OpenConnections:
     """The connections of one realm, by number, the oldest first."""
 
@@ -63,6 +104,8 @@ class OpenConnections:
         self.traffic = {protocol: ByteCounts() for protocol in ("native", "amqp", "mqtt", "http")}
         self.refusals: Counter[str] = Counter()
         """Errors that clients were told since the realm started, by code."""
+        self.mqtt: MqttService | None = None
+        """Who serves MQTT; None: nobody does."""
 
     def refused(self, error: PenstockError, count: int = 1) -> None:
         """Count an error that a client is told, over whatever protocol."""
