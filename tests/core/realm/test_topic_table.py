@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.bootstrap import rules
-from penstock.core.realm.directory import ChannelDeleted, Directory
+from penstock.core.realm.directory import ChannelCreated, ChannelDeleted, Directory
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Edited
 
@@ -54,3 +54,20 @@ def test_a_local_channel_has_no_topics() -> None:
 
     with pytest.raises(InvalidArgument, match="local channel of node n2, and topics are those of"):
         found.decide_create("cells", Definition(topics=("a",)))
+
+
+@pytest.mark.spec("M12")
+def test_since_when_a_channel_has_topics_is_part_of_its_snapshot() -> None:
+    found = Directory(rules())
+    found.apply(found.decide_create("late", Definition()))
+    state = found.channels[1].state
+    state.next_id = 7
+    found.channels[1].apply(Edited(Definition(topics=("a",))))
+    state.next_id = 9
+    found.channels[1].apply(Edited(Definition(topics=("a", "b"))))
+    again = Directory(rules())
+    again.apply(ChannelCreated(1, "late", state.definition))
+    again.channels[1].apply(found.channels[1].snapshot())
+    again.note_topics(1)
+
+    assert again.topics.since == {1: 7}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.messages import TopicMessage
-from penstock.frontends.mqtt.outbox import WAITING_MAX, Filter, Outbox
+from penstock.frontends.mqtt.outbox import WAITING_MAX, Filter, MessageSource, Outbox
 from penstock.frontends.mqtt.reasons import reason_of
 from penstock.runtime.access.open_connections import MessageCounts
 from penstock.testing.stores import StillClock
 from penstock.wire.mqtt.framing import PacketReader
-from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, TopicSubscription
+from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PubrelPacket, TopicSubscription
 from penstock.wire.mqtt.properties import NO_PROPERTIES
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import Reason
@@ -89,6 +90,49 @@ def test_what_was_sent_once_does_not_expire(version: int, qos: int) -> None:
 
     assert (first.is_duplicate, again.is_duplicate) == (False, True)
     assert (again.payload, again.qos, again.packet_id) == (b"late", qos, first.packet_id)
+
+
+class LastingLine(Line):
+    """One of a session that lasts, whose entries are stored when told."""
+
+    def __init__(self) -> None:
+        super().__init__(MQTT_5)
+        self.qos(2)
+        self.entries: list[tuple[str, bytes]] = []
+        self._waiting: list[Callable[[], None]] = []
+        self.answers: list[Any] = []
+
+    def store(self, entries: Any, then: Callable[[], None] = lambda: None, *_: Any) -> None:
+        self.entries += entries
+        self._waiting.append(then)
+
+    def stored(self) -> None:
+        while self._waiting:
+            self._waiting.pop(0)()
+
+    def answer(self, packet: Any) -> None:
+        self.answers.append(packet)
+
+    def reads_again(self, _: object) -> bool:
+        return True
+
+
+@pytest.mark.spec("M7")
+@pytest.mark.parametrize("was_sent", [False, True])
+def test_a_client_lets_go_of_what_it_may_have_heard_of_only(was_sent: bool) -> None:
+    line = LastingLine()
+    message = TopicMessage("a", b"", 2, "", 0, NO_PROPERTIES)
+    line.outbox.give(message, line._filters, source=MessageSource("a", 7))
+    if was_sent:
+        line.stored()
+    assert len(line.got()) == was_sent
+    line.outbox.left()
+    line.outbox.settled("a", [7])
+    line.stored()
+
+    assert line.answers == ([PubrelPacket(1)] if was_sent else [])
+    assert (line.entries[-1] == ("sent/1/client", b"")) != was_sent
+    assert list(line.outbox.in_flight) == [1] * was_sent
 
 
 @VERSIONS

@@ -85,7 +85,7 @@ def apply(  # noqa: C901, PLR0912  one case a fact
         case IdsReserved(through):
             state.reserved = through
         case Edited(definition):
-            state.define(definition)
+            state.edit(definition)
             state.fresh = state.acked.copy()
             if READERS in state.durables:
                 state.durables[READERS].attributes = readers_attributes(definition)
@@ -359,7 +359,7 @@ def _deleted(state: ChannelState, name: str) -> None:
 def _restored(state: ChannelState, fact: Restored) -> None:
     state.define(fact.definition)
     state.next_id = fact.next_id
-    state.reserved = fact.reserved
+    state.reserved, state.topics_since = fact.reserved, fact.topics_since
     state.stored = id_set(fact.stored)
     state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
     for kept in fact.durables:

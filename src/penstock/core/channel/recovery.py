@@ -186,7 +186,7 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
     producers = state.producers.state()
     departures, in_memory = state.departures.copy(), state.volatile.copy()
-    died = died_of(state)
+    died, topics_since = died_of(state), state.topics_since
 
     def written_out() -> Restored:
         there = stored.copy()
@@ -205,6 +205,7 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
             as_kept(departures.kept(next_id, there)),
             departures.known_from,
             died,
+            topics_since,
         )
 
     return written_out

@@ -86,6 +86,8 @@ class ChannelState:
 
     reserved: int = 0
     """Hard: ids below this may have been given to events in memory (SEM E4)."""
+    topics_since: int = 0
+    """Hard: the id of the first event that was published since it has topics (SEM M12)."""
     has_left: bool = False
     """Soft: a client left, or a manual-ack client joined: events passing through memory may have to
     be written (SEM J7)."""
@@ -137,7 +139,7 @@ class ChannelState:
         self.type: ChannelType = rules.type_of(definition)
         self.engine: Engine = rules.engines[definition.engine]
         self.define(definition)
-        self.next_id = definition.start_event_id
+        self.next_id = self.topics_since = definition.start_event_id
         self.stored = IdSet()
         self.volatile = IdSet()
         """Stored events that live in memory only."""
@@ -177,6 +179,12 @@ class ChannelState:
         """Soft: demands cancelled, to be confirmed."""
         self.recalls: list[Recall] = []
         """Soft: recalls that clients have to be told of."""
+
+    def edit(self, definition: Definition) -> None:
+        """Take on other attributes."""
+        if not self.definition.topics:
+            self.topics_since = self.next_id
+        self.define(definition)
 
     def define(self, definition: Definition) -> None:
         """Take on attributes, and what they mean for every publish until they are edited."""

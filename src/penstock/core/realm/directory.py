@@ -456,7 +456,7 @@ class Directory:
     def note_topics(self, channel_id: int) -> None:
         """A channel was made or edited: note whether it has topics (SEM M12)."""
         state = self.channels[channel_id].state
-        self.topics.note(channel_id, state.next_id, has_topics=bool(state.definition.topics))
+        self.topics.note(channel_id, state.topics_since, has_topics=bool(state.definition.topics))
 
     def _deleted(self, channel_id: int) -> None:
         channel = self.channels.pop(channel_id, None)

@@ -69,6 +69,7 @@ def exported(state: ChannelState) -> ExportedState:
         counters=counters,
         departed=tuple((cause, ids.spans) for cause, ids in departed.items()),
         departed_from=state.departures.known_from,
+        topics_since=state.topics_since,
     )
     return ExportedState(restored, state.volatile.spans)
 
@@ -145,6 +146,7 @@ def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
     yield "the next id", restored.next_id, 0, NEXT_ID_MAX
     yield "what ids are reserved through", restored.reserved, 0, NEXT_ID_MAX
     yield "what is known of what has left", restored.departed_from, -1, restored.next_id
+    yield "since when it has topics", restored.topics_since, 0, restored.next_id
     for name in Counters.__struct_fields__:
         yield f"the counter {name}", getattr(restored.counters, name), 0, NUMBER_MAX
     for first, at_us in restored.ages:

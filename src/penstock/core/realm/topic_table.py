@@ -16,14 +16,14 @@ class TopicTable:
         self.version = 0
         """Grows with each change."""
         self.since: dict[int, int] = {}
-        """By channel with topics: the id of the first event that was published since it has them,
-        as far as this process has seen that."""
+        """By channel with topics: the id of the first event that was published since it has
+        them."""
         self.on_changed: Callable[[], None] = _nobody
 
-    def note(self, number: int, next_id: int, *, has_topics: bool) -> None:
+    def note(self, number: int, since: int, *, has_topics: bool) -> None:
         """A channel was made or edited."""
         if has_topics:
-            self.since.setdefault(number, next_id)
+            self.since[number] = since
             self._changed()
         else:
             self.forget(number)

@@ -564,7 +564,8 @@ class Restored(Fact, frozen=True):
     departed_from: int = -1
     """The lowest id with a known cause of removal; -1: written before causes were kept."""
     died: tuple[tuple[str, str, int], ...] = ()
-    """Copies in dead event stores, by durable and cause (``ChannelState.died``)."""
+    topics_since: int = 0
+    """These are as in ``ChannelState``."""
 
 
 StoredFact = (
@@ -596,5 +597,4 @@ class Decided(Struct, frozen=True):
     is_retry: bool = False
     """The publish was stored before; the answer is what it got then (SEM X3)."""
     follows: bool = True
-    """Whether anything may follow from the facts besides themselves. Nothing does from what most
-    publishes and acknowledgements are."""
+    """Whether anything may follow from the facts besides themselves: not from most of them."""

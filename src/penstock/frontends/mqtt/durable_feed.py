@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from penstock.columns.selectors import Selector
-from penstock.core.ids.ids import IdSet
+from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
@@ -122,6 +122,14 @@ class DurableFeed:
         self._settled: dict[int, Callable[[], None] | None] = {}
         """What the client is done with, told to the durable once in a turn of the loop."""
 
+    @property
+    def _is_left(self) -> bool:
+        """Whether the channel is gone, or has no topics any more that the filter takes."""
+        if self._topics is None:
+            return False
+        met = self._connection.hub.topics.met_by(self._filter.text)
+        return all(each.number != self._topics.number for each in met)
+
     async def pass_over(self, event_ids: Sequence[int]) -> None:
         """Have the durable know, before the seat is taken, what the client has already."""
         channel, name = self._number, self._filter.durable
@@ -146,6 +154,22 @@ class DurableFeed:
             opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
         self._subscription = opened.number
         self._settle()
+        await self.let_go()
+
+    async def let_go(self) -> None:
+        """Have the client let go of what is in flight to it and is not given to it again: it has
+        left the channel, or the durable was moved on."""
+        text, outbox = self._filter.text, self._client.outbox
+        event_ids = outbox.unacknowledged(text, self.channel)
+        if not event_ids:
+            return
+        span = Span(min(event_ids), max(event_ids) + 1)
+        with contextlib.suppress(NameDoesNotExist):
+            found = await self._realm.subscriptions.holding.outstanding(
+                self._number, self._filter.durable, span
+            )
+            there = found.id_set
+            outbox.settled(text, [each for each in event_ids if each not in there], self.channel)
 
     def close(self) -> None:
         """Leave the seat: what the client has not acknowledged goes back."""
@@ -195,17 +219,19 @@ class DurableFeed:
         self._held -= ids
         self._client.outbox.recall(self._filter.text, ids, self.channel)
         self._realm.subscriptions.recall_seen(self._subscription)
+        self._connection.hub.listener.spawn(self.let_go())
 
     def finished(self) -> None:
         """A seat has no end."""
 
     def closed(self, reason: PenstockError) -> None:
-        """End the connection: the durable is gone, and not with its channel and its topics."""
+        """End the connection, if the durable is gone and neither its channel nor its topics are."""
         self._subscription = 0
-        if self._topics is None or self._realm.view.has(self._topics.number):
+        if not self._is_left:
             self._connection.end(reason)
         else:
             self._filter.feeds.pop(self.channel, None)
+            self._client.let_go_of_gone(self._filter)
 
     # --- settling ------------------------------------------------------------------------
 
@@ -230,6 +256,10 @@ class DurableFeed:
                 for each in settled.values():
                     if each is not None:
                         each()
+                if not self._held and self._is_left:
+                    sessions = self._connection.hub.sessions
+                    retired = sessions.retire(self._filter.durable, self._filter.text)
+                    self._connection.hub.listener.spawn(retired)
             elif len(settled) > 1:  # one of them went back, which is no reason to refuse the others
                 for event_id, then in settled.items():
                     self._submit({event_id: then})

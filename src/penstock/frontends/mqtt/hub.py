@@ -76,7 +76,7 @@ class MqttHub:
         self._gathered: dict[str, list[Gathered]] = {}
         self._subscription = 0
         self.retained = RetainedMessages(listener.realm, channel)
-        self.topics = TopicChannels(listener.realm)
+        self.topics = TopicChannels(listener.realm, channel)
         self.following = FollowedChannels(self)
         self._opening = asyncio.Lock()
         self.loop = asyncio.get_running_loop()

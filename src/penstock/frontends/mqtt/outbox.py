@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
 from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
@@ -123,7 +123,8 @@ class InFlight:
     """A message that the client has not acknowledged to the end."""
 
     __slots__ = (
-        *("is_complete", "is_released", "is_settled", "is_stored", "qos", "source", "waiting"),
+        *("is_complete", "is_released", "is_sent", "is_settled", "is_stored"),
+        *("qos", "source", "waiting"),
     )
 
     def __init__(
@@ -135,12 +136,15 @@ class InFlight:
         self.source = source
         self.is_stored = source is None or qos == 1
         """Whether it may be sent: the id of one of QoS 2 has to be on disk before."""
+        self.is_sent = False
+        """Whether the client may have heard of it."""
         self.is_released = False
-        """Whether the client has said that it has the message (PUBREC)."""
+        """Whether the client has said that it has the message (PUBREC), or is not sent it again."""
         self.is_complete = False
         """Whether the client is done with it (PUBCOMP)."""
-        self.is_settled = source is None or source.from_retained
-        """Whether its durable knows."""
+        self.is_settled = source is None
+        """Whether nothing gives it to the client again: its durable knows, or the client has all
+        that is retained."""
 
 
 class Outbox:
@@ -257,6 +261,7 @@ class Outbox:
         """Send a message that an earlier connection was sent; with QoS 2, unless the client has
         it."""
         found = self.in_flight[packet_id]
+        found.is_settled = False
         if found.is_released or packet_id in self._sent:
             if found.is_released:
                 self._settle(packet_id, found)
@@ -271,7 +276,11 @@ class Outbox:
     def _transmit(self, packet_id: int, found: InFlight, *, is_duplicate: bool = False) -> None:
         if packet_id not in self._sent or found.waiting is None:  # the connection is another
             return
-        if not self._put(found.waiting, found.qos, packet_id, is_duplicate=is_duplicate):
+        if self._put(found.waiting, found.qos, packet_id, is_duplicate=is_duplicate):
+            found.is_sent = True
+        elif is_duplicate and found.qos == 2:  # the client may hold it, and its id
+            self._release_when_stored(packet_id, found)
+        else:
             self._finish(packet_id, found)
 
     def _free_id(self) -> int:
@@ -297,12 +306,16 @@ class Outbox:
             self._finish(packet_id, found)
         elif found.is_released:
             self._session.answer(PubrelPacket(packet_id))
-        elif (source := found.source) is None:
-            self._release(packet_id, found)
         else:
-            record = SentRecord(*source[:3], True, channel=source.channel)
-            entry = sent_entry(self._session.client_id, packet_id, record)
-            self._session.store((entry,), lambda: self._release(packet_id, found))
+            self._release_when_stored(packet_id, found)
+
+    def _release_when_stored(self, packet_id: int, found: InFlight) -> None:
+        if (source := found.source) is None:
+            self._release(packet_id, found)
+            return
+        record = SentRecord(*source[:3], True, channel=source.channel)
+        entry = sent_entry(self._session.client_id, packet_id, record)
+        self._session.store((entry,), lambda: self._release(packet_id, found))
 
     def _release(self, packet_id: int, found: InFlight) -> None:
         """It is on disk that the client has it, so that it is never sent again."""
@@ -319,12 +332,11 @@ class Outbox:
         found.is_complete = True
         is_counted = packet_id in self._sent
         self._sent.discard(packet_id)
-        source = found.source
-        if source is not None and source.from_retained:  # kept: it may be searched again
-            if is_counted:
-                self._session.retained_done(source.text)
-        elif found.is_settled:
+        if found.is_settled:
             self._forget(packet_id, found)
+        source = found.source
+        if source is not None and source.from_retained and is_counted:
+            self._session.retained_done(source.text)
         self.send_waiting()
 
     def _settle(self, packet_id: int, found: InFlight) -> None:
@@ -336,7 +348,7 @@ class Outbox:
             if found.is_complete and self.in_flight.get(packet_id) is found:
                 self._forget(packet_id, found)
 
-        if not found.is_settled:
+        if not found.is_settled and found.source is not None and not found.source.from_retained:
             self._session.settle(found.source, settled)
 
     def _finish(self, packet_id: int, found: InFlight) -> None:
@@ -377,22 +389,26 @@ class Outbox:
                 each.waiting = None
 
     def know(self, packet_id: int, record: SentRecord) -> None:
-        """Take up a message that was sent before the server was started."""
+        """Take up a message that was sent, or was about to be, before the server was started."""
         source = MessageSource(
             *(record.source, record.event_id, record.from_retained, record.channel)
         )
         found = self.in_flight[packet_id] = InFlight(2, None, source)
-        found.is_stored, found.is_released = True, record.is_released
+        found.is_stored, found.is_sent, found.is_released = True, True, record.is_released
         self._known[source] = packet_id
 
     def resume(self) -> None:
         """Go on by a new connection with what does not come from a durable."""
         for packet_id, found in list(self.in_flight.items()):
+            if found.source is not None and not self._session.reads_again(found.source):
+                found.is_settled = True
             if found.is_released:
                 self._session.answer(PubrelPacket(packet_id))
             elif found.waiting is not None:
                 self._sent.add(packet_id)
                 self._transmit(packet_id, found, is_duplicate=True)
+            elif found.is_settled:  # its subscription was given up before the server was started
+                self._give_up(packet_id, found)
 
     def unsettled(self, text: str, channel: str = "") -> list[int]:
         """Events of a filter in a channel that the client has, while the durable may not know
@@ -400,24 +416,43 @@ class Outbox:
         return [
             each.source.event_id
             for each in self.in_flight.values()
-            if each.source is not None
-            and (each.source.text, each.source.channel) == (text, channel)
-            and each.is_released
-            and not each.is_settled
+            if _is_from(each.source, text, channel) and each.is_released and not each.is_settled
+        ]
+
+    def channels_of(self, text: str) -> set[str]:
+        """The channels with topics that messages in flight by a filter come from."""
+        sources = (each.source for each in self.in_flight.values())
+        return {each.channel for each in sources if each and each.text == text and each.channel}
+
+    def unacknowledged(self, text: str, channel: str = "") -> list[int]:
+        """Events of a filter in a channel that are in flight, as far as the durable knows."""
+        return [
+            each.source.event_id
+            for each in self.in_flight.values()
+            if _is_from(each.source, text, channel) and not each.is_settled
         ]
 
     def settled(self, text: str, event_ids: Collection[int], channel: str = "") -> None:
-        """The durable of a filter in a channel knows now that the client has these."""
+        """The durable of a filter in a channel does not give these to the client again: it knows
+        that the client has them, or they are gone. An id that is in flight with a message that
+        cannot be sent again is given up."""
+        waiting = {each.source for each in self._waiting}
         for packet_id, found in list(self.in_flight.items()):
-            source = found.source
-            if source is None or source.from_retained:
+            if not _is_from(found.source, text, channel) or found.source.event_id not in event_ids:
                 continue
-            if (source.text, source.channel) != (text, channel):
-                continue
-            if source.event_id in event_ids:
-                found.is_settled = True
-                if found.is_complete:
-                    self._forget(packet_id, found)
+            found.is_settled = True
+            if found.is_complete:
+                self._forget(packet_id, found)
+            elif found.waiting is None and not found.is_released and found.source not in waiting:
+                self._give_up(packet_id, found)
+
+    def _give_up(self, packet_id: int, found: InFlight) -> None:
+        """A message is not sent again. With QoS 2 its client may hold it, and would take the next
+        one under its id for it: so it is told to let go of the id (PUBREL) first."""
+        if found.qos == 2 and found.is_sent:
+            self._release_when_stored(packet_id, found)
+        else:
+            self._forget(packet_id, found)
 
     def part_from(self, text: str) -> None:
         """A filter is given up: what is in flight by it is completed, and cannot be read again."""
@@ -428,15 +463,22 @@ class Outbox:
             if (source := found.source) is None or source.text != text:
                 continue
             found.is_settled = True
-            if found.is_complete or (found.waiting is None and not found.is_released):
+            if found.is_complete:
                 self._forget(packet_id, found)
+            elif found.waiting is None and not found.is_released:
+                self._give_up(packet_id, found)
 
     def retained_over(self, text: str) -> None:
         """Forget which retained messages the client has: it has all of them."""
         for packet_id, found in list(self.in_flight.items()):
             source = found.source
-            if source is not None and source.from_retained and source.text == text:
+            if source is None or not source.from_retained or source.text != text:
+                continue
+            found.is_settled = True
+            if found.is_complete:
                 self._forget(packet_id, found)
+            elif not found.is_released:  # replaced since an earlier connection was sent it
+                self._give_up(packet_id, found)
 
     # --- out -----------------------------------------------------------------------------
 
@@ -473,6 +515,13 @@ class Outbox:
         connection.write(written)
         self._counts.sent[qos] += 1
         return True
+
+
+def _is_from(source: MessageSource | None, text: str, channel: str) -> TypeGuard[MessageSource]:
+    """Whether a message comes from the durable of a filter in a channel."""
+    if source is None or source.from_retained:
+        return False
+    return (source.text, source.channel) == (text, channel)
 
 
 def _properties(

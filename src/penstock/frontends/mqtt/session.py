@@ -198,11 +198,21 @@ class MqttSession:
                 wanted.feed = None
                 raise
         await self.open_topics(wanted)
+        self.let_go_of_gone(wanted)
+
+    def let_go_of_gone(self, wanted: Filter) -> None:
+        """Have the client let go of what is in flight from channels that are gone."""
+        for name in self.outbox.channels_of(wanted.text):
+            if self._hub.realm.view.named(name) is None:
+                left = self.outbox.unacknowledged(wanted.text, name)
+                self.outbox.settled(wanted.text, left, name)
 
     async def open_topics(self, wanted: Filter) -> None:
         """Have messages come by a filter with a durable from the channels with topics that it
-        takes, too. Raises what taking a seat raises."""
-        for channel in self._hub.topics.met_by(wanted.text):
+        takes, too, and from others what waits there. Raises what taking a seat raises."""
+        topics = self._hub.topics
+        left = topics.left_with(wanted.durable, wanted.text)
+        for channel in (*topics.met_by(wanted.text), *left):
             if channel.name in wanted.feeds or not wanted.may_have(channel):
                 continue
             feed = DurableFeed(self, wanted, wanted.connection, channel)
@@ -212,6 +222,8 @@ class MqttSession:
             except BaseException:
                 wanted.feeds.pop(channel.name, None)
                 raise
+        if left:
+            await self._hub.sessions.retire(wanted.durable, wanted.text)
 
     async def _open(self, wanted: Filter, feed: DurableFeed) -> None:
         known = self.outbox.unsettled(wanted.text, feed.channel)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from penstock.api.publishing import PublishEvents
 from penstock.core.access.rights import Principal
+from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.start_positions import FromId
@@ -113,21 +114,18 @@ class MqttSessions:
         """Delete durables of sessions that have ended, or never began, because a kill came between;
         and make those on channels that have got topics while nobody served MQTT."""
         known = {name for each in self._known.values() for name in each.durables}
-        there: set[tuple[int, str]] = set()
-        for channel in self._channels:
-            for info in await self._hub.realm.subscriptions.durables(channel):
-                if is_of_session(info.name) and info.name not in known:
-                    await self._hub.realm.subscriptions.delete_durable(channel, info.name)
-                else:
-                    there.add((channel, info.name))
+        there = {
+            (store.number, name)
+            for store in self._hub.realm.view.stores()
+            for name, _ in store.durables
+            if is_of_session(name)
+        }
+        for channel, name in there:
+            if name not in known:
+                await self._hub.realm.subscriptions.delete_durable(channel, name)
         if self._hub.topics.every:
             for session in list(self._known.values()):
                 await self._make_durables(session, there)
-
-    @property
-    def _channels(self) -> list[ChannelId]:
-        """The channels that have durables of sessions."""
-        return [self._hub.channel_id(), *map(ChannelId, self._hub.topics.every)]
 
     async def topics_changed(self) -> None:
         """A channel has got topics, or lost them: the durables of sessions are where their
@@ -136,6 +134,8 @@ class MqttSessions:
             async with self._turn(session.client_id):
                 if self._known.get(session.client_id) is session:
                     await self._make_durables(session)
+            for text, name in session.kept:
+                await self.retire(name, text)
         for connection in self._hub.connections():
             session = connection.client
             for each in list(session.filters.values()):
@@ -157,6 +157,16 @@ class MqttSessions:
                 start = FromId(self._hub.topics.since(channel.number))
                 with contextlib.suppress(NameDoesNotExist):  # it is gone again
                     await make_durable(self._hub.realm, channel.number, name, text, channel, start)
+
+    async def retire(self, name: str, text: str) -> None:
+        """Delete the durable of a filter on channels that have no topics any more which the filter
+        takes, once nothing waits there (SEM M12)."""
+        subscriptions = self._hub.realm.subscriptions
+        for channel in self._hub.topics.left_with(name, text):
+            with contextlib.suppress(NameDoesNotExist):
+                every = Span(0, 1 << 62)
+                if not (await subscriptions.holding.outstanding(channel.number, name, every)).ids:
+                    await subscriptions.delete_durable(channel.number, name)
 
     # --- clients come --------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.columns.events.event import Event
 from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.topic_templates import (
     TOPIC,
     Template,
@@ -139,8 +140,10 @@ class SortedMessages(NamedTuple):
 class TopicChannels:
     """The channels of a realm that have topics."""
 
-    def __init__(self, realm: RunningRealm) -> None:
+    def __init__(self, realm: RunningRealm, beside: str) -> None:
+        """``beside``: the channel of all topics."""
         self._realm = realm
+        self._beside = destination_name(beside)
         self._table = realm.view.topics
         self._version = -1
         self._channels: dict[int, TopicChannel] = {}
@@ -195,6 +198,18 @@ class TopicChannels:
                 channel, by = owner
                 found.owned.setdefault(channel.number, (channel, []))[1].append((at, by))
         return found
+
+    def left_with(self, name: str, text: str) -> list[TopicChannel]:
+        """The channels that have the durable of a client's filter still, and no topics any more
+        that the filter takes; ``name``: the durable."""
+        met = {each.number for each in self.met_by(text)}
+        found = (store for store, _ in self._realm.view.with_durable(name))
+        return [
+            self.every.get(store.number)
+            or TopicChannel(self._realm, store.number, store.name, store.definition)
+            for store in found
+            if store.number not in met and store.name != self._beside
+        ]
 
     def met_by(self, text: str) -> list[TopicChannel]:
         """The channels with topics that a filter of a client takes, shared or not."""
