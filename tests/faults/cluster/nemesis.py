@@ -317,7 +317,7 @@ class ClusterNemesis:
         spoilt = path.read_bytes()
         engine.start(victim)
         engine.lead(victim)
-        is_gone = path.read_bytes() != spoilt and engine.has_all(victim)
+        is_gone = _is_replaced(path, spoilt) and engine.has_all(victim)
         owner = self._nodes.owner()
         owner.kill()
         owner.start()
@@ -335,3 +335,12 @@ class ClusterNemesis:
             channel = session.channels.get(BALLAST)
             for _ in range(BALLAST_EVENTS):
                 channel.publish(self._random.randbytes(BALLAST_BYTES))
+
+
+def _is_replaced(path: Path, spoilt: bytes) -> bool:
+    """Whether a file has other bytes than the damaged ones, or was removed: a server that starts
+    writes blocks anew, and removes those whose messages are gone."""
+    try:
+        return path.read_bytes() != spoilt
+    except FileNotFoundError:
+        return True
