@@ -26,6 +26,8 @@ from penstock.testing.process import ServerProcess
 from tests.access.realms import authority_in
 from tests.cluster import processes
 from tests.cluster.processes import addresses, refusal
+from tests.frontends.mqtt.clients import connected
+from tests.frontends.mqtt.test_sessions import HOUR, back
 from tests.patience import until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -33,7 +35,11 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 def node(servers: NatsServers, directory: Path, *more: str) -> ServerProcess:
     return processes.node(
-        servers.engine, directory, "--local-port", "0", *more, monitors=servers.monitors
+        servers.engine,
+        directory,
+        *("--local-port", "0", *more),
+        monitors=servers.monitors,
+        environment={"PENSTOCK_CLUSTER_LOCAL_MQTT_PORT": "0"},
     )
 
 
@@ -49,7 +55,7 @@ def said(*words: str) -> str:
     return ran.stdout + ran.stderr
 
 
-@pytest.mark.spec("C5", "N2", "N8")
+@pytest.mark.spec("C5", "M13", "N2", "N8")
 def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) -> None:
     with (
         NatsServers(tmp_path) as servers,
@@ -76,6 +82,9 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
         assert "readings @n2" in said("channel", "list", "--url", addresses(one))
         made = said("channel", "create", "alone", "--local", "n3", "--url", addresses(one))
         assert "channel alone @n3 created" in made
+        mqtt = two.logged("local.listening")[0]["mqtt"]
+        with connected(mqtt, "sensor", properties=HOUR) as sensor:
+            sensor.subscribe("cell/#")
         told: list[str] = []
         wide.on_interruption(lambda error: told.append("" if error is None else error.code))
         for number in (1, 2):
@@ -86,14 +95,19 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
         with billing.subscribe() as events:
             next(iter(events)).ack()
         assert (billing.info().outstanding, late.info().outstanding) == (2, 3)
+        with connected(mqtt, "other", properties=HOUR) as other, back(mqtt, "sensor") as sensor:
+            assert other.publish("cell/7", b"21.5").reason == 0
+            assert sensor.receive().payload == b"21.5"
+        here.channels.get("mqtt-n2").publish(b"here", properties={"topic": "cell/8"})
         with urlopen(two.logged("local.listening")[0]["http"] + "/api/v1/channels") as answer:
-            assert [each["name"] for each in json.load(answer)["items"]] == ["readings"]
+            names = [each["name"] for each in json.load(answer)["items"]]
+        assert names == ["mqtt-n2", "mqtt-n2-retained", "mqtt-n2-sessions", "readings"]
 
         for number in (1, 2):
             servers.start(number)
         until(lambda: told[-1:] == [""])
         until(lambda: is_made(here, "after"))
-        assert said("channel", "list", "--url", addresses(one)).count("@n2") == 2
+        assert said("channel", "list", "--url", addresses(one)).count("@n2") == 5
 
 
 @pytest.mark.spec("N9")

@@ -152,12 +152,20 @@ async def _hold_local(ports: HeldPorts, settings: Settings) -> ClusterSettings:
     if cluster.local_port is None:
         return cluster
     native = await ports.hold(host, cluster.local_port)
-    http, amqp = cluster.local_http_port, cluster.local_amqp_port
+    http, amqp, mqtt = cluster.local_http_port, cluster.local_amqp_port, cluster.local_mqtt_port
     if http is not None:
         http = await ports.hold(settings.http.host or host, http)
     if amqp is not None:
         amqp = await ports.hold(host, amqp)
-    return replace(cluster, local_port=native, local_http_port=http, local_amqp_port=amqp)
+    if mqtt is not None:
+        mqtt = await ports.hold(host, mqtt)
+    return replace(
+        cluster,
+        local_port=native,
+        local_http_port=http,
+        local_amqp_port=amqp,
+        local_mqtt_port=mqtt,
+    )
 
 
 class NodeProcess:

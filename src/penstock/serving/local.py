@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from penstock import __version__
 from penstock.api.realm import ClusterInfo
-from penstock.bootstrap import http_server, native_listener, open_realm
+from penstock.bootstrap import http_server, mqtt_hub, native_listener, open_realm
 from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.cluster.local_names import LocalStoreNames
 from penstock.cluster.looking import look_forever
 from penstock.cluster.outbox import OutboxSender
 from penstock.cluster.owner_link import OwnerDoor
-from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock.core.vocabulary.errors import InvalidArgument, NoQuorum, PenstockError
 from penstock.core.vocabulary.ports import Registry
 from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import NativeListener
@@ -31,9 +31,12 @@ from penstock.settings import ClusterSettings, Settings
 
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
+    from penstock.frontends.mqtt.hub import MqttHub
 
 LOCAL_FOLDER: Final = "local"
 """In the node's data directory: the data directory of its local channels."""
+GRANT_PAUSE_S: Final = 1.0
+"""Before the names of its channels of MQTT are asked for again."""
 
 _log = structlog.get_logger("penstock.local")
 
@@ -59,7 +62,7 @@ class LocalRealm:
         self._sender = OutboxSender(realm, door)
         self._shared = shared
         self._registry = registry
-        self._settings = own = local_settings(settings)
+        self._settings = own = local_settings(settings, realm.directory.rules.local_to)
         self._lease_s = settings.cluster.lease_s
         self.listener: NativeListener = native_listener(realm, own, __version__, certificate)
         self.listener.ports = ports
@@ -109,6 +112,10 @@ class LocalRealm:
                     if self._http is not None:
                         aside.append(tasks.create_task(self._http.run(), name="local http"))
                     await self._listen()
+                    if self._settings.listen.mqtt_port is not None:
+                        hub, listen = mqtt_hub(self.listener, self._settings), self._settings.listen
+                        serving = serve_mqtt(hub, listen.host, self._settings.listen.mqtt_port)
+                        aside.append(tasks.create_task(serving, name="local mqtt"))
                     await stopping.wait()
                 finally:
                     if self._http is not None:
@@ -137,6 +144,8 @@ class LocalRealm:
         if listen.amqp_port is not None:
             port = await hub_of(self.listener).listen(listen.host, listen.amqp_port)
             urls["amqp"] = front_end_url("amqp", listen.host, port, is_safe=is_safe)
+        if listen.mqtt_port is not None:
+            urls["mqtt"] = front_end_url("mqtt", listen.host, listen.mqtt_port, is_safe=is_safe)
         _log.info("local.listening", **urls)
 
     async def _follow_users(self) -> None:
@@ -156,9 +165,25 @@ class LocalRealm:
             self.realm.access.revoke(self.listener.tls.revoked)
 
 
+async def serve_mqtt(hub: MqttHub, host: str, port: int) -> None:
+    """Serve MQTT of local channels as soon as its own ones are there. They are made at the first
+    start, and their names have to be granted; meanwhile everything else is served."""
+    said = False
+    while True:
+        try:
+            await hub.listen(host, port)
+        except NoQuorum as error:
+            if not said:
+                _log.warning("local.mqtt_waits", reason=str(error))
+            said = True
+            await asyncio.sleep(GRANT_PAUSE_S)
+        else:
+            return
+
+
 def check_local(cluster: ClusterSettings) -> None:
     """Raise ``InvalidArgument`` for ports of local channels where there are none."""
-    for name in ("local_http_port", "local_amqp_port"):
+    for name in ("local_http_port", "local_amqp_port", "local_mqtt_port"):
         if cluster.local_port is None and getattr(cluster, name) is not None:
             raise InvalidArgument(
                 f"cluster.{name} is set, and cluster.local_port is not: name the port of the "
@@ -166,14 +191,19 @@ def check_local(cluster: ClusterSettings) -> None:
             )
 
 
-def local_settings(settings: Settings) -> Settings:
-    """The settings of a node's local channels, from those of the node."""
+def local_settings(settings: Settings, node: str) -> Settings:
+    """The settings of a node's local channels, from those of the node. Its channel of all topics
+    has the node in its name, since a name is there once in the whole cluster."""
     cluster, listen, http = settings.cluster, settings.listen, settings.http
     assert cluster.local_port is not None, "somebody wants them"
     return replace(
         settings,
         listen=replace(
-            listen, port=cluster.local_port, amqp_port=cluster.local_amqp_port, mqtt_port=None
+            listen,
+            port=cluster.local_port,
+            amqp_port=cluster.local_amqp_port,
+            mqtt_port=cluster.local_mqtt_port,
+            mqtt_channel=f"{listen.mqtt_channel}-{node}",
         ),
         http=replace(
             http,

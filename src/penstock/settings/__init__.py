@@ -552,6 +552,14 @@ class ClusterSettings(Section, frozen=True, kw_only=True):
             "given: no AMQP there.",
         ),
     ] = None
+    local_mqtt_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65_535)] | None,
+        Meta(
+            description="Port of MQTT for the node's local channels; what is published there is in "
+            "the local channel `<listen.mqtt_channel>-<node>`. Needs `local_port`. Not given: no "
+            "MQTT there.",
+        ),
+    ] = None
     monitors: Annotated[
         str,
         Meta(

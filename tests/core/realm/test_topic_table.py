@@ -48,12 +48,12 @@ def test_topics_that_cannot_be_are_refused(definition: Definition, said: str) ->
         found.decide_create("second", definition)
 
 
-@pytest.mark.spec("M12", "M13")
-def test_a_local_channel_has_no_topics() -> None:
+@pytest.mark.spec("M12", "N8")
+def test_a_local_channel_may_have_topics() -> None:
     found = Directory(replace(rules(), local_to="n2"))
+    found.apply(found.decide_create("cells", Definition(topics=("a",))))
 
-    with pytest.raises(InvalidArgument, match="local channel of node n2, and topics are those of"):
-        found.decide_create("cells", Definition(topics=("a",)))
+    assert found.topics.since == {1: 0}
 
 
 @pytest.mark.spec("M12")

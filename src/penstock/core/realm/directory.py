@@ -374,12 +374,6 @@ class Directory:
             raise InvalidArgument(
                 f"topics are an attribute of channels, not of a {definition.kind}"
             )
-        if self.rules.local_to:
-            raise InvalidArgument(
-                f"{name} is to be a local channel of node {self.rules.local_to}, and topics are "
-                f"those of the whole cluster: make it in the realm of the cluster, or leave topics "
-                f"out"
-            )
         wanted = {each.filter: each.text for each in templates_of(definition.topics)}
         for channel in self.channels.values():
             if channel.state.name == name:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -90,14 +89,15 @@ class MqttHub:
 
     async def listen(self, host: str, port: int) -> int:
         """Accept MQTT connections, also over the HTTP port's WebSockets; gives the port. In a
-        cluster channels that are not fit for MQTT do not keep the realm from being served: each
-        client is refused, with the reason."""
+        cluster channels that are not fit for MQTT do not keep the realm, or the local channels of a
+        node, from being served: each client is refused, with the reason. Raises ``NoQuorum``
+        when nobody grants the names of local channels; it may be called again then."""
         try:
             async with self._opening:
                 await self.open_channel()
                 await self.sessions.load()
-        except InvalidArgument as error:
-            if self.listener.gate is None:
+        except (InvalidArgument, NameAlreadyBound) as error:
+            if self.listener.gate is None and not self.realm.names.asks:
                 raise
             # every other node of the cluster would fail like this one, and nobody would be served
             self.fault = Unavailable(f"MQTT is not served here: {error}")
@@ -112,9 +112,12 @@ class MqttHub:
         try:
             found = self.channel_id()
         except NameDoesNotExist:
-            with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
+            try:
                 name = destination_name(self.channel)
                 await self.realm.create_channel(name, Definition(retain_consumed=True))
+            except NameAlreadyBound:
+                if self.realm.view.named(self.channel) is None:  # in a cluster another realm has it
+                    raise
             found = self.channel_id()
         await self.retained.open_channel()
         return found

@@ -59,8 +59,11 @@ class KeyedChannel(ABC):
         Raises ``InvalidArgument`` if it is not fit for it."""
         with contextlib.suppress(NameDoesNotExist):
             return self.channel()
-        with contextlib.suppress(NameAlreadyBound):  # somebody else was faster
+        try:
             await self._realm.create_channel(destination_name(self.name), self._definition())
+        except NameAlreadyBound:
+            if self._realm.view.named(self.name) is None:  # in a cluster another realm has it
+                raise
         return self.channel()
 
     def _definition(self) -> Definition:

@@ -89,8 +89,8 @@ class MqttSessions:
         """Take up what is stored; connections that there were have ended with the server."""
         if self._is_loaded:
             return
-        self._is_loaded = True
         found = await self._store.load()
+        self._is_loaded = True
         now_us = self._now_us
         for record in found.sessions:
             session = MqttSession(self._hub, record.client_id, record.principal)
