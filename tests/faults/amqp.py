@@ -64,9 +64,12 @@ class Sender:
         return self._sender
 
     def close(self) -> None:
-        """However the connection is."""
+        """However the connection is. Proton's own close waits without an end for the other side to
+        end one that is half-open, unless it is told that nothing more comes."""
         connection, self._connection, self._sender = self._connection, None, None
         if connection is not None:
             connection.timeout = 0.1
+            if connection.conn is not None and connection.conn.transport is not None:
+                connection.conn.transport.close_tail()
             with contextlib.suppress(Exception):
                 connection.close()
