@@ -41,6 +41,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     "realm.describe": (
         ("GET", "realm", None),
         ("POST", "selectors/check", {"selector": "a = 1"}),
+        ("GET", "mqtt", None),
     ),
     "realm.watch": (
         ("GET", "/metrics", None),
@@ -52,6 +53,7 @@ ASKED: dict[str, tuple[Asked, ...]] = {
     ),
     "realm.pause": (("PATCH", "realm", {"paused": False}),),
     "connection.list": (("GET", "connections", None),),
+    "mqtt.sessions": (("GET", "mqtt/sessions", None),),
     "connection.end": (("DELETE", "connections/none", None),),
     "audit.read": (("GET", "audit", None),),
     "user.list": (("GET", "users", None),),
@@ -116,6 +118,8 @@ ASKED: dict[str, tuple[Asked, ...]] = {
         ("GET", f"{_C}/events/1", None),
         ("HEAD", f"{_C}/live", None),
         ("GET", f"{_C}/dead", None),
+        ("GET", f"{_C}/topics", None),
+        ("GET", f"{_C}/retained", None),
         ("GET", f"{_C}/storage", None),
         ("GET", f"{_C}/missing", None),
         ("GET", f"{_C}/state?key=EUR", None),

@@ -272,6 +272,7 @@ class Native:
         {
             # The native protocol has none of these, or they are what the same request asks for.
             *("realm.reload", "connection.list", "connection.end", "queue.import"),
+            "mqtt.sessions",
         }
     )
 

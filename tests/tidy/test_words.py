@@ -24,10 +24,15 @@ ALLOWED = {
             "columns/selectors/topic_search.py",
         ),
         "frontends/mqtt/",
+        *("api/topics.py", "frontends/http/topics.py", "runtime/operations/topic_handlers.py"),
+        *("runtime/subscriptions/topic_tree.py", "runtime/subscriptions/realm_view.py"),
         *("client/handles/access.py", "client/sync/sync_access.py"),
     ),
     # the word of MQTT for the name of a session
-    "client_id": ("wire/mqtt/", "frontends/mqtt/", "core/access/acl.py"),
+    "client_id": (
+        *("wire/mqtt/", "frontends/mqtt/", "core/access/acl.py"),
+        *("api/topics.py", "frontends/http/topics.py"),
+    ),
     "msg": ("storage/jetstream/asking.py",),  # a method of nats-py that is overridden
     "snoop": ("frontends/http/live.py",),  # a live view looks on without taking part
 }

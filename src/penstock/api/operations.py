@@ -27,6 +27,7 @@ from penstock.api import (
     realm,
     requesting,
     subscriptions,
+    topics,
     transactions,
     transfers,
 )
@@ -80,6 +81,7 @@ OPERATIONS: Final[Mapping[str, Need]] = MappingProxyType(
         "realm.backup": _realm("full", audited=True),
         "realm.reload": _realm("configure", audited=True),
         "connection.list": _realm("monitor", "admin"),
+        "mqtt.sessions": _realm("monitor", "admin"),
         "connection.end": _realm("admin", audited=True),
         "audit.read": _seen("admin"),
         "user.list": _seen("manage_acl"),
@@ -373,6 +375,11 @@ REQUESTS: Final[Mapping[type[Request[Any]], Operation]] = MappingProxyType(
             (OnRealm("realm.describe"), ByName(READ, lambda request: request.channel))
         ),
         reading.CancelScheduled: _numbered(PURGE),
+        # Topics of MQTT. Channels with topics are told to those who may read them.
+        topics.DescribeMqtt: _on_realm("realm.describe"),
+        topics.ListTopics: _numbered(READ),
+        topics.ReadRetained: _numbered(READ),
+        topics.ListMqttSessions: _on_realm("mqtt.sessions"),
         # Subscriptions
         subscriptions.Subscribe: _numbered(READ),
         subscriptions.Attach: _numbered(TAKE),

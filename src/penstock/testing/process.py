@@ -115,6 +115,11 @@ class ServerProcess:
         return str(self.logged("http.listening")[0]["url"])
 
     @property
+    def mqtt_url(self) -> str:
+        """The URL of its MQTT port, if it was started with ``--mqtt-port 0``."""
+        return str(self.logged("mqtt.listening")[0]["url"])
+
+    @property
     def port(self) -> int:
         """The port it listens on, for example to start a successor on it."""
         return int(self.url.rpartition(":")[2])

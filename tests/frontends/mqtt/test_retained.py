@@ -10,7 +10,8 @@ import pytest
 
 import penstock
 from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.frontends.mqtt import newest_events, outbox, retained
+from penstock.frontends.mqtt import outbox, retained
+from penstock.runtime.reading import stretches
 from penstock.wire.mqtt.packets import (
     MQTT_3,
     MQTT_5,
@@ -222,7 +223,7 @@ def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "WAITING_MAX", 3)
-    monkeypatch.setattr(newest_events, "PAGE", 10)
+    monkeypatch.setattr(stretches, "PAGE", 10)
     monkeypatch.setattr(retained, "FLUSH_BYTES", 100)
     topics = {f"many/{number}": b"x" * 30 for number in range(45)}
     retain(url, topics)
@@ -391,7 +392,7 @@ def test_retained_messages_need_no_more_than_the_rights_of_the_channel() -> None
 def test_a_client_that_goes_meanwhile_is_forgotten(
     realm: penstock.Realm, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newest_events, "PAGE", 2)
+    monkeypatch.setattr(stretches, "PAGE", 2)
     retain(url, {f"going/{number}": b"1" for number in range(10)})
     twin = count()
     with connected(url, "twin", properties=PacketProperties(receive_maximum=1)) as client:

@@ -11,6 +11,7 @@ from penstock.frontends.http import (
     queues,
     realm,
     states,
+    topics,
 )
 from penstock.frontends.http.openapi import document
 from penstock.frontends.http.routing import Call, Route, RouteTable
@@ -32,6 +33,7 @@ TABLE = RouteTable(
         *consuming.ROUTES,
         *people.ROUTES,
         *states.ROUTES,
+        *topics.ROUTES,
         Route("getOpenApi", "GET", "openapi.json", None, describe),
     )
 )

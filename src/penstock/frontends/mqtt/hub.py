@@ -6,10 +6,12 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from penstock.api import topics as api
 from penstock.core.vocabulary.errors import (
     InvalidArgument,
     NameAlreadyBound,
@@ -33,6 +35,8 @@ from penstock.frontends.mqtt.messages import (
     messages_of,
 )
 from penstock.frontends.mqtt.retained import RetainedMessages
+from penstock.frontends.mqtt.session import MqttSession
+from penstock.frontends.mqtt.session_store import NEVER
 from penstock.frontends.mqtt.sessions import MqttSessions
 from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
 from penstock.runtime.access.open_connections import MessageCounts, MqttFigures
@@ -44,6 +48,11 @@ from penstock.wire.mqtt.reasons import MqttViolation
 if TYPE_CHECKING:
     from penstock.columns.selectors import Selector
     from penstock.frontends.native.listener import NativeListener
+
+VERSIONS: Final = {MQTT_3: "3.1.1", MQTT_5: "5"}
+"""What people call the versions of MQTT."""
+FILTERS_SHOWN: Final = 100
+"""Most subscriptions that are told of each session."""
 
 _log = structlog.get_logger("penstock.mqtt")
 
@@ -158,12 +167,54 @@ class MqttHub:
         away = self.sessions.away
         store = self.realm.view.named(self.retained.name)
         return MqttFigures(
-            connections={"3.1.1": versions[MQTT_3], "5": versions[MQTT_5]},
+            connections={name: versions[each] for each, name in VERSIONS.items()},
             away=away.sessions,
             subscriptions=away.filters + sum(each.filters for each in found),
             in_flight=away.in_flight + sum(each.in_flight for each in found),
             wills=away.wills,
             retained=0 if store is None else store.events,
+        )
+
+    @property
+    def retained_channel(self) -> str:
+        """The channel with what is retained."""
+        return self.retained.name
+
+    def sessions_after(self, after: str, limit: int) -> api.SessionsPage:
+        """The next sessions, by client id, with a connection and without."""
+        connected = {name: each.client for name, each in self._clients.items()}
+        found = {**self.sessions.away_after(after), **connected}
+        names = nsmallest(limit + 1, (each for each in found if each > after))
+        return api.SessionsPage(
+            sessions=tuple(self._described(found[each]) for each in names[:limit]),
+            next=names[limit - 1] if len(names) > limit else None,
+        )
+
+    def _described(self, session: MqttSession) -> api.MqttSessionInfo:
+        connection, view = session.connection, self.realm.view
+        filters = session.stored_filters()
+        return api.MqttSessionInfo(
+            client_id=session.client_id,
+            user=session.principal.name,
+            version=None if connection is None else VERSIONS[connection.version],
+            ended_us=session.ended_us or None,
+            expires_us=session.expires_us,
+            expiry_s=None if session.expiry_s == NEVER else session.expiry_s,
+            in_flight=len(session.outbox.in_flight),
+            will_us=session.will_us,
+            filter_count=len(filters),
+            filters=tuple(
+                api.SessionFilter(
+                    filter=each.filter,
+                    qos=each.qos,
+                    durable=each.durable,
+                    waiting=sum(
+                        durable.info(view.now_us).outstanding
+                        for _, durable in (view.with_durable(each.durable) if each.durable else ())
+                    ),
+                )
+                for each in filters[:FILTERS_SHOWN]
+            ),
         )
 
     def new_client_id(self) -> str:

@@ -10,17 +10,15 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
 )
 from penstock.core.vocabulary.topic_templates import TOPIC
-from penstock.core.vocabulary.topics import has_wildcards, name_fault
+from penstock.core.vocabulary.topics import has_wildcards
 from penstock.frontends.mqtt.messages import TopicMessage, messages_of
-from penstock.frontends.mqtt.newest_events import KeyedChannel, batches_at, batches_of
+from penstock.frontends.mqtt.newest_events import KeyedChannel
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
-from penstock.frontends.mqtt.topic_index import TopicIndex, TopicTree
+from penstock.frontends.mqtt.topic_index import TopicIndex
+from penstock.runtime.reading.stretches import batches_at, batches_of
 
 if TYPE_CHECKING:
-    from penstock.columns.keys.keys import KeyIndex
     from penstock.frontends.mqtt.connection import MqttConnection
-    from penstock.runtime.realm import RunningRealm
-    from penstock.runtime.subscriptions.realm_view import StoreView
 
 EVERY: Final = "#"
 """The filter for which everything is read."""
@@ -35,14 +33,6 @@ class RetainedMessages(KeyedChannel):
     key = TOPIC
     what = "retained messages"
     why = "MQTT keeps retained messages there"
-
-    def __init__(self, realm: RunningRealm, beside: str) -> None:
-        super().__init__(realm, beside)
-        self._topics = TopicTree()
-        self._topic_count = 0
-        """Values of the key that are in the tree."""
-        self._keys: KeyIndex | None = None
-        self._renumberings = 0
 
     def _type(self, beside: str) -> str:
         return "mixed" if beside == "transient" else beside
@@ -67,23 +57,11 @@ class RetainedMessages(KeyedChannel):
         """The events of the topics that filters take: a topic is known by its key, and a filter
         with wildcards is looked up in the tree of all topics."""
         store = self._realm.view.required(self.name)
-        topics: set[str] = set()
+        tree, topics = self._realm.view.topic_tree(store), set[str]()
         for each in filters:
-            topics.update(self._tree(store).find(each) if has_wildcards(each) else (each,))
+            topics.update(tree.find(each) if has_wildcards(each) else (each,))
         known = map(store.newest_of, topics)
         return sorted(each for each in known if each is not None)
-
-    def _tree(self, store: StoreView) -> TopicTree:
-        """The topics that have occurred: made when it is needed first, and when the index of keys
-        has dropped what is gone; else those that are new are added."""
-        keys = store.keys
-        if self._keys is not keys or self._renumberings != keys.renumberings:
-            self._keys, self._renumberings = keys, keys.renumberings
-            self._topics, self._topic_count = TopicTree(), 0
-        new = keys.texts(self._topic_count)
-        self._topic_count += len(new)
-        self._topics.add(each for each in new if not name_fault(each))
-        return self._topics
 
 
 class RetainedDelivery:

@@ -65,6 +65,10 @@ class MqttSession:
         self.counted = NOTHING
         """What is in the sums of sessions that are away."""
 
+    def stored_filters(self) -> tuple[StoredFilter, ...]:
+        """Its subscriptions, as they are stored of one that lasts."""
+        return tuple(self._away.values()) if self.connection is None else self._kept()
+
     @property
     def figures(self) -> SessionFigures:
         """What there is of it."""
@@ -94,8 +98,7 @@ class MqttSession:
     @property
     def entry(self) -> Entry:
         """The session as it is stored now."""
-        kept = tuple(self._away.values()) if self.connection is None else self._kept()
-        kept = kept if self.is_lasting else ()
+        kept = self.stored_filters() if self.is_lasting else ()
         return session_entry(
             SessionRecord(
                 *(self.client_id, self.principal, self.expiry_s, self.ended_us, self.will, kept)

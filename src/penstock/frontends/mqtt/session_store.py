@@ -16,7 +16,8 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.frontends.mqtt.messages import REMOVAL_MS
-from penstock.frontends.mqtt.newest_events import KeyedChannel, pages_of
+from penstock.frontends.mqtt.newest_events import KeyedChannel
+from penstock.runtime.reading.stretches import pages_of
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.writer.requests import Reply
 

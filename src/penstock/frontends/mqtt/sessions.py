@@ -73,6 +73,14 @@ class MqttSessions:
     def __len__(self) -> int:
         return len(self._known)
 
+    def away_after(self, client_id: str) -> dict[str, MqttSession]:
+        """The sessions without a connection whose client ids come later."""
+        return {
+            name: each
+            for name, each in self._known.items()
+            if name > client_id and each.connection is None
+        }
+
     def _count(self, session: MqttSession) -> None:
         """Keep the sums of the sessions that are away: one may have come, gone or changed."""
         is_away = session.connection is None and self._known.get(session.client_id) is session

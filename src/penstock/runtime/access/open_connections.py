@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from penstock.api.topics import SessionsPage
 from penstock.core.vocabulary.errors import PenstockError
 
 
@@ -89,9 +90,20 @@ class MqttFigures(Struct, frozen=True, kw_only=True):
 class MqttService(Protocol):
     """What the realm knows of its MQTT front end."""
 
+    channel: str
+    """The channel of all topics."""
     counts: MessageCounts
 
+    @property
+    def retained_channel(self) -> str:
+        """The channel with what is retained."""
+        ...
+
     def figures(self) -> MqttFigures: ...
+
+    def sessions_after(self, after: str, limit: int) -> SessionsPage:
+        """The next sessions, by client id."""
+        ...
 
 
 class OpenConnections:

@@ -17,6 +17,7 @@ from penstock.api import (
     reading,
     requesting,
     subscriptions,
+    topics,
     transactions,
     transfers,
 )
@@ -30,6 +31,7 @@ from penstock.runtime.operations import (
     reading_handlers,
     realm_handlers,
     tar_handlers,
+    topic_handlers,
 )
 from penstock.runtime.operations.callers import Caller
 from penstock.runtime.subscriptions.locations import columns, locate, missing
@@ -233,6 +235,11 @@ HANDLERS: Final[Mapping[type[Request[Any]], Handler]] = MappingProxyType(
                     by.seat(it.subscription), checked(it.spans), it.reason
                 ),
             ),
+            # Topics of MQTT
+            _on(topics.DescribeMqtt, topic_handlers.describe_mqtt),
+            _on(topics.ListTopics, topic_handlers.list_topics),
+            _on(topics.ReadRetained, topic_handlers.read_retained),
+            _on(topics.ListMqttSessions, topic_handlers.list_mqtt_sessions),
             # Durables over patterns
             _on(
                 patterns.CreatePatternDurable,

@@ -27,6 +27,7 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Clock, Pages
 from penstock.runtime.store.schemas import Schemas
 from penstock.runtime.store.state import RealmState
+from penstock.runtime.subscriptions.topic_tree import TopicTree, TopicTrees
 from penstock.runtime.subscriptions.views import durable_info
 
 
@@ -211,6 +212,7 @@ class RealmView:
         self._state = state
         self._pages = pages
         self._clock = clock
+        self._topic_trees = TopicTrees(state.directory.channels.__contains__)
 
     def store(self, channel_id: ChannelId) -> StoreView | None:
         """The channel or queue with this number; None if it was deleted."""
@@ -220,6 +222,10 @@ class RealmView:
             if channel is None
             else StoreView(ChannelId(channel_id), channel, self._state, self._pages)
         )
+
+    def topic_tree(self, store: StoreView) -> TopicTree:
+        """The topics that have occurred in a channel whose publish key is ``topic``."""
+        return self._topic_trees.of(store.number, store.keys)
 
     def has(self, channel_id: ChannelId) -> bool:
         """Whether there is a channel or queue of this number still."""

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.vocabulary.topics import topic_matches
-from penstock.frontends.mqtt.newest_events import NEAR, stretches_of
-from penstock.frontends.mqtt.topic_index import TopicTree
+from penstock.runtime.reading.stretches import NEAR, stretches_of
+from penstock.runtime.subscriptions.topic_tree import TopicTree
 from tests.thorough import examples
 
 WORDS = st.sampled_from(["a", "b", "", "$x"])

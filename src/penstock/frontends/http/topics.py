@@ -1,0 +1,169 @@
+"""Routes for topics of MQTT: what is retained, by level and by filter, and sessions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from penstock.api.topics import (
+    Depth,
+    DescribeMqtt,
+    ListMqttSessions,
+    ListTopics,
+    MqttSessionInfo,
+    ReadRetained,
+    SessionFilter,
+    TopicLevel,
+    TopicsOfChannel,
+)
+from penstock.frontends.http.event_documents import document_of, messages_of
+from penstock.frontends.http.finding import asked_of, cursor_of
+from penstock.frontends.http.routing import Call, Route
+from penstock.frontends.http.shapes import (
+    LIMIT_DEFAULT,
+    PREVIEW_BYTES,
+    After,
+    Answer,
+    DataBytes,
+    EventAnswer,
+    Limit,
+    Moment,
+    Page,
+    QueryParameters,
+    moment,
+)
+
+Topic = Annotated[str, Meta(max_length=4_096)]
+Filter = Annotated[
+    str, Meta(max_length=4_096, description="A topic filter: + is any level, # all that follow.")
+]
+
+
+class TopicsQuery(QueryParameters, frozen=True):
+    prefix: Topic | None = None
+    """The topic below which to look; left out: at the first level."""
+    depth: Depth = 1
+    """Levels that are listed."""
+    limit: Limit = LIMIT_DEFAULT
+    after: Topic | None = None
+
+
+class RetainedQuery(QueryParameters, frozen=True):
+    filter: Filter = "#"
+    limit: Limit = LIMIT_DEFAULT
+    after: Annotated[str, Meta(max_length=64)] = ""
+    data_bytes: DataBytes = PREVIEW_BYTES
+
+
+class MqttQuery(QueryParameters, frozen=True):
+    filter: Filter = "#"
+
+
+class MqttAnswer(Answer, frozen=True):
+    channel: str | None
+    """The channel of all topics; null: the realm does not serve MQTT."""
+    retained: str | None
+    """The channel with what is retained; null: the realm does not serve MQTT."""
+    channels: tuple[TopicsOfChannel, ...]
+    """The channel of all topics, and those that have topics of their own, as far as one may read
+    them."""
+
+
+class MqttSessionAnswer(Answer, frozen=True):
+    client_id: str
+    user: str
+    """``user@host``."""
+    version: str | None
+    """The version of MQTT that its client speaks; null: it is away."""
+    ended: Moment | None
+    """When its connection ended; null: it has one."""
+    expires: Moment | None
+    """When it ends unless its client comes back; null: never, or it has a connection."""
+    expiry_s: int | None
+    """How long it outlives its connection, in seconds; null: for ever."""
+    in_flight: int
+    """Messages of QoS 1 and 2 that its client has not acknowledged to the end."""
+    waiting: int
+    """Messages at its durables that its client has not acknowledged, of the subscriptions here."""
+    will_due: Moment | None
+    """When its will is published; null: it has none, or a connection."""
+    subscription_count: int
+    subscriptions: tuple[SessionFilter, ...]
+    """The first hundred of its subscriptions."""
+
+
+async def describe(call: Call[MqttQuery, None]) -> MqttAnswer:
+    """Tell whether the realm serves MQTT, which channels have topics, and how the events of a topic
+    filter are found in each.
+
+    The selector is for ``channels/{channel}/live`` and ``channels/{channel}/events``.
+    """
+    told = await call.ask(DescribeMqtt(call.query.filter))
+    return MqttAnswer(channel=told.channel, retained=told.retained, channels=told.channels)
+
+
+async def levels(call: Call[TopicsQuery, None]) -> Page[TopicLevel]:
+    """List the topics for which something is retained, level by level, with how many there are.
+
+    The channel is that of what is retained, usually ``mqtt-retained``, or another whose only
+    publish key is ``topic`` with depth 1. Each level comes before what is below it, by name.
+    """
+    query = call.query
+    _, told = await asked_of(
+        call,
+        ListTopics,
+        lambda now: ListTopics(now.channel, query.limit, query.prefix, query.depth, query.after),
+    )
+    return Page(items=list(told.levels), next=told.next)
+
+
+async def retained(call: Call[RetainedQuery, None]) -> Page[EventAnswer]:
+    """Read what is retained for the topics that a filter takes, the oldest first.
+
+    The channel is that of what is retained, usually ``mqtt-retained``. Topics are found by their
+    levels, so what it costs goes by what the filter takes.
+    """
+    query = call.query
+    store, told = await asked_of(
+        call,
+        ReadRetained,
+        lambda now: ReadRetained(
+            now.channel, query.filter, query.limit, cursor_of(query.after) or 0
+        ),
+    )
+    messages = messages_of(store)
+    return Page(
+        items=[document_of(each, messages, query.data_bytes) for each in told.events],
+        next=None if told.next_id is None else str(told.next_id),
+    )
+
+
+async def sessions(call: Call[After, None]) -> Page[MqttSessionAnswer]:
+    """List the sessions of MQTT by client id, those with a connection and those that outlive it."""
+    told = await call.ask(ListMqttSessions(call.query.limit, call.query.after))
+    return Page(items=[_session(each) for each in told.sessions], next=told.next)
+
+
+def _session(told: MqttSessionInfo) -> MqttSessionAnswer:
+    return MqttSessionAnswer(
+        client_id=told.client_id,
+        user=told.user,
+        version=told.version,
+        ended=None if told.ended_us is None else moment(told.ended_us),
+        expires=None if told.expires_us is None else moment(told.expires_us),
+        expiry_s=told.expiry_s,
+        in_flight=told.in_flight,
+        waiting=sum(each.waiting for each in told.filters),
+        will_due=None if told.will_us is None else moment(told.will_us),
+        subscription_count=told.filter_count,
+        subscriptions=told.filters,
+    )
+
+
+ROUTES = (
+    Route("getMqtt", "GET", "mqtt", DescribeMqtt, describe),
+    Route("listMqttSessions", "GET", "mqtt/sessions", ListMqttSessions, sessions),
+    Route("listTopics", "GET", "channels/{channel}/topics", ListTopics, levels),
+    Route("listRetainedMessages", "GET", "channels/{channel}/retained", ReadRetained, retained),
+)

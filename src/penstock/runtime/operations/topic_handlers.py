@@ -1,0 +1,207 @@
+"""Handlers of requests about topics of MQTT."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.api import topics
+from penstock.api.operations import READ
+from penstock.columns.events.batch import EventBatch
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.topic_templates import TOPIC, may_meet, selector_of, template_of
+from penstock.core.vocabulary.topics import filter_fault, has_wildcards, topic_matches
+from penstock.runtime.operations.callers import Caller
+from penstock.runtime.reading.stretches import batches_at, batches_of
+from penstock.runtime.realm import RunningRealm
+from penstock.runtime.subscriptions.realm_view import StoreView
+from penstock.runtime.subscriptions.topic_tree import Branch
+
+SLICE: Final = 1_000
+"""Topics that are looked up before others have their turn."""
+EVERY: Final = "#"
+
+Levels = tuple[str, ...]
+
+
+async def describe_mqtt(by: Caller, asked: topics.DescribeMqtt) -> topics.MqttInfo:
+    _check(asked.filter)
+    service, view = by.realm.connections.mqtt, by.realm.view
+    every = None if service is None else view.named(service.channel)
+    own = [view.store(ChannelId(number)) for number in view.topics.since]
+    own.sort(key=lambda each: "" if each is None else each.name)
+    return topics.MqttInfo(
+        channel=None if service is None else service.channel,
+        retained=None if service is None else service.retained_channel,
+        channels=tuple(
+            _topics_of(each, asked.filter)
+            for each in (every, *own)
+            if each is not None and by.allows(READ[0], each.name)
+        ),
+    )
+
+
+def _topics_of(store: StoreView, wanted: str) -> topics.TopicsOfChannel:
+    own = store.definition.topics
+    templates = tuple(map(template_of, own))
+    meets = not own or any(may_meet(wanted, each.filter) for each in templates)
+    return topics.TopicsOfChannel(
+        name=store.name, topics=own, selector=selector_of(wanted, templates) if meets else None
+    )
+
+
+def _check(wanted: str) -> None:
+    """Raises ``InvalidArgument`` for what is no topic filter."""
+    if fault := filter_fault(wanted):
+        raise InvalidArgument(fault)
+
+
+async def list_mqtt_sessions(by: Caller, asked: topics.ListMqttSessions) -> topics.SessionsPage:
+    service = by.realm.connections.mqtt
+    if service is None:
+        return topics.SessionsPage(sessions=(), next=None)
+    return service.sessions_after(asked.after, asked.limit)
+
+
+# --- by level -----------------------------------------------------------------------------
+
+
+async def list_topics(by: Caller, asked: topics.ListTopics) -> topics.TopicLevels:
+    prefix = () if asked.prefix is None else tuple(asked.prefix.split("/"))
+    behind = None if asked.after is None else tuple(asked.after.split("/"))
+    below = by.realm.view.topic_tree(_keyed(by.realm, asked.channel)).below(asked.prefix)
+    found: list[topics.TopicLevel] = []
+    for word in sorted(below):
+        level = (*prefix, word)
+        if behind is not None and level < behind[: len(level)]:
+            continue
+        counts = _LevelCounts(len(prefix), asked.depth)
+        async for slice_ in _alive(by.realm, asked.channel, _topics_at(level, below[word])):
+            counts.add(slice_)
+        told = counts.told()
+        found += told if behind is None else [each for each in told if _levels_of(each) > behind]
+        if len(found) > asked.limit:
+            last = found[asked.limit - 1]
+            return topics.TopicLevels(levels=tuple(found[: asked.limit]), next=last.topic)
+    return topics.TopicLevels(levels=tuple(found), next=None)
+
+
+class _LevelCounts:
+    """How many topics there are by level, of those that begin with the same word."""
+
+    def __init__(self, above: int, depth: int) -> None:
+        """``above``: levels that are not told; ``depth``: how many of those below are."""
+        self._first, self._end = above + 1, above + depth + 1
+        self._counts: dict[Levels, int] = {}
+        self._own: dict[Levels, int] = {}
+
+    def add(self, topics_: Iterable[tuple[Levels, int]]) -> None:
+        """Count topics that have an event."""
+        for levels, event_id in topics_:
+            for end in range(self._first, min(len(levels) + 1, self._end)):
+                level = levels[:end]
+                self._counts[level] = self._counts.get(level, 0) + 1
+            if len(levels) < self._end:
+                self._own[levels] = event_id
+
+    def told(self) -> list[topics.TopicLevel]:
+        return [
+            topics.TopicLevel(
+                topic="/".join(level),
+                name=level[-1],
+                retained=count,
+                event_id=self._own.get(level),
+                is_open=count > (level in self._own),
+            )
+            for level, count in sorted(self._counts.items())
+        ]
+
+
+def _levels_of(told: topics.TopicLevel) -> Levels:
+    return tuple(told.topic.split("/"))
+
+
+def _topics_at(level: Levels, branch: Branch) -> Iterator[Levels]:
+    """All that may be topics at a level and below, while others may become some."""
+    left = [(level, branch)]
+    while left:
+        levels, below = left.pop()
+        yield levels
+        left += [((*levels, word), each) for word, each in list(below.items())]
+
+
+async def _alive(
+    realm: RunningRealm, channel: ChannelId, found: Iterator[Levels]
+) -> AsyncIterator[list[tuple[Levels, int]]]:
+    """The topics that have an event, with its id; others have their turn in between."""
+    while slice_ := list(islice(found, SLICE)):
+        store = _keyed(realm, channel)
+        ids = [(levels, store.newest_of("/".join(levels))) for levels in slice_]
+        yield [(levels, event_id) for levels, event_id in ids if event_id is not None]
+        await asyncio.sleep(0)
+
+
+def _keyed(realm: RunningRealm, channel: ChannelId) -> StoreView:
+    """A channel that has the newest event of each topic. Raises ``InvalidArgument`` for another,
+    ``NameDoesNotExist``."""
+    store = realm.view.store(channel)
+    if store is None:
+        raise NameDoesNotExist("the channel was deleted meanwhile")
+    if store.definition.keys != {TOPIC: 1}:
+        raise InvalidArgument(
+            f"{store.name!r} does not keep the newest event of each topic: that is a channel with "
+            f"the publish key {TOPIC} of depth 1, as MQTT has it for what is retained"
+        )
+    return store
+
+
+# --- by filter ----------------------------------------------------------------------------
+
+
+async def read_retained(by: Caller, asked: topics.ReadRetained) -> topics.RetainedEvents:
+    _check(asked.filter)
+    store = _keyed(by.realm, asked.channel)
+    if asked.filter == EVERY:
+        pages = batches_of(by.realm, asked.channel, store.name, asked.first_id, asked.limit + 1)
+    else:
+        ids = await _ids_of(by.realm, asked)
+        pages = batches_at(by.realm, asked.channel, ids, asked.limit + 1)
+    events: list[Event] = []
+    async for page in pages:
+        events += filter(lambda each: _is_retained(asked.filter, each), _events_in(page))
+        if len(events) > asked.limit:
+            return topics.RetainedEvents(
+                events=events[: asked.limit], next_id=events[asked.limit].event_id
+            )
+    return topics.RetainedEvents(events=events, next_id=None)
+
+
+async def _ids_of(realm: RunningRealm, asked: topics.ReadRetained) -> list[int]:
+    """The events of the topics that a filter takes, which rise."""
+    if not has_wildcards(asked.filter):
+        names = iter((asked.filter,))
+    else:
+        tree = realm.view.topic_tree(_keyed(realm, asked.channel))
+        names = iter(tuple(tree.find(asked.filter)))
+    levels = (tuple(each.split("/")) for each in names)
+    ids: list[int] = []
+    async for slice_ in _alive(realm, asked.channel, levels):
+        ids += [event_id for _, event_id in slice_ if event_id >= asked.first_id]
+    return sorted(ids)
+
+
+def _events_in(page: Iterable[pa.RecordBatch]) -> Iterator[Event]:
+    for batch in page:
+        yield from EventBatch(batch)
+
+
+def _is_retained(wanted: str, event: Event) -> bool:
+    """Whether it is no removal, and on a topic that the filter takes."""
+    topic = event.properties.get(TOPIC)
+    return bool(event.data) and isinstance(topic, str) and topic_matches(wanted, topic)
