@@ -22,6 +22,8 @@ WARM_UP_S: Final = 0.5
 FLOOD: Final = 20_000
 """Messages of QoS 0 between two of QoS 1, which say that the ones before have come."""
 WAIT_S: Final = 60.0
+KEEP_ALIVE_S: Final = 3_600
+"""Longer than any work here, so that nobody has to ping; rumqttd refuses 0, which is never."""
 AT_ONCE: Final = 200
 """Connections that are opened at a time."""
 _CONNACK, _SUBACK, _PUBACK = 4, 5, 4
@@ -63,7 +65,8 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def connect(client_id: str, *, clean: bool = True) -> bytes:
-    return packet(0x10, text("MQTT") + bytes((4, 2 if clean else 0, 0, 0)) + text(client_id))
+    begin = text("MQTT") + bytes((4, 2 if clean else 0)) + KEEP_ALIVE_S.to_bytes(2)
+    return packet(0x10, begin + text(client_id))
 
 
 def subscribe(wanted: str, qos: int) -> bytes:

@@ -47,6 +47,13 @@ def test_a_batch_is_counted_as_its_events_would_be(waits: list[int], again: set[
     assert found.total_us == sum(counted)
 
 
+def test_what_is_surely_one_frame_is_not_made_bytes_to_know_it() -> None:
+    rows = rows_of([1, 2, 3])
+
+    assert list(rows.frames) == [rows]
+    assert rows.made_bytes == 0
+
+
 def test_an_event_from_the_future_took_no_time() -> None:
     billing = Durable("billing", KIND, 0)
     latencies = DeliveryLatencies()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.messages import TopicMessage
@@ -15,7 +16,7 @@ from penstock.runtime.access.open_connections import MessageCounts
 from penstock.testing.stores import StillClock
 from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PubrelPacket, TopicSubscription
-from penstock.wire.mqtt.properties import NO_PROPERTIES
+from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import Reason
 
@@ -36,6 +37,7 @@ class Line:
         self.realm = self.connection = self
         self.sent = PacketReader()
         self.ended: list[Reason] = []
+        self.settled: list[tuple[str, str, int]] = []
         self.outbox = Outbox(cast("Any", self), self.counts)
         self._filters = [Filter(cast("Any", self), TopicSubscription("a", 1), None)]
 
@@ -46,14 +48,23 @@ class Line:
     def write(self, data: bytes) -> None:
         self.sent.receive(data)
 
-    def settle(self, source: object) -> None:
-        """Nothing of it comes from a durable."""
+    def settle(self, source: MessageSource | None) -> None:
+        if source is not None:
+            self.settle_all(source.text, source.channel, [source.event_id])
+
+    def settle_all(self, text: str, channel: str, event_ids: list[int]) -> None:
+        self.settled += [(text, channel, each) for each in event_ids]
 
     def end(self, reason: PenstockError) -> None:
         self.ended.append(reason_of(reason))
 
     def give(self, payload: bytes, qos: int = 1, ends_us: int = 0) -> None:
         self.outbox.give(TopicMessage("a", payload, qos, "", ends_us, NO_PROPERTIES), self._filters)
+
+    def give_of_durable(self, *messages: TopicMessage) -> bool:
+        """Give messages together, as a durable does; False: not one of them was given."""
+        event_ids = range(7, 7 + len(messages))
+        return self.outbox.give_together(messages, self._filters[0], event_ids, "c")
 
     def got(self) -> list[Any]:
         return [packet_of(first, body, self.version) for first, body in self.sent.packets()]
@@ -159,3 +170,78 @@ def test_while_a_client_does_not_read_qos_1_waits_and_qos_0_is_left_out(version:
 
     assert [each.payload for each in line.got()] == [b"1"]
     assert (line.counts.dropped, line.counts.sent) == (1, [0, 1, 0])
+
+
+def plain(payload: bytes, **fields: Any) -> TopicMessage:
+    made = TopicMessage("a", payload, 1, "", 0, NO_PROPERTIES)
+    return replace(made, **fields)
+
+
+@VERSIONS
+def test_what_is_given_together_is_sent_and_settled_as_what_is_given_alone(version: int) -> None:
+    together, alone = Line(version), Line(version)
+    messages = [plain(b"%d" % each) for each in range(3)]
+    assert together.give_of_durable(*messages)
+    for event_id, message in enumerate(messages, start=7):
+        source = MessageSource("a", event_id, channel="c")
+        alone.outbox.give(message, alone._filters, source=source)
+
+    sent = together.got()
+    assert sent == alone.got()
+    assert [each.payload for each in sent] == [b"0", b"1", b"2"]
+    packet_ids = [each.packet_id for each in sent]
+    together.outbox.acknowledged_together([*packet_ids, 99])
+    for each in packet_ids:
+        alone.outbox.acknowledged(each)
+    assert together.settled == alone.settled == [("a", "c", 7), ("a", "c", 8), ("a", "c", 9)]
+    assert not together.outbox.in_flight
+    assert together.counts.sent == alone.counts.sent == [0, 3, 0]
+    assert together.give_of_durable(*messages)
+
+
+def test_acknowledgements_together_make_room_for_what_waits() -> None:
+    line = Line(MQTT_5)
+    line.outbox.in_flight_max = 2
+    for each in range(5):
+        line.give(b"%d" % each)
+    line.outbox.acknowledged_together([each.packet_id for each in line.got()])
+
+    assert [each.payload for each in line.got()] == [b"2", b"3"]
+    assert line.settled == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        plain(b"", qos=0),
+        plain(b"", is_retained=True),
+        plain(b"", ends_us=1 << 60),
+        plain(b"", properties=PacketProperties(content_type="t")),
+        plain(b"x" * 100),
+    ],
+)
+def test_what_is_not_plain_or_too_large_is_not_given_together(message: Any) -> None:
+    line = Line(MQTT_5)
+    line.outbox.packet_bytes_max = 50
+    assert not line.give_of_durable(plain(b""), message)
+    assert line.got() == []
+    assert line.give_of_durable(plain(b""))
+
+
+def test_nothing_is_given_together_without_room_or_before_what_waits() -> None:
+    line = Line(MQTT_5)
+    line.outbox.in_flight_max = 2
+    assert not line.give_of_durable(*[plain(b"")] * 3)
+    assert line.give_of_durable(plain(b""), plain(b""))
+    (first, _) = line.got()
+    assert not line.give_of_durable(plain(b""))  # it is on its way already
+    line.give(b"waits")
+    line.outbox.in_flight_max = 9
+    assert not line.give_of_durable(plain(b""))
+    line.outbox.acknowledged(first.packet_id)
+    line.takes_more = False
+    assert not line.give_of_durable(plain(b""))
+    line.qos(0)
+    line.takes_more = True
+    assert not line.give_of_durable(plain(b""))

@@ -56,6 +56,20 @@ def test_each_message_goes_to_one_of_a_group(url: str, version: int) -> None:
     assert second
 
 
+def test_a_member_that_takes_one_message_at_a_time_leaves_the_others_to_others(url: str) -> None:
+    one_by_one = PacketProperties(receive_maximum=1)
+    with (
+        connected(url, properties=one_by_one) as slow,
+        connected(url) as quick,
+        connected(url) as other,
+    ):
+        for client in (slow, quick):
+            client.subscribe("$share/g/slow")
+        for number in range(4):
+            other.publish("slow", b"%d" % number)
+        assert [len(heard(client)) for client in (slow, quick)] == [1, 3]
+
+
 def test_groups_and_other_subscriptions_have_all_of_it_each(url: str) -> None:
     with connected(url) as one, connected(url) as two, connected(url) as other:
         one.subscribe("$share/a/all/+", "all/#")

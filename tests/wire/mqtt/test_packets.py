@@ -25,7 +25,7 @@ from penstock.wire.mqtt.packets import (
 from penstock.wire.mqtt.properties import PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
-from penstock.wire.mqtt.writing import packet_bytes, packet_bytes_within
+from penstock.wire.mqtt.writing import packet_bytes, packet_bytes_within, plain_publishes
 from tests.thorough import examples
 from tests.wire.mqtt.drawn import drawn
 
@@ -204,6 +204,50 @@ def test_who_stops_after_a_packet_gets_the_next_whatever_its_length() -> None:
     reader.receive(second[3:])
 
     assert [body for _, body in reader.packets()] == [second[2:]]
+
+
+def acknowledgements(*packet_ids: int) -> bytes:
+    return b"".join(packet_bytes(PubackPacket(each), MQTT_5) for each in packet_ids)
+
+
+@pytest.mark.parametrize(
+    ("data", "together", "rest"),
+    [
+        (acknowledgements(1, 256, 0xFFFF), [1, 256, 0xFFFF], []),
+        (acknowledgements(1, 2) + b"\xc0\0", [1, 2], [0xC0]),
+        (acknowledgements(1, 2) + acknowledgements(3)[:3], [1, 2], []),
+        (acknowledgements(7), [], [0x40]),
+        (acknowledgements(1) + b"\x40\2\0\0", [1], [0x40]),
+        (b"\xc0\0" + acknowledgements(1, 2), [], [0xC0, 0x40, 0x40]),
+        (b"\x40\3\0\1\x80" + acknowledgements(1, 2), [], [0x40, 0x40, 0x40]),
+    ],
+)
+def test_acknowledgements_that_say_nothing_more_are_read_together(
+    data: bytes, together: list[int], rest: list[int]
+) -> None:
+    reader = PacketReader()
+    reader.receive(data)
+    assert list(reader.pubacks()) == together
+    assert [first for first, _ in reader.packets()] == rest
+
+
+def test_what_is_left_behind_acknowledgements_goes_on_with_what_comes() -> None:
+    reader = PacketReader()
+    reader.receive(acknowledgements(1, 2, 3)[:10])
+    assert list(reader.pubacks()) == [1, 2]
+    reader.receive(acknowledgements(1, 2, 3)[10:] + acknowledgements(4))
+    assert list(reader.pubacks()) == [3, 4]
+    assert reader._held_bytes == 0
+
+
+@VERSIONS
+@pytest.mark.parametrize("size", [0, 100, 200, 20_000])
+def test_plain_messages_are_written_as_others_are(version: int, size: int) -> None:
+    topics, payload = ["a", "a/\u00e4/b"], b"x" * size
+
+    written = plain_publishes([(each, payload) for each in topics], [1, 0xFFFF], version)
+    for topic, packet_id, data in zip(topics, [1, 0xFFFF], written, strict=True):
+        assert data == packet_bytes(PublishPacket(topic, payload, 1, packet_id), version)
 
 
 def test_an_explanation_is_left_out_where_it_does_not_fit() -> None:

@@ -150,6 +150,10 @@ class MqttConnection(HostedConnection):
         try:
             if self._holds_packets:
                 return False
+            if self.is_open and (acknowledged := self._reader.pubacks()):
+                self.client.outbox.acknowledged_together(acknowledged)
+                if self._holds_packets:
+                    return False
             for first, body in self._reader.packets():
                 self._receive(packet_of(first, body, self.version))
                 taken += 1
@@ -177,6 +181,10 @@ class MqttConnection(HostedConnection):
         self.refuse(reason_within(error, reasons.ALLOWED[reasons.CONNACK]), str(error))
 
     def _receive(self, packet: Packet) -> None:
+        if self.is_open and isinstance(packet, PublishPacket):  # as most are
+            self.pace.came(1)
+            self.incoming.received(packet)
+            return
         if self._connect is None:
             if not isinstance(packet, ConnectPacket):
                 raise protocol_error("the first packet has to be a CONNECT")
@@ -184,9 +192,6 @@ class MqttConnection(HostedConnection):
             return
         if not self.is_open and not isinstance(packet, AuthPacket | DisconnectPacket):
             raise protocol_error("before its CONNACK a client sends nothing but AUTH")
-        if isinstance(packet, PublishPacket | PubackPacket):
-            self._deliver(packet)
-            return
         match packet:
             case AuthPacket():
                 self._sign_in.received(packet)
@@ -201,11 +206,8 @@ class MqttConnection(HostedConnection):
                 self._deliver(packet)
 
     def _deliver(self, packet: Packet) -> None:
-        """Receive a message, or what the client says to one."""
+        """Receive what the client says to a message."""
         match packet:
-            case PublishPacket():
-                self.pace.came(1)
-                self.incoming.received(packet)
             case PubackPacket(packet_id):
                 self.client.outbox.acknowledged(packet_id)
             case PubrecPacket(packet_id, reason):
@@ -335,13 +337,14 @@ class MqttConnection(HostedConnection):
             self.write(_PUBACK + packet_id.to_bytes(2))
 
     def write(self, data: bytes) -> None:
-        if not self._out:
+        if not (out := self._out):
             self.listener.flush_soon(self)
-        self._out.append(data)
+        out.append(data)
 
     def flush(self) -> None:
         """Send pending output now."""
-        data, self._out = b"".join(self._out), []
+        out, self._out = self._out, []
+        data = out[0] if len(out) == 1 else b"".join(out)
         if data and self._transport is not None and not self._transport.is_closing():
             self.hub.traffic.sent_bytes += len(data)
             self._transport.write(data)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 WINDOW: Final = 100
 """Most events of one subscription that are with its client, or wait in memory for it."""
-SHARED_WINDOW: Final = 20
-"""Most events of a shared subscription with one client: few, so that each of its group has
-some."""
+SHARED_WINDOW: Final = 50
+"""Most events of a shared subscription with one client, if the client does not say that it takes
+fewer: few, so that each of its group has some."""
 PREFIX: Final = "mqtt:"
 """What the names of the durables of sessions begin with."""
 _LATEST: Final = FromLatest()
@@ -145,8 +145,9 @@ class DurableFeed:
         """Make the durable if it is missing, and take the seat. Raises what these raise."""
         channel = self._number
         subscriptions, name = self._realm.subscriptions, self._filter.durable
-        is_shared = self._filter.is_shared
-        window = SHARED_WINDOW if is_shared else WINDOW
+        window = WINDOW
+        if self._filter.is_shared:  # what one has no room for is for others
+            window = min(SHARED_WINDOW, self._client.outbox.in_flight_max)
         try:
             opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
         except NameDoesNotExist:
@@ -189,8 +190,11 @@ class DurableFeed:
 
     def _give(self, rows: OutgoingBatch) -> None:
         event_ids = rows.batch.column("event_id").to_pylist()
-        for event_id, message in zip(event_ids, self._messages_of(rows), strict=True):
-            self._held.add(event_id)
+        messages = self._messages_of(rows)
+        self._held.update(event_ids)
+        if self._client.outbox.give_together(messages, self._filter, event_ids, self.channel):
+            return
+        for event_id, message in zip(event_ids, messages, strict=True):
             if message is None or not self._filter.takes(message):
                 self.acknowledge(event_id)
                 continue
@@ -244,6 +248,14 @@ class DurableFeed:
         if not self._settled:
             self._connection.hub.loop.call_soon(self._settle)
         self._settled[event_id] = then
+
+    def acknowledge_all(self, event_ids: Sequence[int]) -> None:
+        """As :meth:`acknowledge`, of many at once."""
+        known = [each for each in event_ids if each in self._held]
+        self._held.difference_update(known)
+        if known and not self._settled:
+            self._connection.hub.loop.call_soon(self._settle)
+        self._settled.update(dict.fromkeys(known))
 
     def _settle(self) -> None:
         if self._subscription and self._settled:

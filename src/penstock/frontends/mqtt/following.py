@@ -52,7 +52,8 @@ class ChannelFollower:
         """Give events to everybody who wants their topics. Never raises: its caller serves others,
         too."""
         try:
-            self._hub.give(messages_of(rows.batch, self.channel.reading), self.channel)
+            if not self._hub.filters.is_empty:
+                self._hub.give(messages_of(rows.batch, self.channel.reading), self.channel)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed")
         if self._subscription:

@@ -328,7 +328,8 @@ class MqttHub:
         self.realm.subscriptions.credit(self._subscription, rows.count)
 
     def _give_out(self, rows: OutgoingBatch) -> None:
-        self.give(messages_of(rows.batch))
+        if not self.filters.is_empty:  # otherwise only durables have them
+            self.give(messages_of(rows.batch))
 
     def give(
         self, messages: Sequence[TopicMessage | None], channel: TopicChannel | None = None

@@ -17,7 +17,7 @@ from penstock.wire.mqtt.packets import (
     PublishPacket,
     PubrecPacket,
 )
-from penstock.wire.mqtt.properties import PacketProperties
+from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
 
 if TYPE_CHECKING:
@@ -43,11 +43,9 @@ class Incoming:
 
     def received(self, packet: PublishPacket) -> None:
         """A message has come. Raises :class:`MqttViolation` for one that may not."""
-        if packet.properties.subscription_ids:
-            raise protocol_error("a client sends no subscription identifiers")
         connection, session = self._connection, self._connection.client
         connection.hub.counts.received[packet.qos] += 1
-        topic = self._topic(packet)
+        topic = packet.topic if packet.properties is NO_PROPERTIES else self._topic(packet)
         if packet.qos == 2 and (is_stored := session.received.get(packet.packet_id)) is not None:
             if is_stored:  # it is sent again: it has been stored once, and is not stored twice
                 connection.send(PubrecPacket(packet.packet_id))
@@ -81,6 +79,8 @@ class Incoming:
         return self._whose
 
     def _topic(self, packet: PublishPacket) -> str:
+        if packet.properties.subscription_ids:
+            raise protocol_error("a client sends no subscription identifiers")
         alias = packet.properties.topic_alias
         if alias is None:
             return packet.topic
@@ -145,9 +145,10 @@ class Publication:
     def stored(self, packet: PublishPacket) -> None:
         """Acknowledge a message that is stored, by the connection that its client has now if it
         has QoS 2: the client has sent it again there."""
-        self._connection.incoming.stored(packet)
+        connection = self._connection
+        connection.incoming.stored(packet)
         if packet.qos == 1:
-            self._connection.acknowledge(packet.packet_id)
+            connection.acknowledge(packet.packet_id)
         elif packet.qos == 2:
             self.session.took(packet.packet_id, is_stored=True)
             self.session.answer(PubrecPacket(packet.packet_id))

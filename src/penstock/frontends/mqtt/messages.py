@@ -220,6 +220,11 @@ class TopicMessage(Struct, frozen=True):
     written: dict[tuple[int, int, bool], tuple[bytes, bytes]] = msgspec.field(default_factory=dict)
     """What receivers are sent, by version, QoS and retain flag."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says nothing but topic and payload, whenever it is sent."""
+        return self.properties is NO_PROPERTIES and not self.is_retained and not self.ends_us
+
 
 _NONE: Final = NO_PROPERTIES
 _PLAIN: Final = frozenset(

@@ -14,7 +14,7 @@ from penstock.wire.mqtt.packets import MQTT_5, PublishPacket, PubrelPacket, Topi
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reading import SHARED
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
-from penstock.wire.mqtt.writing import packet_bytes
+from penstock.wire.mqtt.writing import packet_bytes, plain_publishes
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
@@ -200,6 +200,43 @@ class Outbox:
             return
         self.send_waiting()
 
+    def give_together(
+        self,
+        messages: Sequence[TopicMessage | None],
+        wanted: Filter,
+        event_ids: Sequence[int],
+        channel: str,
+    ) -> bool:
+        """Send messages of a durable with QoS 1, in one write, if they are plain and all of them
+        have room at once; gives whether they were sent, else each has to be given by itself."""
+        connection, count = self._session.connection, len(event_ids)
+        if connection is None or not connection.takes_more or self._waiting or wanted.qos != 1:
+            return False
+        if wanted.number is not None or wanted.no_local:
+            return False
+        taken = len(self.in_flight) + count
+        if taken >= _IDS or len(self._sent) + count > self.in_flight_max:
+            return False
+        plain = [each for each in messages if each is not None and each.is_plain and each.qos]
+        sources = [MessageSource(wanted.text, each, channel=channel) for each in event_ids]
+        if len(plain) != count or not self._known.keys().isdisjoint(sources):
+            return False
+        packet_ids = [self._free_id() for _ in sources]
+        told = [(each.topic, each.payload) for each in plain]
+        packets = plain_publishes(told, packet_ids, connection.version)
+        if max(map(len, packets)) > self.packet_bytes_max:
+            return False
+        filters = (wanted,)
+        for packet_id, message, source in zip(packet_ids, plain, sources, strict=True):
+            waiting = WaitingMessage(message, filters, False, source)
+            found = self.in_flight[packet_id] = InFlight(1, waiting, source)
+            found.is_sent = True
+        self._counts.sent[1] += count
+        self._known.update(zip(sources, packet_ids, strict=True))
+        self._sent.update(packet_ids)
+        connection.write(b"".join(packets))
+        return True
+
     def recall(self, text: str, event_ids: frozenset[int], channel: str = "") -> None:
         """Forget events of a filter in a channel that wait: they are to come again."""
         self._waiting = deque(
@@ -296,6 +333,26 @@ class Outbox:
         found = self.in_flight.get(packet_id)
         if found is not None and found.qos == 1:
             self._finish(packet_id, found)
+
+    def acknowledged_together(self, packet_ids: Sequence[int]) -> None:
+        """As :meth:`acknowledged`, of many at once: their durables are told once, and there is
+        room for what waits once."""
+        settled: dict[tuple[str, str], list[int]] = {}
+        for packet_id in packet_ids:
+            found = self.in_flight.get(packet_id)
+            if found is None or found.qos != 1:
+                continue
+            self._forget(packet_id, found)
+            if (source := found.source) is None:
+                continue
+            if source.from_retained:
+                self._session.retained_done(source.text)
+            else:
+                settled.setdefault((source.text, source.channel), []).append(source.event_id)
+        self._sent.difference_update(packet_ids)
+        for (text, channel), event_ids in settled.items():
+            self._session.settle_all(text, channel, event_ids)
+        self.send_waiting()
 
     def received(self, packet_id: int, reason: Reason) -> None:
         """The client has a message of QoS 2, or refuses it (PUBREC)."""

@@ -309,6 +309,13 @@ class MqttSession:
         if feed is not None:
             feed.acknowledge(source.event_id, then)
 
+    def settle_all(self, text: str, channel: str, event_ids: Sequence[int]) -> None:
+        """The client has events of the durable of a filter in a channel."""
+        wanted = self.filters.get(text)
+        feed = None if wanted is None else wanted.feed_of(channel)
+        if feed is not None:
+            feed.acknowledge_all(event_ids)
+
     def reads_again(self, source: MessageSource) -> bool:
         """Whether a message that is in flight is given to the next connection by itself."""
         wanted = self.filters.get(source.text)

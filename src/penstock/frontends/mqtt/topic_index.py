@@ -54,6 +54,11 @@ class TopicIndex(Generic[T]):
             if path[depth].is_empty:
                 path[depth - 1].below.pop(words[depth - 1], None)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has a filter."""
+        return self._root.is_empty
+
     def find(self, topic: str) -> tuple[T, ...]:
         """Whose filters take a topic; one for each filter."""
         found = self._known.get(topic)

@@ -109,6 +109,8 @@ class OutgoingBatch:
 
     def _parts(self) -> Sequence[OutgoingBatch]:
         """None where it is all one part."""
+        if self._body is None and self.piece is None and self._is_small:
+            return ()
         if len(self.body) <= FRAME_MAX or self.count == 1:  # it has to be sent anyway
             return ()
         half = self.count // 2
@@ -119,6 +121,12 @@ class OutgoingBatch:
                 spans_in(batch), batch=batch, publishers=self.publishers
             ).frames
         ]
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether its body is surely within ``FRAME_MAX``, which not everybody who is sent events
+        needs to be made for."""
+        return self.batch.nbytes < FRAME_MAX // 2 and not is_packed(self.batch)
 
     @property
     def weight(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from struct import iter_unpack
 from typing import Final
 
 from penstock.wire.mqtt.primitives import VARIABLE_MAX
@@ -11,6 +13,9 @@ from penstock.wire.mqtt.reasons import MqttViolation, Reason, malformed
 PACKET_BYTES_MAX: Final = VARIABLE_MAX + 5
 """Bytes of the largest packet of all."""
 _LENGTH_BYTES_MAX: Final = 4
+_PUBACK_BYTES: Final = 4
+_PUBACKS: Final = re.compile(rb"(?s:\x40\x02(?:[^\0].|\0[^\0])){1,4096}")
+"""Acknowledgements without a reason, as most are, one behind the other."""
 
 
 class PacketReader:
@@ -31,6 +36,27 @@ class PacketReader:
         self._later.append(data)
         self._held_bytes += len(data)
 
+    def pubacks(self) -> Sequence[int]:
+        """The packet ids of the PUBACKs that come next, if they are many and say nothing more: a
+        client that was given many messages at once acknowledges them at once."""
+        if self._held_bytes < 2 * _PUBACK_BYTES or self._held_bytes < self._wanted_bytes:
+            return ()
+        self._join()
+        if (found := _PUBACKS.match(self._data)) is None:
+            return ()
+        self._at = found.end()
+        self._held_bytes -= self._at
+        self._wanted_bytes = 0
+        return [packet_id for (packet_id,) in iter_unpack(">xxH", found[0])]
+
+    def _join(self) -> None:
+        if self._at == len(self._data) and len(self._later) == 1:
+            self._data = self._later[0]
+        else:
+            self._data = b"".join((self._data[self._at :], *self._later))
+        self._at = 0
+        self._later.clear()
+
     def packets(self) -> Iterator[tuple[int, bytes]]:
         """The first byte and the body of each packet that is complete.
 
@@ -39,11 +65,12 @@ class PacketReader:
         """
         if self._held_bytes < self._wanted_bytes:
             return
-        self._data = b"".join((self._data[self._at :], *self._later))
-        self._at = 0
-        self._later.clear()
+        self._join()
         while True:
             data, at = self._data, self._at
+            if at == len(data):  # everything is taken, as at most times
+                self._wanted_bytes = 0
+                return
             if at + 1 < len(data) and (length := data[at + 1]) < 0x80:  # as of most packets
                 begin = at + 2
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -51,6 +51,8 @@ from penstock.wire.mqtt.properties import (
 from penstock.wire.mqtt.reasons import Reason
 
 _ID_BYTES: Final = 2
+_PLAIN: Final = bytes((PUBLISH << 4 | 1 << 1,))
+"""How a PUBLISH of QoS 1 begins."""
 
 
 def packet_bytes(packet: Packet, version: int) -> bytes:
@@ -81,6 +83,21 @@ def publish_parts(packet: PublishPacket, version: int) -> tuple[bytes, bytes]:
         behind = properties_bytes(packet.properties) + behind
     length = len(topic) + len(behind) + (_ID_BYTES if packet.qos else 0)
     return bytes((first,)) + variable_bytes(length) + topic, behind
+
+
+def plain_publishes(
+    messages: Sequence[tuple[str, bytes]], packet_ids: Sequence[int], version: int
+) -> list[bytes]:
+    """A PUBLISH of QoS 1 without properties for each topic name, which is right, with its
+    payload. Raises ``ValueError`` for a payload that is too long."""
+    rest = b"\0" if version == MQTT_5 else b""
+    found = []
+    for (topic, payload), packet_id in zip(messages, packet_ids, strict=True):
+        name = topic.encode()
+        length = len(name) + len(payload) + 2 * _ID_BYTES + len(rest)
+        parts = (_PLAIN, variable_bytes(length), len(name).to_bytes(2), name)
+        found.append(b"".join((*parts, packet_id.to_bytes(2), rest, payload)))
+    return found
 
 
 def _publish(packet: PublishPacket, version: int) -> bytes:
