@@ -25,7 +25,7 @@ class MuchMqtt:
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         seconds = 0.2 if quick else 3.0
-        sessions, topics, idle = (50, 2_000, 50) if quick else (5_000, 100_000, 9_000)
+        sessions, topics, idle = (50, 2_000, 50) if quick else (5_000, 100_000, 10_000)
 
         def case(label: str, **parameters: object) -> Case:
             return Case(label, "D1", {"seconds": seconds, **parameters})

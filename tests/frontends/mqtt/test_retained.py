@@ -239,6 +239,36 @@ def test_a_client_is_given_all_of_it_as_fast_as_it_takes_it(
     assert [each.topic for each in found] == list(topics)
 
 
+@VERSIONS
+def test_whoever_wants_everything_with_qos_0_is_given_it(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retained, "TOGETHER", 3)
+    with penstock.Realm() as realm:
+        url = realm.listen_mqtt()
+        messages = {f"all/{each}": b"%d" % each for each in range(8)}
+        retain(url, messages | {"all/removed": b"x", "all/large": b"x" * 300})
+        retain(url, {"all/removed": b""})
+        retain(url, {"all/typed": b"t"}, PacketProperties(content_type="text"))
+        retain(url, {"all/brief": b"b"}, PacketProperties(message_expiry_s=3_600))
+        with realm.connect() as session:
+            channel = session.channels.get("mqtt-retained")
+            channel.publish(b"private", properties={"topic": "$own/1"})
+        own = PacketProperties(maximum_packet_bytes=200) if version == MQTT_5 else NO_PROPERTIES
+        large = {} if version == MQTT_5 else {"all/large": b"x" * 300}
+        wanted = messages | large | {"all/typed": b"t", "all/brief": b"b"}
+        with connected(url, version=version, properties=own) as client:
+            client.subscribe("#", qos=0)
+            found = {each.topic: each for each in got(client, len(wanted))}
+            assert heard(client) == []
+
+    assert {topic: each.payload for topic, each in found.items()} == wanted
+    assert all(each.retain and each.qos == 0 for each in found.values())
+    if version == MQTT_5:
+        assert found["all/typed"].properties.content_type == "text"
+        assert found["all/brief"].properties.message_expiry_s
+
+
 def test_several_filters_find_them_too(url: str) -> None:
     retain(url, {"wide/a": b"1", "wide/b": b"2", "wide/c": b"3"})
     with connected(url) as client:

@@ -25,7 +25,12 @@ from penstock.wire.mqtt.packets import (
 from penstock.wire.mqtt.properties import PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
-from penstock.wire.mqtt.writing import packet_bytes, packet_bytes_within, plain_publishes
+from penstock.wire.mqtt.writing import (
+    packet_bytes,
+    packet_bytes_within,
+    plain_publish,
+    plain_publishes,
+)
 from tests.thorough import examples
 from tests.wire.mqtt.drawn import drawn
 
@@ -248,6 +253,11 @@ def test_plain_messages_are_written_as_others_are(version: int, size: int) -> No
     written = plain_publishes([(each, payload) for each in topics], [1, 0xFFFF], version)
     for topic, packet_id, data in zip(topics, [1, 0xFFFF], written, strict=True):
         assert data == packet_bytes(PublishPacket(topic, payload, 1, packet_id), version)
+        for retain in (False, True):
+            packet = PublishPacket(topic, payload, retain=retain)
+            assert plain_publish(topic, payload, version, retain=retain) == packet_bytes(
+                packet, version
+            )
 
 
 def test_an_explanation_is_left_out_where_it_does_not_fit() -> None:

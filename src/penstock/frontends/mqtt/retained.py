@@ -16,12 +16,16 @@ from penstock.frontends.mqtt.newest_events import KeyedChannel
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
 from penstock.frontends.mqtt.topic_index import TopicIndex
 from penstock.runtime.reading.stretches import batches_at, batches_of
+from penstock.wire.mqtt.properties import NO_PROPERTIES
+from penstock.wire.mqtt.writing import plain_publish
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
 
 EVERY: Final = "#"
 """The filter for which everything is read."""
+TOGETHER: Final = 256
+"""Most messages that a client is given in one write."""
 FLUSH_BYTES: Final = 1 << 16
 """Bytes of payload after which what was given to a client is sent."""
 
@@ -98,6 +102,53 @@ class RetainedDelivery:
 
     async def _give(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
         """Give messages; False: the client is gone."""
+        connection = self._connection
+        if len(self._wanted) == 1 and self._takes_together(self._wanted[0]):
+            for begin in range(0, len(page), TOGETHER):
+                await connection.client.outbox.room()
+                if not connection.is_open:
+                    return False
+                rest = self._give_together(page[begin : begin + TOGETHER], self._wanted[0])
+                if not await self._give_each(rest):
+                    return False
+                await asyncio.sleep(0)  # others have their turn
+            return True
+        return await self._give_each(page)
+
+    def _takes_together(self, wanted: Filter) -> bool:
+        """Whether nothing is said to its client that depends on it, and nothing acknowledged."""
+        return wanted.text == EVERY and not wanted.qos and wanted.number is None
+
+    def _give_together(
+        self, page: Sequence[tuple[int, TopicMessage]], wanted: Filter
+    ) -> Sequence[tuple[int, TopicMessage]]:
+        """Send what is plain in one write; gives the others."""
+        connection, rest, packets = (
+            self._connection,
+            list[tuple[int, TopicMessage]](),
+            list[bytes](),
+        )
+        size_max, version = connection.client.outbox.packet_bytes_max, connection.version
+        if not connection.has(wanted):
+            return ()
+        for event_id, message in page:
+            if message.properties is not NO_PROPERTIES or message.ends_us:
+                rest.append((event_id, message))
+                continue
+            if message.topic.startswith("$") or message.topic in self.superseded:
+                continue
+            if wanted.takes(message) and self._may_have(message, wanted):
+                written = plain_publish(message.topic, message.payload, version, retain=True)
+                if len(written) <= size_max:
+                    packets.append(written)
+        if packets:
+            connection.hub.counts.sent[0] += len(packets)
+            connection.write(b"".join(packets))
+            connection.flush()
+        return rest
+
+    async def _give_each(self, page: Sequence[tuple[int, TopicMessage]]) -> bool:
+        """As :meth:`_give`, one by one."""
         connection, unsent = self._connection, 0
         for event_id, message in page:
             for each in self._filters.find(message.topic):

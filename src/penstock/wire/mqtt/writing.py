@@ -51,6 +51,8 @@ from penstock.wire.mqtt.properties import (
 from penstock.wire.mqtt.reasons import Reason
 
 _ID_BYTES: Final = 2
+_UNCONFIRMED: Final = bytes((PUBLISH << 4,))
+_RETAINED: Final = bytes((PUBLISH << 4 | 1,))
 _PLAIN: Final = bytes((PUBLISH << 4 | 1 << 1,))
 """How a PUBLISH of QoS 1 begins."""
 
@@ -83,6 +85,16 @@ def publish_parts(packet: PublishPacket, version: int) -> tuple[bytes, bytes]:
         behind = properties_bytes(packet.properties) + behind
     length = len(topic) + len(behind) + (_ID_BYTES if packet.qos else 0)
     return bytes((first,)) + variable_bytes(length) + topic, behind
+
+
+def plain_publish(topic: str, payload: bytes, version: int, *, retain: bool) -> bytes:
+    """A PUBLISH of QoS 0 without properties; the topic name is right. Raises ``ValueError`` for a
+    payload that is too long."""
+    name = topic.encode()
+    rest = b"\0" if version == MQTT_5 else b""
+    length = variable_bytes(len(name) + len(payload) + _ID_BYTES + len(rest))
+    first = _RETAINED if retain else _UNCONFIRMED
+    return b"".join((first, length, len(name).to_bytes(2), name, rest, payload))
 
 
 def plain_publishes(
