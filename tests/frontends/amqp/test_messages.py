@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from proton import Message
 
 from penstock.columns.events.batch import EventBatch, stamp
 from penstock.columns.events.body import body_of
@@ -391,6 +392,27 @@ def test_a_header_that_is_not_true_does_no_harm(header: str) -> None:
 
     assert found["body"] == [(DATA, ("bytes", b"\xff\x00"))]
     assert found["application"] == typed({"n": 300})
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"mqtt": '{"content_type":"a/b","payload_format":1}'}, ("x", "a/b", "c")),
+        ({"mqtt": '{"hex":true}', "correlation_id": "00ff"}, (b"x", None, b"\0\xff")),
+        ({"mqtt": '{"hex":true}'}, (b"x", None, "c")),  # "c" is no hexadecimal number
+        ({"mqtt": '{"content_type":3}'}, (b"x", None, "c")),
+        ({"mqtt": '{"content_type":"a/b"}', "amqp": '{"body":"text"}'}, ("x", None, "c")),
+    ],
+)
+def test_what_an_mqtt_client_has_said_of_a_message_is_told(
+    said: dict[str, str], expected: tuple[Any, ...]
+) -> None:
+    found = Message()
+    found.decode(of_native(Event(b"x", headers={"correlation_id": "c", **said})))
+
+    body, kind, correlation = expected
+    assert (found.body, found.correlation_id) == (body, correlation)
+    assert str(found.content_type) == str(kind)
 
 
 def test_redeliveries_are_in_the_header() -> None:

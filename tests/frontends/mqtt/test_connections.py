@@ -87,9 +87,11 @@ def test_a_native_event_with_a_topic_reaches_subscribers(realm: penstock.Realm, 
         channel = session.channels.get("mqtt")
         channel.publish(b"no topic")
         channel.publish(b"1", properties={"topic": "native/+"})
-        channel.publish(b"x", properties={"topic": "native/a", "unit": "C", "n": 5})
+        said = {"unit": "C", "n": 5, "tags": ["a", "b"], "ok": True, "note": None}
+        channel.publish(b"x", properties={"topic": "native/a", **said})
 
-        user = PacketProperties(user_properties=(("unit", "C"),))
+        texts = (("unit", "C"), ("n", "5"), ("tags", "a"), ("tags", "b"), ("ok", "true"))
+        user = PacketProperties(user_properties=texts)
         assert client.receive() == PublishPacket("native/a", b"x", properties=user)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Literal, cast
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
@@ -143,3 +145,62 @@ def test_a_publish_is_read_with_and_without_properties(version: int, body: bytes
 
     properties = PacketProperties(payload_format=1) if b"\2\1\1" in body else NO_PROPERTIES
     assert found == PublishPacket("a", b"payload", 1, 7, properties=properties)
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        (5, ["5"]),
+        (21.5, ["21.5"]),
+        (False, ["false"]),
+        (datetime(2026, 5, 4, 12, tzinfo=UTC), ["2026-05-04T12:00:00+00:00"]),
+        (b"\0\xff", ["00ff"]),
+        ({"line": 3}, ['{"line":3}']),
+        (["a", 5, None, [1, 2]], ["a", "5", "[1,2]"]),
+        (None, []),
+        ({"long": "x" * 70_000}, []),
+    ],
+)
+def test_a_native_property_of_any_type_is_a_text_for_mqtt(value: object, texts: list[str]) -> None:
+    message = message_of(Event(b"", properties={"topic": "a", "p": value}))
+
+    assert message is not None
+    assert message.properties.user_properties == tuple(("p", text) for text in texts)
+
+
+@pytest.mark.parametrize(
+    "data", [b"c-17", "Gr\u00fc\u00dfe".encode(), b"00ff", b"", b"\0\xff", b"a\nb"]
+)
+def test_correlation_data_is_a_text_for_others_if_it_is_one(data: bytes) -> None:
+    sent = received("a", b"", properties=PacketProperties(correlation_data=data))
+    batch = body_of_messages([sent])
+
+    (message,) = messages_of(batch)
+    headers = Event.received(Rows(batch), 0).headers
+
+    assert message is not None
+    assert message.properties.correlation_data == data
+    is_text = data.decode(errors="replace").isprintable() and data not in (b"", b"\0\xff")
+    assert headers["correlation_id"] == (data.decode() if is_text else data.hex())
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ('{"body":"text","content_type":"a/b"}', PacketProperties(1, content_type="a/b")),
+        ('{"correlation_id":"binary"}', PacketProperties(correlation_data=b"\0\xff")),
+        ('{"content_type":3}', PacketProperties()),
+        ("no JSON", PacketProperties()),
+    ],
+)
+def test_what_an_amqp_client_has_said_of_a_message_is_told(
+    said: str, expected: PacketProperties
+) -> None:
+    headers = {"amqp": said, "correlation_id": "00ff"}
+
+    message = message_of(Event(b"", properties={"topic": "a"}, headers=headers))
+
+    assert message is not None
+    if expected.correlation_data is None:
+        expected = replace(expected, correlation_data=b"00ff")
+    assert message.properties == expected

@@ -63,9 +63,19 @@ class AmqpExtras(Struct, frozen=True, omit_defaults=True):
 
 PLAIN: Final = AmqpExtras()
 
+
+class _SaidByMqtt(Struct, frozen=True):
+    """What the header ``mqtt`` of an event says that AMQP can say, too."""
+
+    content_type: str | None = None
+    payload_format: int | None = None
+    hex: bool = False
+
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AmqpExtras)
 _known: dict[str, AmqpExtras] = {}
+_known_of_mqtt: dict[str, AmqpExtras] = {}
 
 
 def written(residue: AmqpExtras) -> str | None:
@@ -89,3 +99,28 @@ def read(text: str | None) -> AmqpExtras:
             _known.clear()
         _known[text] = found
     return found
+
+
+def read_mqtt(text: str) -> AmqpExtras:
+    """What the header ``mqtt`` says, for an event that has no header ``amqp``: a text is a string
+    value, and correlation data that is no text is binary."""
+    found = _known_of_mqtt.get(text)
+    if found is None:
+        found = _of_mqtt(text)
+        if len(_known_of_mqtt) >= KNOWN_MAX:
+            _known_of_mqtt.clear()
+        _known_of_mqtt[text] = found
+    return found
+
+
+def _of_mqtt(text: str) -> AmqpExtras:
+    try:
+        said = msgspec.json.decode(text, type=_SaidByMqtt)
+    except (msgspec.MsgspecError, ValueError):
+        return PLAIN
+    found = AmqpExtras(
+        body="text" if said.payload_format == 1 else "data",
+        content_type=said.content_type,
+        correlation_id="binary" if said.hex else "",
+    )
+    return PLAIN if found == PLAIN else found

@@ -129,9 +129,7 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[A
     headers = _headers(batch, count)
     asks = headers.get("reply_to")
     containers = headers.pop("application_id", [None] * count)
-    residues = [
-        message_header.read(text) for text in headers.pop(message_header.HEADER, [None] * count)
-    ]
+    residues = _extras(headers, count)
     rows = Rows(batch, in_order=True)
     has_properties = "properties" in names or "more" in names
     narrow = _narrow(batch) if has_properties else {}
@@ -161,6 +159,18 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[A
             parts.append(section(FOOTER, own.footer))
         rests.append(b"".join(parts))
     return rests, containers, residues
+
+
+def _extras(headers: dict[str, list[Any]], count: int) -> list[AmqpExtras]:
+    """What each event's header ``amqp`` says; without one, what its header ``mqtt`` does."""
+    own = headers.pop(message_header.HEADER, None)
+    mqtt = headers.pop("mqtt", None)
+    if mqtt is None:
+        return [message_header.read(text) for text in own or [None] * count]
+    return [
+        message_header.read_mqtt(other) if other and not text else message_header.read(text)
+        for text, other in zip(own or [None] * count, mqtt, strict=True)
+    ]
 
 
 _TAG_KEY: Final = written(Symbol(message_header.TAG))

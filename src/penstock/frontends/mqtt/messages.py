@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
 from typing import Annotated, Any, Final, NamedTuple, Protocol
@@ -40,6 +41,8 @@ _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
 
 _RESIDUES_MAX: Final = 1_024
 """Most residues that are remembered; many events have the same."""
+_TEXT_MAX: Final = 16_383
+"""Characters of the longest text that is made of a value; in UTF-8, MQTT has room for it."""
 _SHORT: Final = 100
 """Characters of the longest of them."""
 
@@ -52,7 +55,7 @@ class _Residue(Struct, frozen=True, omit_defaults=True):
     user: tuple[tuple[str, str], ...] | None = None
     """The user properties in their order."""
     hex: bool = False
-    """Whether ``correlation_id`` is bytes, written as hexadecimal digits."""
+    """Whether ``correlation_id`` is bytes that are no text, written as hexadecimal digits."""
     retain: bool = False
     """Whether it was published to be retained."""
     qos: Annotated[int, Meta(ge=0, le=2)] | None = None
@@ -70,6 +73,14 @@ class _Residue(Struct, frozen=True, omit_defaults=True):
 
 
 _NO_RESIDUE: Final = _Residue()
+
+
+class _SaidByAmqp(Struct, frozen=True, omit_defaults=True):
+    """What the header ``amqp`` of an event says that MQTT can say, too."""
+
+    body: str = ""
+    content_type: str | None = None
+    correlation_id: str = ""
 
 
 class Received(Struct, frozen=True):
@@ -183,19 +194,31 @@ def _headers(message: Received) -> dict[str, Any]:
     found: dict[str, Any] = {"application_id": message.client_id}
     if own.response_topic is not None:
         found["reply_to"] = own.response_topic
+    is_hex = False
     if own.correlation_data is not None:
-        found["correlation_id"] = own.correlation_data.hex()
+        text = _text_in(own.correlation_data)
+        is_hex = text is None
+        found["correlation_id"] = own.correlation_data.hex() if text is None else text
     rest = _Residue(
         content_type=own.content_type,
         payload_format=own.payload_format,
         user=own.user_properties or None,
-        hex=own.correlation_data is not None,
+        hex=is_hex,
         retain=message.packet.retain,
         qos=_told_qos(message.packet),
     )
     if rest != _NO_RESIDUE:
         found["mqtt"] = msgspec.json.encode(rest).decode()
     return found
+
+
+def _text_in(data: bytes) -> str | None:
+    """What others would call the same if it is text, as most clients' correlation data is."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() and text else None
 
 
 def _told_qos(packet: PublishPacket) -> int | None:
@@ -348,6 +371,8 @@ def message_of(event: Event, by: Reading = ALL_TOPICS) -> TopicMessage | None:
         ends_us = int(event.published.timestamp() * 1_000_000) + event.ttl * 1_000
     client_id = headers.get("application_id") or ""
     rest = _residue(headers.get("mqtt"))
+    if rest is _NO_RESIDUE and (said := headers.get("amqp")):
+        rest = _remembered_of_amqp(said) if len(said) <= _SHORT else _residue_of_amqp(said)
     qos = rest.of_qos(event.persistent)
     own = _own(rest, headers, properties)
     return TopicMessage(topic, payload, qos, client_id, ends_us, own, rest.retain)
@@ -371,13 +396,28 @@ def _decoded(text: str) -> _Residue:
         return _Residue()
 
 
+def _residue_of_amqp(text: str) -> _Residue:
+    try:
+        said = msgspec.json.decode(text, type=_SaidByAmqp)
+    except msgspec.MsgspecError:  # whoever published it wrote something else there
+        return _NO_RESIDUE
+    return _Residue(
+        content_type=said.content_type,
+        payload_format=1 if said.body == "text" else None,
+        hex=said.correlation_id == "binary",
+    )
+
+
+_remembered_of_amqp: Final = lru_cache(_RESIDUES_MAX)(_residue_of_amqp)
+
+
 def _own(
     rest: _Residue, headers: Mapping[str, Any], properties: Mapping[str, Any]
 ) -> PacketProperties:
     correlation = headers.get("correlation_id")
     user = rest.user
     if user is None:
-        user = tuple((name, v) for name, v in properties.items() if isinstance(v, str))
+        user = tuple(_user_properties(properties))
     reply_to = headers.get("reply_to")
     found = PacketProperties(
         payload_format=rest.payload_format,
@@ -387,6 +427,28 @@ def _own(
         user_properties=user,
     )
     return NO_PROPERTIES if found == NO_PROPERTIES else found
+
+
+def _user_properties(properties: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Properties as MQTT has them, which are texts: a list is a name that is repeated."""
+    for name, value in properties.items():
+        for each in value if isinstance(value, list) else (value,):
+            if isinstance(each, str):
+                yield name, each
+            elif each is not None:
+                text = _user_text(each)
+                if len(text) <= _TEXT_MAX:
+                    yield name, text
+
+
+def _user_text(value: Any) -> str:
+    """Numbers as they are written, true and false; times in ISO 8601, bytes in hexadecimal digits,
+    what has parts as JSON."""
+    if isinstance(value, bool | dict | list):
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, bytes):
+        return value.hex()
+    return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
 def _correlation(text: str | None, *, is_hex: bool) -> bytes | None:
