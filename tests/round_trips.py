@@ -56,7 +56,7 @@ def tables() -> dict[str, list[list[str]]]:
     """By its heading each table of the page's section, its cells without their backquotes."""
     section = PAGE.read_text(encoding="utf-8").split("\n## Round trips\n")[1].split("\n## ")[0]
     found = {}
-    for part in section.split("\n### ")[1:]:
+    for part in section.split("\n### From ")[1:]:
         heading, _, text = part.partition("\n")
         lines = [line for line in text.splitlines() if line.startswith("|")]
         rows = [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
@@ -73,7 +73,7 @@ def told(source: str, sink: str) -> Parts:
 
 
 def _names(text: str) -> list[str]:
-    return re.split(", | and ", re.sub("^(From|to) ", "", text))
+    return re.split(", | and ", text.removeprefix("to "))
 
 
 def assert_as_told(found: Parts, source: str, sink: str) -> None:

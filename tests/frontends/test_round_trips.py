@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 
 import pytest
 
 import penstock
-from tests.round_trips import SINKS, SOURCES, Parts, World, assert_as_told, tables, told, world
+from penstock.wire.mqtt.properties import PacketProperties
+from tests.frontends.mqtt.clients import connected
+from tests.round_trips import (
+    CHANNEL,
+    SINKS,
+    SOURCES,
+    Parts,
+    World,
+    assert_as_told,
+    tables,
+    told,
+    world,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -21,12 +33,12 @@ class Exchange:
     """What the sinks have got from each source; a source sends once."""
 
     def __init__(self, world: World) -> None:
-        self._world = world
+        self.world = world
         self.got = cache(self._got)
 
     def _got(self, source: str) -> dict[str, Parts]:
-        hearing = {sink: SINKS[sink](self._world) for sink in HERE}
-        SOURCES[source](self._world)
+        hearing = {sink: SINKS[sink](self.world) for sink in HERE}
+        SOURCES[source](self.world)
         return {sink: heard() for sink, heard in hearing.items()}
 
 
@@ -41,6 +53,59 @@ def exchange() -> Iterator[Exchange]:
 @pytest.mark.parametrize("source", HERE)
 def test_what_arrives_is_what_the_guide_says(exchange: Exchange, source: str, sink: str) -> None:
     assert_as_told(exchange.got(source)[sink], source, sink)
+
+
+@pytest.mark.parametrize("correlation", [b"c-17", b"\0\xff"])
+@pytest.mark.parametrize("replier", [name for name in HERE if name in ("native", "AMQP")])
+def test_another_protocol_answers_a_request_of_mqtt(
+    exchange: Exchange, replier: str, correlation: bytes
+) -> None:
+    topic = f"answers/{replier}/{correlation.hex()}"
+    asking = PacketProperties(response_topic=topic, correlation_data=correlation)
+    with connected(exchange.world.mqtt_url) as asker:
+        asker.subscribe(topic)
+        reply = REPLIERS[replier](exchange.world)
+        asker.publish("double", b"21", properties=asking)
+        reply()
+        answer = asker.receive()
+
+    assert (answer.payload, answer.properties.correlation_data) == (b"42", correlation)
+
+
+def _native(world: World) -> Callable[[], None]:
+    stream = world.channel().subscribe(selector="topic = 'double'", timeout=20.0)
+    requests = iter(stream.__enter__())
+
+    def reply() -> None:
+        headers = next(requests).headers
+        stream.__exit__(None, None, None)
+        own = {"correlation_id": headers["correlation_id"]}
+        if "hex" in headers.get("mqtt", ""):
+            own["mqtt"] = '{"hex": true}'
+        world.channel().publish(b"42", properties={"topic": headers["reply_to"]}, headers=own)
+
+    return reply
+
+
+def _amqp(world: World) -> Callable[[], None]:
+    from proton import Message
+
+    from tests.frontends.amqp.clients import plain
+
+    receiver = world.amqp.receiver(CHANNEL, "topic", selector="topic = 'double'")
+    sender = world.amqp.sender(CHANNEL, "topic")
+
+    def reply() -> None:
+        asked = receiver.receive(20.0)
+        to = {"topic": asked.reply_to}
+        sender.send(Message(b"42", properties=to, correlation_id=plain(asked.correlation_id)))
+        receiver.accept()
+        receiver.close()
+
+    return reply
+
+
+REPLIERS = {"native": _native, "AMQP": _amqp}
 
 
 def test_the_guide_has_a_column_for_each_pair_and_says_why_a_part_is_lost() -> None:
