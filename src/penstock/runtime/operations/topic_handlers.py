@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -75,14 +75,16 @@ async def list_mqtt_sessions(by: Caller, asked: topics.ListMqttSessions) -> topi
 async def list_topics(by: Caller, asked: topics.ListTopics) -> topics.TopicLevels:
     prefix = () if asked.prefix is None else tuple(asked.prefix.split("/"))
     behind = None if asked.after is None else tuple(asked.after.split("/"))
-    below = by.realm.view.topic_tree(_keyed(by.realm, asked.channel)).below(asked.prefix)
+    tree = by.realm.view.topic_tree(_keyed(by.realm, asked.channel))
+    below = tree.below(asked.prefix)
     found: list[topics.TopicLevel] = []
     for word in sorted(below):
         level = (*prefix, word)
         if behind is not None and level < behind[: len(level)]:
             continue
-        counts = _LevelCounts(len(prefix), asked.depth)
-        async for slice_ in _alive(by.realm, asked.channel, _topics_at(level, below[word])):
+        counts = _LevelCounts(level, asked.depth)
+        names = filter(tree.__contains__, _names_at("/".join(level), below[word]))
+        async for slice_ in _alive(by.realm, asked.channel, names):
             counts.add(slice_)
         told = counts.told()
         found += told if behind is None else [each for each in told if _levels_of(each) > behind]
@@ -93,20 +95,27 @@ async def list_topics(by: Caller, asked: topics.ListTopics) -> topics.TopicLevel
 
 
 class _LevelCounts:
-    """How many topics there are by level, of those that begin with the same word."""
+    """How many topics there are at a level, and at those below that are told as well."""
 
-    def __init__(self, above: int, depth: int) -> None:
-        """``above``: levels that are not told; ``depth``: how many of those below are."""
-        self._first, self._end = above + 1, above + depth + 1
+    def __init__(self, level: Levels, depth: int) -> None:
+        """``depth``: levels that are told, from this one on."""
+        self._level, self._name = level, "/".join(level)
+        self._end = len(level) + depth
         self._counts: dict[Levels, int] = {}
         self._own: dict[Levels, int] = {}
 
-    def add(self, topics_: Iterable[tuple[Levels, int]]) -> None:
+    def add(self, found: Sequence[tuple[str, int]]) -> None:
         """Count topics that have an event."""
-        for levels, event_id in topics_:
-            for end in range(self._first, min(len(levels) + 1, self._end)):
-                level = levels[:end]
-                self._counts[level] = self._counts.get(level, 0) + 1
+        counts, first = self._counts, len(self._level)
+        if found:
+            counts[self._level] = counts.get(self._level, 0) + len(found)
+        if self._end == first + 1:
+            self._own.update((self._level, it) for name, it in found if name == self._name)
+            return
+        for name, event_id in found:
+            levels = tuple(name.split("/"))
+            for end in range(first + 1, min(len(levels) + 1, self._end)):
+                counts[levels[:end]] = counts.get(levels[:end], 0) + 1
             if len(levels) < self._end:
                 self._own[levels] = event_id
 
@@ -127,23 +136,23 @@ def _levels_of(told: topics.TopicLevel) -> Levels:
     return tuple(told.topic.split("/"))
 
 
-def _topics_at(level: Levels, branch: Branch) -> Iterator[Levels]:
+def _names_at(name: str, branch: Branch) -> Iterator[str]:
     """All that may be topics at a level and below, while others may become some."""
-    left = [(level, branch)]
+    left = [(name, branch)]
     while left:
-        levels, below = left.pop()
-        yield levels
-        left += [((*levels, word), each) for word, each in list(below.items())]
+        name, below = left.pop()
+        yield name
+        left += [(f"{name}/{word}", each) for word, each in list(below.items())]
 
 
 async def _alive(
-    realm: RunningRealm, channel: ChannelId, found: Iterator[Levels]
-) -> AsyncIterator[list[tuple[Levels, int]]]:
+    realm: RunningRealm, channel: ChannelId, found: Iterator[str]
+) -> AsyncIterator[list[tuple[str, int]]]:
     """The topics that have an event, with its id; others have their turn in between."""
     while slice_ := list(islice(found, SLICE)):
-        store = _keyed(realm, channel)
-        ids = [(levels, store.newest_of("/".join(levels))) for levels in slice_]
-        yield [(levels, event_id) for levels, event_id in ids if event_id is not None]
+        newest_of = _keyed(realm, channel).newest_of
+        ids = [(name, newest_of(name)) for name in slice_]
+        yield [(name, event_id) for name, event_id in ids if event_id is not None]
         await asyncio.sleep(0)
 
 
@@ -184,14 +193,12 @@ async def read_retained(by: Caller, asked: topics.ReadRetained) -> topics.Retain
 
 async def _ids_of(realm: RunningRealm, asked: topics.ReadRetained) -> list[int]:
     """The events of the topics that a filter takes, which rise."""
-    if not has_wildcards(asked.filter):
-        names = iter((asked.filter,))
-    else:
+    names = [asked.filter]
+    if has_wildcards(asked.filter):
         tree = realm.view.topic_tree(_keyed(realm, asked.channel))
-        names = iter(tuple(tree.find(asked.filter)))
-    levels = (tuple(each.split("/")) for each in names)
+        names = list(tree.find(asked.filter))
     ids: list[int] = []
-    async for slice_ in _alive(realm, asked.channel, levels):
+    async for slice_ in _alive(realm, asked.channel, iter(names)):
         ids += [event_id for _, event_id in slice_ if event_id >= asked.first_id]
     return sorted(ids)
 
