@@ -28,6 +28,7 @@ PAGES = {
     "#/pipelines": "Pipelines",
     "#/connections": "Connections",
     "#/cluster": "Cluster",
+    "#/topics": "Topics",
     ORDERS: "eu/orders",
     f"{ORDERS}/durables/billing": "billing",
     f"{ORDERS}/events": "eu/orders",

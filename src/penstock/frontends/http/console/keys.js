@@ -3,7 +3,7 @@ import { html, useEffect, useState } from "./view.js";
 import { Dialog } from "./parts.js";
 import { go } from "./router.js";
 
-const PLACES = { o: [""], d: ["dead"], j: ["joins"], t: ["patterns"], s: ["scheduled"], p: ["pipelines"], c: ["connections"], l: ["cluster"], a: ["access"] };
+const PLACES = { o: [""], d: ["dead"], j: ["joins"], t: ["patterns"], s: ["scheduled"], p: ["pipelines"], c: ["connections"], m: ["topics"], l: ["cluster"], a: ["access"] };
 
 const LISTED = [
   ["Everywhere", [
@@ -17,6 +17,7 @@ const LISTED = [
     [["g", "s"], "scheduled events"],
     [["g", "p"], "pipelines"],
     [["g", "c"], "connections"],
+    [["g", "m"], "topics of MQTT"],
     [["g", "l"], "cluster"],
     [["g", "a"], "access"],
     [["Esc"], "close a dialog, leave the filter"],

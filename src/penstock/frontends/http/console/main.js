@@ -20,20 +20,23 @@ import { JoinsPage } from "./pages/joins.js";
 import { ScheduledPage } from "./pages/scheduled.js";
 import { PipelinesPage } from "./pages/pipelines.js";
 import { ConnectionsPage } from "./pages/connections.js";
+import { TopicsPage } from "./pages/topics.js";
 import { ClusterPage } from "./pages/cluster.js";
 import { AccessPage } from "./pages/access.js";
 
 const PAGES = [
   ["", "overview", "Overview"], ["dead", "dead", "Dead events"], ["joins", "join", "Joins"], ["patterns", "durable", "Patterns"], ["scheduled", "schedule", "Scheduled"],
-  ["pipelines", "pipeline", "Pipelines"], ["connections", "connection", "Connections"], ["cluster", "system", "Cluster"], ["access", "access", "Access"],
+  ["pipelines", "pipeline", "Pipelines"], ["connections", "connection", "Connections"], ["topics", "topics", "Topics"], ["cluster", "system", "Cluster"], ["access", "access", "Access"],
 ];
 
 /** Rights on the realm, any of which is enough; the others need none. */
 const NEEDS = { joins: ["realm", "admin", "monitor"], pipelines: ["admin", "monitor"], connections: ["admin", "monitor"], cluster: ["admin", "monitor"] };
 
 const seen = (key, me) => (key === "access" ? me.mode !== "off" : !NEEDS[key] || may(...NEEDS[key]));
+/** Whether the page is among those at the side: that of topics is where there are some. */
+const listed = (key, me, mqtt) => seen(key, me) && (key !== "topics" || Boolean(mqtt?.channel || mqtt?.channels.length));
 
-const ME_MS = 15_000;
+const ME_MS = 15_000, MQTT_MS = 15_000;
 
 const THEMES = { system: ["system", "Theme: as the system"], light: ["sun", "Theme: light"], dark: ["moon", "Theme: dark"] };
 
@@ -74,7 +77,7 @@ function chosenOf([kind, name, tab, inner]) {
   return tab === "durables" && inner ? `${name}\n${inner}` : name;
 }
 
-function Side({ route, isOpen, onClose, me, filterRef }) {
+function Side({ route, isOpen, onClose, me, mqtt, filterRef }) {
   const { stores, error } = useStores();
   const [filter, setFilter] = useState("");
   const tree = useRef(null);
@@ -85,7 +88,7 @@ function Side({ route, isOpen, onClose, me, filterRef }) {
     else if (event.key === "Enter" && stores) { if (openFirst(stores, event.target.value)) onClose(); }
   };
   return html`<aside class="side ${isOpen ? "open" : ""}" aria-label="Pages and destinations">
-    <nav class="side-nav" aria-label="Pages"><ul>${PAGES.filter(([key]) => seen(key, me)).map(([key, icon, text]) => html`<li key=${key}>
+    <nav class="side-nav" aria-label="Pages"><ul>${PAGES.filter(([key]) => listed(key, me, mqtt)).map(([key, icon, text]) => html`<li key=${key}>
       <a href=${to(key)} aria-current=${page === key ? "page" : undefined} onClick=${onClose}><${Icon} name=${icon} />${text}</a></li>`)}</ul></nav>
     <div class="side-head"><h2>Channels and queues</h2>
       ${may("channels") && html`<a class="button plain icon small" href=${to("new")} aria-label="New channel or queue" title="New channel or queue" onClick=${onClose}><${Icon} name="plus" size=${14} /></a>`}</div>
@@ -98,7 +101,7 @@ function Side({ route, isOpen, onClose, me, filterRef }) {
     ${stores && stores.length > 0 && html`<${Tree} stores=${stores} filter=${filter} chosen=${chosenOf(route.parts)} treeRef=${tree} onPicked=${onClose} />`}</aside>`;
 }
 
-function Page({ route, realm, me }) {
+function Page({ route, realm, me, mqtt }) {
   const [kind, name, tab, inner] = route.parts;
   const page = PAGES.find(([key]) => key === kind);
   if (page && kind !== "access" && !seen(kind, me)) return html`<${LacksPage} what=${page[2]} right=${NEEDS[kind].at(-1)} />`;
@@ -115,6 +118,7 @@ function Page({ route, realm, me }) {
     case "scheduled": return html`<${ScheduledPage} />`;
     case "pipelines": return html`<${PipelinesPage} />`;
     case "connections": return html`<${ConnectionsPage} />`;
+    case "topics": return html`<${TopicsPage} key=${name ?? ""} route=${route} tab=${name ?? ""} mqtt=${mqtt.value} refused=${mqtt.error} />`;
     case "cluster": return html`<${ClusterPage} />`;
     case "access": return html`<${AccessPage} tab=${name ?? ""} me=${me} />`;
     default:
@@ -135,6 +139,7 @@ function Frame({ me, onLogin, onLogout }) {
   const [keys, setKeys] = useState(false);
   const main = useRef(null), filter = useRef(null);
   const { value: realm, error: away } = useRefreshed((signal) => get("/realm", {}, signal), [], 3000);
+  const mqtt = useRefreshed((signal) => get("/mqtt", {}, signal), [], MQTT_MS);
   const hasFigures = may("admin", "monitor");
   // At once where it is to be seen: what is typed next belongs in it. On a phone the menu comes first.
   const toFilter = useCallback(() => {
@@ -160,9 +165,9 @@ function Frame({ me, onLogin, onLogout }) {
   return html`<div class="frame">
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>Skip to the page</a>
     <${Bar} realm=${realm} isAway=${away?.status === 0} me=${me} onMenu=${() => setMenu(true)} onKeys=${() => setKeys(true)} onLogin=${onLogin} onLogout=${onLogout} />
-    <${Side} route=${route} isOpen=${menu} onClose=${close} me=${me} filterRef=${filter} />
+    <${Side} route=${route} isOpen=${menu} onClose=${close} me=${me} mqtt=${mqtt.value} filterRef=${filter} />
     ${menu && html`<button type="button" class="veil" aria-label="Close the menu" onClick=${close}></button>`}
-    <main class="main" id="main" tabindex="-1" ref=${main}><${Guarded} route=${route} realm=${realm} me=${me} /></main>
+    <main class="main" id="main" tabindex="-1" ref=${main}><${Guarded} route=${route} realm=${realm} me=${me} mqtt=${mqtt} /></main>
     <${Toasts} /><${Keys} open=${keys} setOpen=${setKeys} onFilter=${toFilter} /></div>`;
 }
 

@@ -18,8 +18,8 @@ function placed(chosen, name) {
   return at < 0 ? [name, chosen] : [chosen.slice(at + 1), chosen.slice(0, at)];
 }
 
-/** Events of the store `name`, or of all channels of a `pattern`. */
-export function Tail({ kind = "channel", name, pattern, selector, chosen, setChosen, onRefused }) {
+/** Events of the store `name`, or of all channels of a `pattern`; `example` is a command that publishes one. */
+export function Tail({ kind = "channel", name, pattern, selector, example, chosen, setChosen, onRefused }) {
   const [shown, setShown] = useState([]);
   const [running, setRunning] = useState(true);
   const [waiting, setWaiting] = useState(0);
@@ -73,7 +73,7 @@ export function Tail({ kind = "channel", name, pattern, selector, chosen, setCho
     return () => removeEventListener("keydown", press);
   }, []);
   const [store, id] = chosen === null ? [] : placed(chosen, name);
-  const command = pattern ? `subscribe ${quoted(pattern)}` : `${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'`;
+  const command = example ?? (pattern ? `subscribe ${quoted(pattern)}` : `${kind === "queue" ? "queue push" : "publish"} ${quoted(name)} 'hello'`);
   const saying = { opening: "Opening", ended: "Ended", open: running ? "Watching" : "Paused" }[state];
   return html`<div class="events-grid ${chosen === null ? "" : "with-detail"}">
     <${Panel} bare label="Live events">

@@ -1,0 +1,166 @@
+// Topics of MQTT: what is retained, by level and by filter, the live tail of a filter, and sessions.
+import { html, useEffect, useState } from "../view.js";
+import { get, path, post } from "../api.js";
+import { ago, bytes, count, duration, many, moment, quoted } from "../format.js";
+import { Button, Empty, Facts, Field, Head, Loading, Note, Panel, Refusal, Table, Tabs, Tag, TypeName, tell, useDoing, useLoaded, useRefreshed } from "../parts.js";
+import { note, to } from "../router.js";
+import { Lacks, may } from "../session.js";
+import { Detail } from "./detail.js";
+import { Tail } from "./tail.js";
+import { TopicTree } from "./topic-tree.js";
+
+const PAGE = 50;
+const SHOWN_BYTES = 400;
+
+/** How to begin, where the realm serves no MQTT. */
+const Unserved = ({ what }) => html`<${Panel} label=${what} bare><${Empty} title="This realm does not serve MQTT" shell="penstock serve --data ./data --mqtt-port 1883">
+  Start it with a port for MQTT. What devices publish is then in one channel, with the topic as a property; what is retained and who has a session is shown here.</${Empty}></${Panel}>`;
+
+/** A form with a topic filter; `onApply` gets it without spaces at its ends. */
+function FilterForm({ filter, onApply, verb, wrong, children }) {
+  const [typed, setTyped] = useState(filter);
+  useEffect(() => { setTyped(filter); }, [filter]);
+  const apply = (event) => { event.preventDefault(); onApply(typed.trim() || "#"); };
+  return html`<form class="find" onSubmit=${apply}><div class="grow"><${Field} label="Topic filter" mono value=${typed} onInput=${setTyped} placeholder="plant/+/temp" wrong=${wrong} /></div>
+    ${children}<button type="submit" class="button first">${verb}</button></form>`;
+}
+
+const wordsOf = (error) => (error ? `${error.code}: ${error.message}` : undefined);
+
+/** What is published from now on, of one channel: that of all topics, or one with topics of its own. */
+function Live({ route }) {
+  const [filter, setFilter] = useState(route.query.filter ?? "#");
+  const [channel, setChannel] = useState(route.query.channel ?? "");
+  const [chosen, setChosen] = useState(/^\d+$/.test(route.query.event ?? "") ? route.query.event : null);
+  const [refused, setRefused] = useState(null);
+  useEffect(() => { setFilter(route.query.filter ?? "#"); setChannel(route.query.channel ?? ""); setChosen(/^\d+$/.test(route.query.event ?? "") ? route.query.event : null); }, [route]);
+  useEffect(() => { note("topics", "live", { filter: filter === "#" ? "" : filter, channel, event: chosen }); }, [filter, channel, chosen]);
+  const told = useLoaded((signal) => get("/mqtt", { filter }, signal), [filter]);
+  const met = (told.value?.channels ?? []).filter((each) => each.selector !== null);
+  const shown = met.find((each) => each.name === channel) ?? met[0];
+  const wrong = told.error?.code === "invalid-argument" ? wordsOf(told.error) : undefined;
+  const pick = (name) => { setChannel(name === met[0]?.name ? "" : name); setChosen(null); };
+  return html`<div class="stack"><${FilterForm} filter=${filter} verb="Watch" wrong=${wrong} onApply=${(next) => { if (next !== filter) setChosen(null); setFilter(next); }}>
+      ${met.length > 1 && html`<${Field} label="Channel" value=${shown.name} options=${met.map((each) => [each.name, each.topics.length ? `${each.name}: ${each.topics.join(", ")}` : `${each.name}: all other topics`])} onInput=${pick} />`}</${FilterForm}>
+    ${(refused || (told.error && !wrong)) && html`<${Refusal} error=${refused ?? told.error} />`}
+    ${told.error ? null : told.loading || !told.value ? html`<${Loading} />`
+      : shown ? html`<${Tail} key=${shown.name} name=${shown.name} selector=${shown.selector} chosen=${chosen} setChosen=${setChosen} onRefused=${setRefused}
+          example=${`publish ${quoted(shown.name)} 21.5 --property topic=${quoted(filter.replaceAll("+", "1").replace(/#$/, "1"))}`} />`
+      : html`<${Panel} label="Live events" bare><${Empty} title="No channel has such topics">None that you may read, at least.</${Empty}></${Panel}>`}</div>`;
+}
+
+/** One retained message in short: its data as text, or how large it is. */
+const inShort = (event) => event.data ?? (event.message ? JSON.stringify(event.message) : `binary, ${bytes(event.size)}`);
+
+function expiry(event, now) {
+  if (!event.ttl) return "never";
+  const left = new Date(event.published).getTime() + Number(event.ttl) - now;
+  return left > 0 ? `in ${duration(left)}` : "now";
+}
+
+function Retained({ route, channel }) {
+  const given = { filter: route.query.filter ?? "#", event: /^\d+$/.test(route.query.event ?? "") ? route.query.event : null };
+  const [filter, setFilter] = useState(given.filter);
+  const [chosen, setChosen] = useState(given.event);
+  const [steps, setSteps] = useState([""]);
+  const [removing, setRemoving] = useState(null);
+  const doing = useDoing();
+  useEffect(() => { setFilter(given.filter); setChosen(given.event); }, [route]);
+  useEffect(() => { setSteps([""]); }, [filter]);
+  useEffect(() => { note("topics", "retained", { filter: filter === "#" ? "" : filter, event: chosen }); }, [filter, chosen]);
+  const loaded = useLoaded((signal) => get(path("channels", channel, "retained"), { filter, limit: PAGE, after: steps.at(-1), data_bytes: SHOWN_BYTES }, signal), [channel, filter, steps]);
+  const rows = loaded.value?.items, now = Date.now(), most = chosen === null ? 120 : 24;
+  const wrong = loaded.error?.code === "invalid-argument" ? wordsOf(loaded.error) : undefined;
+  const remove = async () => {
+    const done = await doing.act(() => post(path("channels", channel, "purge"), { start: removing.event_id, end: removing.event_id }));
+    if (!done) return;
+    tell(done.count ? `Nothing is retained for ${removing.properties.topic} any more.` : `What was retained for ${removing.properties.topic} was gone already.`);
+    if (String(removing.event_id) === chosen) setChosen(null);
+    setRemoving(null);
+    loaded.again();
+  };
+  return html`<div class="stack"><${FilterForm} filter=${filter} verb="Find" wrong=${wrong} onApply=${(next) => { setFilter(next); setChosen(null); }} />
+    ${loaded.error && !wrong && html`<${Refusal} error=${loaded.error} />`}
+    <div class="events-grid ${chosen === null ? "" : "with-detail"}"><${Panel} label="Retained messages" bare>
+      ${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Retained messages" rows=${rows} keyOf=${(row) => row.event_id} chosen=${(row) => String(row.event_id) === chosen} columns=${[
+        { label: "Topic", kind: "lead", cell: (row) => html`<a class="mono" href=${to("topics", "retained", { filter: filter === "#" ? "" : filter, event: row.event_id })}>${row.properties.topic}</a>` },
+        { label: "Payload", cell: (row) => html`<span class="mono">${inShort(row).slice(0, most)}${row.is_cut || inShort(row).length > most ? "…" : ""}</span>` },
+        chosen === null && { label: "Age", kind: "num", cell: (row) => html`<span title=${moment(row.published)}>${ago(Math.max(0, now - new Date(row.published).getTime()))}</span>` },
+        chosen === null && { label: "Expires", kind: "num", cell: (row) => expiry(row, now) },
+        { label: "Acts", hidden: true, kind: "acts-cell", cell: (row) => html`<${Button} kind="small danger" onClick=${() => { doing.clear(); setRemoving(row); }} label="Remove what is retained for ${row.properties.topic}">Remove…</${Button}>` },
+      ].filter(Boolean)} />` : steps.length > 1 ? html`<${Empty} title="Nothing more is retained" />`
+        : html`<${Empty} title="Nothing is retained${filter === "#" ? "" : ` that ${filter} takes`}" shell="penstock publish ${quoted(channel)} on --property topic=plant/3/state">Of each topic the newest message with the retain flag is kept, for whoever subscribes later.</${Empty}>`}
+      <div class="pager"><span>${rows?.length ? many(rows.length, "message") : ""}</span><span class="fill"></span>
+        <${Button} kind="small plain" icon="again" onClick=${loaded.again}>Look again</${Button}>
+        <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Before</${Button}>
+        <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>After</${Button}></div></${Panel}>
+      ${chosen !== null && html`<${Detail} key=${chosen} kind="channel" name=${channel} id=${chosen} known=${rows?.find((each) => String(each.event_id) === chosen)} onClose=${() => setChosen(null)} />`}</div>
+    ${removing && html`<${TypeName} title="Remove what is retained for ${removing.properties.topic}" name=${removing.properties.topic} verb="Remove" doing=${doing} onDone=${remove} onClose=${() => setRemoving(null)}>
+      <${Note} kind="warn" title="Who subscribes later does not get it.">Clients that have it keep it. A message that is retained for this topic meanwhile stays.</${Note}></${TypeName}>`}</div>`;
+}
+
+const stateOf = (session) => (session.version ? html`<${Tag} kind="ok">connected</${Tag}><div class="sub">MQTT ${session.version}</div>`
+  : html`<${Tag}>away</${Tag}><div class="sub">since ${moment(session.ended)}</div>`);
+const endOf = (session) => (session.expires ? moment(session.expires) : session.expiry_s === null ? "never" : session.expiry_s === 0 ? "with its connection" : `${duration(session.expiry_s * 1000)} after its connection`);
+
+/** The subscriptions of one session. */
+function Subscriptions({ session, channel, onClose }) {
+  return html`<div class="detail"><${Panel} title=${session.client_id} acts=${html`<button type="button" class="button plain icon small" aria-label="Close the session" onClick=${onClose}>✕</button>`} bare>
+    <div class="panel-body even"><${Facts} rows=${[["User", session.user], ["Ends", endOf(session)], ["Subscriptions", count(session.subscription_count)], ["In flight", count(session.in_flight)]]} /></div>
+    ${session.will_due && html`<div class="panel-body"><${Note} slim title="Its will is published at ${moment(session.will_due)}.">Unless its client comes back before.</${Note}></div>`}
+    ${session.subscriptions.length ? html`<${Table} first label="Subscriptions of ${session.client_id}" rows=${session.subscriptions} keyOf=${(row) => row.filter} columns=${[
+      { label: "Filter", kind: "lead", cell: (row) => html`<code>${row.filter}</code>` },
+      { label: "QoS", kind: "num", cell: (row) => row.qos },
+      { label: "Waiting", kind: "num", cell: (row) => (row.durable ? html`<a href=${to("channel", channel, "durables", row.durable)} title=${row.durable}>${count(row.waiting)}</a>` : "–") },
+    ]} />` : html`<${Empty} title="It has no subscription" />`}
+    ${session.subscription_count > session.subscriptions.length && html`<p class="help-line">The first ${count(session.subscriptions.length)} of ${count(session.subscription_count)}.</p>`}</${Panel}></div>`;
+}
+
+function Sessions({ route, channel }) {
+  const [chosen, setChosen] = useState(route.query.client ?? null);
+  const [steps, setSteps] = useState([route.query.after ?? ""]);
+  useEffect(() => { setChosen(route.query.client ?? null); }, [route]);
+  const after = steps.at(-1);
+  useEffect(() => { note("topics", "sessions", { after, client: chosen }); }, [after, chosen]);
+  const loaded = useRefreshed((signal) => get("/mqtt/sessions", { limit: PAGE, after }, signal), [after], 3000);
+  const rows = loaded.value?.items, shown = rows?.find((each) => each.client_id === chosen);
+  return html`<div class="stack">${loaded.error && html`<${Refusal} error=${loaded.error} />`}
+    <div class="events-grid ${shown ? "with-detail" : ""}"><${Panel} label="Sessions" bare>${!rows ? !loaded.error && html`<${Loading} />` : rows.length ? html`<${Table} first label="Sessions" rows=${rows} keyOf=${(row) => row.client_id} chosen=${(row) => row.client_id === chosen} columns=${[
+        { label: "Client", kind: "lead", cell: (row) => html`<a class="mono" href=${to("topics", "sessions", { after, client: row.client_id })}>${row.client_id}</a><div class="sub">${row.user}</div>` },
+        { label: "State", cell: stateOf },
+        !shown && { label: "Ends", cell: endOf },
+        !shown && { label: "Subscriptions", kind: "num", cell: (row) => count(row.subscription_count) },
+        { label: "Waiting", kind: "num", cell: (row) => count(row.waiting) },
+        !shown && { label: "In flight", kind: "num", cell: (row) => count(row.in_flight) },
+      ].filter(Boolean)} />` : html`<${Empty} title=${after ? "No more sessions" : "Nobody has a session"}>Clients that are connected over MQTT are listed here, and those whose session outlives their connection.</${Empty}>`}
+      ${(loaded.value?.next || steps.length > 1) && html`<div class="pager"><span class="fill"></span>
+        <${Button} kind="small" icon="left" disabled=${steps.length < 2} onClick=${() => setSteps(steps.slice(0, -1))}>Before</${Button}>
+        <${Button} kind="small" disabled=${!loaded.value?.next} onClick=${() => setSteps([...steps, loaded.value.next])}>After</${Button}></div>`}</${Panel}>
+      ${shown && html`<${Subscriptions} session=${shown} channel=${channel} onClose=${() => setChosen(null)} />`}</div>
+    <p class="help-line">A connection is closed on the page of <a href=${to("connections")}>connections</a>; its session stays if it lasts. It ends when its client connects with a clean start, or when it expires.</p></div>`;
+}
+
+const TABS = [["", "By level"], ["live", "Live"], ["retained", "Retained"], ["sessions", "Sessions"]];
+const LEADS = {
+  "": "How many topics have something retained, level by level.",
+  live: "What is published from now on, on the topics that a filter takes: + is any level, # all that follow.",
+  retained: "The newest message of each topic that was published with the retain flag.",
+  sessions: "Who is connected over MQTT or has a session that outlives its connection, and what waits.",
+};
+
+/** `mqtt` says what there is of MQTT; `refused` why it is not known. */
+export function TopicsPage({ route, tab, mqtt, refused }) {
+  const served = mqtt?.channel ? mqtt : null;
+  const items = TABS.map(([key, text]) => [key, text, key ? to("topics", key) : to("topics")]);
+  const name = TABS.find(([key]) => key === tab)?.[1];
+  const page = () => {
+    if (!mqtt) return refused ? html`<${Refusal} error=${refused} />` : html`<${Loading} />`;
+    if (tab === "live") return served || mqtt.channels.length ? html`<${Live} route=${route} />` : html`<${Unserved} what="Live" />`;
+    if (!served) return html`<${Unserved} what=${name} />`;
+    if (tab === "retained") return html`<${Retained} route=${route} channel=${served.retained} />`;
+    if (tab === "sessions") return may("monitor", "admin") ? html`<${Sessions} route=${route} channel=${served.channel} />` : html`<${Panel} label="Sessions" bare><${Lacks} what="Sessions" right="monitor" /></${Panel}>`;
+    return html`<${TopicTree} route=${route} channel=${served.retained} />`;
+  };
+  return html`<div class="page"><${Head} title="Topics" lead=${LEADS[tab]} /><${Tabs} label="Parts of the topics" items=${items} current=${tab} />
+    ${name ? page() : html`<${Empty} title="There is no such page" />`}</div>`;
+}
