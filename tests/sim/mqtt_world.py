@@ -393,6 +393,22 @@ class Devices:
             assert each in sessions or is_released, f"{each!r} is still stored"
 
 
+class CountedDevices(Devices):
+    """The scene where the front end can be looked at, too."""
+
+    def __init__(self, world: MqttWorld) -> None:
+        super().__init__(world)
+        self._server = world
+
+    async def check(self) -> None:
+        await super().check()
+        hub = self._server.realm.connections.mqtt
+        assert isinstance(hub, MqttHub), "it serves MQTT"
+        away = hub.sessions.away_after("").values()
+        found = tuple(map(sum, zip(*(each.figures for each in away), strict=True)))
+        assert hub.sessions.away == found, f"{found} are away, not {hub.sessions.away}"
+
+
 class MqttWorld(World):
     """A world with nothing but devices."""
 
@@ -400,7 +416,7 @@ class MqttWorld(World):
         super().__init__(seed, ["keyed"])
         self.may_begin = asyncio.Event()
         self.names = ["mqtt"]
-        self.scenes = [Devices(self)]
+        self.scenes = [CountedDevices(self)]
         self.is_wired, self.is_connected, self.may_jump = True, False, False
 
     @property
