@@ -131,10 +131,11 @@ def install(name: str) -> Path:
 
 @contextmanager
 def served(
-    name: str, directory: Path, durability: str, *, keeps: bool = False
+    name: str, directory: Path, durability: str, *, keeps: bool = False, more: str = ""
 ) -> Iterator[MqttServer]:
     """Serve a contender on a free port of this machine. One that ``keeps`` has on disk what is
-    retained. Raises ``Missing`` when it cannot run here."""
+    retained; ``more`` are lines for the configuration of mosquitto. Raises ``Missing`` when it
+    cannot run here."""
     if reason := missing(name):
         raise Missing(reason)
     port = free_port()
@@ -145,7 +146,7 @@ def served(
             wait_for_port(server.pid, port, directory.parent / "server.log")
             yield MqttServer(server.pid, port)
         return
-    command = _command(name, port, directory, keeps=keeps)
+    command = _command(name, port, directory, keeps=keeps, more=more)
     with server_process(command, port, "", directory) as server:
         yield MqttServer(server.pid, port)
 
@@ -156,12 +157,12 @@ def _make_channel(directory: Path, durability: str) -> None:
         session.channels.create(CHANNEL, retain_consumed=True, storage=storage_of(durability))
 
 
-def _command(name: str, port: int, directory: Path, *, keeps: bool) -> Sequence[str]:
+def _command(name: str, port: int, directory: Path, *, keeps: bool, more: str) -> Sequence[str]:
     configuration = directory / "server.conf"
     if name == "mosquitto":
         persistence = "true" if keeps else "false"
         text = _MOSQUITTO.format(port=port, persistence=persistence, directory=directory)
-        configuration.write_text(text)
+        configuration.write_text(text + more)
         return [_mosquitto() or "", "-c", str(configuration)]
     if name == "rumqttd":
         configuration = directory / "server.toml"

@@ -1,0 +1,201 @@
+"""What servers of MQTT keep of QoS 2 when they are killed: ``python -m tests.interop.mqtt_kills``.
+
+A client publishes :data:`MESSAGES` messages to each of the states of :data:`STATES`, and another
+one with a lasting session takes the last of these before. Then the server is killed (SIGKILL) and
+started again, and both go on as the standard has it. What does not come is lost, what comes once
+more is doubled.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from bench import mqtt_peers
+from bench.mqtt_peers import MqttServer, served
+from penstock.wire.mqtt.packets import (
+    MQTT_3,
+    PubcompPacket,
+    PublishPacket,
+    PubrecPacket,
+    PubrelPacket,
+)
+from tests.frontends.mqtt.clients import Hung, PacketClient
+
+MESSAGES: Final = 20
+STATES: Final = (
+    "PUBCOMP came",
+    "PUBREC came",
+    "PUBREC came, and was lost",
+    "delivered, up to PUBREL",
+)
+_TOPIC: Final = "kills"
+_QUIET_S: Final = 2.0
+SAVING: Final = "mosquitto, autosave_on_changes"
+_SAVES_ALL: Final = "autosave_interval 1\nautosave_on_changes true\n"
+CONTENDERS: Final = (*mqtt_peers.CONTENDERS[:2], SAVING, *mqtt_peers.CONTENDERS[2:])
+"""mosquitto twice: as it is, with ``persistence true``, and told to save after each message."""
+
+
+class Outcome(Struct):
+    """What has become of the messages of one server."""
+
+    lost: Counter[str]
+    """How many have not come, by their state."""
+    doubled: Counter[str]
+    has_session: bool
+    """Whether the receiver's session was there after the kill."""
+
+
+def missing(name: str) -> str:
+    """Why a server cannot run here; empty when it can."""
+    return mqtt_peers.missing(name.partition(",")[0])
+
+
+def _served(name: str, directory: Path) -> AbstractContextManager[MqttServer]:
+    more = _SAVES_ALL if name == SAVING else ""
+    return served(name.partition(",")[0], directory, "D2", keeps=True, more=more)
+
+
+def _client(server: MqttServer, client_id: str) -> tuple[PacketClient, bool]:
+    client = PacketClient(f"mqtt://127.0.0.1:{server.port}", MQTT_3)
+    answer = client.connect(client_id, clean_start=False, keep_alive_s=60)
+    assert answer.reason == 0, answer
+    return client, answer.session_present
+
+
+def _heard(client: PacketClient, is_last: Callable[[Any], bool] = lambda _: False) -> list[Any]:
+    """What a client hears until one is the last, or nothing comes for a while. Raises
+    ``ConnectionError`` where the server hangs up."""
+    client._line.settimeout(_QUIET_S)
+    found: list[Any] = []
+    try:
+        while not found or not is_last(found[-1]):
+            found.append(client.receive())
+    except TimeoutError:
+        pass
+    except Hung as error:
+        raise ConnectionError from error
+    return found
+
+
+def kills(name: str, folder: Path) -> Outcome:
+    """Kill a server, and see. Raises ``Missing`` where it cannot run."""
+    directory = folder / "data"
+    directory.mkdir()
+    with _served(name, directory) as server:
+        receiver, _ = _client(server, "receiver")
+        receiver.subscribe(_TOPIC, qos=2)
+        sender, _ = _client(server, "sender")
+        came = _delivered(sender, receiver)
+        receiver.close()
+        for number in range(3 * MESSAGES):
+            packet_id = 1 + MESSAGES + number
+            sender.send(_message(packet_id))
+            assert sender.receive() == PubrecPacket(packet_id)
+            if number < MESSAGES:
+                sender.send(PubrelPacket(packet_id))
+                assert sender.receive() == PubcompPacket(packet_id)
+        os.kill(server.pid, signal.SIGKILL)
+        sender.close()
+    with _served(name, directory) as server:
+        _go_on(server)
+        receiver, has_session = _client(server, "receiver")
+        if not has_session:
+            receiver.subscribe(_TOPIC, qos=2)
+        came += _taken(receiver)
+        receiver.close()
+    count = Counter(came)
+    lost, doubled = Counter[str](), Counter[str]()
+    for packet_id in range(1, 4 * MESSAGES + 1):
+        state = STATES[(packet_id - 1) // MESSAGES - 1]  # the first of them were delivered
+        lost[state] += count[packet_id] == 0
+        doubled[state] += max(count[packet_id] - 1, 0)
+    return Outcome(lost, doubled, has_session)
+
+
+def _message(packet_id: int, *, is_duplicate: bool = False) -> PublishPacket:
+    return PublishPacket(_TOPIC, b"%d" % packet_id, 2, packet_id, False, is_duplicate)
+
+
+def _delivered(sender: PacketClient, receiver: PacketClient) -> list[int]:
+    """Messages that come while their receiver is there, which says that it has them; that it has
+    heard that this is known (PUBREL), it does not say any more."""
+    came = []
+    for packet_id in range(1, MESSAGES + 1):
+        sender.send(_message(packet_id))
+        assert sender.receive() == PubrecPacket(packet_id)
+        sender.send(PubrelPacket(packet_id))
+        assert sender.receive() == PubcompPacket(packet_id)
+        message = receiver.receive()
+        receiver.send(PubrecPacket(message.packet_id))
+        assert receiver.receive() == PubrelPacket(message.packet_id)
+        came.append(int(message.payload))
+    return came
+
+
+def _go_on(server: MqttServer) -> None:
+    """What a sender does that has heard all PUBREC but those of the last messages. A server may
+    hang up at a release that it does not know: then its sender comes again, and goes on behind."""
+    sender, _ = _client(server, "sender")
+    for packet_id in range(2 * MESSAGES + 1, 4 * MESSAGES + 1):
+        try:
+            if packet_id > 3 * MESSAGES:
+                sender.send(_message(packet_id, is_duplicate=True))
+                _heard(sender, PubrecPacket(packet_id).__eq__)
+            sender.send(PubrelPacket(packet_id))
+            _heard(sender, lambda each: isinstance(each, PubcompPacket))
+        except OSError:
+            sender.close()
+            sender, _ = _client(server, "sender")
+    sender.close()
+
+
+def _taken(receiver: PacketClient) -> list[int]:
+    """What comes to a receiver, once it is released."""
+    held: dict[int, int] = {}
+    came = []
+    while packets := _heard(receiver, lambda _: True):
+        for each in packets:
+            if isinstance(each, PublishPacket):
+                held[each.packet_id] = int(each.payload)
+                receiver.send(PubrecPacket(each.packet_id))
+            elif isinstance(each, PubrelPacket):
+                if each.packet_id in held:
+                    came.append(held.pop(each.packet_id))
+                receiver.send(PubcompPacket(each.packet_id))
+    return [*came, *held.values()]
+
+
+def main(names: Sequence[str]) -> None:
+    """Write a table of what has become of the messages."""
+    _say(f"| | session | {' | '.join(f'{each}: lost, doubled' for each in STATES)} |")
+    _say(f"| --- | --- |{' ---: |' * len(STATES)}")
+    for name in names or CONTENDERS:
+        if reason := missing(name):
+            sys.stderr.write(f"{name}: {reason}\n")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            found = kills(name, Path(folder))
+        version = mqtt_peers.version_of(name.partition(",")[0])
+        cells = [f"{found.lost[each]}, {found.doubled[each]}" for each in STATES]
+        session = "there" if found.has_session else "gone"
+        _say(f"| {name} ({version}) | {session} | {' | '.join(cells)} |")
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
