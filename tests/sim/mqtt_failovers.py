@@ -20,6 +20,8 @@ KILLED_MAX: Final = 3
 """The others are there to the end."""
 SECRET: Final = b"s" * 32
 RELAYED_MAX: Final = 100
+WAIT_S: Final = 1_000.0
+"""What is not done by then will never be."""
 
 
 class DevicesOfACluster:
@@ -67,13 +69,18 @@ class DevicesOfACluster:
         devices = Devices(self)
         await devices.prepare()
         async with asyncio.TaskGroup() as self.outside:
-            async with asyncio.TaskGroup() as playing:
-                devices.start(playing, quiet=True)
-                trouble = self.outside.create_task(self._trouble())
+            trouble = self.outside.create_task(self._trouble())
+            playing = self.outside.create_task(self._play(devices))
+            await asyncio.wait([playing], timeout=WAIT_S)
+            assert playing.done(), f"still not done after {WAIT_S:.0f} s"
             trouble.cancel()
         await until(lambda: self._owner is not None)
         await devices.check()
         await end(*self._machines)
+
+    async def _play(self, devices: Devices) -> None:
+        async with asyncio.TaskGroup() as playing:
+            devices.start(playing, quiet=True)
 
     async def _trouble(self) -> None:
         while True:

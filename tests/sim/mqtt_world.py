@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from random import Random
 from typing import Any, Protocol
@@ -93,6 +94,8 @@ class Device(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reader = PacketReader()
         self._heard_s = 0.0
+        self._complaint: AssertionError | None = None
+        """What was wrong with something that it heard: the loop would only log it."""
 
     @property
     def is_done(self) -> bool:
@@ -110,6 +113,8 @@ class Device(asyncio.Protocol):
             while self._transport is not None and not self.is_done:
                 await self._live()
             self.hang_up()
+            if self._complaint is not None:
+                raise self._complaint
             await pass_time(self.world.random.expovariate(3))
 
     async def _live(self) -> None:
@@ -157,15 +162,22 @@ class Device(asyncio.Protocol):
         self._heard_s = self.world.loop.time()
         self._reader.receive(data)
         for first, body in self._reader.packets():
-            packet = packet_of(first, body, MQTT_5)
-            if isinstance(packet, ConnackPacket):
-                self.is_welcome = packet.reason == 0
-                if self.is_welcome:
-                    self.welcomed(present=packet.session_present)
-            elif isinstance(packet, DisconnectPacket):
-                self.world.note(f"{self.name} is told {packet.reason!r}")
-            else:
-                self.hears(packet)
+            try:
+                self._take(packet_of(first, body, MQTT_5))
+            except AssertionError as error:
+                self._complaint = error
+                self.hang_up()
+                return
+
+    def _take(self, packet: Packet) -> None:
+        if isinstance(packet, ConnackPacket):
+            self.is_welcome = packet.reason == 0
+            if self.is_welcome:
+                self.welcomed(present=packet.session_present)
+        elif isinstance(packet, DisconnectPacket):
+            self.world.note(f"{self.name} is told {packet.reason!r}")
+        else:
+            self.hears(packet)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -199,9 +211,12 @@ class Thermometer(Device):
         while self._last_id in self._in_flight:
             self._last_id = self._last_id % 9 + 1
         text = f"{self.name}/{qos}/{number}"
-        packet = PublishPacket(f"t/{qos}/{self.name}", text.encode(), qos, self._last_id)
+        packet = self.message(qos, number, text, self._last_id)
         self._in_flight[self._last_id] = packet
         self.say(packet)
+
+    def message(self, qos: int, number: int, text: str, packet_id: int) -> PublishPacket:
+        return PublishPacket(f"t/{qos}/{self.name}", text.encode(), qos, packet_id)
 
     def welcomed(self, *, present: bool) -> None:
         assert present or self.connections == 1 or not self.was_welcome, "its session is lost"
@@ -241,7 +256,9 @@ class Thermometer(Device):
 class Reader(Device):
     """Follows what thermometers say, with QoS 1 and 2."""
 
-    def __init__(self, world: DeviceWorld, name: str, told: list[Thermometer]) -> None:
+    filters = ("t/1/+", "t/2/#")
+
+    def __init__(self, world: DeviceWorld, name: str, told: Sequence[Thermometer]) -> None:
         super().__init__(world, name)
         self._told = told
         self._is_subscribed = False
@@ -268,8 +285,12 @@ class Reader(Device):
     def welcomed(self, *, present: bool) -> None:
         assert present or not self._is_subscribed, "its session is lost"
         if not self._is_subscribed:
-            filters = (TopicSubscription("t/1/+", 1), TopicSubscription("t/2/#", 2))
-            self.say(SubscribePacket(1, filters))
+            one, two = self.filters
+            wanted = (TopicSubscription(one, 1), TopicSubscription(two, 2))
+            self.say(SubscribePacket(1, wanted))
+
+    def text_of(self, payload: bytes) -> str:
+        return payload.decode()
 
     def hears(self, packet: Packet) -> None:
         match packet:
@@ -280,14 +301,14 @@ class Reader(Device):
                 else:
                     self.hang_up()
             case PublishPacket(_, payload, 1, packet_id):
-                self.came.append(payload.decode())
-                self.got.append(payload.decode())
+                self.came.append(self.text_of(payload))
+                self.got.append(self.text_of(payload))
                 if self.world.random.random() < 0.9:
                     self.say(PubackPacket(packet_id))
                 else:
                     self.hang_up()
             case PublishPacket(_, payload, 2, packet_id):
-                text = payload.decode()
+                text = self.text_of(payload)
                 self.came.append(text)
                 held = self._held.setdefault(packet_id, text)
                 assert held == text, f"{packet_id} is {held}, and comes as {text}"
@@ -325,6 +346,19 @@ class Mortal(Device):
             self.hang_up()
 
 
+def begun(world: DeviceWorld, device: Device, *, waits: bool = False) -> asyncio.Task[None]:
+    """Let a device run on a machine of its own; if it ``waits``, once it may begin."""
+
+    async def run() -> None:
+        if waits:
+            await world.may_begin.wait()
+        await device.run()
+
+    context = copy_context()
+    context.run(MACHINE.set, device.name)
+    return world.outside.create_task(run(), context=context)
+
+
 class Devices:
     """The scene."""
 
@@ -340,21 +374,11 @@ class Devices:
 
     def start(self, group: asyncio.TaskGroup, *, quiet: bool) -> None:
         if not self._running:
-            self._running = [self._begun(self._reader), *map(self._begun, self._mortals)]
-            self._running += [self._begun(each, waits=True) for each in self._thermometers]
+            world = self._world
+            self._running = [begun(world, each) for each in (self._reader, *self._mortals)]
+            self._running += [begun(world, each, waits=True) for each in self._thermometers]
         if quiet:
             group.create_task(self._all_done())
-
-    def _begun(self, device: Device, *, waits: bool = False) -> asyncio.Task[None]:
-        async def run() -> None:
-            if waits:
-                await self._world.may_begin.wait()
-            await device.run()
-
-        context = copy_context()
-        context.run(MACHINE.set, device.name)
-        outside = self._world.outside
-        return outside.create_task(run(), context=context)
 
     async def _all_done(self) -> None:
         await asyncio.wait(self._running)
@@ -412,11 +436,11 @@ class CountedDevices(Devices):
 class MqttWorld(World):
     """A world with nothing but devices."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, scene: Callable[[Any], Any] = CountedDevices) -> None:
         super().__init__(seed, ["keyed"])
         self.may_begin = asyncio.Event()
         self.names = ["mqtt"]
-        self.scenes = [CountedDevices(self)]
+        self.scenes = [scene(self)]
         self.is_wired, self.is_connected, self.may_jump = True, False, False
 
     @property

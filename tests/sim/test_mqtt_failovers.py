@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.frontends.mqtt.session_store import SessionStore, StoredEntries
 from tests.sim.mqtt_failovers import devices_of_a_cluster
 
 
@@ -14,3 +15,28 @@ def test_devices_get_what_they_were_promised_whoever_owns_the_realm(seed: int) -
     world = devices_of_a_cluster(seed)
 
     assert world.happened.keys() == {"killed", "handed over", "moved by force", "relays cut"}
+
+
+def sessions_stay_behind(patch: pytest.MonkeyPatch) -> None:
+    """The next owner begins without sessions."""
+
+    async def nothing(store: SessionStore) -> StoredEntries:
+        await store.open_channel()
+        return StoredEntries([], {}, {})
+
+    patch.setattr(SessionStore, "load", nothing)
+
+
+@pytest.mark.slow
+def test_a_mistake_of_owners_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions_stay_behind(monkeypatch)
+
+    with pytest.raises(ExceptionGroup) as noticed:
+        _live_until_noticed()
+
+    assert noticed.group_contains(AssertionError)
+
+
+def _live_until_noticed() -> None:
+    for seed in range(10):
+        devices_of_a_cluster(seed)

@@ -1,0 +1,208 @@
+"""Channels with topics, JSON, rights on topics and what is retained, over power cuts, kills, a
+network that breaks, and an operator who edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.start_positions import FromLatest
+from penstock.frontends.mqtt import durable_feed, sessions
+from penstock.frontends.mqtt.connection import MqttConnection
+from penstock.frontends.mqtt.fan_out import FanOut
+from penstock.frontends.mqtt.hub import MqttHub
+from penstock.frontends.mqtt.sessions import MqttSessions
+from penstock.frontends.mqtt.topic_channels import SortedMessages, TopicChannel, TopicChannels
+from tests.sim.mqtt_fleet import fleet_of
+from tests.sim.mqtt_world import devices_of
+
+SEEDS = range(3)
+LIVES_MAX = 30
+"""Seeds within which a mistake is noticed."""
+
+
+@pytest.mark.slow
+@pytest.mark.spec("M2", "M5", "M6", "M7", "M12", "M14", "M15")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_fleet_gets_what_it_was_promised(seed: int) -> None:
+    fleet_of(seed)
+
+
+# --- mistakes ----------------------------------------------------------------------------
+
+
+def topics_are_nobodys(patch: pytest.MonkeyPatch) -> None:
+    """A message is in the channel of all topics, though another has its topic."""
+
+    def all_others(_: TopicChannels, messages: Any) -> SortedMessages:
+        return SortedMessages([*range(len(messages))], {})
+
+    patch.setattr(TopicChannels, "sorted", all_others)
+
+
+def left_behind(patch: pytest.MonkeyPatch) -> None:
+    """What waits in a channel is forgotten when its topics are taken."""
+    patch.setattr(TopicChannels, "left_with", lambda *_: [])
+
+
+def from_its_end(patch: pytest.MonkeyPatch) -> None:
+    """A channel that gets topics has a session's durable a little later."""
+    make = durable_feed.make_durable
+
+    async def later(realm: Any, channel: Any, name: str, text: str, topics: Any, _: Any) -> None:
+        await make(realm, channel, name, text, topics, FromLatest())
+
+    patch.setattr(sessions, "make_durable", later)
+
+
+def without_columns(patch: pytest.MonkeyPatch) -> None:
+    """Fields of JSON are no properties."""
+    made = TopicChannel.__init__
+
+    def init(channel: TopicChannel, *given: Any) -> None:
+        made(channel, *given)
+        channel._json = None
+
+    patch.setattr(TopicChannel, "__init__", init)
+
+
+def rights_for_good(patch: pytest.MonkeyPatch) -> None:
+    """Who has subscribed may hear, whatever right is taken."""
+    patch.setattr(MqttConnection, "check_rights", lambda _: None)
+    patch.setattr(FanOut, "forget", lambda _: None)
+
+
+def rights_of_subscribing(patch: pytest.MonkeyPatch) -> None:
+    """Rights are asked for when somebody subscribes, and when somebody is given something; the
+    subscription stays."""
+    patch.setattr(MqttConnection, "check_rights", lambda _: None)
+
+
+def retained_apart(patch: pytest.MonkeyPatch) -> None:
+    """What is retained is stored in a step of its own, after the acknowledgement."""
+    publishes = MqttHub._publishes
+
+    def without(own: MqttHub, gathered: Any) -> Any:
+        found, refused = publishes(own, gathered)
+        retained = own.retained.channel()
+        for number, bodies in found:
+            if number == retained:
+                own.loop.call_later(0.05, _publish, own, number, bodies)
+        return [each for each in found if each[0] != retained], refused
+
+    patch.setattr(MqttHub, "_publishes", without)
+
+
+def _publish(own: MqttHub, number: Any, bodies: Any) -> None:
+    try:
+        own.realm.publish(number, bodies, "", 0, lambda *_: None)
+    except PenstockError:
+        return
+
+
+def nothing_is_removed(patch: pytest.MonkeyPatch) -> None:
+    """What is retained stays when nothing is to be."""
+    publishes = MqttHub._publishes
+
+    def without(own: MqttHub, gathered: Any) -> Any:
+        found, refused = publishes(own, gathered)
+        if all(each.message.packet.payload for each in gathered):
+            return found, refused
+        return [each for each in found if each[0] != own.retained.channel()], refused
+
+    patch.setattr(MqttHub, "_publishes", without)
+
+
+FLEET = {
+    topics_are_nobodys: 0,
+    left_behind: 4,
+    from_its_end: 2,
+    without_columns: 0,
+    rights_for_good: 0,
+    rights_of_subscribing: 2,
+    retained_apart: 2,
+    nothing_is_removed: 0,
+}
+"""Mistakes, with the first seed that notices them."""
+
+
+def acknowledged_before(patch: pytest.MonkeyPatch) -> None:
+    """A message of QoS 1 is acknowledged, and then stored."""
+    gather = MqttHub.gather
+
+    def early(own: MqttHub, publisher: str, message: Any) -> None:
+        packet = message.message.packet
+        if packet.qos == 1:
+            message.whose.stored(packet)
+            message = message._replace(whose=Silent())
+        gather(own, publisher, message)
+
+    patch.setattr(MqttHub, "gather", early)
+
+
+class Silent:
+    def stored(self, packet: Any) -> None: ...
+    def not_stored(self, packet: Any, error: Any) -> None: ...
+
+
+def sessions_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """A subscription is said to last before it is stored."""
+
+    async def save(own: MqttSessions, session: Any) -> None:
+        own.write((session.entry,), lambda _: None)
+
+    patch.setattr(MqttSessions, "save", save)
+
+
+def wills_in_memory(patch: pytest.MonkeyPatch) -> None:
+    """A kill forgets wills."""
+    put = MqttSessions._put
+
+    async def without(own: MqttSessions, entries: Any) -> None:
+        if left := [each for each in entries if b'"will"' not in each[1]]:
+            await put(own, left)
+
+    patch.setattr(MqttSessions, "_put", without)
+
+
+def older_connections_live_on(patch: pytest.MonkeyPatch) -> None:
+    """A connection that is half open keeps what its client has elsewhere now."""
+    patch.setattr(MqttConnection, "replaced", lambda _: None)
+
+
+DEVICES = {
+    acknowledged_before: 0,
+    sessions_in_memory: 4,
+    wills_in_memory: 0,
+    older_connections_live_on: 1,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mistake", "live", "first"),
+    [
+        *((mistake, fleet_of, first) for mistake, first in FLEET.items()),
+        *((mistake, devices_of, first) for mistake, first in DEVICES.items()),
+    ],
+)
+def test_a_mistake_is_noticed(
+    mistake: Callable[[pytest.MonkeyPatch], None],
+    live: Callable[[int], str],
+    first: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mistake(monkeypatch)
+
+    with pytest.raises(ExceptionGroup) as noticed:
+        _live_until_noticed(live, first)
+
+    assert noticed.group_contains(AssertionError)
+
+
+def _live_until_noticed(live: Callable[[int], str], first: int) -> None:
+    for seed in range(first, first + LIVES_MAX):
+        live(seed)
