@@ -15,12 +15,12 @@ from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import inline
-from penstock.frontends.mqtt.newest_events import pages_of
 from penstock.runtime.access.access import AccessControl, AccessRules
 from penstock.runtime.access.accounts import Accounts
 from penstock.runtime.access.audit import Audit
 from penstock.runtime.access.logins import Logins
 from penstock.runtime.access.tokens import TokenRules, Tokens
+from penstock.runtime.reading.stretches import pages_of
 from penstock.runtime.realm import RunningRealm
 from penstock.storage.embedded import Embedded
 from penstock.storage.memory import MemoryRegistry
