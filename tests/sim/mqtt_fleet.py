@@ -40,7 +40,7 @@ TOPICS = ("j/{line}/{qos}",)
 STATES = 16
 """How many states of each device are retained, one after the other."""
 GONE = 5
-"""Of so many states one is none: what is retained is removed."""
+"""One in so many states is empty: what is retained is removed."""
 EDITS = 4
 """How often the channel gets topics, or loses them."""
 TURNS = 3
