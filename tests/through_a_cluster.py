@@ -4,6 +4,9 @@
 third one that stands by for ever, on one storage engine in memory. Every session goes to the third,
 those within the process as well, and the owner hands over every ten seconds (``--moving-every``),
 drawn by the name of the test. A realm opened again in the same directory has the same engine.
+
+Clients of MQTT in tests do not connect again: there the owner hands over as soon as it is time and
+none of them is connected, and who comes meanwhile waits at the port.
 """
 
 from __future__ import annotations
@@ -51,8 +54,13 @@ _DOOR: Final = "n3"
 _LOOK_S: Final = 0.005
 _SETTLED_S: Final = 30.0
 
-
+_FROM_THE_START: Final = "here a cluster speaks MQTT from the start, in channels it has made itself"
 WHY_NOT: Final = {
+    "test_over_tls_a_password_or_a_certificate_says_who_it_is": _FROM_THE_START,
+    "test_a_channel_that_is_not_fit_for_it_is_refused": _FROM_THE_START,
+    "test_a_channel_that_is_not_fit_for_sessions_is_refused": _FROM_THE_START,
+    "test_the_channel_is_as_the_channel_of_all_topics": _FROM_THE_START,
+    "test_without_mqtt_there_is_none_and_elsewhere_neither": _FROM_THE_START,
     "test_a_memory_channel_refuses_what_does_not_fit_and_forgets_nothing": "events of a cluster do "
     "not count against the limits of memory (SEM C5)",
     "test_on_a_realm_without_a_cluster_nothing_is_made_cluster_wide": "it is about one machine",
@@ -94,12 +102,14 @@ class _Node:
         self.process: NodeProcess
         self.task: asyncio.Task[None]
 
-    async def make(self, settings: Settings, secret: bytes) -> None:
+    async def make(self, settings: Settings, secret: bytes, *, speaks_mqtt: bool) -> None:
         native = await self.ports.hold(HOST, 0)
         http, amqp = await self.ports.hold(HOST, 0), await self.ports.hold(HOST, 0)
+        mqtt = await self.ports.hold(HOST, 0) if speaks_mqtt else None
+        listen = replace(settings.listen, host=HOST, port=native, amqp_port=amqp, mqtt_port=mqtt)
         settings = replace(
             settings,
-            listen=replace(settings.listen, host=HOST, port=native, amqp_port=amqp),
+            listen=listen,
             http=replace(settings.http, enabled=True, host=HOST, port=http),
         )
         registry = await self.engine.registry()
@@ -133,6 +143,10 @@ class ClusterRealm(embedded_realm.Realm):
         self._clock = SystemClock()
         self._inside = ExitStack()
         self._standbys: list[StandbyListener] = []
+        self._speaks_mqtt = _is_about_mqtt()
+        self._moving = asyncio.Lock()
+        self._mqtt: list[tuple[StandbyListener, Relays]] = []
+        """Where clients of MQTT come."""
         self._tasks: list[asyncio.Task[None]] = []
         self._served: tuple[RunningRealm, NativeListener] | None = None
         folder = Path(self._inside.enter_context(tempfile.TemporaryDirectory()))
@@ -142,14 +156,14 @@ class ClusterRealm(embedded_realm.Realm):
         registry = servers.records
         self._secret = await cluster_secret(registry, self._settings.cluster)
         for node in self._nodes:
-            await node.make(self._settings, self._secret)
+            await node.make(self._settings, self._secret, speaks_mqtt=self._speaks_mqtt)
         self._door = self._nodes[-1]
         await _drain(registry, self._door)
         try:
             for node in self._nodes:
                 node.task = self._start_part(node.process.run(node.stopping), node.name)
                 await self._until(lambda: self._owner is not None)
-            await self._until(lambda: serving_node(self._door.process._node) is not None)
+            await self._until(lambda: self._is_known)
             self._own_port = await self._listen_at("native", HOST, 0)
             self._tasks += [
                 self._start_part(self._tell(), "telling"),
@@ -181,11 +195,40 @@ class ClusterRealm(embedded_realm.Realm):
         wait_s = draw.uniform(0, self.moving_every_s)
         while True:
             await _pass(wait_s)
+            while self._has_mqtt_clients or self._moving.locked():
+                await _pass(_LOOK_S)
             if (owner := self._owner) is not None:
-                owner.process._node.hand_over(0)
-                await self._until(lambda last=owner: self._owner not in (None, last))  # type: ignore[misc]
+                await self._move_from(owner)
                 ClusterRealm.moves += 1
             wait_s = self.moving_every_s * draw.uniform(0.5, 1.5)
+
+    async def _move_from(self, owner: _Node) -> None:
+        async with self._moving:
+            for standby, _ in self._mqtt:
+                standby.close()
+            owner.process._node.hand_over(0)
+            await self._until(lambda: self._owner not in (None, owner))
+            await self._until(lambda: self._is_known)
+            for standby, _ in self._mqtt:
+                await standby.open()
+
+    @property
+    def _has_mqtt_clients(self) -> bool:
+        if any(
+            standby._waiting or len(relays) + relays._connecting for standby, relays in self._mqtt
+        ):
+            return True
+        serving = None if self._owner is None else self._owner.serves
+        states = [] if serving is None else serving[0].connections.states()
+        return any(each.protocol == "mqtt" for each in states)
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether the door knows who serves, and that node serves MQTT where it is to."""
+        owner, serving = self._owner, serving_node(self._door.process._node)
+        if owner is None or owner.serves is None or serving is None or serving.name != owner.name:
+            return False
+        return owner.serves[1].mqtt is not None or not self._speaks_mqtt
 
     # --- what an embedded realm gives out -------------------------------------------------
 
@@ -195,6 +238,7 @@ class ClusterRealm(embedded_realm.Realm):
         bound = await ports.hold(host, port)
         native = (host, bound) if front_end == "native" else (HOST, await ports.hold(HOST, 0))
         place = host, bound
+        relays = Relays(lambda: serving_node(node), self._secret, _DOOR, self._clock, 10_000)
         standby = StandbyListener(
             lambda: serving_node(node),
             lambda: owners_in(node),
@@ -202,14 +246,18 @@ class ClusterRealm(embedded_realm.Realm):
                 native,
                 place if front_end == "http" else None,
                 place if front_end == "amqp" else None,
+                place if front_end == "mqtt" else None,
             ),
             _DOOR,
             ports,
             tls(self._settings),
-            Relays(lambda: serving_node(node), self._secret, _DOOR, self._clock, 10_000),
+            relays,
         )
-        await standby.open()
+        async with self._moving:
+            await standby.open()
         self._standbys.append(standby)
+        if front_end == "mqtt":
+            self._mqtt.append((standby, relays))
         return bound
 
     async def _listened(self, front_end: FrontEnd, host: str, port: int) -> int:
@@ -230,6 +278,9 @@ class ClusterRealm(embedded_realm.Realm):
 
     def listen_http(self, host: str = HOST, port: int = 0) -> str:
         return self._url("http", "http", host, port)
+
+    def listen_mqtt(self, host: str = HOST, port: int = 0) -> str:
+        return self._url("mqtt", "mqtt", host, port)
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
         theirs = await self._admitted(user)
@@ -294,6 +345,11 @@ def _of_the_owner(at: int) -> Any:
 
 for _at, _name in enumerate(("_running", "_listener")):
     setattr(ClusterRealm, _name, _of_the_owner(_at))
+
+
+def _is_about_mqtt() -> bool:
+    """Whether the test is: elsewhere channels of MQTT would stand among those of the test."""
+    return "mqtt" in os.environ.get("PYTEST_CURRENT_TEST", "")
 
 
 async def _pass(seconds: float) -> None:

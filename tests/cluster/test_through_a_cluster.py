@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from tests.patience import PATIENCE_S
+from tests.frontends.mqtt.clients import connected
+from tests.frontends.mqtt.test_sessions import HOUR, back
+from tests.patience import PATIENCE_S, until
 from tests.through_a_cluster import ClusterRealm, all_through_a_cluster
 
 pytestmark = pytest.mark.slow
@@ -64,3 +66,18 @@ def test_a_directory_has_its_cluster_again_when_it_is_opened_again(tmp_path: obj
             with realms(f"{tmp_path}") as realm, realm.connect() as session:
                 orders = session.channels.create("orders", type="persistent", if_missing=True)
                 assert orders.publish(b"") == n
+
+
+@pytest.mark.spec("M6", "M13")
+def test_the_owner_hands_over_whenever_no_client_of_mqtt_is_connected(realm: ClusterRealm) -> None:
+    url = realm.listen_mqtt()
+    with connected(url, "reader", properties=HOUR) as reader:
+        reader.subscribe("t")
+    for number in range(MOVES):
+        moves = ClusterRealm.moves
+        with connected(url, "writer") as writer:
+            assert writer.publish("t", b"%d" % number).reason == 0
+        until(lambda moves=moves: ClusterRealm.moves > moves)  # type: ignore[misc]
+
+    with back(url, "reader") as reader:
+        assert [reader.receive().payload for _ in range(MOVES)] == [b"0", b"1", b"2"]
