@@ -284,7 +284,8 @@ class ClusterRealm(embedded_realm.Realm):
 
     async def _connect(self, make: Callable[[], Link], user: str) -> Link:
         theirs = await self._admitted(user)
-        _, link = await asyncio.get_running_loop().connect_accepted_socket(make, theirs)
+        with _closed_if_given_up(theirs):
+            _, link = await asyncio.get_running_loop().connect_accepted_socket(make, theirs)
         return link
 
     async def _admitted(self, user: str) -> socket.socket:
@@ -294,7 +295,8 @@ class ClusterRealm(embedded_realm.Realm):
             return await super()._admitted(user)
         theirs = socket.socket()
         theirs.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(theirs, (HOST, self._own_port))
+        with _closed_if_given_up(theirs):
+            await asyncio.get_running_loop().sock_connect(theirs, (HOST, self._own_port))
         return theirs
 
     @property
@@ -350,6 +352,16 @@ for _at, _name in enumerate(("_running", "_listener")):
 def _is_about_mqtt() -> bool:
     """Whether the test is: elsewhere channels of MQTT would stand among those of the test."""
     return "mqtt" in os.environ.get("PYTEST_CURRENT_TEST", "")
+
+
+@contextmanager
+def _closed_if_given_up(line: socket.socket) -> Iterator[None]:
+    """A connection that is not made, because nobody waits for it any more, leaves no socket."""
+    try:
+        yield
+    except BaseException:
+        line.close()
+        raise
 
 
 async def _pass(seconds: float) -> None:
