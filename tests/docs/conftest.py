@@ -17,6 +17,7 @@ from google.protobuf.descriptor_pb2 import (
 from typer.testing import CliRunner
 
 import penstock
+from examples.sparkplug.edge_node import DESCRIPTORS
 from penstock.cli.program import app
 from penstock.settings.loading import in_force
 from tests.access.certificates import Authority
@@ -33,6 +34,7 @@ def write_shop(folder: Path) -> None:
     order.field.add(name="count", number=2, type=FieldDescriptorProto.TYPE_INT32, label=label)
     for name in ("shop.pb", "newer.pb"):
         (folder / name).write_bytes(FileDescriptorSet(file=[file]).SerializeToString())
+    (folder / "sparkplug.pb").write_bytes(DESCRIPTORS.read_bytes())
     (folder / "realm.toml").write_text("listen.port = 0\nhttp.port = 0\n")
     (folder / "orders.ndjson").write_text('{"sku": "b", "count": 1}\n')
 

@@ -4,7 +4,12 @@ A channel holds *descriptors*, a serialized ``FileDescriptorSet``; an event name
 message in its data with the header ``message_type``. Needs the extra ``protobuf``.
 """
 
-from penstock.columns.protobuf.descriptors import Descriptors, checked_descriptors, descriptors_of
+from penstock.columns.protobuf.descriptors import (
+    Descriptors,
+    checked_descriptors,
+    descriptors_of,
+    sole_type,
+)
 from penstock.columns.protobuf.fields import TYPE_HEADER, MessageFields, fields_of
 from penstock.columns.protobuf.messages import Messages, descriptor_set
 
@@ -17,4 +22,5 @@ __all__ = [
     "descriptor_set",
     "descriptors_of",
     "fields_of",
+    "sole_type",
 ]

@@ -260,6 +260,20 @@ def _is_too_wide(kind: Any) -> bool:
     return False
 
 
+def sole_type(serialized: bytes) -> str:
+    """The message type of descriptors whose last file has one, beside those inside it; empty if it
+    has several, or none. ``protoc`` puts the file that it is given behind what that imports."""
+    if not serialized:
+        return ""
+    from google.protobuf import descriptor_pb2
+
+    files = descriptor_pb2.FileDescriptorSet.FromString(serialized).file
+    names = [each.name for each in files[-1].message_type] if files else []
+    if len(names) != 1:
+        return ""
+    return f"{files[-1].package}.{names[0]}".removeprefix(".")
+
+
 def _names(files: list[Any]) -> list[str]:
     found: list[str] = []
     waiting = [kind for file in files for kind in file.message_types_by_name.values()]

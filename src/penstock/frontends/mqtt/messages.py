@@ -113,12 +113,14 @@ class Gathered(NamedTuple):
 def body_of_messages(
     messages: Sequence[Received],
     properties: Sequence[Mapping[str, Any]] | PropertyColumns | None = None,
+    message_type: str = "",
 ) -> pa.RecordBatch:
     """The events of messages, in their order; their properties are the topic and those of users,
-    or these. Raises ``InvalidEvent``."""
+    or these. ``message_type`` is the type of Protocol Buffers that their payloads have. Raises
+    ``InvalidEvent``."""
     qos = [each.packet.qos > 0 for each in messages]
     ttls = [_ttl_ms(each.packet.properties) for each in messages]
-    return _body(messages, ttls, None if all(qos) else qos, properties)
+    return _body(messages, ttls, None if all(qos) else qos, properties, message_type)
 
 
 def body_of_retained(messages: Sequence[Received]) -> pa.RecordBatch:
@@ -134,6 +136,7 @@ def _body(
     ttls: Sequence[int | None],
     persistents: Sequence[bool] | None,
     properties: Sequence[Mapping[str, Any]] | PropertyColumns | None = None,
+    message_type: str = "",
 ) -> pa.RecordBatch:
     plain = all(
         each.packet.properties is NO_PROPERTIES and not each.packet.retain and each.packet.qos < 2
@@ -148,7 +151,7 @@ def _body(
         datas,
         None,
         properties,
-        headers=list(map(_headers, messages)),
+        headers=[_headers(each, message_type) for each in messages],
         ttls=None if all(each is None for each in ttls) else ttls,
         persistents=persistents,
     )
@@ -189,9 +192,11 @@ def user_properties_of(message: Received) -> dict[str, Any]:
     return found
 
 
-def _headers(message: Received) -> dict[str, Any]:
+def _headers(message: Received, message_type: str) -> dict[str, Any]:
     own = message.packet.properties
     found: dict[str, Any] = {"application_id": message.client_id}
+    if message_type and message.packet.payload:
+        found["message_type"] = message_type
     if own.response_topic is not None:
         found["reply_to"] = own.response_topic
     is_hex = False

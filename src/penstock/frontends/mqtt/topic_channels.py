@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from penstock.columns.events.event import Event
+from penstock.columns.protobuf import sole_type
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.topic_templates import (
@@ -48,6 +49,7 @@ class TopicChannel:
         self.name = name
         self.templates = tuple(map(template_of, definition.topics))
         self._levels = {name for each in self.templates for _, name in each.names}
+        self._message_type = sole_type(definition.descriptors)
         self._json = None
         if definition.payload == "json":
             self._json = JsonColumns({TOPIC, *self._levels})
@@ -72,7 +74,7 @@ class TopicChannel:
         received = [message for message, _ in messages]
         if self._json is None:
             rows = [{**user_properties_of(each), **self._own(each, by)} for each, by in messages]
-            return body_from(body_of_messages(received, rows)), {}
+            return body_from(body_of_messages(received, rows, self._message_type)), {}
         whole = self._whole_numbers()
         if not any(each.packet.properties.user_properties for each in received):
             payloads = [each.packet.payload for each in received]
@@ -152,6 +154,11 @@ class TopicChannels:
     def on_changed(self, tell: Callable[[], None]) -> None:
         """Call ``tell`` when a channel gets topics, or has none any more."""
         self._table.on_changed = tell
+
+    @property
+    def version(self) -> int:
+        """Grows with each change."""
+        return self._table.version
 
     def since(self, number: int) -> int:
         """The id of the first event that was published since the channel has topics."""
