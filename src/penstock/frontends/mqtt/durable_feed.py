@@ -117,6 +117,7 @@ class DurableFeed:
         self._realm = connection.realm
         self.session = connection.session
         self._subscription = 0
+        self._looked, self._was_left = -1, False
         self._held: set[int] = set()
         """Events that were given to the client and are not settled."""
         self._settled: dict[int, Callable[[], None] | None] = {}
@@ -127,8 +128,12 @@ class DurableFeed:
         """Whether the channel is gone, or has no topics any more that the filter takes."""
         if self._topics is None:
             return False
-        met = self._connection.hub.topics.met_by(self._filter.text)
-        return all(each.number != self._topics.number for each in met)
+        topics = self._connection.hub.topics
+        if self._looked != topics.version:  # asked with every acknowledgement
+            self._looked = topics.version
+            met = topics.met_by(self._filter.text)
+            self._was_left = all(each.number != self._topics.number for each in met)
+        return self._was_left
 
     async def pass_over(self, event_ids: Sequence[int]) -> None:
         """Have the durable know, before the seat is taken, what the client has already."""
