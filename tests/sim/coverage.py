@@ -33,7 +33,17 @@ RULES: dict[str, tuple[str, ...]] = {
 ROT = ("S1",)
 """Played by ``tests.sim.rot``."""
 
+MQTT = ("M2", "M5", "M6", "M7", "M8", "M12", "M13", "M14", "M15")
+"""Played by ``tests.sim.mqtt_world``, ``mqtt_fleet`` and ``mqtt_failovers``."""
+
 ELSEWHERE: dict[str, str] = {
+    "M1": "what is refused, and why: tests/frontends/mqtt/test_connections.py, tests/fuzz",
+    "M3": "native events: tests/frontends/mqtt/test_connections.py",
+    "M4": "rights on channels: tests/frontends/mqtt/test_fan_out.py",
+    "M9": "groups: tests/frontends/mqtt/test_shared.py",
+    "M10": "WebSockets: tests/frontends/mqtt/test_websocket.py",
+    "M11": "signing in: tests/frontends/mqtt/test_signing_in.py",
+    "M16": "what a payload is taken for: tests/frontends/mqtt/test_protobuf.py",
     "D1": "state on one channel, independent of others: tests/runtime/test_durables.py",
     "D2": "names that clash or miss: tests/runtime/test_durables.py",
     "D3": "attributes at creation: tests/runtime/test_durables.py",
@@ -66,4 +76,4 @@ ELSEWHERE: dict[str, str] = {
 }
 """Built rules of these chapters that no scene plays, and who does."""
 
-CHAPTERS = ("E", "C", "T", "S", "K", "Q", "R", "X", "L", "D", "J", "H")
+CHAPTERS = ("E", "C", "T", "S", "K", "Q", "R", "X", "L", "D", "J", "H", "M")

@@ -7,11 +7,11 @@ from itertools import chain
 
 from penstock.testing.loop import simulate
 from tests.semantics.page import rules
-from tests.sim.coverage import CHAPTERS, ELSEWHERE, ROT, RULES
+from tests.sim.coverage import CHAPTERS, ELSEWHERE, MQTT, ROT, RULES
 from tests.sim.scenes import SCENES
 from tests.sim.world import World
 
-PLAYED = {*chain.from_iterable(RULES.values()), *ROT}
+PLAYED = {*chain.from_iterable(RULES.values()), *ROT, *MQTT}
 
 
 def test_every_scene_says_what_it_plays() -> None:
