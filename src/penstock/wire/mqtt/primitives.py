@@ -87,6 +87,8 @@ def variable_bytes(value: int) -> bytes:
         raise ValueError(f"{value} is no variable byte integer, which is at most {VARIABLE_MAX}")
     if value < 0x80:
         return bytes((value,))
+    if value < 0x4000:  # as most that are not shorter
+        return bytes((value & 0x7F | 0x80, value >> 7))
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
