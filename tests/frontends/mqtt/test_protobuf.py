@@ -23,7 +23,8 @@ def test_a_payload_has_the_type_of_its_channel(realm: penstock.Realm, url: str) 
             assert client.publish("times/nothing").reason == 0
 
         (event,) = channel.browse(selector="seconds > 5 AND of = '7'")
-        assert channel.messages().decode(event) == "7s"
+        decoded: object = channel.messages().decode(event)  # a text, as JSON has durations
+        assert decoded == "7s"
         types = [each.headers.get("message_type") for each in channel.browse()]
         assert types == ["google.protobuf.Duration"] * 3 + [None]
         assert len(heard(other)) == 4
