@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.vocabulary.errors import Damaged
-from penstock.core.vocabulary.messages import Storage
+from penstock.core.vocabulary.identities import ChannelId
+from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives, named
+from tests.runtime.living import body, events, living, publish
 
 BUSY = SealingLimits(
     segment_bytes_max=1, journal_bytes_max=0, snapshot_tail_bytes_max=0, interval_s=0.01
@@ -105,3 +108,29 @@ async def test_a_torn_tail_makes_no_damage_of_files_whose_events_have_left() -> 
         assert (await lives.info("orders")).storage.quarantined == ()
         await pass_time(1.0)
         assert len(await lives.store.blobs.list("segments/orders")) == 1, "the newest stays"
+
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_what_a_damaged_file_shares_with_a_batch_in_memory_outlives_the_next_file() -> None:
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    limits = SealingLimits(interval_s=0.01)
+    definition = Definition(type="persistent", storage=Storage(events_per_spindle=10))
+    async with living(journal, blobs, sealing=limits) as realm:
+        await realm.create_channel("orders", definition)
+        await publish(realm, ChannelId(1), body([b"early"] * 9))
+        await publish(realm, ChannelId(1), body([b"over the end of a file"] * 3))
+        await pass_time(1)
+    ((name, file),) = blobs._blobs.items()
+    at = file.index(b"early")
+    blobs._blobs[name] = file[:at] + b"E" + file[at + 1 :]
+
+    async with living(journal, blobs, sealing=limits) as realm:
+        assert sorted(await events(realm, ChannelId(1))) == [9, 10, 11]
+        await publish(realm, ChannelId(1), body([b"later"] * 9))
+        await pass_time(1)
+        assert len(realm.shard.state.stores[ChannelId(1)].files) == 2
+        assert sorted(await events(realm, ChannelId(1))) == [*range(9, 21)]
+
+    async with living(journal, blobs, sealing=limits) as realm:
+        assert sorted(await events(realm, ChannelId(1))) == [*range(9, 21)]
