@@ -6,6 +6,7 @@ header is a message with a single data section. :class:`AmqpExtras` names the ke
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -75,7 +76,6 @@ class _SaidByMqtt(Struct, frozen=True):
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AmqpExtras)
 _known: dict[str, AmqpExtras] = {}
-_known_of_mqtt: dict[str, AmqpExtras] = {}
 
 
 def written(residue: AmqpExtras) -> str | None:
@@ -101,19 +101,10 @@ def read(text: str | None) -> AmqpExtras:
     return found
 
 
+@lru_cache(KNOWN_MAX)
 def read_mqtt(text: str) -> AmqpExtras:
     """What the header ``mqtt`` says, for an event that has no header ``amqp``: a text is a string
     value, and correlation data that is no text is binary."""
-    found = _known_of_mqtt.get(text)
-    if found is None:
-        found = _of_mqtt(text)
-        if len(_known_of_mqtt) >= KNOWN_MAX:
-            _known_of_mqtt.clear()
-        _known_of_mqtt[text] = found
-    return found
-
-
-def _of_mqtt(text: str) -> AmqpExtras:
     try:
         said = msgspec.json.decode(text, type=_SaidByMqtt)
     except (msgspec.MsgspecError, ValueError):

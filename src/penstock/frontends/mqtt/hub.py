@@ -21,7 +21,6 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans
-from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt.connection import MqttConnection
 from penstock.frontends.mqtt.fan_out import FanOut
@@ -34,6 +33,7 @@ from penstock.frontends.mqtt.messages import (
     body_of_retained,
     messages_of,
 )
+from penstock.frontends.mqtt.newest_events import make_channel
 from penstock.frontends.mqtt.retained import RetainedMessages
 from penstock.frontends.mqtt.session import MqttSession
 from penstock.frontends.mqtt.session_store import NEVER
@@ -121,12 +121,7 @@ class MqttHub:
         try:
             found = self.channel_id()
         except NameDoesNotExist:
-            try:
-                name = destination_name(self.channel)
-                await self.realm.create_channel(name, Definition(retain_consumed=True))
-            except NameAlreadyBound:
-                if self.realm.view.named(self.channel) is None:  # in a cluster another realm has it
-                    raise
+            await make_channel(self.realm, self.channel, Definition(retain_consumed=True))
             found = self.channel_id()
         await self.retained.open_channel()
         return found

@@ -44,11 +44,7 @@ class KeyedChannel(ABC):
         Raises ``InvalidArgument`` if it is not fit for it."""
         with contextlib.suppress(NameDoesNotExist):
             return self.channel()
-        try:
-            await self._realm.create_channel(destination_name(self.name), self._definition())
-        except NameAlreadyBound:
-            if self._realm.view.named(self.name) is None:  # in a cluster another realm has it
-                raise
+        await make_channel(self._realm, self.name, self._definition())
         return self.channel()
 
     def _definition(self) -> Definition:
@@ -74,3 +70,13 @@ class KeyedChannel(ABC):
                 f"and nothing else: {self.why}"
             )
         return store.number
+
+
+async def make_channel(realm: RunningRealm, name: str, definition: Definition) -> None:
+    """Make a channel of MQTT, unless somebody else was faster. Raises ``NameAlreadyBound`` where
+    another realm of the cluster has the name, and what the realm refuses it with."""
+    try:
+        await realm.create_channel(destination_name(name), definition)
+    except NameAlreadyBound:
+        if realm.view.named(name) is None:
+            raise

@@ -567,10 +567,6 @@ class Dispatch:
             for reason in damage.reasons:
                 _log.error("events.quarantined", channel=round_.number, reason=reason)
             round_.store.quarantined += damage.reasons
-            state = round_.channel.state
-            persistent = state.stored.copy()
-            persistent.remove_all(state.volatile)
-            round_.store.keep_beside_damage(persistent)
             round_.quarantiner.quarantine(round_.number, Quarantine(damage.ids.spans))
 
 

@@ -60,8 +60,6 @@ class ChannelStore:
         self.late = IdSet()
         """Stored events below ``sealed_through`` that are in the tail and in no file: they were
         only passing when the others were sealed (SEM J7)."""
-        self.is_beside_damage = False
-        """Whether something is late because its file is damaged, and no snapshot has it yet."""
         self.columns = ChannelSchema.empty()
         self.names = PropertyNames()
         self._newest_schema: pa.Schema | None = None
@@ -119,13 +117,11 @@ class ChannelStore:
 
     def keep_beside_damage(self, persistent: IdSet) -> None:
         """A file turned out to be damaged: ``persistent`` events below ``sealed_through`` that a
-        batch of the tail has besides are not left to the file when the tail is cut."""
+        batch of the tail has besides are not left to the file when the tail is cut (SEM S1)."""
         for piece in self.tail:
             if piece.first >= self.sealed_through:
                 break
-            kept = piece.of(persistent.within(Span(piece.first, self.sealed_through)))
-            self.late.add_all(kept)
-            self.is_beside_damage = self.is_beside_damage or bool(kept)
+            self.late.add_all(piece.of(persistent.within(Span(piece.first, self.sealed_through))))
 
     def removed(self, spans: Sequence[tuple[int, int]], stored: IdSet) -> None:
         """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""

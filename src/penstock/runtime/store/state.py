@@ -285,7 +285,7 @@ class RealmState:
         if isinstance(fact, PersistedLate):
             store.secured(IdSet(Span(*span) for span in fact.spans))
         elif isinstance(fact, Removed):
-            store.removed(fact.spans, channel.state.readable)
+            _removed(store, channel, fact)
         elif isinstance(fact, Replaced):
             store.thinned(ids_in(fact.ids), channel.state.stored)
         elif isinstance(fact, Edited | Restored):
@@ -478,6 +478,14 @@ class RealmState:
 
 def _written(record: FactRecord | tuple[int, Callable[[], Restored]]) -> FactRecord:
     return record if isinstance(record, FactRecord) else FactRecord(record[0], record[1]())
+
+
+def _removed(store: ChannelStore, channel: ChannelMachine, fact: Removed) -> None:
+    if fact.cause is Cause.QUARANTINED:
+        persistent = channel.state.stored.copy()
+        persistent.discard_all(channel.state.volatile)
+        store.keep_beside_damage(persistent)
+    store.removed(fact.spans, channel.state.readable)
 
 
 def _all_kept(

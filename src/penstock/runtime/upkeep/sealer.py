@@ -194,11 +194,6 @@ class Sealer:
             self._shard.changed |= numbers
             raise
         self._shard.changed.update(each for each in numbers if self._waits(ChannelId(each)))
-        stores = [store for each in numbers if (store := self._shard.state.stores.get(each))]
-        if any(store.is_beside_damage for store in stores):
-            await self._snapshot_unless_gaps()  # a journal that is read again would cut its tail
-            for store in stores:
-                store.is_beside_damage = False
         await self.snapshot_above(self._limits.journal_bytes_max)
         if self._names.epoch and self._is_long_ago():
             await self._snapshot_unless_gaps()

@@ -55,6 +55,8 @@ _UNCONFIRMED: Final = bytes((PUBLISH << 4,))
 _RETAINED: Final = bytes((PUBLISH << 4 | 1,))
 _PLAIN: Final = bytes((PUBLISH << 4 | 1 << 1,))
 """How a PUBLISH of QoS 1 begins."""
+_NOTHING: Final = {MQTT_3: b"", MQTT_5: b"\0"}
+"""How no properties are written, by version."""
 
 
 def packet_bytes(packet: Packet, version: int) -> bytes:
@@ -90,11 +92,7 @@ def publish_parts(packet: PublishPacket, version: int) -> tuple[bytes, bytes]:
 def plain_publish(topic: str, payload: bytes, version: int, *, retain: bool) -> bytes:
     """A PUBLISH of QoS 0 without properties; the topic name is right. Raises ``ValueError`` for a
     payload that is too long."""
-    name = topic.encode()
-    rest = b"\0" if version == MQTT_5 else b""
-    length = variable_bytes(len(name) + len(payload) + _ID_BYTES + len(rest))
-    first = _RETAINED if retain else _UNCONFIRMED
-    return b"".join((first, length, len(name).to_bytes(2), name, rest, payload))
+    return _plain_bytes(_RETAINED if retain else _UNCONFIRMED, topic, _NOTHING[version], payload)
 
 
 def plain_publishes(
@@ -102,14 +100,18 @@ def plain_publishes(
 ) -> list[bytes]:
     """A PUBLISH of QoS 1 without properties for each topic name, which is right, with its
     payload. Raises ``ValueError`` for a payload that is too long."""
-    rest = b"\0" if version == MQTT_5 else b""
-    found = []
-    for (topic, payload), packet_id in zip(messages, packet_ids, strict=True):
-        name = topic.encode()
-        length = len(name) + len(payload) + 2 * _ID_BYTES + len(rest)
-        parts = (_PLAIN, variable_bytes(length), len(name).to_bytes(2), name)
-        found.append(b"".join((*parts, packet_id.to_bytes(2), rest, payload)))
-    return found
+    rest = _NOTHING[version]
+    return [
+        _plain_bytes(_PLAIN, topic, packet_id.to_bytes(_ID_BYTES) + rest, payload)
+        for (topic, payload), packet_id in zip(messages, packet_ids, strict=True)
+    ]
+
+
+def _plain_bytes(first: bytes, topic: str, between: bytes, payload: bytes) -> bytes:
+    """A PUBLISH with ``between`` topic name and payload: its id if it has one, and no property."""
+    name = topic.encode()
+    length = variable_bytes(_ID_BYTES + len(name) + len(between) + len(payload))
+    return b"".join((first, length, len(name).to_bytes(_ID_BYTES), name, between, payload))
 
 
 def _publish(packet: PublishPacket, version: int) -> bytes:
