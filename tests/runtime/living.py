@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from penstock.bootstrap import rules
 from penstock.columns.events.batch import ids_of
@@ -73,11 +74,13 @@ async def living(
     sealing: SealingLimits = EAGER,
     offload: Callable[..., Any] = inline,
     orderly: bool = True,
+    breaks: type[BaseException] | None = None,
     epoch: int = 0,
     clock: Clock | None = None,
     limits: Limits | None = None,
 ) -> AsyncIterator[RunningRealm]:
-    """A realm that runs; closed at the end, or just stopped."""
+    """A realm that runs; closed at the end, or just stopped, or, if it is to end by an error
+    ``breaks``, found to have done so."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     realm = await RunningRealm.open(
@@ -95,11 +98,14 @@ async def living(
     running = loop.create_task(realm.run())
     try:
         yield realm
-        if orderly:
+        if orderly and breaks is None:
             await realm.close()
     finally:
         running.cancel()
         await asyncio.wait([running])
+    if breaks is not None:
+        with pytest.RaisesGroup(breaks):
+            running.result()
 
 
 async def publish(realm: RunningRealm, number: ChannelId, *bodies: Body) -> Span:

@@ -303,7 +303,7 @@ async def test_an_answer_that_cannot_be_given_costs_whoever_asked() -> None:
 async def test_facts_that_are_half_made_while_events_are_delivered_end_the_realm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with living(MemoryJournal(), MemoryBlobs(), orderly=False) as realm:
+    async with living(MemoryJournal(), MemoryBlobs(), breaks=Unforeseen) as realm:
         number = await opened(realm, type="transient")
         client = Client("c")
 

@@ -62,7 +62,7 @@ async def test_what_was_acknowledged_or_swept_before_stands_by_itself() -> None:
 @simulated
 async def test_work_that_fails_after_a_fact_ends_the_realm_and_nothing_of_it_is_stored() -> None:
     journal, blobs = MemoryJournal(), MemoryBlobs()
-    async with living(journal, blobs, orderly=False) as realm:
+    async with living(journal, blobs, breaks=Unforeseen) as realm:
         number = await opened(realm)
         await publish(realm, ChannelId(number), body([b"a", b"b"]))
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from penstock.testing import loop
-from penstock.testing.loop import Deadlock, Livelock, pass_time, simulate, simulated
+from penstock.testing.loop import Deadlock, Livelock, Unheard, pass_time, simulate, simulated
 
 
 async def _throw(ball: asyncio.Event, back: asyncio.Event) -> None:
@@ -57,3 +57,20 @@ def test_a_step_that_never_ends_is_a_livelock(monkeypatch: pytest.MonkeyPatch) -
 def test_tasks_that_wait_for_each_other_are_a_deadlock() -> None:
     with pytest.raises(Deadlock):
         simulate(asyncio.Event().wait(), Random(1))
+
+
+async def _fail() -> None:
+    raise OSError("disk full")
+
+
+async def _leave_one_behind() -> None:
+    failing = asyncio.get_running_loop().create_task(_fail())
+    await pass_time(1)
+    assert failing.done()
+
+
+def test_a_failure_that_nobody_asks_for_fails_the_life_that_left_it() -> None:
+    with pytest.raises(Unheard, match="_fail failed in the background") as told:
+        simulate(_leave_one_behind(), Random(1))
+
+    assert str(told.value.__cause__) == "disk full"

@@ -42,6 +42,10 @@ class Livelock(AssertionError):
     """Tasks wake each other without end while no time passes: nothing else would ever happen."""
 
 
+class Unheard(AssertionError):
+    """A task failed in the background, and nobody asked how it ended."""
+
+
 class _JumpingSelector(selectors.SelectSelector):
     """A selector that moves the clock to the next timer instead of waiting for sockets."""
 
@@ -96,6 +100,8 @@ class SimLoop(asyncio.SelectorEventLoop):
         self._numbers = 0
         self.tasks: dict[_SimTask, None] = {}
         """Tasks that are not done, oldest first."""
+        self.failed: list[_SimTask] = []
+        """Tasks that ended by an error."""
         self.network = SimNetwork(self, random)
         self._instant_s = 0.0
         self._rounds = 0
@@ -172,8 +178,19 @@ def _new_task(loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> asynci
     assert isinstance(loop, SimLoop), "it is its factory"
     task = _SimTask(work, loop=loop, **more)
     loop.tasks[task] = None
-    task.add_done_callback(lambda done: loop.tasks.pop(task, None))
+    task.add_done_callback(lambda done: _ended(task, loop))
     return task
+
+
+def _ended(task: _SimTask, loop: SimLoop) -> None:
+    loop.tasks.pop(task, None)
+    if _unheard(task):
+        loop.failed.append(task)
+
+
+def _unheard(task: _SimTask) -> bool:
+    """Whether a task ended by an error that nobody asked for."""
+    return bool(task._log_traceback)
 
 
 def _wakes(handle: asyncio.Handle) -> str:
@@ -214,14 +231,21 @@ async def pass_time(seconds: float) -> None:
 def simulate(life: Coroutine[Any, Any, T], random: Random) -> T:
     """Run ``life`` to its end on a loop of its own.
 
-    Raises :class:`Deadlock` or :class:`Livelock` if it can never end.
+    Raises :class:`Deadlock` or :class:`Livelock` if it can never end, and :class:`Unheard` if a
+    task failed and nobody asked how it ended. Told later it would be told in the middle of some
+    other test, whenever the garbage collector finds the task: CPython 3.11 then fails what that
+    test does if it parses a program.
     """
+    loop = SimLoop(random)
     with (
         _cpu_time_limited(),
         _any_machine(random),
-        asyncio.Runner(loop_factory=lambda: SimLoop(random)) as runner,
+        asyncio.Runner(loop_factory=lambda: loop) as one,
     ):
-        return runner.run(life)
+        made = one.run(life)
+    for task in filter(_unheard, loop.failed):
+        raise Unheard(f"{task} failed in the background") from task.exception()
+    return made
 
 
 def simulated(story: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
