@@ -3,7 +3,6 @@ the places of those who had lost their connection (SEM J2, J5)."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +21,14 @@ TYPES = ("mixed", "persistent", "paged", "reliable", "off_heap")
 DISK = ("mixed", "persistent", "paged")
 
 
-async def place(lives: Lives, selector: str = "", *, name: str = "here", credit: int = 100) -> Any:
+async def place(
+    lives: Lives,
+    selector: str = "",
+    *,
+    name: str = "here",
+    credit: int = 100,
+    confirms: bool = True,
+) -> Any:
     """A subscriber whose connection may be lost: its number, and where its events go."""
     outlet = Outlet("s", selector)
     opened = await lives.realm.subscriptions.subscribe(
@@ -31,7 +37,7 @@ async def place(lives: Lives, selector: str = "", *, name: str = "here", credit:
         outlet,
         credit=credit,
         place=name,
-        confirms=True,
+        confirms=confirms,
     )
     return opened.number, outlet
 
@@ -90,33 +96,38 @@ async def test_an_absent_subscriber_waits_for_what_its_selector_matches() -> Non
 class Breaking(Outlet):
     """Loses the connection of another subscriber while it is served."""
 
-    def __init__(self, subscriptions: Subscriptions, other: int) -> None:
+    def __init__(self, subscriptions: Subscriptions) -> None:
         super().__init__("breaking")
-        self._lose = partial(subscriptions.lose, other)
+        self._subscriptions = subscriptions
+        self.other: int | None = None
 
     def deliver(self, rows: Any, redeliveries: Any) -> None:
         super().deliver(rows, redeliveries)
-        self._lose()
+        if self.other is not None:
+            self._subscriptions.lose(self.other)
 
 
 @pytest.mark.spec("J5")
+@pytest.mark.parametrize("confirms", [True, False])
 @simulated
-async def test_what_is_offered_until_the_channel_knows_of_the_loss_comes_again() -> None:
+async def test_what_is_offered_until_the_channel_knows_of_the_loss_comes_again(
+    confirms: bool,
+) -> None:
     """One channel serves all in turn: the next ones' connections may break meanwhile."""
     lives = Lives()
     async with lives.life():
         await lives.create("orders", "persistent", engine="jms")
-        number, _ = await place(lives, credit=0)
-        breaking = Breaking(lives.realm.subscriptions, number)
+        breaking = Breaking(lives.realm.subscriptions)
         await lives.realm.subscriptions.subscribe(
             ChannelId(lives.number("orders")), FromEarliest(), breaking, credit=100, confirms=True
         )
+        breaking.other, lost = await place(lives, confirms=confirms)
         await lives.put("orders", *named("0", "1"))
-        lives.realm.subscriptions.credit(number, 100)
         await lives.put("orders", *named("2", "3"))
         assert datas(await breaking.has(4)) == ["0", "1", "2", "3"]
+        assert lost.events == []
 
-        _, again = await place(lives)
+        _, again = await place(lives, confirms=confirms)
 
         assert datas(await again.has(4)) == ["0", "1", "2", "3"]
         await lives.conserved()

@@ -30,9 +30,6 @@ LATER = [
     for n in range(0, 310, 20)
 ]
 
-OPEN = {135: "a JMS listener that is cut off again and again waits in its last life for ever"}
-"""Seeds that find what is not mended yet. Each is a test by itself, which says when it is."""
-
 
 _TELL = "from tests.sim.world import life_of; print(life_of(3, ['wired', 'durables']))"
 _ANSWERED: dict[str, Any] = {"check": True, "capture_output": True, "text": True}
@@ -47,23 +44,11 @@ _ANSWERED: dict[str, Any] = {"check": True, "capture_output": True, "text": True
 @pytest.mark.parametrize("seeds", [*SOON, *LATER], ids=str)
 def test_nothing_promised_is_lost_and_nothing_comes_twice(seeds: Sequence[int]) -> None:
     for seed in seeds:
-        if seed in OPEN:
-            continue
         try:
             life_of(seed)
         except BaseException as error:
             error.add_note(f"make sim SEED={seed}")
             raise
-
-
-@pytest.mark.slow
-@pytest.mark.spec("J5")
-@pytest.mark.parametrize(
-    "seed",
-    [pytest.param(each, marks=pytest.mark.xfail(reason=why)) for each, why in OPEN.items()],
-)
-def test_what_is_not_mended_yet_is_still_found(seed: int) -> None:
-    life_of(seed)
 
 
 def test_the_seeds_that_are_run_soon_play_every_scene() -> None:

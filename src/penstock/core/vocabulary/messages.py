@@ -336,8 +336,8 @@ class Skip(Command, frozen=True):
 
 class Withhold(Command, frozen=True):
     """The shell did not send these granted events, nor any behind them, because the client has no
-    room for so many bytes, or its selector takes long. They are delivered again; those of a durable
-    perhaps to another client."""
+    room for so many bytes, its selector takes long, or its connection is lost. They are delivered
+    again; those of a durable perhaps to another client."""
 
     subscription: int
     spans: Spans

@@ -205,8 +205,7 @@ class Dispatch:
 
     def lose(self, subscription: int) -> None:
         """Send nothing more to a subscription whose connection is lost; :meth:`close` it when its
-        channel knows. What the channel offers until then is on its way, as it was when the
-        connection broke."""
+        channel knows. What the channel offers until then stays with it, and comes again."""
         if (held := self._outlets.get(subscription)) is not None:
             self.close(subscription)
             self._outlets[subscription] = (held[0], _LostOutlet(held[1].session))
@@ -332,6 +331,9 @@ class Dispatch:
             self._give_back(channel, effect)
             return False
         outlet = held[1]
+        if isinstance(outlet, _LostOutlet):  # its loss waits at the shard
+            self._keep(channel, effect)
+            return False
         if isinstance(effect, ReportEnd):
             await self.rely()
             outlet.finished()
@@ -391,6 +393,13 @@ class Dispatch:
         channel.leave(effect.subscription)
         if isinstance(effect, Deliver):
             channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
+
+    def _keep(self, channel: ChannelMachine, effect: Deliver | ReportEnd) -> None:
+        """Keep events for a subscription whose connection is lost: whoever takes its place gets
+        them."""
+        if isinstance(effect, Deliver):
+            command = Withhold(effect.subscription, effect.spans, is_full=True)
+            channel.attend(command, self._clock.now_us())
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
         """Deliver granted events; those that could not be sent are given back. Gives whether any
