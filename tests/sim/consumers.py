@@ -52,8 +52,7 @@ class Seat:
     async def _main(self, session: aio.Session) -> None:
         if self.program.starts > 1:
             self._refusals_left = 100
-        channel = await session.channels.get(self._store)
-        durable = await channel.durables.get(self.receipts.name)
+        durable = await self._durable(session)
         while True:
             window = self.world.random.randint(1, 6) if self.receipts.counted else None
             seat = durable.subscribe(window=window)
@@ -68,6 +67,16 @@ class Seat:
                 await pass_time(1)
             except ConnectionLost:
                 self.world.note(f"{self.program.name} lost what it settled last")
+
+    async def _durable(self, session: aio.Session) -> aio.Durable:
+        """Found as often as it takes: a realm whose disk fails answers nobody any more."""
+        while True:
+            try:
+                channel = await session.channels.get(self._store)
+                return await channel.durables.get(self.receipts.name)
+            except Unavailable as error:
+                self.world.note(f"{self.program.name} is not answered: {error.code}")
+                await pass_time(0.2)
 
     async def _consume(self, seat: aio.DurableSubscription) -> bool:
         """Until all is done; false when the seat is to be left before."""
