@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.api import consuming, reading
 from penstock.api.operations import READING, TAKE
 from penstock.api.requests import Kind
+from penstock.columns.events.batch import EventBatch
 from penstock.columns.events.event import Event
 from penstock.columns.protobuf import Messages
 from penstock.columns.schema.ipc import schema_from
@@ -28,10 +29,13 @@ from penstock.runtime.operations.callers import Caller
 from penstock.runtime.reading.collecting import Collected, collect, count_that_fits
 from penstock.runtime.reading.dead import DeadEvents
 from penstock.runtime.reading.newest import newest
+from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
-from penstock.runtime.subscriptions.key_state import state_of
+from penstock.runtime.store.sealed_file import Damage
 from penstock.runtime.subscriptions.locations import columns, missing
 from penstock.runtime.subscriptions.subscriptions import Opened
+from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.shard import Shard
 
 GRACE_S: Final = 0.25
 """Seconds to wait for events that are stored already."""
@@ -324,7 +328,7 @@ async def _matched(by: Caller, channel: ChannelId, kind: Kind, outlet: MatchCoun
 
 
 async def read_key_state(by: Caller, asked: reading.ReadKeyState) -> Event:
-    event = await state_of(by.realm.shard, asked.channel, asked.key)
+    event = await _state_of(by.realm.shard, asked.channel, asked.key)
     if event is None:
         store = by.realm.view.store(asked.channel)
         name = "" if store is None else store.name
@@ -387,3 +391,29 @@ async def cancel_scheduled(by: Caller, asked: reading.CancelScheduled) -> None:
         raise IllegalState(
             f"number {asked.number} does not wait on {name}: it was published or cancelled before"
         )
+
+
+async def _state_of(shard: Shard, channel_id: ChannelId, value: Any) -> Event | None:
+    """The merged event of a value of the publish key (SEM K5); None: nothing of it is stored.
+
+    Raises ``IllegalState`` for a channel that does not merge, ``NameDoesNotExist``.
+    """
+
+    def look(group: Group) -> Event | None:
+        state = group.channel(channel_id).state
+        group.sweep(channel_id)
+        store = group.state.stores[channel_id]
+        if not isinstance(store, MergeStore):
+            raise IllegalState(
+                f"{state.name} has engine {state.definition.engine}; only channels with engine "
+                f"merge keep a state for each key"
+            )
+        store.settle()
+        newest = store.states.newest_of(value)
+        if newest is None or newest not in state.stored:
+            return None
+        [rows] = store.read((Span(newest, newest + 1),), Damage())
+        return EventBatch(rows.batch, publishers=rows.publishers)[0]
+
+    found: Event | None = await shard.act(look, sweeps=(channel_id,))
+    return found
