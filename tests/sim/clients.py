@@ -343,10 +343,13 @@ class Worker:
         world.note(f"acked {receipts.name} {ids}")
 
     async def _ack_previous(self, ids: list[int]) -> None:
-        """What comes before the answer may have been acknowledged with them."""
-        await self._ack(ids, previous=True)
-        lower = [event_id for event_id in self._outlet.held if event_id <= ids[-1]]
-        self.receipts.asking(lower, self.world.now_us)
+        """What comes before the answer may have been acknowledged with them, and before the power
+        cut that takes the answer away."""
+        try:
+            await self._ack(ids, previous=True)
+        finally:
+            lower = [event_id for event_id in self._outlet.held if event_id <= ids[-1]]
+            self.receipts.asking(lower, self.world.now_us)
 
     async def _roll_back(self, ids: list[int]) -> None:
         atleast = self.receipts.going_back(ids)
