@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple, cast
 
 from msgspec import Meta
 
@@ -58,6 +58,11 @@ _REMEMBERED_MAX = 1 << 17
 """Ranges."""
 
 
+_NO_RUNS: Final = cast("Runs", ((), ()))
+"""What every empty set has instead of lists of its own, for most sets of a channel are empty. It
+cannot be changed: who would fill it fails."""
+
+
 class IdSet:
     """A set of event ids, seen as sorted, disjoint, non-touching spans.
 
@@ -72,14 +77,13 @@ class IdSet:
         self._blocks: Blocks | None = None
         self._firsts: list[int]
         self._ends: list[int]
+        self._firsts, self._ends = _NO_RUNS
+        self._size = 0
         if not spans:
-            self._firsts, self._ends = _no_runs()
-            self._size = 0
             return
         remembered, blocks = _LatestRanges.newest
         if spans is remembered:
             self._blocks, self._size = blocks.copy(), blocks.size
-            self._firsts, self._ends = _no_runs()
             return
         self._firsts, self._ends = firsts, ends = merged(spans)
         self._size = ends[0] - firsts[0] if len(ends) == 1 else sum(ends) - sum(firsts)
@@ -142,7 +146,10 @@ class IdSet:
                 self._settle()
             return
         ends = self._ends
-        if not ends or first > ends[-1]:  # the usual case: ids grow
+        if not ends:
+            self._firsts, self._ends, self._size = [first], [end], end - first
+            return
+        if first > ends[-1]:  # the usual case: ids grow
             self._firsts.append(first)
             ends.append(end)
             self._size += end - first
@@ -250,7 +257,7 @@ class IdSet:
                 self.add(Span(first, end))
         elif not self._size:
             self._blocks, self._size = other._blocks.copy(), other._size
-            self._firsts, self._ends = [], []
+            self._firsts, self._ends = _NO_RUNS
         elif other is not self:
             blocks = self._scattered()
             self._size += blocks.add_all(other._blocks)
@@ -267,7 +274,7 @@ class IdSet:
         if not self._size or not other._size:
             return
         if other is self:
-            self._firsts, self._ends, self._size, self._blocks = [], [], 0, None
+            (self._firsts, self._ends), self._size, self._blocks = _NO_RUNS, 0, None
         elif other._blocks is None and self._blocks is None:
             for first, end in zip(other._firsts, other._ends, strict=True):
                 self._size -= size(cut(self._firsts, self._ends, first, end))
@@ -345,6 +352,8 @@ class IdSet:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, IdSet) or self._size != other._size:
             return False
+        if not self._size:
+            return True
         if self._blocks is not None and other._blocks is not None:
             return self._blocks == other._blocks
         return self._runs() == other._runs()
@@ -361,7 +370,7 @@ class IdSet:
 
     def _scatter(self) -> None:
         self._blocks = self._scattered()
-        self._firsts, self._ends = [], []
+        self._firsts, self._ends = _NO_RUNS
 
     def _scattered(self) -> Blocks:
         """The set as blocks: its own where it has them."""
@@ -372,7 +381,7 @@ class IdSet:
     def _take_up(self, blocks: Blocks) -> None:
         """Go on with these, whichever form the set had."""
         self._blocks = blocks
-        self._firsts, self._ends = [], []
+        self._firsts, self._ends = _NO_RUNS
         self._settle()
 
     def _settle(self) -> None:
@@ -380,10 +389,6 @@ class IdSet:
         if self._blocks is not None and self._blocks.is_down_to(_FEW):
             self._firsts, self._ends = self._blocks.runs()
             self._blocks = None
-
-
-def _no_runs() -> Runs:
-    return [], []
 
 
 def _of_runs(runs: Runs) -> IdSet:
@@ -398,7 +403,7 @@ def _of_runs(runs: Runs) -> IdSet:
 
 def _of_blocks(blocks: Blocks) -> IdSet:
     found = IdSet.__new__(IdSet)
-    found._firsts, found._ends, found._size = [], [], blocks.size
+    (found._firsts, found._ends), found._size = _NO_RUNS, blocks.size
     found._blocks = blocks
     found._settle()
     return found
