@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.columns.schema import overflow
 from penstock.columns.schema.layout import DICTIONARY, key_path
 from penstock.columns.schema.schema import Parts
+from penstock.columns.schema.schema_cache import SchemaMemo
 from penstock.columns.schema.shapes import ListShape, StructShape
 from penstock.core.vocabulary.errors import LimitReached
 
@@ -27,13 +28,16 @@ NAMES_MAX: Final = 1_000
 class PropertyNames:
     """The property names of one channel."""
 
-    __slots__ = ("_known", "_numbers", "_schemas")
+    __slots__ = ("_first", "_known", "_others", "_schemas")
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
-        self._numbers: set[int] = set()
-        """Numbers of the schemas whose names were added."""
-        self._schemas: set[bytes] = set()
+        self._known: frozenset[str] = frozenset()
+        """Channels with the names of one schema share its set."""
+        self._first: int | None = None
+        """Number of the first schema whose names were added: most channels have no other."""
+        self._others: set[int] | None = None
+        """Numbers of the others, once there are any."""
+        self._schemas: set[bytes] | None = None
         """Serialized schemas whose names are all known: cheaper to look up than an Arrow schema."""
 
     def __len__(self) -> int:
@@ -41,13 +45,27 @@ class PropertyNames:
 
     def add(self, schema: pa.Schema, number: int | None = None) -> None:
         """Add the names of stored events with this schema, which has the number ``number``."""
-        if number in self._numbers:
+        if number is not None and not self._is_new(number):
             return
-        if number is not None:
-            if len(self._numbers) >= _SCHEMAS_MAX:
-                self._numbers.clear()
-            self._numbers.add(number)
-        self._known |= names_in(schema)
+        names = _names.of(schema)
+        if not names <= self._known:
+            self._known = self._known | names if self._known else names
+
+    def _is_new(self, number: int) -> bool:
+        """Note the number of a schema; gives whether it was not known yet."""
+        if number == self._first:
+            return False
+        if self._first is None:
+            self._first = number
+            return True
+        if self._others is None:
+            self._others = set()
+        elif number in self._others:
+            return False
+        elif len(self._others) >= _SCHEMAS_MAX:
+            self._others.clear()
+        self._others.add(number)
+        return True
 
     def add_more(self, batch: pa.RecordBatch) -> None:
         """Add the names that a stored batch has in ``more``."""
@@ -62,7 +80,7 @@ class PropertyNames:
             return
         new: dict[str, None] = {}
         for body in batches:
-            if body.schema_bytes not in self._schemas:
+            if self._schemas is None or body.schema_bytes not in self._schemas:
                 new |= self._new_in(body)
             if "more" in body.names:
                 new |= dict.fromkeys(sorted(names_beside(body.batch) - self._known))
@@ -82,18 +100,23 @@ class PropertyNames:
     def _new_in(self, body: Any) -> dict[str, None]:
         new = names_in(body.schema) - self._known
         if not new:
-            if len(self._schemas) >= _SCHEMAS_MAX:
+            if self._schemas is None:
+                self._schemas = set()
+            elif len(self._schemas) >= _SCHEMAS_MAX:
                 self._schemas.clear()
             self._schemas.add(body.schema_bytes)
         return dict.fromkeys(sorted(new))
 
 
-def names_in(schema: pa.Schema) -> set[str]:
+def names_in(schema: pa.Schema) -> frozenset[str]:
     """The paths of all properties in a schema, including those inside dictionaries.
 
     Elements of a list have the path of the list.
     """
-    return set(_paths("", Parts.of(schema).properties))
+    return frozenset(_paths("", Parts.of(schema).properties))
+
+
+_names = SchemaMemo(names_in)
 
 
 def _paths(path: str, shape: StructShape) -> Iterator[str]:
