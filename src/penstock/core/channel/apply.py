@@ -59,6 +59,10 @@ def apply(  # noqa: C901, PLR0912  one case a fact
     state: ChannelState, fact: StoredFact
 ) -> None:
     """Make ``fact`` true. Never fails, never decides: it has already happened."""
+    if isinstance(fact, Restored):  # each channel of a snapshot has one
+        state.touch_all()
+        _restored(state, fact)
+        return
     _touch(state, fact)
     match fact:
         case Appended():
@@ -93,8 +97,6 @@ def apply(  # noqa: C901, PLR0912  one case a fact
             _created(state, fact)
         case DurableDeleted(name):
             _deleted(state, name)
-        case Restored():
-            _restored(state, fact)
         case Seated() | Left() | Interested() | InterestEnded() | Sought():
             _place_changed(state, fact)
 
@@ -357,23 +359,27 @@ def _deleted(state: ChannelState, name: str) -> None:
 
 
 def _restored(state: ChannelState, fact: Restored) -> None:
-    state.define(fact.definition)
+    if fact.definition != state.definition:  # it was made with this one, or another in a cluster
+        state.define(fact.definition)
     state.next_id = fact.next_id
     state.reserved, state.topics_since = fact.reserved, fact.topics_since
     state.stored = id_set(fact.stored)
-    state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
+    if fact.ages or fact.own_expiry:
+        state.ages.restore(fact.ages, [(end, id_set(ids)) for end, ids in fact.own_expiry])
     for kept in fact.durables:
         kind = state.rules.kinds[kept.kind] if kept.name else KIND
         durable = durable_of(kept, kind)
         durable.attributes = state.rules.counting_of_durable(durable.attributes)
         state.add_durable(durable)
-    state.producers.restore(fact.producers)
+    if fact.producers:
+        state.producers.restore(fact.producers)
     state.acked = id_set(fact.consumed)
     state.looked_at_from(0)
     state.counters = replace(fact.counters)
-    state.died = {(durable, cause): count for durable, cause, count in fact.died}
+    if fact.died:
+        state.died = {(durable, cause): count for durable, cause, count in fact.died}
     known_from = fact.next_id if fact.departed_from < 0 else fact.departed_from
-    state.departures = Departures(keyed=bool(fact.definition.keys))
+    state.departures = Departures(known_from, keyed=bool(fact.definition.keys))
     state.departures.restore(known_from, fact.departed, fact.next_id, state.stored)
     if READERS in state.durables:
         state.durables[READERS].attributes = readers_attributes(fact.definition)

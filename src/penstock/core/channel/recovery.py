@@ -35,6 +35,9 @@ from penstock.core.vocabulary.places import Left, Seated
 from penstock.core.vocabulary.seeks import Sought
 from penstock.core.vocabulary.stored_ids import packed, written
 
+SHORT_MAX = 16
+"""Ranges, or bitmaps of ids, of a channel that is written into a snapshot at once."""
+
 
 def recorded(state: ChannelState, fact: StoredFact) -> StoredFact | None:
     """The form in which ``fact`` survives a restart; None if it does not. Ask before apply."""
@@ -166,31 +169,36 @@ def snapshot(state: ChannelState) -> Restored:
 
 def frozen(state: ChannelState) -> Callable[[], Restored]:
     """Freeze the channel for a snapshot that is built later, in any thread: sets are copied now,
-    and turned into spans then, which takes a second where a million ids are scattered."""
+    and turned into spans then, which takes a second where a million ids are scattered. Where all
+    sets are short, as on most channels of a realm with many, they are turned into spans now."""
     if not state.type.ids_survive:
         reset = _reset(state)
         return lambda: reset
     entries, own = state.ages.state()
-    stored = state.stored.copy()
-    stored.remove_all(state.volatile)
-    acked = state.acked.copy()
-    acked.remove_all(state.volatile)
+    is_short = _is_short(state)
+    stored = state.stored if is_short else state.stored.copy()
+    acked = state.acked if is_short else state.acked.copy()
+    departures = state.departures if is_short else state.departures.copy()
+    lost, in_memory = state.volatile.copy(), state.volatile.copy()
+    if lost:
+        stored.discard_all(state.volatile)
+        acked.discard_all(state.volatile)
+        lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
     counters = replace(state.counters)
     counters.published -= len(state.volatile)
     counters.relayed += len(state.relayed)  # they pass in this turn
-    lost = state.volatile.copy()
-    lost.discard_all(state.unwritten)  # a later fact may say that they are kept (SEM J7)
     durables = tuple(
         state_of(d, state.next_id, lost) for d in state.durables.values() if d.persistent
     )
     definition, next_id, reserved = state.definition, state.next_id, state.reserved
-    producers = state.producers.state()
-    departures, in_memory = state.departures.copy(), state.volatile.copy()
+    producers = state.kept_producers
     died, topics_since = died_of(state), state.topics_since
 
     def written_out() -> Restored:
-        there = stored.copy()
-        there.add_all(in_memory)
+        there = stored
+        if in_memory:
+            there = stored.copy()
+            there.add_all(in_memory)
         return Restored(
             definition,
             next_id,
@@ -208,7 +216,17 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
             topics_since,
         )
 
+    if is_short:
+        written_now = written_out()
+        return lambda: written_now
     return written_out
+
+
+def _is_short(state: ChannelState) -> bool:
+    """Whether a copy of the sets would cost as much as writing them, and none is to be changed."""
+    if state.volatile:
+        return False
+    return state.stored.pieces + state.acked.pieces + state.departures.pieces <= SHORT_MAX
 
 
 def died_of(state: ChannelState) -> tuple[tuple[str, str, int], ...]:

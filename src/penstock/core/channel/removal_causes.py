@@ -32,6 +32,8 @@ Kept = tuple[tuple[str, Ids], ...]
 class Departures:
     """The ids that have left, with their causes."""
 
+    __slots__ = ("_left", "known_from", "usual")
+
     def __init__(self, known_from: int = 0, *, keyed: bool = False) -> None:
         self.known_from = known_from
         """The lowest id with a known cause: removals below it are not remembered."""
@@ -87,6 +89,11 @@ class Departures:
             found[self.usual] = gone
         return found
 
+    @property
+    def pieces(self) -> int:
+        """A measure of what is remembered: ranges, or bitmaps."""
+        return sum([ids.pieces for ids in self._left.values()]) if self._left else 0
+
     def copy(self) -> Departures:
         twin = Departures(self.known_from)
         twin.usual = self.usual
@@ -102,7 +109,7 @@ class Departures:
     def restore(self, known_from: int, kept: Kept, end: int, stored: IdSet) -> None:
         """Continue from a snapshot; ids below ``end`` are in use."""
         self.known_from = known_from
-        left = {cause: id_set(ids) for cause, ids in kept}
+        left = {cause: id_set(ids) for cause, ids in kept} if kept else {}
         if self.usual != NEVER:
             unstored = _absent(Span(known_from, end), stored)
             for ids in left.values():
@@ -112,7 +119,7 @@ class Departures:
         self._left = left
 
     def _bound(self) -> None:
-        while sum(ids.pieces for ids in self._left.values()) > PIECES_MAX:
+        while self.pieces > PIECES_MAX:
             highest = max(ids.highest or 0 for ids in self._left.values())
             self.known_from = (self.known_from + highest) // 2 + 1
             for ids in self._left.values():

@@ -26,6 +26,9 @@ READ_BYTES_MAX = 16 << 20
 COARSE_US = 100_000
 """Without a TTL, publishes this close together share one age."""
 ARCHIVE_LENGTH_MAX = 2_048
+_FEW = 32
+"""Ages that are kept in a list; more are in a deque, which gives up its first one at once and takes
+a kilobyte even where it is empty."""
 
 
 def check_limits(definition: Definition) -> None:
@@ -119,7 +122,7 @@ class Ages:
     __slots__ = ("_entries", "_own", "_own_ids", "ends_us")
 
     def __init__(self) -> None:
-        self._entries: deque[tuple[int, int]] = deque()
+        self._entries: list[tuple[int, int]] | deque[tuple[int, int]] = []
         self._own: dict[int, IdSet] = {}
         """Events with a TTL of their own, by when it ends."""
         self.ends_us: list[int] = []
@@ -132,6 +135,8 @@ class Ages:
         resolution = ttl_ms if ttl_ms else COARSE_US  # a thousandth of the TTL, in us
         is_new = not self._entries or at_us - self._entries[-1][1] >= resolution
         if is_new:
+            if len(self._entries) == _FEW:
+                self._entries = deque(self._entries)
             self._entries.append((span.first, at_us))
         return is_new
 
@@ -249,7 +254,7 @@ class Ages:
             entries.clear()
             return
         while len(entries) > 1 and entries[1][0] <= lowest:
-            entries.popleft()
+            del entries[0]
 
     def first_at(self, at_us: int, next_id: int) -> int:
         """An id at or before the first event published at ``at_us`` or later."""
@@ -272,7 +277,8 @@ class Ages:
     def restore(
         self, entries: tuple[tuple[int, int], ...], own: Iterable[tuple[int, IdSet]]
     ) -> None:
-        self._entries = deque((first, at) for first, at in entries)
+        found = [(first, at) for first, at in entries]
+        self._entries = found if len(found) <= _FEW else deque(found)
         self._own, self.ends_us, self._own_ids = {}, [], IdSet()
         for ends_us, ids in own:
             self._end_at(ends_us, ids.spans)

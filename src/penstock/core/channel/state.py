@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import KeysView
+from typing import Final
 from unicodedata import normalize
 
 from msgspec import Struct
@@ -28,6 +29,7 @@ from penstock.core.vocabulary.messages import (
     PRIORITY_DEFAULT,
     Definition,
     Digest,
+    ProducerState,
     Spans,
 )
 from penstock.core.vocabulary.places import Interested
@@ -38,6 +40,7 @@ CHUNK_BYTES_MAX = 4 << 20
 """Where files are mapped and kept; else a delivery is as large as the channel's read buffer."""
 _ONE_EVENT = Digest(count=1, size=0, largest=0)
 """A publish that asks for nothing special."""
+_NO_SELECTORS: Final[KeysView[str]] = dict[str, str]().keys()
 
 
 class RealmRules(Struct, frozen=True):
@@ -82,60 +85,129 @@ class RealmRules(Struct, frozen=True):
 
 
 class ChannelState:
-    """Hard state (rebuilt from facts) and soft state (sessions) of one channel."""
+    """Hard state (rebuilt from facts) and soft state (sessions) of one channel.
 
-    reserved: int = 0
+    Most channels of a realm with many are idle: what only those need where something happens is
+    made when it is first asked for.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_followers",
+        "_producers",
+        "_touched",
+        "absent",
+        "acked",
+        "acknowledged",
+        "adds_columns",
+        "adds_only",
+        "ages",
+        "awaited_from_us",
+        "awaited_until_us",
+        "awaits_seats",
+        "cancelled",
+        "counters",
+        "dead_work",
+        "definition",
+        "delivered",
+        "departures",
+        "died",
+        "dirty",
+        "durables",
+        "engine",
+        "event_bytes",
+        "fresh",
+        "granted_through",
+        "has_left",
+        "leaving",
+        "lost",
+        "may_pass",
+        "moves_dead",
+        "name",
+        "next_id",
+        "overdue",
+        "passing",
+        "places",
+        "places_over",
+        "recalls",
+        "relayed",
+        "removes_consumed",
+        "reserved",
+        "rules",
+        "seats",
+        "sent_through",
+        "stored",
+        "subscribers",
+        "swept_us",
+        "takes_nobody",
+        "topics_since",
+        "type",
+        "unwritten",
+        "volatile",
+        "waits",
+        "wakes_us",
+        "writes_only_events",
+    )
+
+    reserved: int
     """Hard: ids below this may have been given to events in memory (SEM E4)."""
-    topics_since: int = 0
+    topics_since: int
     """Hard: the id of the first event that was published since it has topics (SEM M12)."""
-    has_left: bool = False
+    has_left: bool
     """Soft: a client left, or a manual-ack client joined: events passing through memory may have to
     be written (SEM J7)."""
-    absent: int = 0
+    absent: int
     """Soft: how many subscribers have lost their connection and may come back (SEM J5)."""
-    places_over: bool = False
+    places_over: bool
     """Soft: there may be places whose subscribers were given up (SEM J5)."""
-    awaits_seats: bool = False
+    awaits_seats: bool
     """Soft: there may be seats whose sessions may come back to them (SEM N6)."""
-    awaited_from_us: int | None = None
+    awaited_from_us: int | None
     """Soft: since when the waiting for them is not in a fact yet; None: it begins with the next
     sweep."""
-    awaited_until_us: int = 0
+    awaited_until_us: int
     """Soft: when it is to be in one."""
-    takes_nobody: bool = False
+    takes_nobody: bool
     """Soft: the realm has ended the connections itself, and nobody can come back yet (SEM N6)."""
-    lost: int = 0
+    lost: int
     """Soft: events whose block was damaged when the realm started; part of what counts as
     quarantined (SEM S1)."""
-    overdue: int = 0
+    overdue: int
     """Soft: number of events, expired or above the capacity, that still have to move to the dead
     event store. Nothing is delivered meanwhile, because these must not be (SEM T1)."""
-    delivered: int = 0
+    delivered: int
     """Soft: events sent since the realm started to those who have no durable, and by durables that
     are gone; browses do not count."""
-    acknowledged: int = 0
+    acknowledged: int
     """Soft: the same of what the clients of durables that are gone acknowledged."""
-    dirty: bool = False
+    dirty: bool
     """Soft: something changed that may lead to a delivery."""
-    granted_through: int = 0
+    granted_through: int
     """Soft: id below which clients of durables have been offered everything."""
-    sent_through: int = 0
+    sent_through: int
     """Soft: the same of plain subscribers."""
-    may_pass: bool = False
+    may_pass: bool
     """Soft: there may be something in ``relayed``, ``passing`` or ``leaving``."""
-    swept_us: int = 0
+    swept_us: int
     """Soft: when it was last looked for events that are due."""
-    wakes_us: int = 0
+    wakes_us: int
     """Soft: when the first of the events that wait after a rollback may come again (SEM D18), or a
     client has to have acknowledged (SEM D19); it may be earlier, and is 0 where there is no such
     time."""
-    event_bytes: float = 0.0
+    event_bytes: float
     """Soft: about how large the larger of the recent events are."""
-    dead_work = 0
+    dead_work: int
     """Soft: work of selectors on a dead event where it goes, in examinations."""
 
     def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.name, self.rules = name, rules
+        self.reserved = self.absent = self.lost = self.overdue = 0
+        self.delivered = self.acknowledged = self.dead_work = 0
+        self.granted_through = self.sent_through = self.swept_us = self.wakes_us = 0
+        self.has_left = self.places_over = self.dirty = self.may_pass = False
+        self.awaits_seats = self.takes_nobody = False
+        self.awaited_from_us, self.awaited_until_us = None, 0
+        self.event_bytes = 0.0
         self.type: ChannelType = rules.type_of(definition)
         self.engine: Engine = rules.engines[definition.engine]
         self.define(definition)
@@ -155,11 +227,11 @@ class ChannelState:
         self.leaving = IdSet()
         """Soft: events that made room in this turn, and pass by connected clients as they leave."""
         self.durables = _own_durables(definition, self.type)
-        self.asked = SelectorsInUse()
-        """Soft: what is asked of every event published here, and by whom."""
+        self._asked: SelectorsInUse | None = None
         self.counters = Counters()
         self.departures = Departures(definition.start_event_id, keyed=bool(definition.keys))
-        self.ages, self.producers = Ages(), Producers()
+        self.ages = Ages()
+        self._producers: Producers | None = None
         self.died: dict[tuple[str, str], int] = {}
         """Copies made in the dead event store, by durable and cause; the durable is empty where
         they are not for a single one."""
@@ -167,18 +239,50 @@ class ChannelState:
         """Stored events that at least one durable has acknowledged (SEM D6); soft: of these, those
         that may be removed."""
         self.subscribers: dict[int, Subscriber] = {}
-        self.followers = Followers()
-        """Soft: the same subscribers, by whether they are served one by one."""
+        self._followers: Followers | None = None
         self.places: dict[str, Interested] = {}
         """Hard state, in a cluster: those on the JMS engine who wait for events, though they may
         have lost their connection."""
         self.seats: dict[int, tuple[Durable, Seat]] = {}
-        self.touched = TouchedDurables()
-        """Soft: the durables that may have something for their clients."""
+        self._touched: TouchedDurables | None = None
         self.cancelled: list[int] = []
         """Soft: demands cancelled, to be confirmed."""
         self.recalls: list[Recall] = []
         """Soft: recalls that clients have to be told of."""
+
+    @property
+    def asked(self) -> SelectorsInUse:
+        """Soft: what is asked of every event published here, and by whom."""
+        if self._asked is None:
+            self._asked = SelectorsInUse()
+        return self._asked
+
+    @property
+    def producers(self) -> Producers:
+        """What is remembered of publishes, for retries of them."""
+        if self._producers is None:
+            self._producers = Producers()
+        return self._producers
+
+    @property
+    def kept_producers(self) -> tuple[ProducerState, ...]:
+        """The same, as snapshots hold it."""
+        return () if self._producers is None else self._producers.state()
+
+    @property
+    def followers(self) -> Followers:
+        """Soft: the plain subscribers, by whether they are served one by one."""
+        if self._followers is None:
+            self._followers = Followers()
+        return self._followers
+
+    @property
+    def touched(self) -> TouchedDurables:
+        """Soft: the durables that may have something for their clients. Before one has taken a
+        seat, none has."""
+        if self._touched is None:
+            self._touched = TouchedDurables()
+        return self._touched
 
     def edit(self, definition: Definition) -> None:
         """Take on other attributes."""
@@ -229,14 +333,15 @@ class ChannelState:
     @property
     def selectors(self) -> KeysView[str]:
         """The selectors that are asked of every event published here."""
-        return self.asked.texts
+        return _NO_SELECTORS if self._asked is None else self._asked.texts
 
     def add_durable(self, durable: Durable) -> None:
         """A durable is there from now on; in the place of one of its name, if there is any."""
         if (former := self.durables.get(durable.name)) is not None:
             self.asked.remove(former)
         self.durables[durable.name] = durable
-        self.asked.add(durable)
+        if durable.selector:
+            self.asked.add(durable)
 
     def remove_durable(self, name: str) -> Durable | None:
         """Forget a durable, with its seats; gives it, if there was one."""
@@ -264,12 +369,14 @@ class ChannelState:
     def touch(self, durable: Durable) -> None:
         """Something changed that may lead to a delivery by this durable."""
         self.dirty = True
-        self.touched.add(durable)
+        if self._touched is not None:
+            self._touched.add(durable)
 
     def touch_all(self) -> None:
         """Something changed that may lead to a delivery by any durable."""
         self.dirty = True
-        self.touched.add_all()
+        if self._touched is not None:
+            self._touched.add_all()
 
     def add_subscriber(self, subscriber: Subscriber) -> None:
         self.subscribers[subscriber.subscription] = subscriber
@@ -352,6 +459,9 @@ class ChannelState:
 
     def set_alarm(self) -> None:
         """Note when something is to happen next because of the time."""
+        if not self.durables:
+            self.wakes_us = 0
+            return
         times = [each.waiting.next_us for each in self.durables.values() if each.waiting]
         times += [each.deadlines.next_us for each in self.durables.values() if each.deadlines]
         self.wakes_us = min(times, default=0)
@@ -360,7 +470,7 @@ class ChannelState:
         """Note that somebody wants nothing from here on any more, so that events may be removed."""
         if self.engine.needs_interest:
             self.fresh.add_all(self.stored.within(Span(event_id, 1 << 62)))
-        else:
+        elif self.acked or self.fresh:
             self.fresh = self.acked.copy()
 
     @property

@@ -81,6 +81,11 @@ class IdSet:
         self._size = 0
         if not spans:
             return
+        if type(spans) is tuple and len(spans) == 1:  # most sets that are read back
+            ((first, end),) = spans
+            if first < end:
+                self._firsts, self._ends, self._size = [first], [end], end - first
+            return
         remembered, blocks = _LatestRanges.newest
         if spans is remembered:
             self._blocks, self._size = blocks.copy(), blocks.size
@@ -129,6 +134,9 @@ class IdSet:
 
     def copy(self) -> IdSet:
         twin = IdSet.__new__(IdSet)
+        if not self._size:
+            (twin._firsts, twin._ends), twin._size, twin._blocks = _NO_RUNS, 0, None
+            return twin
         twin._firsts, twin._ends, twin._size = self._firsts[:], self._ends[:], self._size
         twin._blocks = None if self._blocks is None else self._blocks.copy()
         return twin

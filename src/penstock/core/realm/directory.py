@@ -106,6 +106,8 @@ class Directory:
         self.reply_queues: dict[int, ChannelMachine] = {}
         """The queues that sessions were lent for their replies (SEM R2)."""
         self.next_number = 1
+        self._newest = Definition()
+        """The attributes that a store was made with last."""
 
     # --- deciding ------------------------------------------------------------------------
 
@@ -427,6 +429,7 @@ class Directory:
         match fact:
             case ChannelCreated(channel_id, name, definition):
                 self.next_number = max(self.next_number, channel_id + 1)
+                definition = self._shared(definition)
                 made = self.channels[channel_id] = ChannelMachine(name, definition, self.rules)
                 if is_reply_queue(name):
                     self.reply_queues[channel_id] = made
@@ -446,6 +449,15 @@ class Directory:
                 self.patterns.add(made)
             case PatternDurableDeleted(pattern, name):
                 self.patterns.remove((pattern, name))
+
+    def _shared(self, definition: Definition) -> Definition:
+        """One object for attributes that are the same as those of the store made before, as they
+        are for most of many. Publish keys have an order, which equal ones may not share."""
+        if definition.keys:
+            return definition
+        if definition != self._newest:
+            self._newest = definition
+        return self._newest
 
     def note_topics(self, channel_id: int) -> None:
         """A channel was made or edited: note whether it has topics (SEM M12)."""

@@ -64,7 +64,7 @@ def exported(state: ChannelState) -> ExportedState:
         durables=tuple(
             _in_ranges(state_of(durable, state.next_id)) for durable in state.durables.values()
         ),
-        producers=state.producers.state(),
+        producers=state.kept_producers,
         consumed=state.acked.spans,
         counters=counters,
         departed=tuple((cause, ids.spans) for cause, ids in departed.items()),

@@ -38,6 +38,7 @@ from penstock.core.vocabulary.messages import (
     DurableCreated,
     DurableDeleted,
     Edited,
+    Fact,
     PackedIds,
     PersistedLate,
     Removed,
@@ -155,20 +156,23 @@ class RealmState:
         self, record: FactRecord, bodies: Iterator[memoryview], pages: Pages | None = None
     ) -> None:
         """Apply a record read back from the journal or a snapshot."""
-        if isinstance(record.fact, BodiesApart):  # the bodies were found
+        fact, number, refs = record.fact, record.channel, record.bodies
+        if isinstance(fact, BodiesApart):  # the bodies were found
             return
-        own = [self._body(record.channel, ref, bodies, pages) for ref in record.bodies]
-        if record.channel and record.channel not in self.channels:
-            self.skipped.append(f"{type(record.fact).__name__} of channel {record.channel}")
+        own = [self._body(number, ref, bodies, pages) for ref in refs] if refs else ()
+        if number and number not in self.channels:
+            self.skipped.append(f"{type(fact).__name__} of channel {number}")
             return
-        missing = [ref.schema for ref in record.bodies if not self.schemas.has(ref.schema)]
-        if missing and not isinstance(record.fact, SchemaSeen | KeptStates):
-            self.skipped.append(f"events of channel {record.channel} in schema {missing[0]}")
-            return
-        fact = record.fact
         if isinstance(fact, PackedIds):
             fact = unpacked(fact)
-        self.apply(record.channel, fact, self._pieces(record, own), own)
+        if not refs:
+            self.apply(number, fact)
+            return
+        missing = [ref.schema for ref in refs if not self.schemas.has(ref.schema)]
+        if missing and not isinstance(fact, SchemaSeen | KeptStates):
+            self.skipped.append(f"events of channel {number} in schema {missing[0]}")
+            return
+        self.apply(number, fact, self._pieces(record, own), own)
 
     def _body(
         self, number: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None
@@ -184,6 +188,8 @@ class RealmState:
 
     def _pieces(self, record: FactRecord, bodies: Sequence[memoryview]) -> list[TailBatch]:
         match record.fact:
+            case Kept(first, end, at_us, ()) if len(record.bodies) == 1:
+                ids = IdSet((Span(first, end),))
             case Appended(span, at_us, absent=absent):
                 ids = IdSet([Span(*span)])
                 for gone in absent:
@@ -230,6 +236,9 @@ class RealmState:
         bodies: Sequence[Buffer] = (),
     ) -> None:
         """Make ``fact`` true in the core and in the store."""
+        if isinstance(fact, Fact):
+            self._of_channel(number, fact, pieces)
+            return
         match fact:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
@@ -273,6 +282,9 @@ class RealmState:
 
     def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[TailBatch]) -> None:
         channel, store = self.channels[number], self.stores[number]
+        if isinstance(fact, Restored):
+            self._restored(number, channel, fact)
+            return
         if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
             self._freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
@@ -288,13 +300,23 @@ class RealmState:
             _removed(store, channel, fact)
         elif isinstance(fact, Replaced):
             store.thinned(ids_in(fact.ids), channel.state.stored)
-        elif isinstance(fact, Edited | Restored):
+        elif isinstance(fact, Edited):
             self._files_changed(number)
             self.directory.note_topics(number)
         if store.files and isinstance(fact, Removed | Replaced):
             self.worn.add(number)
         if store.freed:
             self.freed.add(number)
+        self.note_time(number, channel)
+
+    def _restored(self, number: int, channel: ChannelMachine, fact: Restored) -> None:
+        """All there is of a channel is in one fact; its files and events follow."""
+        channel.apply(fact)
+        if fact.durables:
+            self._note_durables(number, channel, fact)
+        if self.stores[number].files:
+            self._files_changed(number)
+        self.directory.note_topics(number)
         self.note_time(number, channel)
 
     def note_time(self, number: int, channel: ChannelMachine) -> None:
@@ -374,7 +396,8 @@ class RealmState:
 
     def _in_files(self, number: int, fact: Sealed | Extended | Rewritten | SegmentDropped) -> None:
         """Something has changed in which file events are."""
-        self._files_changed(number)
+        if not isinstance(fact, Sealed) or fact.name or self.stores[number].files:
+            self._files_changed(number)
         match fact:
             case Sealed():
                 self._sealed(number, fact)
@@ -449,7 +472,8 @@ class RealmState:
                 index = msgspec.msgpack.encode(file.index)
                 sealed = Sealed(through, file.name, index, file.publishers, file.grows)
                 of_channels.append(FactRecord(number, sealed))
-            of_channels.append(FactRecord(number, Sealed(store.sealed_through)))
+            if store.sealed_through:
+                of_channels.append(FactRecord(number, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
             for states, body in kept_states(store, channel.state.stored):

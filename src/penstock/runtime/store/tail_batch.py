@@ -207,11 +207,11 @@ class Meter:
         """Count bytes in ``home``; negative: they are gone."""
         self.tail_bytes += size
         match home:
+            case "journal":
+                self.waiting_bytes += size
             case "heap" | "nowhere":
                 self.memory_bytes += size
             case "off_heap":
                 self.off_heap_bytes += size
             case "pages":
                 self.paged_bytes += size
-            case "journal":
-                self.waiting_bytes += size

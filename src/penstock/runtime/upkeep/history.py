@@ -131,7 +131,9 @@ class FlowHistory:
         """Outstanding events at the durables of a channel, where there are any."""
         self._again: set[int] = set()
         """Looked at once more: deliveries follow what was done, and may not have been over."""
-        state.moved = set(state.channels)
+        state.moved = {
+            number for number, each in state.channels.items() if each.state.durables
+        }  # what their durables owe; where there are none, nothing has flowed yet
 
     # --- taking samples ------------------------------------------------------------------
 

@@ -119,9 +119,9 @@ async def _recover(
                 damage.append(f"{block.where}: {block.reason}")
     for channel_id, channel in state.channels.items():
         channel.recovered()
-        state.stores[channel_id].recount(channel.state.stored)
-        event_bytes = max(channel.state.event_bytes, state.stores[channel_id].event_bytes)
-        channel.state.event_bytes = event_bytes
+        own, store = channel.state, state.stores[channel_id]
+        store.recount(own.stored)
+        own.event_bytes = max(own.event_bytes, store.event_bytes)
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # a damaged block may have named other slots
     if isinstance(blobs, ChecksBlobs):
