@@ -201,13 +201,7 @@ class ChannelState:
 
     def __init__(self, name: str, definition: Definition, rules: RealmRules) -> None:
         self.name, self.rules = name, rules
-        self.reserved = self.absent = self.lost = self.overdue = 0
-        self.delivered = self.acknowledged = self.dead_work = 0
-        self.granted_through = self.sent_through = self.swept_us = self.wakes_us = 0
-        self.has_left = self.places_over = self.dirty = self.may_pass = False
-        self.awaits_seats = self.takes_nobody = False
-        self.awaited_from_us, self.awaited_until_us = None, 0
-        self.event_bytes = 0.0
+        self._begin()
         self.type: ChannelType = rules.type_of(definition)
         self.engine: Engine = rules.engines[definition.engine]
         self.define(definition)
@@ -249,6 +243,16 @@ class ChannelState:
         """Soft: demands cancelled, to be confirmed."""
         self.recalls: list[Recall] = []
         """Soft: recalls that clients have to be told of."""
+
+    def _begin(self) -> None:
+        """Nothing has happened yet."""
+        self.reserved = self.absent = self.lost = self.overdue = 0
+        self.delivered = self.acknowledged = self.dead_work = 0
+        self.granted_through = self.sent_through = self.swept_us = self.wakes_us = 0
+        self.has_left = self.places_over = self.dirty = self.may_pass = False
+        self.awaits_seats = self.takes_nobody = False
+        self.awaited_from_us, self.awaited_until_us = None, 0
+        self.event_bytes = 0.0
 
     @property
     def asked(self) -> SelectorsInUse:

@@ -236,9 +236,21 @@ class RealmState:
         bodies: Sequence[Buffer] = (),
     ) -> None:
         """Make ``fact`` true in the core and in the store."""
-        if isinstance(fact, Fact):
+        if isinstance(fact, Restored):
+            self._restored(number, fact)
+        elif isinstance(fact, Fact):
             self._of_channel(number, fact, pieces)
-            return
+        else:
+            self._of_realm(number, fact, pieces, bodies)
+
+    def _of_realm(
+        self,
+        number: int,
+        fact: AnyFact,
+        pieces: Sequence[TailBatch],
+        bodies: Sequence[Buffer],
+    ) -> None:
+        """What is not for a channel's rules alone."""
         match fact:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
@@ -282,9 +294,6 @@ class RealmState:
 
     def _of_channel(self, number: int, fact: StoredFact, pieces: Sequence[TailBatch]) -> None:
         channel, store = self.channels[number], self.stores[number]
-        if isinstance(fact, Restored):
-            self._restored(number, channel, fact)
-            return
         if isinstance(fact, Removed) and fact.cause is Cause.PURGED:
             self._freed(channel, sum([end - first for first, end in fact.spans]))
         channel.apply(fact)
@@ -309,8 +318,9 @@ class RealmState:
             self.freed.add(number)
         self.note_time(number, channel)
 
-    def _restored(self, number: int, channel: ChannelMachine, fact: Restored) -> None:
+    def _restored(self, number: int, fact: Restored) -> None:
         """All there is of a channel is in one fact; its files and events follow."""
+        channel = self.channels[number]
         channel.apply(fact)
         if fact.durables:
             self._note_durables(number, channel, fact)
