@@ -28,7 +28,7 @@ from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import ConnectionLost
 from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import check_exposed
-from penstock.logs import configure_unless_done
+from penstock.loggers import set_up_later
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.realm import RunningRealm
 from penstock.settings.loading import load
@@ -43,6 +43,13 @@ def embedded_url(user: str) -> RealmUrl:
     return RealmUrl((Address("embedded", 0),), user)
 
 
+def _set_up_log() -> None:
+    """Warnings and worse on standard error; it loads what an embedded realm rarely needs."""
+    from penstock.logs import configure_unless_done
+
+    configure_unless_done()
+
+
 class Realm:
     """A realm embedded in this process: the server's code without the network.
 
@@ -55,7 +62,7 @@ class Realm:
 
         Raises ``DataDirectoryInUse``, ``NewerFormat``, ``InvalidArgument``, ``StorageFailed``.
         """
-        configure_unless_done()
+        set_up_later(_set_up_log)
         overrides = {path.replace("__", "."): value for path, value in settings.items()}
         self._settings = load(overrides=overrides)
         self._directory = None if directory is None else Path(directory)

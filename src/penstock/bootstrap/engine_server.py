@@ -9,9 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-import structlog
-
 from penstock.bootstrap.orphans import OrphanGuard
+from penstock.loggers import logger
 from penstock.runtime.writer.clock import SystemClock
 
 AGAIN_S: Final = (0.5, 30.0)
@@ -23,7 +22,7 @@ END_S: Final = 30.0
 """How long it may take to end in order."""
 _TAIL_LINES: Final = 3
 
-_log = structlog.get_logger("penstock.cluster")
+_log = logger("penstock.cluster")
 
 
 class EngineProcess:

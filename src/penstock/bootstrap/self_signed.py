@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,6 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from penstock.bootstrap.directories import write_file
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.loggers import logger
 from penstock.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 FOLDER: Final = "tls"
@@ -28,7 +28,7 @@ RENEWED: Final = datetime.timedelta(days=30)
 """A start with less validity left makes a new certificate."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-_log = structlog.get_logger("penstock.realm")
+_log = logger("penstock.realm")
 
 
 def own_certificate(directory: Path, names: str, now_us: int) -> tuple[str, str]:

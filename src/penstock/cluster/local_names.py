@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
-import structlog
-
 from penstock.cluster.changing import change_record
 from penstock.cluster.looking import look_forever
 from penstock.core.owning.local_names import (
@@ -33,6 +31,7 @@ from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import Registry
 from penstock.core.vocabulary.reach import check_for_all
 from penstock.core.vocabulary.temporary import is_temporary
+from penstock.loggers import logger
 from penstock.runtime.writer.store_names import StoreNames
 
 ASK_S: Final = 0.05
@@ -40,7 +39,7 @@ ASK_S: Final = 0.05
 RULED_S_MAX: Final = 10.0
 """How long a ruling is waited for."""
 
-_log = structlog.get_logger("penstock.cluster")
+_log = logger("penstock.cluster")
 
 
 async def local_names_in(registry: Registry) -> LocalNames:

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Final, Literal, Protocol
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from penstock.cluster.probing import is_refused
@@ -49,6 +48,7 @@ from penstock.core.vocabulary.ports import (
     StorageEngine,
     VersionedRecord,
 )
+from penstock.loggers import logger
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 
@@ -62,7 +62,7 @@ at least as soon as what it would write there."""
 ClockSaid = Literal["right", "is apart", "claims nothing", "owns nothing"]
 """What a node has said of its clock, and what it does about it."""
 
-_log = structlog.get_logger("penstock.cluster")
+_log = logger("penstock.cluster")
 
 
 class ShardServer(Protocol):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Final, Protocol
 
-import structlog
-
 from penstock.api.joins import CopiesTaken
 from penstock.core.channel.producers import LASTING_PREFIX
 from penstock.core.ids.ids import IdSet
@@ -18,6 +16,7 @@ from penstock.core.vocabulary.errors import (
     RealmStopping,
     Unavailable,
 )
+from penstock.loggers import logger
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.writer.outboxes import Outboxes, OutboxState, Outgoing
 
@@ -27,7 +26,7 @@ AGAIN_S: Final = 0.1
 """How soon what could not be sent is sent again at first; each time twice as much later."""
 NOTHING: Final = Outgoing((), (), IdSet())
 
-_log = structlog.get_logger("penstock.local")
+_log = logger("penstock.local")
 
 
 class ClusterDoor(Protocol):

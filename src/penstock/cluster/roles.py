@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NoReturn
 
-import structlog
-
 from penstock.api.realm import ClusterInfo, ClusterNodeInfo, LocalStoreInfo
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.standing_by import StandbyListener
@@ -19,6 +17,7 @@ from penstock.core.vocabulary.errors import NoQuorum, Unavailable
 from penstock.core.vocabulary.ports import Blobs, Journal, StorageEngine
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.serving_node import QUORUM_LOST, ServingNode
+from penstock.loggers import logger
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.native import messages as wire
@@ -32,7 +31,7 @@ OpenRealm = Callable[[Journal, Blobs, OwnerLease], Awaitable[RunningRealm]]
 ServeRealm = Callable[[RunningRealm, OwnerLease, asyncio.Event], Awaitable[None]]
 """Lets clients come until the event is set, and closes the realm then."""
 
-_log = structlog.get_logger("penstock.cluster")
+_log = logger("penstock.cluster")
 
 
 class NodeRoles:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-import structlog
 from msgspec import Struct
 
 from penstock.api.channels import ChannelInfo, ChannelOpened, Maintained
@@ -21,6 +20,7 @@ from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Digest, Edit
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
+from penstock.loggers import logger
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.access.open_connections import OpenConnections
 from penstock.runtime.delivery.delivery import Dispatch
@@ -63,7 +63,7 @@ from penstock.runtime.writer.with_files import with_open_files
 if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
     from penstock.core.owning.claims import TenureCounts
 
-_log = structlog.get_logger("penstock.realm")
+_log = logger("penstock.realm")
 
 
 class Limits(Struct, frozen=True):

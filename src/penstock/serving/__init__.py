@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import structlog
 
 from penstock import __version__
 from penstock.bootstrap import (
@@ -31,6 +30,7 @@ from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.tls import Tls
 from penstock.garbage import uncollected
 from penstock.imports import left_out
+from penstock.loggers import logger
 from penstock.runtime.access.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
 from penstock.settings import HTTP_PORT, ClusterSettings, Settings
@@ -39,7 +39,7 @@ from penstock.wire.addresses import is_loopback
 if TYPE_CHECKING:
     from penstock.frontends.http.server import HttpServer
 
-_log = structlog.get_logger("penstock.realm")
+_log = logger("penstock.realm")
 
 _DAMAGE_SHOWN = 10
 """Lines about damage in the start-up log; it stays one screen."""

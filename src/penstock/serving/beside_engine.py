@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import structlog
 from msgspec.structs import replace
 
 from penstock.bootstrap.cluster import check_names, engine_tls, read_secret
@@ -29,6 +28,7 @@ from penstock.bootstrap.engine_peers import (
 from penstock.bootstrap.engine_server import EngineProcess
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.frontends.native.listener import check_exposed
+from penstock.loggers import logger
 from penstock.runtime.writer.clock import SystemClock
 from penstock.serving import serve
 from penstock.settings import ClusterSettings, Settings
@@ -40,7 +40,7 @@ ASK_FIRST_US: Final = 2_000_000
 ASK_EVERY_US: Final = 5_000_000
 """How often the others are asked while there is no majority of them."""
 
-_log = structlog.get_logger("penstock.cluster")
+_log = logger("penstock.cluster")
 
 
 class EnginePlan(NamedTuple):

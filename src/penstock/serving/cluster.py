@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 from typing import Final
 
-import structlog
 from msgspec.structs import replace
 
 from penstock import __version__
@@ -50,6 +49,7 @@ from penstock.frontends.shared.ports import HeldPorts
 from penstock.frontends.shared.relay import Relays
 from penstock.frontends.shared.relayed import RelayGate
 from penstock.frontends.shared.tls import Tls
+from penstock.loggers import logger
 from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.writer.clock import SystemClock
@@ -70,7 +70,7 @@ from penstock.settings import HTTP_PORT, ClusterSettings, Settings
 ANSWER_S: Final = 2.0
 """How much longer than the lease an owner may take to answer: then another one is there."""
 
-_log = structlog.get_logger("penstock.cluster")
+_log = logger("penstock.cluster")
 
 
 async def serve_node(directory: Path, settings: Settings, stopping: asyncio.Event) -> None:

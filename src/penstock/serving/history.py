@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from msgspec.structs import replace
 
 from penstock import __version__
@@ -22,6 +21,7 @@ from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.core.vocabulary.ports import Registry
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.tls import Tls
+from penstock.loggers import logger
 from penstock.runtime.access.account_records import ENTRIES_PREFIX, USERS_KEY
 from penstock.runtime.access.shared_accounts import ACCESS_PREFIX
 from penstock.runtime.reading.sealed_history import SealedHistory
@@ -36,7 +36,7 @@ RIGHTS_EVERY_S: Final = 60.0
 AGAIN_S: Final = 10.0
 """How long history that could not be shown, or not any more, is left alone."""
 
-_log = structlog.get_logger("penstock.history")
+_log = logger("penstock.history")
 
 
 class LastKnownRights:

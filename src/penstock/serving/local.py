@@ -7,7 +7,6 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import structlog
 from msgspec.structs import replace
 
 from penstock import __version__
@@ -24,6 +23,7 @@ from penstock.frontends.amqp import hub_of
 from penstock.frontends.native.listener import NativeListener
 from penstock.frontends.shared.ports import HeldPorts
 from penstock.frontends.shared.tls import Tls
+from penstock.loggers import logger
 from penstock.runtime.access.shared_accounts import ACCESS_PREFIX, SharedAccounts
 from penstock.runtime.realm import RunningRealm
 from penstock.serving import first_failure
@@ -38,7 +38,7 @@ LOCAL_FOLDER: Final = "local"
 GRANT_PAUSE_S: Final = 1.0
 """Before the names of its channels of MQTT are asked for again."""
 
-_log = structlog.get_logger("penstock.local")
+_log = logger("penstock.local")
 
 
 class LocalRealm:

@@ -10,14 +10,13 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-import structlog
-
+from penstock.loggers import logger
 from penstock.storage.disk import PRIVATE_DIRECTORY, PRIVATE_FILE
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-_log = structlog.get_logger("penstock.storage")
+_log = logger("penstock.storage")
 
 
 def mend(root: str) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 from weakref import WeakValueDictionary
 
-import structlog
 from xxhash import xxh3_64_intdigest
 
 from penstock.core.vocabulary.errors import (
@@ -24,6 +23,7 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
 )
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, BlobSum, Buffer, CopyCounts, Offload
+from penstock.loggers import logger
 from penstock.storage.blob_names import check_blob_name, end_of_range
 
 _PREFIX: Final = re.compile(r"shard-[0-9]+/")
@@ -33,7 +33,7 @@ _SNAPSHOTS: Final = "snapshots/"
 """The two newest that were written here are kept, too: with them the node can show what it has
 while the store elsewhere gives no answer (SEM N10)."""
 
-_log = structlog.get_logger("penstock.storage")
+_log = logger("penstock.storage")
 
 
 class PrefixedBlobs:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from proton import Event, Link, Session, symbol
 
 from penstock.api.requests import Request
@@ -47,6 +46,7 @@ from penstock.frontends.amqp.transactions import TransactionCoordinator
 from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.transports import close
+from penstock.loggers import logger
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.open_connections import ConnectionState
 from penstock.runtime.operations.callers import Caller
@@ -67,7 +67,7 @@ TICK_S_MIN: Final = 0.01
 TICK_S_MAX: Final = 5.0
 """Most seconds between two checks for timeouts."""
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 
 class AmqpConnection(HostedConnection):

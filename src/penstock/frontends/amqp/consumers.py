@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from msgspec import Struct
 
 from penstock.api.requests import Request
@@ -26,6 +25,7 @@ from penstock.frontends.amqp.link_ends import OutgoingLink
 from penstock.frontends.amqp.modified import annotated
 from penstock.frontends.amqp.outcomes import ACCEPTED, MODIFIED, REJECTED, Outcome
 from penstock.frontends.amqp.outgoing import EncodedMessages
+from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.writer.requests import Reply
 from penstock.runtime.writer.unit_of_work import Acknowledged
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from penstock.frontends.amqp.addresses import LinkDestination
     from penstock.frontends.amqp.connection import AmqpConnection
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 
 class Manner(Struct, frozen=True):
@@ -324,7 +324,7 @@ class Consumer:
                 if self._is_full:
                     self.flow()
             if error is not None:
-                _log.debug("amqp.not_settled", event=outcome.event_id, reason=str(error))
+                _log.debug("amqp.not_settled", event_id=outcome.event_id, reason=str(error))
 
         return reply
 

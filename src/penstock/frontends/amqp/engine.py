@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-import structlog
 from cproton_ffi import ffi
 from cproton_ffi import lib as pn
 from proton import (
@@ -44,12 +43,13 @@ from penstock.frontends.amqp.outcomes import (
     describe,
     transaction_of,
 )
+from penstock.loggers import logger
 from penstock.wire.amqp.performatives import closing
 
 FRAME_BYTES_MAX: Final = 64 << 10
 SESSIONS_MAX: Final = 2_000
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 _DELIVERY: Final = pn.PN_DELIVERY
 _FLOW: Final = pn.PN_LINK_FLOW

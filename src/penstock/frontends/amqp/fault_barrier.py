@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-import structlog
+from penstock.loggers import logger
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 
 class FaultBarrier:

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-import structlog
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import NameAlreadyBound, PenstockError
@@ -17,6 +16,7 @@ from penstock.frontends.amqp.modified import Modifications
 from penstock.frontends.amqp.open_frame import CLOSE
 from penstock.frontends.amqp.outgoing import EncodedMessages
 from penstock.frontends.amqp.places import SubscriberRegistry
+from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.subscriptions.realm_view import DurableView
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _WRITTEN_MAX: Final = 4
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 
 class AmqpLimits(Struct, frozen=True):

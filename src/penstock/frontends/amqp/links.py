@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from proton import Condition, Endpoint, Link, Session
 
 from penstock.core.vocabulary.errors import PenstockError
@@ -21,11 +20,12 @@ from penstock.frontends.amqp.conditions import (
 )
 from penstock.frontends.amqp.engine import refuse
 from penstock.frontends.amqp.link_ends import IncomingLink, OutgoingLink
+from penstock.loggers import logger
 
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 
 class Links:

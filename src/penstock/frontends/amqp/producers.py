@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from penstock.api.publishing import PublishEvents
 from penstock.core.vocabulary.errors import (
     InvalidEvent,
@@ -27,6 +25,7 @@ from penstock.frontends.amqp.incoming import batches_of
 from penstock.frontends.amqp.link_ends import IncomingLink
 from penstock.frontends.amqp.outcomes import RELEASED, Pointer
 from penstock.frontends.amqp.single_message import SingleMessages
+from penstock.loggers import logger
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.wire.amqp.sections import entries, fields, sections_of
 from penstock.wire.amqp.types import Byte
@@ -34,7 +33,7 @@ from penstock.wire.amqp.types import Byte
 if TYPE_CHECKING:
     from penstock.frontends.amqp.connection import AmqpConnection
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 _JMS_DESTINATION: Final = "x-opt-jms-dest"
 _JMS_KINDS: Final[dict[int, Kind]] = {0: "queue", 1: "channel", 2: "queue", 3: "channel"}

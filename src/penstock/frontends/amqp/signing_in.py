@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AuthenticationFailed,
@@ -13,6 +11,7 @@ from penstock.core.vocabulary.errors import (
     RemoteProtocolViolation,
 )
 from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
+from penstock.loggers import logger
 from penstock.wire import scram
 from penstock.wire.amqp import sasl
 
@@ -24,7 +23,7 @@ PLAIN: Final = "PLAIN"
 ANONYMOUS: Final = "ANONYMOUS"
 EXTERNAL: Final = "EXTERNAL"
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 
 class SaslSignIn:

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from msgspec import Struct, field
 
 from penstock.core.vocabulary.errors import LimitReached, PenstockError, RemoteProtocolViolation
@@ -23,6 +22,7 @@ from penstock.frontends.amqp.conditions import (
 from penstock.frontends.amqp.consumers import Consumer
 from penstock.frontends.amqp.link_ends import IncomingLink
 from penstock.frontends.amqp.outcomes import RELEASED, Outcome, Pointer
+from penstock.loggers import logger
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.writer.unit_of_work import Acknowledged
 from penstock.wire.amqp.performatives import DECLARE, DISCHARGE, Unfit, check_fields
@@ -39,7 +39,7 @@ _DISCHARGE: Final = (0x32, "amqp:discharge:list")
 _PUT_BYTES: Final = 256
 """What a message in a transaction takes besides its bytes, at most."""
 
-_log = structlog.get_logger("penstock.amqp")
+_log = logger("penstock.amqp")
 
 
 class DeclaredTransaction(Struct):

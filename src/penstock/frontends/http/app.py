@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote
 
 import msgspec
-import structlog
 
 from penstock.api.realm import ReadRates
 from penstock.core.access.rights import ANONYMOUS, Principal
@@ -45,6 +44,7 @@ from penstock.frontends.http.routing import (
 )
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
+from penstock.loggers import logger
 from penstock.runtime.access.askers import asker
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.operations.callers import Caller
@@ -82,7 +82,7 @@ PAGE: Final[Headers] = [
     ("cache-control", "no-cache"),
 ]
 
-_log = structlog.get_logger("penstock.http")
+_log = logger("penstock.http")
 
 
 class Refusal(Exception):

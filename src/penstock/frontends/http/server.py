@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import h11
-import structlog
 import uvicorn
 from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -46,6 +45,7 @@ from penstock.frontends.native.listener import NativeListener, check_exposed
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import SocketServers, open_server
 from penstock.frontends.shared.relayed import PrefaceSniffer
+from penstock.loggers import logger
 from penstock.runtime.access.askers import Asker
 from penstock.runtime.access.open_connections import ByteCounts
 
@@ -58,7 +58,7 @@ _LOOK_S: Final = 0.01
 BUFFERS: Final = 4
 """How many bodies of the largest size fit in memory at once."""
 
-_log = structlog.get_logger("penstock.http")
+_log = logger("penstock.http")
 _SILENT: Final = logging.Logger("penstock.uvicorn", logging.CRITICAL)
 """Swallows uvicorn's log lines about peers that do not speak HTTP; such a peer gets an answer."""
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from msgspec.structs import replace
 
 from penstock.core.access.rights import Principal
@@ -29,6 +28,7 @@ from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.frontends.native.hosted_connection import HostedConnection
 from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.transports import close
+from penstock.loggers import logger
 from penstock.runtime.access.open_connections import ConnectionState
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.framing import PacketReader
@@ -73,7 +73,7 @@ _ASKED_FOR_PROBLEMS: Final = (
 )
 """Packets that explain nothing to a client that does not want it (3.1.2.11.7)."""
 
-_log = structlog.get_logger("penstock.mqtt")
+_log = logger("penstock.mqtt")
 
 
 class MqttConnection(HostedConnection):

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import NameAlreadyBound, NameDoesNotExist, PenstockError
@@ -19,6 +17,7 @@ from penstock.core.vocabulary.topic_templates import selector_of
 from penstock.core.vocabulary.topics import topic_matches
 from penstock.frontends.mqtt.messages import TopicMessage, messages_of
 from penstock.frontends.mqtt.outbox import Filter, MessageSource
+from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.mqtt.reading import SHARED
 
@@ -40,7 +39,7 @@ _SHOWN: Final = 80
 """Characters of a client id, and of a filter, in the name of a durable."""
 _DIGITS: Final = 16
 
-_log = structlog.get_logger("penstock.mqtt")
+_log = logger("penstock.mqtt")
 
 
 def durable_of(client_id: str, text: str) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.topic_index import TopicIndex
+from penstock.loggers import logger
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.runtime.access.access import AccessControl
     from penstock.runtime.access.open_connections import MessageCounts
 
-_log = structlog.get_logger("penstock.mqtt")
+_log = logger("penstock.mqtt")
 
 
 TOPICS_MAX: Final = 10_000

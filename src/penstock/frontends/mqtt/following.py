@@ -6,13 +6,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-import structlog
-
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
 from penstock.frontends.mqtt.messages import messages_of
 from penstock.frontends.mqtt.topic_channels import TopicChannel
+from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 CREDIT = 10_000
 """Events that the realm may hand out before the last ones are given on."""
 
-_log = structlog.get_logger("penstock.mqtt")
+_log = logger("penstock.mqtt")
 
 
 class ChannelFollower:

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from penstock.api import topics as api
 from penstock.core.vocabulary.errors import (
     InvalidArgument,
@@ -39,6 +37,7 @@ from penstock.frontends.mqtt.session import MqttSession
 from penstock.frontends.mqtt.session_store import NEVER
 from penstock.frontends.mqtt.sessions import MqttSessions
 from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
+from penstock.loggers import logger
 from penstock.runtime.access.open_connections import MessageCounts, MqttFigures
 from penstock.runtime.store.bodies import Body, body_from
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
@@ -54,7 +53,7 @@ VERSIONS: Final = {MQTT_3: "3.1.1", MQTT_5: "5"}
 FILTERS_SHOWN: Final = 100
 """Most subscriptions that are told of each session."""
 
-_log = structlog.get_logger("penstock.mqtt")
+_log = logger("penstock.mqtt")
 
 
 def hub_of(listener: NativeListener, channel: str) -> MqttHub:

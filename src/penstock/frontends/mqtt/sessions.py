@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from msgspec.structs import replace
 
 from penstock.api.publishing import PublishEvents
@@ -32,6 +31,7 @@ from penstock.frontends.mqtt.session_store import (
     session_removed,
 )
 from penstock.frontends.mqtt.topic_rights import ClientRights
+from penstock.loggers import logger
 from penstock.runtime.store.bodies import Body
 from penstock.wire.mqtt.framing import PacketReader
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, ConnectPacket, PublishPacket, Will
@@ -47,7 +47,7 @@ Answer = Callable[[PenstockError | None], None]
 LOOK_S_MAX = 60.0
 """Most seconds until the clock is looked at again: it may have been set."""
 
-_log = structlog.get_logger("penstock.mqtt")
+_log = logger("penstock.mqtt")
 
 
 class MqttSessions:

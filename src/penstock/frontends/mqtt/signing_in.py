@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import structlog
 from msgspec.structs import replace
 
 from penstock.core.access.rights import Principal
@@ -18,6 +17,7 @@ from penstock.frontends.mqtt.reasons import connack_reason
 from penstock.frontends.mqtt.subscribing import give_retained
 from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
+from penstock.loggers import logger
 from penstock.wire import scram
 from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
 from penstock.wire.mqtt.packets import AuthPacket, ConnackPacket, ConnectPacket
@@ -32,7 +32,7 @@ ROOM_BYTES: Final = 1 << 17
 TOKEN_USER: Final = "token"
 """The user name of a client whose password is a bearer token, unless a user is called so."""
 
-_log = structlog.get_logger("penstock.mqtt")
+_log = logger("penstock.mqtt")
 
 
 class ProvenIdentity(NamedTuple):

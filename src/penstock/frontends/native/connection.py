@@ -7,8 +7,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import structlog
-
 from penstock.api.realm import Ping
 from penstock.api.requests import Request
 from penstock.api.subscriptions import Bury, Extend, Hold, Settle
@@ -27,6 +25,7 @@ from penstock.frontends.native.sign_in import NativeSignIn
 from penstock.frontends.shared.backpressure import ReadThrottle
 from penstock.frontends.shared.relayed import RelayedTransport
 from penstock.frontends.shared.transports import close, host_of
+from penstock.loggers import logger
 from penstock.runtime.access.askers import Asker, asker
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.access.open_connections import ConnectionState
@@ -56,7 +55,7 @@ FRAMES_A_TURN = 32
 REQUESTS_MAX = 1_024
 """Requests in progress above which a connection is not read."""
 
-_log = structlog.get_logger("penstock.native")
+_log = logger("penstock.native")
 
 
 class Connection(asyncio.BufferedProtocol):

@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import structlog
 from msgspec import Struct
 
 from penstock.core.access.rights import Principal
@@ -31,6 +30,7 @@ from penstock.frontends.shared.ports import HeldPorts, SocketServers, open_serve
 from penstock.frontends.shared.protocol_detection import ProtocolSniffer
 from penstock.frontends.shared.relayed import PrefaceSniffer, RelayGate
 from penstock.frontends.shared.tls import Tls
+from penstock.loggers import logger
 from penstock.runtime.access.access import Mode
 from penstock.runtime.access.quota import ConnectionLimits
 from penstock.runtime.realm import RunningRealm
@@ -45,7 +45,7 @@ ANSWERS_S = 1.0
 """Seconds that an orderly end waits for what is in progress."""
 _LOOK_S = 0.01
 
-_log = structlog.get_logger("penstock.native")
+_log = logger("penstock.native")
 
 
 class NativeLimits(Struct, frozen=True):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import (
     AuthenticationFailed,
@@ -14,6 +12,7 @@ from penstock.core.vocabulary.errors import (
     PenstockError,
     RemoteProtocolViolation,
 )
+from penstock.loggers import logger
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.wire.native import messages as wire
 from penstock.wire.scram import MECHANISM
@@ -21,7 +20,7 @@ from penstock.wire.scram import MECHANISM
 if TYPE_CHECKING:
     from penstock.frontends.native.connection import Connection
 
-_log = structlog.get_logger("penstock.native")
+_log = logger("penstock.native")
 
 
 class NativeSignIn:

@@ -14,17 +14,16 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
-import structlog
-
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.shared.ports import HeldPorts, listening_socket
+from penstock.loggers import logger
 from penstock.tasks import start_task
 
 _FULL: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _FULL_WAIT_S: Final = 1.0
 """Seconds without accepting when the system has no more sockets."""
 
-_log = structlog.get_logger("penstock.tls")
+_log = logger("penstock.tls")
 
 
 class Handshake(asyncio.Protocol):

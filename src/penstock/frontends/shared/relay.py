@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
-import structlog
-
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
@@ -19,6 +17,7 @@ from penstock.frontends.shared.protocol_detection import hand_over
 from penstock.frontends.shared.relayed import peek
 from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
 from penstock.frontends.shared.transports import close, host_of, place_of
+from penstock.loggers import logger
 from penstock.tasks import start_task
 from penstock.wire.relay_preface import (
     SIGNATURE,
@@ -40,7 +39,7 @@ Wants = Callable[[bytes], bool | None]
 """From the first bytes of a connection: whether it is to be relayed; None: more of them are
 needed."""
 
-_log = structlog.get_logger("penstock.cluster")
+_log = logger("penstock.cluster")
 
 
 class RelayEnd(asyncio.Protocol):

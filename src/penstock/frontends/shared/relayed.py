@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any, Final, cast
 from weakref import WeakSet
 
-import structlog
 from msgspec.structs import replace
 
 from penstock.core.vocabulary.errors import LimitReached, RemoteProtocolViolation
@@ -22,6 +21,7 @@ from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
 from penstock.frontends.shared.protocol_detection import hand_over
 from penstock.frontends.shared.transports import host_of
+from penstock.loggers import logger
 from penstock.wire.addresses import is_loopback
 from penstock.wire.relay_preface import (
     HEAD_BYTES,
@@ -38,7 +38,7 @@ LOOK_AGAIN_S: Final = 0.01
 """Seconds until the rest of a preface is looked for, of which a part has come; twice as many each
 time."""
 
-_log = structlog.get_logger("penstock.cluster")
+_log = logger("penstock.cluster")
 
 
 class RelayGate:

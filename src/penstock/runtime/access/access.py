@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 from weakref import WeakValueDictionary
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -38,6 +37,7 @@ from penstock.core.vocabulary.errors import (
     SignInLocked,
 )
 from penstock.core.vocabulary.ports import Clock, Offload, inline
+from penstock.loggers import logger
 from penstock.runtime.access.accounts import FIRST_USER, Accounts, new_password
 from penstock.runtime.access.audit import Audit
 from penstock.runtime.access.audit_details import DefinitionOf, changes, state_of
@@ -53,7 +53,7 @@ _PUBLISH = ("channel.publish", "publish")
 _SEEN_AS = ("channels", "admin", "monitor")
 """Rights on the realm that show every channel and queue."""
 
-_log = structlog.get_logger("penstock.access")
+_log = logger("penstock.access")
 
 
 class AccessRules(Struct, frozen=True):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -34,6 +33,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Clock, Offload, Registry
 from penstock.core.vocabulary.topics import filter_fault
+from penstock.loggers import logger
 from penstock.runtime.access.account_records import (
     ENTRIES_PREFIX,
     USERS_KEY,
@@ -48,7 +48,7 @@ from penstock.wire.scram import NONCE_BYTES, ROUNDS_MAX, ROUNDS_MIN, check_lengt
 FIRST_USER = "admin"
 
 
-_log = structlog.get_logger("penstock.access")
+_log = logger("penstock.access")
 
 
 class Accounts:

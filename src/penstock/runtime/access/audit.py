@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
-import structlog
 from xxhash import xxh3_64_intdigest
 
 from penstock.api.access import AuditRecord
 from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, StorageFailed
 from penstock.core.vocabulary.ports import Clock
+from penstock.loggers import logger
 from penstock.tasks import start_task
 
 RECORDS_KEPT = 10_000
@@ -41,7 +41,7 @@ PARTS_MAX = 16
 
 _SEAL = re.compile(rb',"checksum":"([0-9a-f]{16})"}\Z')
 
-_log = structlog.get_logger("penstock.audit")
+_log = logger("penstock.audit")
 
 
 def line_of(record: AuditRecord) -> bytes:

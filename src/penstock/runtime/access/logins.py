@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AccessDenied, Conflict, Damaged, PenstockError
 from penstock.core.vocabulary.ports import Clock, Registry
+from penstock.loggers import logger
 
 LOGINS_MAX = 10_000
 """Most browser sessions; beyond it, the user with the most loses the one that is idle longest."""
@@ -36,7 +36,7 @@ UNWRITTEN_SHARE: Final = 10
 """The last use of a session is written down when it is later than what was written by this part of
 the idle time, so that reading pages writes next to nothing."""
 
-_log = structlog.get_logger("penstock.access")
+_log = logger("penstock.access")
 
 
 class BrowserLogin(Struct):

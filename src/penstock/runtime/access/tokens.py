@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from penstock.core.access.rights import ANONYMOUS, Principal, checked_name
@@ -22,6 +21,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.ports import Clock, Offload
 from penstock.core.vocabulary.uris import shown, without_secrets
+from penstock.loggers import logger
 
 Fetch = Callable[[str], bytes]
 
@@ -39,7 +39,7 @@ KEYS_BYTES_MAX = 1 << 20
 RSA_BITS_MIN = 2_048
 """Shorter ones can be broken."""
 
-_log = structlog.get_logger("penstock.access")
+_log = logger("penstock.access")
 
 
 class TokenRules(Struct, frozen=True):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 import pyarrow as pa
-import structlog
 
 from penstock.columns.events.batch import within
 from penstock.columns.keys.lane_values import lanes_of
@@ -25,6 +24,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import SubscriptionId
 from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, StallSession, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
+from penstock.loggers import logger
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.delivery.byte_credit import Room, parted
 from penstock.runtime.delivery.choosers import Choosers, SelectorUse
@@ -46,7 +46,7 @@ from penstock.runtime.store.open_files import CACHE_BYTES_MAX, OpenFiles
 from penstock.runtime.store.outgoing_batch import OutgoingBatch, others, spans_in
 from penstock.runtime.store.sealed_file import Damage
 
-_log = structlog.get_logger("penstock.delivery")
+_log = logger("penstock.delivery")
 
 Redeliveries = tuple[tuple[int, Spans], ...]
 

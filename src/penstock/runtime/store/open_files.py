@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-import structlog
-
 from penstock.columns.files.segments import SegmentReader
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.ports import Blobs, Offload
+from penstock.loggers import logger
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.store.state import RealmState
 
@@ -18,7 +17,7 @@ FILES_MAX = 512
 CACHE_BYTES_MAX = 4 << 30
 
 
-_log = structlog.get_logger("penstock.files")
+_log = logger("penstock.files")
 
 
 class OpenFiles:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import structlog
-
 from penstock.api.patterns import CreatePatternDurable, PatternDurableInfo
 from penstock.core.realm.directory import PatternDurableCreated, PatternDurableDeleted
 from penstock.core.realm.pattern_durables import (
@@ -15,6 +13,7 @@ from penstock.core.realm.pattern_durables import (
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, RemoveDurable, durable_attributes
+from penstock.loggers import logger
 from penstock.runtime.delivery.selection import Choosing
 from penstock.runtime.subscriptions.subscriptions import Subscriptions
 from penstock.runtime.writer.group import Group
@@ -23,7 +22,7 @@ from penstock.runtime.writer.shard import Shard
 _ANY_CHANNEL = Definition(dead_event_store="dead")
 """A channel that every durable can be on."""
 
-_log = structlog.get_logger("penstock.realm")
+_log = logger("penstock.realm")
 
 
 class PatternDurableOperations:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from penstock.api.durables import SeekOutcome
 from penstock.core.channel.seeking import Seek, gone_since, preview
 from penstock.core.channel.state import ChannelState
@@ -15,6 +13,7 @@ from penstock.core.vocabulary.errors import IllegalState
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.names import durable_name
 from penstock.core.vocabulary.start_positions import AnyStart, FromEarliest, FromId, FromTime
+from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.subscriptions.start_positions import first_id
 from penstock.runtime.writer.group import Group
@@ -24,7 +23,7 @@ from penstock.runtime.writer.with_files import with_open_files
 
 _BEYOND = 1 << 62
 
-_log = structlog.get_logger("penstock.realm")
+_log = logger("penstock.realm")
 
 
 class Seeking:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import structlog
 from msgspec.structs import asdict, replace
 
 from penstock.api.durables import DurableInfo
@@ -48,6 +47,7 @@ from penstock.core.vocabulary.messages import (
 from penstock.core.vocabulary.names import durable_name
 from penstock.core.vocabulary.ports import Clock
 from penstock.core.vocabulary.start_positions import AnyStart, FromId, FromTime
+from penstock.loggers import logger
 from penstock.runtime.delivery.byte_credit import Room
 from penstock.runtime.delivery.delivery import Dispatch, Outlet
 from penstock.runtime.subscriptions import views
@@ -64,7 +64,7 @@ from penstock.runtime.writer.with_files import with_open_files
 
 _ENDLESS = 1 << 62
 
-_log = structlog.get_logger("penstock.realm")
+_log = logger("penstock.realm")
 
 
 class Opened(NamedTuple):

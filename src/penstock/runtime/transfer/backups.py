@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import structlog
-
 from penstock.api.transfers import BackupBegun, CapturedFile
 from penstock.core.vocabulary.errors import IllegalState, Unavailable
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Clock, Offload
+from penstock.loggers import logger
 from penstock.runtime.transfer.transfer_registry import Transfer, TransferRegistry
 from penstock.runtime.writer.shard import Shard
 
@@ -21,7 +20,7 @@ READ_BYTES = 4 << 20
 """Most bytes of one answer."""
 
 
-_log = structlog.get_logger("penstock.backups")
+_log = logger("penstock.backups")
 
 
 class Held(Protocol):

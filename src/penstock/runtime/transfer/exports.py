@@ -11,7 +11,6 @@ from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
-import structlog
 from msgspec import Struct
 
 from penstock.api.transfers import ExportBegun, ExportedBytes
@@ -32,6 +31,7 @@ from penstock.core.realm.exports import ExportedState, exported
 from penstock.core.vocabulary.errors import Damaged, IllegalState, NameDoesNotExist
 from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
+from penstock.loggers import logger
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
@@ -48,7 +48,7 @@ EXPORTS_MAX = 16
 """Exports under way at a time; each may hold one file in memory."""
 
 
-_log = structlog.get_logger("penstock.exporting")
+_log = logger("penstock.exporting")
 
 
 class _FilePart(Struct):

@@ -14,7 +14,6 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pyarrow as pa
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -53,6 +52,7 @@ from penstock.core.vocabulary.messages import Definition, Digest
 from penstock.core.vocabulary.names import file_part
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.core.vocabulary.reach import durables_of, on_one_node, undecided
+from penstock.loggers import logger
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.merging import rows_in
 from penstock.runtime.store.records import Sealed
@@ -77,7 +77,7 @@ IMPORTS_MAX = 4
 _NOTHING = Digest(0, 0, 0)
 _index_decoder = msgspec.msgpack.Decoder(SegmentIndex)
 
-_log = structlog.get_logger("penstock.importing")
+_log = logger("penstock.importing")
 
 
 class _Batch(Struct):

@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import structlog
 from msgspec import Struct
 
 from penstock.api.channels import Maintained
@@ -49,6 +48,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Offload
+from penstock.loggers import logger
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.open_files import OpenFiles
@@ -70,7 +70,7 @@ ROUNDS_MAX = 4
 """Most rounds that include what was sealed meanwhile; what is sealed after them stays in another
 file."""
 
-_log = structlog.get_logger("penstock.maintaining")
+_log = logger("penstock.maintaining")
 
 
 RETRY_MAX_S = 30.0

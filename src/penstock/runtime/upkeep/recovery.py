@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -13,6 +12,7 @@ from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist, NewerForm
 from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Block, ChecksBlobs, Journal, Pages, PageSlot
 from penstock.garbage import uncollected
+from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.file_names import (
     SNAPSHOTS,
@@ -32,7 +32,7 @@ ATTEMPTS_MAX = 10
 INDEX_EVENTS = 65_536
 """Events read at once to find the newest of each publish key."""
 
-_log = structlog.get_logger("penstock.recovery")
+_log = logger("penstock.recovery")
 
 
 class RecoveredRealm(Struct):

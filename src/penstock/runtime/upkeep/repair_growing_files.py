@@ -7,16 +7,16 @@ the file.
 
 from __future__ import annotations
 
-import structlog
 from xxhash import xxh3_64_intdigest
 
 from penstock.columns.files.growing_segment import end_of_batches, has_its_tail, mended_tail
 from penstock.core.vocabulary.errors import NameDoesNotExist, StorageFailed
 from penstock.core.vocabulary.ports import Blobs
+from penstock.loggers import logger
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.store.state import RealmState
 
-_log = structlog.get_logger("penstock.mending")
+_log = logger("penstock.mending")
 
 
 async def mend_files(state: RealmState, blobs: Blobs, *, is_damaged: bool) -> list[str]:

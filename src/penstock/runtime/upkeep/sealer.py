@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
-import structlog
 from msgspec import Struct
 from xxhash import xxh3_64, xxh3_64_intdigest
 
@@ -48,6 +47,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
+from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import SNAPSHOTS, snapshot_stem
@@ -76,7 +76,7 @@ FEW_BLOCKS = 50
 """So many blocks behind a snapshot are read by the next owner in less time than another snapshot
 takes."""
 
-_log = structlog.get_logger("penstock.sealing")
+_log = logger("penstock.sealing")
 
 
 class SealingLimits(Struct, frozen=True):

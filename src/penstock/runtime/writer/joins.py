@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import secrets
 
-import structlog
-
 from penstock.api.joins import JoinInfo
 from penstock.api.operations import READING, WRITING
 from penstock.columns.selectors import Selector
@@ -15,6 +13,7 @@ from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import AccessDenied
 from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock
+from penstock.loggers import logger
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.writer.asked import refuse_costly
@@ -23,7 +22,7 @@ from penstock.runtime.writer.outboxes import Onward, Outboxes, OutboxState
 from penstock.runtime.writer.requests import RunAction
 from penstock.runtime.writer.shard import Shard
 
-_log = structlog.get_logger("penstock.realm")
+_log = logger("penstock.realm")
 
 
 class JoinOperations:

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Final, cast
 
 import pyarrow as pa
-import structlog
 from msgspec import Struct
 
 from penstock.columns.schema.layout import DELIVERY_TIME
@@ -27,6 +26,7 @@ from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.columns.selectors.patterns import Check
 from penstock.core.vocabulary.errors import RealmStopping
 from penstock.core.vocabulary.ports import Offload
+from penstock.loggers import logger
 from penstock.runtime.delivery.selection import BESIDE_ABOVE
 from penstock.runtime.store.bodies import Asked, Body
 from penstock.runtime.store.state import RealmState
@@ -46,7 +46,7 @@ SLICE_BYTES: Final = 64 << 20
 PART_BYTES: Final = 1 << 20
 """Bytes of events that are examined together."""
 
-_log = structlog.get_logger("penstock.shard")
+_log = logger("penstock.shard")
 
 
 class _WaitingPublish(Struct):

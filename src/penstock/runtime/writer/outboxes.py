@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import pyarrow as pa
-import structlog
 from msgspec import Struct
 from pyarrow import ipc
 
@@ -20,6 +19,7 @@ from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.messages import Quarantine, RemoveRedriven
 from penstock.core.vocabulary.ports import Blobs
+from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.store.sealed_file import Damage, SealedFile
@@ -29,7 +29,7 @@ from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 from penstock.runtime.writer.with_files import with_open_files
 
-_log = structlog.get_logger("penstock.local")
+_log = logger("penstock.local")
 
 
 class Onward(Protocol):

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import structlog
-
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.vocabulary.errors import (
     Deposed,
@@ -23,6 +21,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine
 from penstock.core.vocabulary.ports import Clock, Journal, Offload, inline
+from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.large_blocks import LargeBlocks
 from penstock.runtime.store.records import encode_block
@@ -59,7 +58,7 @@ GROUP_BYTES_MAX = 16 << 20
 Outcome = tuple[Reply | None, Any, BaseException | None]
 """What became of one piece of work: its reply, its answer, and the error it was refused with."""
 
-_log = structlog.get_logger("penstock.shard")
+_log = logger("penstock.shard")
 
 
 class Shard:

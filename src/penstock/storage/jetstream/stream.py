@@ -12,15 +12,15 @@ from itertools import chain, repeat
 from typing import Any, Final, TypeVar
 
 import msgspec
-import structlog
 from msgspec import Struct, field
 
 from penstock.core.vocabulary.errors import Damaged, StorageFailed, Trimmed, Unavailable
+from penstock.loggers import logger
 from penstock.storage.jetstream.asking import Unanswered
 from penstock.storage.jetstream.connection import NO_CLUSTER, JetStreamRefusal, NatsConnection
 
 T = TypeVar("T")
-_log: Final = structlog.get_logger()
+_log: Final = logger("penstock.jetstream")
 
 WRONG_SEQUENCE: Final = frozenset({10071, 10164})
 """Another message lies where this one should, or is on its way there."""
