@@ -159,6 +159,40 @@ def test_a_packet_that_a_client_does_not_take_counts_as_sent(url: str) -> None:
         assert client.receive().payload == b"small"
 
 
+@VERSIONS
+def test_what_comes_together_is_stored_in_its_order(
+    realm: penstock.Realm, url: str, version: int
+) -> None:
+    topic = f"together/{version}"
+    plain = [PublishPacket(topic, b"%d" % each, 1, each) for each in (1, 3)]
+    first, last = PublishPacket(topic, b"0"), PublishPacket(topic, b"4")
+    other = PublishPacket(topic, b"2", retain=True)
+    with connected(url, version=version) as client:
+        client.send(first, plain[0], other, plain[1], last)
+        client.send(PublishPacket(topic, b"5", 1, 5))
+
+        assert [client.receive().packet_id for _ in range(3)] == [1, 3, 5]
+    events = stored(realm, topic)
+    assert [each.data for each in events] == [b"%d" % each for each in range(6)]
+    assert [each.persistent for each in events] == [False, True, False, True, False, True]
+
+
+@VERSIONS
+def test_more_messages_than_it_may_end_a_connection_and_the_others_are_stored(
+    realm: penstock.Realm, url: str, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.frontends.mqtt.incoming.RECEIVE_MAXIMUM", 2)
+    topic = f"hasty/{version}"
+    with connected(url, version=version) as client:
+        client.send(*(PublishPacket(topic, b"%d" % each, 1, each) for each in (1, 2, 3)))
+        why = Reason.RECEIVE_MAXIMUM_EXCEEDED if version == MQTT_5 else None
+        assert ended(client) == why
+
+    with connected(url) as client:
+        client.publish(topic, b"4")
+    assert [each.data for each in stored(realm, topic)] == [b"1", b"2", b"4"]
+
+
 def test_an_alias_stands_for_its_topic(realm: penstock.Realm, url: str) -> None:
     alias = PacketProperties(topic_alias=5)
     with connected(url) as client:

@@ -22,6 +22,7 @@ from penstock.wire.mqtt.packets import (
     PublishPacket,
     SubackPacket,
 )
+from penstock.wire.mqtt.plain_messages import plain_messages
 from penstock.wire.mqtt.properties import PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
@@ -243,6 +244,61 @@ def test_what_is_left_behind_acknowledgements_goes_on_with_what_comes() -> None:
     reader.receive(acknowledgements(1, 2, 3)[10:] + acknowledgements(4))
     assert list(reader.pubacks()) == [3, 4]
     assert reader._held_bytes == 0
+
+
+@st.composite
+def plain_or_nearly(draw: st.DrawFn) -> bytes:
+    """Plain messages, some of which have a byte that is another, or none behind it."""
+    topics = st.sampled_from(["a", "a/b", "\u00e4" * 128, "t" * 257, "+", ""])
+    body = draw(topics).encode()
+    body = len(body).to_bytes(2) + body
+    first = draw(st.sampled_from([0x30, 0x32, 0x31, 0x3A]))
+    body += draw(st.sampled_from([b"\0\1", b"\xff\xff", b"\0\0"])) if first & 2 else b""
+    body += draw(st.sampled_from([b"", b"\0"])) + b"x" * draw(
+        st.sampled_from([0, 1, 120, 130, 300])
+    )
+    size = len(body)
+    length = bytes((size,)) if size < 0x80 else bytes((size & 0x7F | 0x80, size >> 7))
+    found = bytearray(bytes((first,)) + length + body)
+    if draw(st.integers(0, 3)) == 0:
+        found[draw(st.integers(0, min(8, len(found) - 1)))] = draw(st.integers(0, 255))
+    return bytes(found[: draw(st.integers(len(found) - 2, len(found)))] if first == 0x3A else found)
+
+
+@VERSIONS
+@given(data=st.lists(plain_or_nearly(), max_size=5).map(b"".join), most=st.integers(1, 6))
+@settings(max_examples=examples(300))
+def test_plain_messages_are_read_together_as_they_are_one_by_one(
+    version: int, data: bytes, most: int
+) -> None:
+    found, end = plain_messages(data, version, most, 1 << 20)
+
+    assert len(found) <= most
+    if found:
+        expected = read(data[:end], version)
+        assert expected == [PublishPacket(t, p, int(i > 0), i) for t, p, i in found]
+    else:
+        assert end == 0
+
+
+@VERSIONS
+def test_plain_messages_are_read_as_far_as_they_go(version: int) -> None:
+    plain = [PublishPacket("a", b"x" * 200, each % 2, each % 2) for each in range(5)]
+    other = PublishPacket("a", b"", retain=True)
+    data = b"".join(packet_bytes(each, version) for each in (*plain, other))
+    reader = PacketReader()
+    reader.receive(data)
+
+    assert len(reader.publishes(version, 3)) == 3
+    assert [packet_id for _, _, packet_id in reader.publishes(version, 3)] == [1, 0]
+    assert reader.publishes(version, 3) == []
+    assert [packet_of(*each, version) for each in reader.packets()] == [other]
+    assert reader.is_empty
+    reader.receive(data[:20])
+    assert reader.publishes(version, 3) == []
+    reader.receive(data[20:])
+    assert len(reader.publishes(version, 9)) == 5
+    assert plain_messages(data, version, 9, 20) == ([], 0), "more than is taken"
 
 
 @VERSIONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -52,6 +52,7 @@ from penstock.wire.mqtt.packets import (
     UnsubackPacket,
     UnsubscribePacket,
 )
+from penstock.wire.mqtt.plain_messages import PlainMessage, plain_messages
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties, without_problem
 from penstock.wire.mqtt.reading import packet_of
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 CONNECT_BYTES_MAX: Final = 1 << 18
 """Largest CONNECT packet in bytes."""
 PACKETS_A_TURN: Final = 256
+_FEW_BYTES: Final = 4_096
+"""Bytes that are surely too few packets to keep others waiting."""
 _PUBACK: Final = bytes((0x40, 2))
 _PUBACK_BYTES: Final = 4
 
@@ -84,7 +87,8 @@ class MqttConnection(HostedConnection):
         self.hub = hub
         self.client_id = ""
         self.version = MQTT_5
-        self._is_ending = False
+        self.is_ending = False
+        """Whether nothing more is heard of the client."""
         self._connect: ConnectPacket | None = None
         self._sign_in = MqttSignIn(self)
         self._tells_problems = True
@@ -112,8 +116,35 @@ class MqttConnection(HostedConnection):
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()
         self.hub.traffic.received_bytes += len(data)
+        if len(data) <= _FEW_BYTES and self.is_open and self._reader.is_empty:
+            data = self._rest_behind(data)
+            if not data:
+                return
         self._reader.receive(data)
         self._reading.came()
+
+    def _rest_behind(self, data: bytes) -> bytes:
+        """Receive the plain messages that ``data`` begins with, and give what is left of it: the
+        shortest way, which most messages take."""
+        if self._holds_packets:
+            return data
+        reader = self._reader
+        messages, end = plain_messages(data, self.version, PACKETS_A_TURN, reader.packet_bytes_max)
+        if messages:
+            self._receive_together(messages)
+        if end < len(data):
+            return data[end:]
+        if not self.takes_more or self.hub.is_held_up or self.pace.per_s:
+            self._reading.check()
+        return b""
+
+    def _receive_together(self, messages: Sequence[PlainMessage]) -> None:
+        if self.pace.per_s:
+            self.pace.came(len(messages))
+        try:
+            self.incoming.received_together(messages)
+        except MqttViolation as error:
+            self._refused(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -150,10 +181,12 @@ class MqttConnection(HostedConnection):
         try:
             if self._holds_packets:
                 return False
-            if self.is_open and (acknowledged := self._reader.pubacks()):
-                self.client.outbox.acknowledged_together(acknowledged)
+            if self.is_open:
+                taken = self._take_together()
                 if self._holds_packets:
                     return False
+            if taken == PACKETS_A_TURN:
+                return True
             for first, body in self._reader.packets():
                 self._receive(packet_of(first, body, self.version))
                 taken += 1
@@ -162,18 +195,30 @@ class MqttConnection(HostedConnection):
                 if taken == PACKETS_A_TURN:
                     return True
         except MqttViolation as error:
-            _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
-            self._violated(error)
+            self._refused(error)
         return False
+
+    def _take_together(self) -> int:
+        """Receive packets that are all alike, if such come next; returns how many of those that
+        count."""
+        if acknowledged := self._reader.pubacks():
+            self.client.outbox.acknowledged_together(acknowledged)
+            if self._holds_packets:
+                return 0
+        messages = self._reader.publishes(self.version, PACKETS_A_TURN)
+        if messages:
+            self._receive_together(messages)
+        return len(messages)
 
     @property
     def _holds_packets(self) -> bool:
         """Whether what has come has to wait, or is not heard any more."""
-        return self._is_ending or self._subscribing > 0 or self._sign_in.holds_packets
+        return self.is_ending or self._subscribing > 0 or self._sign_in.holds_packets
 
-    def _violated(self, error: MqttViolation) -> None:
+    def _refused(self, error: MqttViolation) -> None:
         """End the connection of a client that has broken the protocol, with the packet that there
         is for it: before the client is let in, that is a CONNACK."""
+        _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
         if self._connect is None or self.is_open:
             self.end(error)
             return
@@ -237,7 +282,7 @@ class MqttConnection(HostedConnection):
         if packet.reason == Reason.SUCCESS:
             self.client.will = None
         self._leave()
-        self._is_ending = True
+        self.is_ending = True
         self._close()
 
     # --- CONNECT -------------------------------------------------------------------------
@@ -259,7 +304,7 @@ class MqttConnection(HostedConnection):
     @property
     def is_gone(self) -> bool:
         """Whether there is nobody any more to be let in."""
-        return self._transport is None or self._is_ending
+        return self._transport is None or self.is_ending
 
     def about(self, name: str) -> Any:
         """What the transport knows of its other end; None: nothing."""
@@ -286,7 +331,7 @@ class MqttConnection(HostedConnection):
         _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=text)
         code = int(reason) if self.version == MQTT_5 else return_code(reason)
         self.send(ConnackPacket(code, properties=PacketProperties(reason=text)))
-        self._is_ending = True
+        self.is_ending = True
         self.hub.leave(self.client_id, self)
         self._close()
 
@@ -329,12 +374,14 @@ class MqttConnection(HostedConnection):
         if written is not None:
             self.write(written)
 
-    def acknowledge(self, packet_id: int) -> None:
-        """Send that a message of QoS 1 is stored: the packet that is sent most often."""
+    def acknowledge(self, packet_ids: Sequence[int]) -> None:
+        """Send that messages of QoS 1 are stored: the packet that is sent most often."""
         if self.client.outbox.packet_bytes_max < _PUBACK_BYTES:
-            self.send(PubackPacket(packet_id))
+            return  # the client has said that it takes no such packet
+        if len(packet_ids) == 1:
+            self.write(_PUBACK + packet_ids[0].to_bytes(2))
         else:
-            self.write(_PUBACK + packet_id.to_bytes(2))
+            self.write(b"".join([_PUBACK + each.to_bytes(2) for each in packet_ids]))
 
     def write(self, data: bytes) -> None:
         if not (out := self._out):
@@ -368,7 +415,7 @@ class MqttConnection(HostedConnection):
         self._end(reason_of(reason), str(reason))
 
     def _end(self, reason: Reason, text: str) -> None:
-        if self._is_ending:
+        if self.is_ending:
             return
         if self.is_open and self.version == MQTT_5:
             own = PacketProperties(reason=text) if text else NO_PROPERTIES
@@ -378,7 +425,7 @@ class MqttConnection(HostedConnection):
             self.send(ConnackPacket(return_code(reason)))
         elif self._connect is not None and not self.is_open:
             self._refuse_late(reason, text)
-        self._is_ending = True
+        self.is_ending = True
         self._leave()
         self._close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,11 +25,14 @@ from penstock.frontends.mqtt.fan_out import FanOut
 from penstock.frontends.mqtt.following import CREDIT, FollowedChannels
 from penstock.frontends.mqtt.messages import (
     Gathered,
+    GatheredTogether,
     Received,
     TopicMessage,
     body_of_messages,
+    body_of_plain,
     body_of_retained,
     messages_of,
+    one_by_one,
 )
 from penstock.frontends.mqtt.newest_events import make_channel
 from penstock.frontends.mqtt.retained import RetainedMessages
@@ -80,7 +83,9 @@ class MqttHub:
         self._fan_out = FanOut(self.realm.access, self.counts)
         self.filters = self._fan_out.filters
         self._clients: dict[str, MqttConnection] = {}
-        self._gathered: dict[str, list[Gathered]] = {}
+        self._gathered: dict[str, list[Gathered | GatheredTogether]] = {}
+        self.is_held_up = False
+        """Whether clients that publish may have to wait; looked at once in a turn of the loop."""
         self._subscription = 0
         self.retained = RetainedMessages(listener.realm, channel)
         self.topics = TopicChannels(listener.realm, channel)
@@ -217,16 +222,47 @@ class MqttHub:
 
     # --- messages come -------------------------------------------------------------------
 
-    def gather(self, publisher: str, message: Gathered) -> None:
-        """Publish a message with the others of this turn of the loop."""
+    def gather(self, publisher: str, message: Gathered | GatheredTogether) -> None:
+        """Publish messages with the others of this turn of the loop."""
         if not self._gathered:
             self.loop.call_soon(self._publish)
-        self._gathered.setdefault(publisher, []).append(message)
+            self.is_held_up = self.listener.is_congested or self.listener.is_draining
+        own = self._gathered.get(publisher)
+        if own is None:
+            own = self._gathered[publisher] = []
+        own.append(message)
 
     def _publish(self) -> None:
         gathered, self._gathered = self._gathered, {}
         for publisher, messages in gathered.items():
-            self.submit(publisher, messages)
+            plain = [each for each in messages if isinstance(each, GatheredTogether)]
+            if (
+                len(plain) < len(messages)
+                or self.topics.every
+                or not self._submit_plain(publisher, plain)
+            ):
+                self.submit(publisher, one_by_one(messages))
+
+    def _submit_plain(self, publisher: str, messages: Sequence[GatheredTogether]) -> bool:
+        """Publish plain messages for the channel of all topics now; False: they do not fit one
+        batch."""
+        try:
+            body = body_of_plain(messages)
+            publishes = [(self.channel_id(), [body_from(body)])] if body is not None else []
+        except PenstockError as error:
+            self._failed(publisher, one_by_one(messages), error)
+            return True
+
+        def stored() -> None:
+            for each in messages:
+                each.whose.stored_together(each.messages)
+
+        def failed(error: PenstockError) -> None:
+            self._failed(publisher, one_by_one(messages), error)
+
+        if publishes:
+            self._send(publisher, publishes, stored, failed)
+        return bool(publishes)
 
     def submit(self, publisher: str, messages: Sequence[Gathered]) -> None:
         """Publish messages now, with what is stored of sessions in the same step."""
@@ -235,14 +271,26 @@ class MqttHub:
         except PenstockError as error:
             self._failed(publisher, messages, error)
             return
+        self._send(
+            *(publisher, publishes, lambda: _answer(messages, refused)),
+            lambda error: self._failed(publisher, messages, error),
+        )
+
+    def _send(
+        self,
+        publisher: str,
+        publishes: Sequence[tuple[ChannelId, list[Body]]],
+        stored: Callable[[], None],
+        failed: Callable[[PenstockError], None],
+    ) -> None:
         size = sum(body.weight for _, bodies in publishes for body in bodies)
 
         def reply(_: Any, error: BaseException | None) -> None:
             self.listener.pending_bytes -= size
             if error is None:
-                _answer(messages, refused)
+                stored()
             elif isinstance(error, PenstockError):
-                self._failed(publisher, messages, error)
+                failed(error)
             else:
                 raise error
 

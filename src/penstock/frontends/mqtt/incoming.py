@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.api.publishing import PublishEvents
 from penstock.core.vocabulary.errors import PenstockError
-from penstock.frontends.mqtt.messages import Gathered, Received
+from penstock.frontends.mqtt.messages import (
+    Gathered,
+    GatheredTogether,
+    Received,
+    plain_packet,
+)
 from penstock.frontends.mqtt.reasons import reason_within
 from penstock.frontends.mqtt.session_store import Entry, received_entry
 from penstock.wire.mqtt import reasons
@@ -17,6 +23,7 @@ from penstock.wire.mqtt.packets import (
     PublishPacket,
     PubrecPacket,
 )
+from penstock.wire.mqtt.plain_messages import PlainMessage
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
 
@@ -40,6 +47,35 @@ class Incoming:
         """Messages that are being stored and wait for their answer."""
         self._unreleased: set[int] = set()
         """Messages of QoS 2 that came by this connection, are stored, and not released."""
+
+    def received_together(self, messages: Sequence[PlainMessage]) -> None:
+        """Plain messages have come. Raises :class:`MqttViolation` for one that may not."""
+        connection = self._connection
+        session, hub = connection.client, connection.hub
+        if len(messages) == 1:  # as from most clients
+            confirmed = int(messages[0][2] > 0)
+        else:
+            confirmed = sum([packet_id > 0 for _, _, packet_id in messages])
+        is_within = self.unanswered + len(self._unreleased) + confirmed <= RECEIVE_MAXIMUM
+        if not (is_within and (hub.realm.access.is_open or self._may_publish(messages))):
+            for each in messages:
+                if not connection.is_ending:
+                    self.received(plain_packet(*each))
+            return
+        received = hub.counts.received
+        received[1] += confirmed
+        received[0] += len(messages) - confirmed
+        self.unanswered += confirmed
+        hub.gather(connection.publisher, GatheredTogether(self._publication(session), messages))
+
+    def _may_publish(self, messages: Sequence[PlainMessage]) -> bool:
+        rights = self._connection.rights
+        try:
+            for topic, _, _ in messages:
+                rights.check_publish(topic, PublishEvents)
+        except PenstockError:
+            return False
+        return True
 
     def received(self, packet: PublishPacket) -> None:
         """A message has come. Raises :class:`MqttViolation` for one that may not."""
@@ -142,13 +178,25 @@ class Publication:
         self._connection = connection
         self.session = session
 
+    @property
+    def client_id(self) -> str:
+        return self.session.client_id
+
+    def stored_together(self, messages: Sequence[PlainMessage]) -> None:
+        """Acknowledge plain messages that are stored."""
+        connection = self._connection
+        packet_ids = [packet_id for _, _, packet_id in messages if packet_id]
+        if packet_ids:
+            connection.incoming.unanswered -= len(packet_ids)
+            connection.acknowledge(packet_ids)
+
     def stored(self, packet: PublishPacket) -> None:
         """Acknowledge a message that is stored, by the connection that its client has now if it
         has QoS 2: the client has sent it again there."""
         connection = self._connection
         connection.incoming.stored(packet)
         if packet.qos == 1:
-            connection.acknowledge(packet.packet_id)
+            connection.acknowledge((packet.packet_id,))
         elif packet.qos == 2:
             self.session.took(packet.packet_id, is_stored=True)
             self.session.answer(PubrecPacket(packet.packet_id))

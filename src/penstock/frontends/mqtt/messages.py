@@ -21,6 +21,7 @@ from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.topic_templates import TOPIC
 from penstock.core.vocabulary.topics import name_fault
 from penstock.wire.mqtt.packets import PublishPacket
+from penstock.wire.mqtt.plain_messages import PlainMessage
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.writing import publish_parts
 
@@ -101,6 +102,17 @@ class Publishing(Protocol):
     def not_stored(self, packet: PublishPacket, error: PenstockError) -> None: ...
 
 
+class PublishingPlain(Publishing, Protocol):
+    """Who hears it also of many messages together."""
+
+    @property
+    def client_id(self) -> str: ...
+
+    def stored_together(self, messages: Sequence[PlainMessage]) -> None:
+        """These are on disk as far as their channel is."""
+        ...
+
+
 class Gathered(NamedTuple):
     """A message that is published with others."""
 
@@ -108,6 +120,44 @@ class Gathered(NamedTuple):
     message: Received
     entries: tuple[tuple[str, bytes], ...] = ()
     """What is stored of its session in the same step."""
+
+
+class GatheredTogether(NamedTuple):
+    """Messages of one client that came together and say nothing but topic, payload and id."""
+
+    whose: PublishingPlain
+    messages: Sequence[PlainMessage]
+
+
+def plain_packet(topic: str, payload: bytes, packet_id: int) -> PublishPacket:
+    """A message as the packet that it came in."""
+    return PublishPacket(topic, payload, int(packet_id > 0), packet_id)
+
+
+def one_by_one(gathered: Sequence[Gathered | GatheredTogether]) -> list[Gathered]:
+    """Messages, in their order, each by itself."""
+    found: list[Gathered] = []
+    for each in gathered:
+        if isinstance(each, Gathered):
+            found.append(each)
+            continue
+        client_id = each.whose.client_id
+        found += [
+            Gathered(each.whose, Received(plain[0], plain_packet(*plain), client_id))
+            for plain in each.messages
+        ]
+    return found
+
+
+def body_of_plain(gathered: Sequence[GatheredTogether]) -> pa.RecordBatch | None:
+    """The events of plain messages, in their order; None: they are too large together."""
+    messages = [each for one in gathered for each in one.messages]
+    topics, payloads, packet_ids = zip(*messages, strict=True)
+    if sum(map(len, payloads)) >= _COLUMN_BYTES_MAX:
+        return None
+    clients = [one.whose.client_id for one in gathered for _ in one.messages]
+    persistents = None if all(packet_ids) else [each > 0 for each in packet_ids]
+    return _columns(topics, clients, payloads, persistents)
 
 
 def body_of_messages(
@@ -162,12 +212,22 @@ def _plain_body(
 ) -> pa.RecordBatch:
     """As :func:`~penstock.columns.events.body.body_of_columns` makes it, without a dictionary for
     each event."""
-    topics = array_of([each.topic for each in messages], pa.string())
-    clients = array_of([each.client_id for each in messages], pa.string())
+    topics = [each.topic for each in messages]
+    return _columns(topics, [each.client_id for each in messages], datas, persistents)
+
+
+def _columns(
+    topics: Sequence[str],
+    clients: Sequence[str],
+    datas: Sequence[bytes],
+    persistents: Sequence[bool] | None,
+) -> pa.RecordBatch:
+    count = len(topics)
+    topic_array, client_array = array_of(topics, pa.string()), array_of(clients, pa.string())
     arrays = [
         array_of(datas, pa.binary()),
-        pa.Array.from_buffers(_TOPICS, len(messages), [None], 0, 0, [topics]),
-        pa.Array.from_buffers(_CLIENTS, len(messages), [None], 0, 0, [clients]),
+        pa.Array.from_buffers(_TOPICS, count, [None], 0, 0, [topic_array]),
+        pa.Array.from_buffers(_CLIENTS, count, [None], 0, 0, [client_array]),
     ]
     if persistents is None:
         return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from struct import iter_unpack
 from typing import Final
 
+from penstock.wire.mqtt.plain_messages import PlainMessage, plain_messages
 from penstock.wire.mqtt.primitives import VARIABLE_MAX
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, malformed
 
@@ -35,6 +36,22 @@ class PacketReader:
         """Add bytes that were received."""
         self._later.append(data)
         self._held_bytes += len(data)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was received is taken."""
+        return not self._held_bytes
+
+    def publishes(self, version: int, most: int) -> Sequence[PlainMessage]:
+        """The messages that come next, at most so many, if they are plain ones."""
+        if self._held_bytes < self._wanted_bytes:
+            return ()
+        self._join()
+        found, self._at = plain_messages(self._data, version, most, self.packet_bytes_max)
+        self._held_bytes -= self._at
+        if found:
+            self._wanted_bytes = 0
+        return found
 
     def pubacks(self) -> Sequence[int]:
         """The packet ids of the PUBACKs that come next, if they are many and say nothing more: a

@@ -6,7 +6,6 @@ Whatever is wrong raises :class:`~penstock.wire.mqtt.reasons.MqttViolation` with
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
 
 from penstock.core.vocabulary.topics import TOPIC_BYTES_MAX, filter_fault, name_fault
@@ -33,6 +32,7 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
     Will,
 )
+from penstock.wire.mqtt.plain_messages import TOPIC_BYTES_REMEMBERED, right_topic
 from penstock.wire.mqtt.primitives import Cursor
 from penstock.wire.mqtt.properties import (
     AUTH,
@@ -67,10 +67,8 @@ SHARED: Final = "$share/"
 _RETURN_CODES: Final = 5
 """The last return code of a CONNACK of 3.1.1."""
 _REFUSED_3: Final = 0x80
-_REMEMBERED_MAX: Final = 4_096
-"""Most topic names of which it is remembered that they are right."""
-_REMEMBERED_BYTES_MAX: Final = 258
-"""Where the longest of these ends."""
+_REMEMBERED_BYTES_MAX: Final = 2 + TOPIC_BYTES_REMEMBERED
+"""Where the longest topic name ends of which it is remembered that it is right."""
 
 
 def packet_of(first: int, body: bytes, version: int) -> Packet:
@@ -119,21 +117,11 @@ def _plain_publish(flags: int, qos: int, body: bytes, version: int) -> PublishPa
     is_whole = at <= len(body) and (version == MQTT_3 or not body[at - 1])
     if not is_whole or id_at > _REMEMBERED_BYTES_MAX or (qos and not packet_id):
         return None
-    if not (topic := _topic(body[2:id_at])):
+    if not (topic := right_topic(body[2:id_at])):
         return None
     return PublishPacket(
         topic, body[at:], qos, packet_id, bool(flags & 1), bool(flags & 8), NO_PROPERTIES
     )
-
-
-@lru_cache(_REMEMBERED_MAX)
-def _topic(written: bytes) -> str:
-    """A topic name that is right; empty: it is not."""
-    try:
-        found = written.decode()
-    except UnicodeDecodeError:
-        return ""
-    return "" if name_fault(found) else found
 
 
 def _packet_id(cursor: Cursor) -> int:
