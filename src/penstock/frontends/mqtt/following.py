@@ -4,7 +4,7 @@ are (SEM M12)."""
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.messages import Spans
@@ -13,6 +13,7 @@ from penstock.frontends.mqtt.messages import messages_of
 from penstock.frontends.mqtt.topic_channels import TopicChannel
 from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock.runtime.subscriptions.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from penstock.columns.selectors import Selector
@@ -21,7 +22,30 @@ if TYPE_CHECKING:
 CREDIT = 10_000
 """Events that the realm may hand out before the last ones are given on."""
 
+_AT_ONCE: Final = CREDIT // 2
+"""Events that have been given on, of those that the realm may hand out, before it is told: it would
+be woken for each message that comes alone, as for another message."""
+
 _log = logger("penstock.mqtt")
+
+
+class Replenishment:
+    """What the realm may hand out to a subscription again, told once it is worth it."""
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self._subscriptions = subscriptions
+        self._given = 0
+
+    def end(self) -> None:
+        """The subscription has ended: the next one has all of its credit."""
+        self._given = 0
+
+    def given_on(self, subscription: int, count: int) -> None:
+        """So many events have been given on."""
+        self._given += count
+        if self._given >= _AT_ONCE:
+            self._subscriptions.credit(subscription, self._given)
+            self._given = 0
 
 
 class ChannelFollower:
@@ -35,6 +59,7 @@ class ChannelFollower:
         self._hub = hub
         self.channel = channel
         self._subscription = 0
+        self._credit = Replenishment(hub.realm.subscriptions)
 
     async def open(self, start: FromId | FromLatest) -> None:
         """Raises ``NameDoesNotExist``: the channel is gone."""
@@ -56,7 +81,7 @@ class ChannelFollower:
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed")
         if self._subscription:
-            self._hub.realm.subscriptions.credit(self._subscription, rows.count)
+            self._credit.given_on(self._subscription, rows.count)
 
     def recall(self, spans: Spans) -> None:
         """Nothing is taken back from a plain subscription."""

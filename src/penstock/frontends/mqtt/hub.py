@@ -22,7 +22,7 @@ from penstock.core.vocabulary.messages import Definition, Spans
 from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt.connection import MqttConnection
 from penstock.frontends.mqtt.fan_out import FanOut
-from penstock.frontends.mqtt.following import CREDIT, FollowedChannels
+from penstock.frontends.mqtt.following import CREDIT, FollowedChannels, Replenishment
 from penstock.frontends.mqtt.messages import (
     Gathered,
     GatheredTogether,
@@ -87,6 +87,7 @@ class MqttHub:
         self.is_held_up = False
         """Whether clients that publish may have to wait; looked at once in a turn of the loop."""
         self._subscription = 0
+        self._credit = Replenishment(listener.realm.subscriptions)
         self.retained = RetainedMessages(listener.realm, channel)
         self.topics = TopicChannels(listener.realm, channel)
         self.following = FollowedChannels(self)
@@ -367,7 +368,7 @@ class MqttHub:
             self._give_out(rows)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed")
-        self.realm.subscriptions.credit(self._subscription, rows.count)
+        self._credit.given_on(self._subscription, rows.count)
 
     def _give_out(self, rows: OutgoingBatch) -> None:
         if not self.filters.is_empty:  # otherwise only durables have them
@@ -392,6 +393,7 @@ class MqttHub:
     def closed(self, reason: PenstockError) -> None:
         """End whoever has subscribed: the channel is gone."""
         self._subscription = 0
+        self._credit.end()
         for connection in list(self._clients.values()):
             if connection.has_filters:
                 connection.end(reason)
