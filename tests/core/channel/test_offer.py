@@ -43,6 +43,18 @@ def test_nothing_is_offered_twice() -> None:
     assert list(play.channel.offer()) == []
 
 
+@pytest.mark.parametrize("credit", [2, 3, 9])
+def test_who_has_everything_is_not_looked_at_again(credit: int) -> None:
+    play = play_of(events=3)
+    play.channel.attend(AddSubscriber(1, "s", 0, credit=credit), play.now_us)
+    assert delivered(list(play.channel.offer())) == {1: list(range(min(credit, 3)))}
+
+    has_all = credit >= 3
+    assert play.channel.has_offers is not has_all
+    play.do(GrantCredit(1, 1))
+    assert delivered(play.do(publish(1))) == ({1: [3]} if has_all else {})
+
+
 @pytest.mark.spec("D17")
 def test_a_durable_remembers_when_it_was_last_read() -> None:
     play = durable_play("shared")

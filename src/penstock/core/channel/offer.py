@@ -403,7 +403,8 @@ def _offer_subscribers(
             state.delivered += subscriber.counted(spans)
             counts = _counts(state, subscriber.durable, spans)
             yield Deliver(subscriber.subscription, spans, counts)
-            state.dirty = True
+            if not is_all or subscriber.cursor < end or subscriber.is_selective:
+                state.dirty = True  # there may be more, or it joins those who follow
         if subscriber.is_finished:
             state.remove_subscriber(subscriber.subscription)
             yield ReportEnd(subscriber.subscription)
