@@ -45,7 +45,7 @@ def test_lines_of_each_level_are_those_of_structlog() -> None:
         log.warning("c.seen")
         log.error("d.seen")
         try:
-            raise ValueError("bad")
+            int("bad")
         except ValueError:
             log.exception("e.seen")
     structlog.configure(wrapper_class=before)
