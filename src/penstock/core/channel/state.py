@@ -270,7 +270,7 @@ class ChannelState:
 
     @property
     def kept_producers(self) -> tuple[ProducerState, ...]:
-        """The same, as snapshots hold it."""
+        """What snapshots hold of :attr:`producers`."""
         return () if self._producers is None else self._producers.state()
 
     @property

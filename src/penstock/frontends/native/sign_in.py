@@ -24,7 +24,8 @@ _log = logger("penstock.native")
 
 
 class NativeSignIn:
-    """The sign-in of one connection, from Hello to Welcome."""
+    """The sign-in of one connection, from Hello to Welcome. It runs as a task, because the client
+    may take its time for the proof; the connection takes nothing else meanwhile."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

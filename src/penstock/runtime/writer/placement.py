@@ -8,6 +8,7 @@ from msgspec import Struct
 from penstock.columns.schema.property_names import NAMES_MAX
 from penstock.core.channel.channel_type import Home
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import Damaged, StorageFailed
 from penstock.core.vocabulary.messages import Appended, Digest
 from penstock.core.vocabulary.ports import Buffer, Pages, PageSlot
 from penstock.runtime.store.bodies import Body
@@ -75,13 +76,17 @@ class Placing:
         return place
 
     async def flush(self, *, sync: bool) -> None:
-        """Write what was placed; from now on it is read from there. Raises ``StorageFailed``."""
+        """Write what was placed; from now on it is read from there. Raises ``StorageFailed``, also
+        where the disk has taken it and does not give it back."""
         if not self.placed:
             return
         placed, self.placed = self.placed, []
         await self.pages.flush(sync=sync)
-        for number, piece, place in placed:
-            piece.moved_to(place, self.pages.view(number, place))
+        try:
+            for number, piece, place in placed:
+                piece.moved_to(place, self.pages.view(number, place))
+        except Damaged as error:
+            raise StorageFailed(f"what was just written is not there: {error}") from error
 
 
 def room_for(body: Body) -> int:

@@ -1,0 +1,32 @@
+"""Bodies that a group writes into pages."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.core.vocabulary.errors import StorageFailed
+from penstock.runtime.writer.placement import Placing
+from penstock.storage.memory import MemoryPages
+from penstock.testing.loop import simulated
+
+
+class ForgetfulPages(MemoryPages):
+    """Takes bodies, and does not have them afterwards."""
+
+    async def flush(self, *, sync: bool = True) -> None:
+        self._pending.clear()
+
+
+@simulated
+async def test_a_body_that_cannot_be_read_back_is_a_failure_of_the_disk() -> None:
+    """A channel would be told otherwise that stored events were damaged, which nobody has been
+    told are stored."""
+    placing = Placing(ForgetfulPages())
+    piece: Any = SimpleNamespace(moved_to=None)
+    placing.place(1, piece, b"body")
+
+    with pytest.raises(StorageFailed, match="just written is not there: channel 1 has no body"):
+        await placing.flush(sync=True)
