@@ -134,6 +134,12 @@ class DurableFeed:
             self._was_left = all(each.number != self._topics.number for each in met)
         return self._was_left
 
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the connection has ended, or the client has given the filter up: each connection
+        makes filters of its own."""
+        return self._client.filters.get(self._filter.text) is not self._filter
+
     async def pass_over(self, event_ids: Sequence[int]) -> None:
         """Have the durable know, before the seat is taken, what the client has already."""
         channel, name = self._number, self._filter.durable
@@ -146,7 +152,8 @@ class DurableFeed:
         return self._connection.hub.channel_id() if self._topics is None else self._topics.number
 
     async def open(self) -> None:
-        """Make the durable if it is missing, and take the seat. Raises what these raise."""
+        """Make the durable if it is missing, and take the seat. A seat that comes when nobody is
+        there any more is left at once. Raises what these raise."""
         channel = self._number
         subscriptions, name = self._realm.subscriptions, self._filter.durable
         window = WINDOW
@@ -158,6 +165,9 @@ class DurableFeed:
             await make_durable(self._realm, channel, name, self._filter.text, self._topics)
             opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
         self._subscription = opened.number
+        if self._has_ended:
+            self.close()
+            return
         self._settle()
         await self.let_go()
 
@@ -186,6 +196,10 @@ class DurableFeed:
 
     def deliver(self, rows: OutgoingBatch, redeliveries: object) -> None:
         """Give events to the client. Never raises: its caller serves others, too."""
+        if self._has_ended:
+            # The seat was still being taken when the connection ended. The client may have come
+            # back meanwhile, and gets them from the seat of its new connection: this one is left.
+            return
         try:
             self._give(rows)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on

@@ -233,9 +233,6 @@ class MqttSession:
         await feed.pass_over(known)
         self.outbox.settled(wanted.text, known, feed.channel)
         await feed.open()
-        is_there = self.connection is wanted.connection
-        if not is_there or self.filters.get(wanted.text) is not wanted:
-            feed.close()  # the connection has ended meanwhile
 
     def detach(self) -> None:
         """The connection is gone. What is in flight goes back to the durables."""
