@@ -3,6 +3,7 @@ follows the other: what it gets stays in order (MQTT 5, 4.6)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from random import Random
 from typing import Any, Final
@@ -73,7 +74,11 @@ async def storm(random: Random, machines: Sequence[NodeMachine]) -> None:
     """Connect anew within moments, by any node, until everything has come."""
     newest = -1
     while newest < EVENTS - 1:
-        client = await reach(random.choice(machines).mqtt)
+        try:
+            async with asyncio.timeout(1):
+                client = await reach(random.choice(machines).mqtt)
+        except TimeoutError:  # it has been killed
+            continue
         client.say(ConnectPacket("reader", clean_start=False, properties=HOUR))
         visit = Visit(client, newest)
         until_s = the_loop().time() + random.expovariate(1 / STAYS_S)

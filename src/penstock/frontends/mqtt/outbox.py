@@ -463,7 +463,8 @@ class Outbox:
                 self._session.answer(PubrelPacket(packet_id))
             elif found.waiting is not None:
                 self._sent.add(packet_id)
-                self._transmit(packet_id, found, is_duplicate=True)
+                if found.is_stored:
+                    self._transmit(packet_id, found, is_duplicate=True)
             elif found.is_settled:  # its subscription was given up before the server was started
                 self._give_up(packet_id, found)
 

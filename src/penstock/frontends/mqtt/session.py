@@ -174,13 +174,14 @@ class MqttSession:
             self.filters[made.text] = made
         self._away = {}
 
-    async def resume(self) -> list[Filter]:
-        """Go on where the earlier connection ended; gives the filters that are owed retained
-        messages. Raises what taking a seat raises."""
-        connection = self.connection
+    async def resume(self, connection: MqttConnection) -> list[Filter]:
+        """Go on by a connection where the earlier one ended, unless it has ended, too; gives the
+        filters that are owed retained messages. Raises what taking a seat raises."""
+        if self.connection is not connection:  # another one goes on by itself, once it is let in
+            return []
         self.outbox.resume()
         for each in list(self.filters.values()):
-            if connection is None or self.connection is not connection or not connection.is_open:
+            if self.connection is not connection or not connection.is_open:
                 return []
             if self.filters.get(each.text) is each:
                 await self._hub.sessions.open(self, each)

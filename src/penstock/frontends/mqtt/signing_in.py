@@ -247,7 +247,7 @@ async def _welcome(
     owed = []
     if present:
         await hub.follow()
-        owed = await session.resume()
+        owed = await session.resume(connection)
     if owed:
         connection.listener.spawn(connection.contained(give_retained(connection, owed)))
 

@@ -40,7 +40,11 @@ class Subscribing:
             return []
         number = next(iter(packet.properties.subscription_ids), None)
         self._refused, made = None, list[Filter]()
-        granted = [await self._granted(each, number, made) for each in packet.subscriptions]
+        granted = list[Reason]()
+        for each in packet.subscriptions:
+            if not connection.is_open:  # the session may have another one by now
+                return []
+            granted.append(await self._granted(each, number, made))
         session = connection.client
         if session.is_lasting and connection.is_open:
             await connection.hub.sessions.save(session)
