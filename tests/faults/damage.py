@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct
 
 import penstock
-from penstock.bootstrap import repair_store, verify_store
+from penstock.bootstrap.stopped import repair_store, verify_store
 from penstock.client.sync.sync import Destination, Session
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.errors import PenstockError

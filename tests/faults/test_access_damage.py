@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.api.access import AuditRecord
-from penstock.bootstrap import repair_store
+from penstock.bootstrap.stopped import repair_store
 from penstock.core.vocabulary.errors import (
     AccessDenied,
     AuthenticationFailed,

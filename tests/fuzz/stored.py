@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 import penstock
-from penstock.bootstrap import verify_store
+from penstock.bootstrap.stopped import verify_store
 from penstock.core.vocabulary.errors import Corrupt, InvalidArgument, PenstockError
 from penstock.storage.embedded.frames import BLOCK_HEADER_SIZE, read_file_header, scan
 from penstock.tables.table import Table

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import penstock
 from penstock.api.transfers import BackupBegun, BeginBackup
-from penstock.bootstrap import verify_store
+from penstock.bootstrap.stopped import verify_store
 from penstock.cli.program import app
 from penstock.client.copies.backup import restore
 from penstock.core.vocabulary.errors import (

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.bootstrap import verify_store
+from penstock.bootstrap.stopped import verify_store
 from penstock.client.sync.sync import Channel
 
 pytestmark = [pytest.mark.spec("K2", "K4", "S1"), pytest.mark.slow]

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import penstock
-from penstock.bootstrap import repair_store, verify_store
+from penstock.bootstrap.stopped import repair_store, verify_store
 from penstock.cli.program import app
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import DataDirectoryInUse, InvalidArgument

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from xxhash import xxh3_64_intdigest
 
 import penstock
-from penstock.bootstrap import repair_store, verify_store
 from penstock.bootstrap.directories import opened
+from penstock.bootstrap.stopped import repair_store, verify_store
 from penstock.cli.program import app
 from penstock.core.realm.directory import ChannelCreated
 from penstock.core.vocabulary.errors import Damaged, NewerFormat

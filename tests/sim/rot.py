@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.bootstrap import repair_store, verify_store
+from penstock.bootstrap.stopped import repair_store, verify_store
 from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Rows as EventRows
 from penstock.core.ids.ids import IdSet

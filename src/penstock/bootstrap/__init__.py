@@ -14,8 +14,6 @@ from msgspec.structs import replace
 from penstock.bootstrap.directories import absolute, opened
 from penstock.bootstrap.registries import registered as registered
 from penstock.bootstrap.registries import rules as rules
-from penstock.bootstrap.stopped import repair_store as repair_store
-from penstock.bootstrap.stopped import verify_store as verify_store
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Pages, Registry
 from penstock.frontends.native.listener import NativeLimits, NativeListener
@@ -39,7 +37,6 @@ from penstock.storage.embedded import Embedded
 from penstock.storage.embedded.copying import Capture
 from penstock.storage.embedded.looking import inspect_directory as inspect_directory
 from penstock.storage.embedded.repairing import check_exists
-from penstock.storage.memory import InMemory
 from penstock.storage.secrecy import mend
 from penstock.storage.secrecy import openness as openness
 
@@ -214,6 +211,8 @@ class Stores(Protocol):
 
 async def _stores(directory: Path | None, clock: Clock) -> Stores:
     if directory is None:
+        from penstock.storage.memory import InMemory  # most realms have a data directory
+
         return InMemory()
     root = absolute(directory)
     stores = await asyncio.to_thread(

@@ -51,10 +51,10 @@ def verify(directory: Directory, format: ListFormat = "table") -> None:
     """
     import asyncio
 
-    from penstock import bootstrap  # imports Arrow, so only when a command needs it
+    from penstock.bootstrap import stopped  # imports Arrow, so only when a command needs it
 
     with _quietly():
-        report = asyncio.run(bootstrap.verify_store(directory))
+        report = asyncio.run(stopped.verify_store(directory))
     if format == "json":
         write_json(report)
     else:
@@ -92,10 +92,10 @@ def repair(directory: Directory, format: ListFormat = "table") -> None:
     """
     import asyncio
 
-    from penstock import bootstrap
+    from penstock.bootstrap import stopped
 
     with _quietly():
-        repaired = asyncio.run(bootstrap.repair_store(directory))
+        repaired = asyncio.run(stopped.repair_store(directory))
     if format == "json":
         write_json(repaired)
         return
@@ -218,12 +218,12 @@ def restore(
     """
     import asyncio
 
-    from penstock import bootstrap
+    from penstock.bootstrap import stopped
     from penstock.client.copies.backup import restore as restored
 
     manifest = restored(folder, directory)
     with _quietly():
-        report = asyncio.run(bootstrap.verify_store(directory))
+        report = asyncio.run(stopped.verify_store(directory))
     write(f"{directory}: realm {manifest.name} as of {manifest.at}, {report.events} events")
     _write_findings(report.findings)
     if report.findings:

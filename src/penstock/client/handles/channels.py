@@ -32,7 +32,6 @@ from penstock.client.reading.merging import Merger, Registered, delta_of, key_na
 from penstock.client.reading.start_positions import StartLike, check_range, start_of
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription
 from penstock.columns.events.event import Event
-from penstock.columns.events.lifted_columns import flat_table
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.columns.schema.schema import ChannelSchema
@@ -314,6 +313,8 @@ class Channel(Destination):
         was ever published here; ``columns`` chooses among them. Events that have left the channel
         come from its archive, or from the one that is named, as in :meth:`subscribe`.
         """
+        from penstock.columns.events.lifted_columns import flat_table  # few read tables
+
         schema = ChannelSchema.empty().grown(await self.columns())
         reading = self.browse(start=start, end=end, selector=selector, archive=archive)
         batches = [batch.to_arrow() async for batch in reading.batches()]

@@ -14,8 +14,6 @@ from penstock.columns.events.event import Event
 from penstock.columns.protobuf import Messages
 from penstock.columns.schema.ipc import schema_from
 from penstock.columns.selectors import MalformedSelector, Selector
-from penstock.columns.selectors.checking import checked
-from penstock.columns.selectors.explaining import explained
 from penstock.core.access.rights import ANONYMOUS
 from penstock.core.durable.queue import READERS
 from penstock.core.ids.ids import IdSet, Span
@@ -260,6 +258,9 @@ class MatchCount(Collected):
 
 
 async def explain_selector(by: Caller, asked: reading.ExplainSelector) -> reading.SelectorAnswer:
+    from penstock.columns.selectors.checking import checked  # only who asks needs these
+    from penstock.columns.selectors.explaining import explained
+
     name = destination_name(asked.channel) if asked.channel else ""
     kind: Kind = "queue" if by.sees_queue(name) else "channel"
     opened = await by.realm.open_channel(name, kind) if name else None
