@@ -33,6 +33,7 @@ from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.start_positions import FromEarliest
 from penstock.wire.native import messages as wire
 from penstock.wire.native.frames import PREFACE, frame
+from penstock.wire.native.tags import TAGS
 from tests.fuzz.connections import Served
 from tests.fuzz.values import usual_of, values_of
 
@@ -55,7 +56,7 @@ class Extremes(Served):
 
 def kinds() -> dict[str, inspect.StructType]:
     """Every message a client may send, by name."""
-    union = inspect.type_info(wire._from_client.type)
+    union = inspect.type_info(wire._from_clients.knowing(*TAGS).type)
     assert isinstance(union, inspect.UnionType)
     found = [each for each in union.types if isinstance(each, inspect.StructType)]
     return {each.cls.__name__: each for each in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -254,3 +255,23 @@ def test_what_no_client_says_is_a_violation() -> None:
     for header in said:
         with pytest.raises(RemoteProtocolViolation, match="not a client message"):
             wire.decode_from_client(memoryview(msgspec.msgpack.encode(header)))
+
+
+def test_forms_of_requests_are_made_as_they_come_whoever_asks_for_them() -> None:
+    fresh = wire._FromClients()
+    headers = [msgspec.msgpack.encode((tag,)) for tag in TAGS]
+
+    def too_short() -> int:
+        refused = 0
+        for header in headers:
+            try:
+                fresh.decode(memoryview(header))
+            except msgspec.ValidationError:
+                refused += 1
+        return refused
+
+    with ThreadPoolExecutor(4) as threads:
+        refused = [each.result() for each in [threads.submit(too_short) for _ in range(4)]]
+
+    assert refused == [len(TAGS)] * 4
+    assert len(fresh.makers) == len(TAGS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, Union, cast, get_args
 
 import msgspec
@@ -287,12 +288,53 @@ def _maker(kind: type[Request[Any]]) -> Callable[..., Request[Any]]:
 
 
 _tags = {kind: tag for tag, kind in TAGS.items()}
-_maker_by_framed = {_framed(tag, kind): _maker(kind) for tag, kind in TAGS.items()}
+
+
+class _FromClients:
+    """Decodes what clients say. A kind of request gets its form when one first comes: to make all
+    forms takes 10 ms of each start, and most programs use few."""
+
+    def __init__(self) -> None:
+        self.makers: dict[type[Struct], Callable[..., Request[Any]]] = {}
+        """By form of the request."""
+        self._tags: set[int] = set()
+        """Of requests that the decoder knows."""
+        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromClient)
+        self._lock = Lock()
+        """Realms in several threads share it."""
+
+    def decode(self, header: memoryview) -> Any:
+        try:
+            return self._decoder.decode(header)
+        except msgspec.ValidationError:
+            tag = _tag_of(header)
+            if tag is None or tag in self._tags:
+                raise
+        return self.knowing(tag).decode(header)
+
+    def knowing(self, *tags: int) -> msgspec.msgpack.Decoder[Any]:
+        """The decoder, which knows requests with these tags from now on."""
+        with self._lock:
+            new = [(tag, TAGS[tag]) for tag in tags if tag not in self._tags]
+            if new:
+                self.makers |= {_framed(tag, kind): _maker(kind) for tag, kind in new}
+                self._decoder = msgspec.msgpack.Decoder(
+                    Union[(*get_args(FromClient), *self.makers)]
+                )
+                self._tags.update(tags)
+            return self._decoder
+
+
+def _tag_of(header: memoryview) -> int | None:
+    """The tag of a request; None where the header is that of none."""
+    try:
+        tag, *_ = msgspec.msgpack.decode(header, type=list[Any])
+    except (*_NO_MESSAGE, ValueError):
+        return None
+    return tag if isinstance(tag, int) and tag in TAGS else None
+
 
 _encoder = msgspec.msgpack.Encoder()
-_from_client: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-    Union[(*get_args(FromClient), *_maker_by_framed)]
-)
 _from_server: msgspec.msgpack.Decoder[_Decoded] = msgspec.msgpack.Decoder(_Decoded)
 
 _PLACE = re.compile(r" - at `\$\[(\d+)\]")
@@ -300,6 +342,8 @@ _BEYOND = re.compile(r"Expected `\w+` (of length )?(>=|<=) -?\d+")
 """The decoder's message for a value out of bounds, as opposed to one of the wrong type."""
 _NAMES = {"kind": "type"}
 """Fields that users know by another name than the protocol."""
+
+_from_clients = _FromClients()
 
 _NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for bytes that are none; the last one for nesting without end."""
@@ -323,14 +367,14 @@ def decode_from_client(header: memoryview) -> FromClient | Asked | Unreadable:
     """A client's message, or which bound a request is beyond. Raises ``RemoteProtocolViolation``
     for anything else."""
     try:
-        found = _from_client.decode(header)
+        found = _from_clients.decode(header)
     except msgspec.ValidationError as error:
         if (refused := _unreadable(header, str(error))) is not None:
             return refused
         raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
     except _NO_MESSAGE as error:
         raise RemoteProtocolViolation(f"the header is not a client message: {error}") from error
-    make = _maker_by_framed.get(type(found))
+    make = _from_clients.makers.get(type(found))
     if make is None:
         return cast("FromClient", found)
     number, *fields = astuple(found)
