@@ -188,8 +188,11 @@ class RealmState:
 
     def _pieces(self, record: FactRecord, bodies: Sequence[memoryview]) -> list[TailBatch]:
         match record.fact:
-            case Kept(first, end, at_us, ()) if len(record.bodies) == 1:
-                ids = IdSet((Span(first, end),))
+            case Kept(first, end, at_us, ()) if [ref.rows for ref in record.bodies] == [
+                end - first
+            ]:
+                ref, span = record.bodies[0], Span(first, end)
+                return [self._whole(record.channel, ref, bodies[0], at_us, span, None)]
             case Appended(span, at_us, absent=absent):
                 ids = IdSet([Span(*span)])
                 for gone in absent:
@@ -216,13 +219,19 @@ class RealmState:
             rows -= span.size
         span = Span(taken[0].first, taken[-1].end)
         dense = span.size == ref.rows
+        return self._whole(number, ref, body, at_us, span, None if dense else IdSet(taken))
+
+    def _whole(
+        self, number: int, ref: BodyRef, body: memoryview, at_us: int, span: Span, ids: IdSet | None
+    ) -> TailBatch:
+        """The piece of a body whose rows have all ids of ``span``, or only ``ids``."""
         return TailBatch(
             span,
             at_us,
             ref.schema,
             self.schemas.schema(ref.schema),
             body,
-            ids=None if dense else IdSet(taken),
+            ids=ids,
             home=self.channels[number].state.type.home,
             publisher=ref.publisher,
             place=ref.place,
@@ -250,10 +259,14 @@ class RealmState:
         pieces: Sequence[TailBatch],
         bodies: Sequence[Buffer],
     ) -> None:
-        """What is not for a channel's rules alone."""
+        """What is not for a channel's rules alone; first what a snapshot has most of."""
         match fact:
             case ChannelCreated() | ChannelDeleted():
                 self._made_or_gone(fact)
+            case Kept() | KeptStates():
+                self._kept(number, fact, pieces, bodies)
+            case Sealed() | Extended() | Rewritten() | SegmentDropped():
+                self._in_files(number, fact)
             case (
                 JoinCreated()
                 | JoinDeleted()
@@ -272,10 +285,6 @@ class RealmState:
                 self.schemas.record(schema, bytes(bodies[0]))
             case RealmFacts(next_number):
                 self.directory.next_number = next_number
-            case Sealed() | Extended() | Rewritten() | SegmentDropped():
-                self._in_files(number, fact)
-            case Kept() | KeptStates():
-                self._kept(number, fact, pieces, bodies)
             case _:
                 self._of_channel(number, fact, pieces)
 

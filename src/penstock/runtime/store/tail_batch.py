@@ -93,6 +93,11 @@ class TailBatch:
         rows = self.end - self.first if self.ids is None else len(self.ids)
         return max(len(self.body), EVENT_BYTES_MIN * rows)
 
+    @property
+    def event_bytes(self) -> float:
+        """About how large its events are."""
+        return len(self.body) / max(1, self.end - self.first)
+
     def moved_to(self, place: PageSlot, body: memoryview) -> None:
         """Note that it was written to the channel's pages, and is read from there."""
         self.place = place
