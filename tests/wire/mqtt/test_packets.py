@@ -44,7 +44,7 @@ def read(data: bytes, version: int, pieces: list[int] | None = None) -> list[Pac
     for begin, end in pairwise(places):
         reader.receive(data[begin:end])
         found += [packet_of(first, body, version) for first, body in reader.packets()]
-    assert reader._held_bytes == 0
+    assert reader.held_bytes == 0
     return found
 
 
@@ -243,7 +243,7 @@ def test_what_is_left_behind_acknowledgements_goes_on_with_what_comes() -> None:
     assert list(reader.pubacks()) == [1, 2]
     reader.receive(acknowledgements(1, 2, 3)[10:] + acknowledgements(4))
     assert list(reader.pubacks()) == [3, 4]
-    assert reader._held_bytes == 0
+    assert reader.held_bytes == 0
 
 
 @st.composite
@@ -293,7 +293,7 @@ def test_plain_messages_are_read_as_far_as_they_go(version: int) -> None:
     assert [packet_id for _, _, packet_id in reader.publishes(version, 3)] == [1, 0]
     assert reader.publishes(version, 3) == []
     assert [packet_of(*each, version) for each in reader.packets()] == [other]
-    assert reader.is_empty
+    assert reader.held_bytes == 0
     reader.receive(data[:20])
     assert reader.publishes(version, 3) == []
     reader.receive(data[20:])

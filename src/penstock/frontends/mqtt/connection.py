@@ -116,7 +116,7 @@ class MqttConnection(HostedConnection):
     def data_received(self, data: bytes) -> None:
         self.heard_s = self._loop.time()
         self.hub.traffic.received_bytes += len(data)
-        if len(data) <= _FEW_BYTES and self.is_open and self._reader.is_empty:
+        if self.is_open and not self._reader.held_bytes and len(data) <= _FEW_BYTES:
             data = self._rest_behind(data)
             if not data:
                 return
@@ -126,10 +126,10 @@ class MqttConnection(HostedConnection):
     def _rest_behind(self, data: bytes) -> bytes:
         """Receive the plain messages that ``data`` begins with, and give what is left of it: the
         shortest way, which most messages take."""
-        if self._holds_packets:
+        if self.is_ending or self._subscribing:
             return data
-        reader = self._reader
-        messages, end = plain_messages(data, self.version, PACKETS_A_TURN, reader.packet_bytes_max)
+        most = self._reader.packet_bytes_max
+        messages, end = plain_messages(data, self.version, PACKETS_A_TURN, most)
         if messages:
             self._receive_together(messages)
         if end < len(data):

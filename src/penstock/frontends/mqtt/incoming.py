@@ -41,6 +41,7 @@ class Incoming:
 
     def __init__(self, connection: MqttConnection) -> None:
         self._connection = connection
+        self._access = connection.realm.access
         self._aliases: dict[int, str] = {}
         self._whose: Publication | None = None
         self.unanswered = 0
@@ -50,23 +51,25 @@ class Incoming:
 
     def received_together(self, messages: Sequence[PlainMessage]) -> None:
         """Plain messages have come. Raises :class:`MqttViolation` for one that may not."""
-        connection = self._connection
-        session, hub = connection.client, connection.hub
-        if len(messages) == 1:  # as from most clients
+        connection, count = self._connection, len(messages)
+        if count == 1:  # as from most clients
             confirmed = int(messages[0][2] > 0)
         else:
             confirmed = sum([packet_id > 0 for _, _, packet_id in messages])
         is_within = self.unanswered + len(self._unreleased) + confirmed <= RECEIVE_MAXIMUM
-        if not (is_within and (hub.realm.access.is_open or self._may_publish(messages))):
+        if not (is_within and (self._access.is_open or self._may_publish(messages))):
             for each in messages:
                 if not connection.is_ending:
                     self.received(plain_packet(*each))
             return
+        hub, whose = connection.hub, self._whose
         received = hub.counts.received
         received[1] += confirmed
-        received[0] += len(messages) - confirmed
+        received[0] += count - confirmed
         self.unanswered += confirmed
-        hub.gather(connection.publisher, GatheredTogether(self._publication(session), messages))
+        if whose is None or whose.session is not connection.client:
+            whose = self._publication(connection.client)
+        hub.gather(connection.publisher, GatheredTogether(whose, messages))
 
     def _may_publish(self, messages: Sequence[PlainMessage]) -> bool:
         rights = self._connection.rights
@@ -172,20 +175,20 @@ class Incoming:
 class Publication:
     """Who hears what has become of a message that came by a connection."""
 
-    __slots__ = ("_connection", "session")
+    __slots__ = ("_connection", "client_id", "session")
 
     def __init__(self, connection: MqttConnection, session: MqttSession) -> None:
         self._connection = connection
         self.session = session
-
-    @property
-    def client_id(self) -> str:
-        return self.session.client_id
+        self.client_id = session.client_id
 
     def stored_together(self, messages: Sequence[PlainMessage]) -> None:
         """Acknowledge plain messages that are stored."""
         connection = self._connection
-        packet_ids = [packet_id for _, _, packet_id in messages if packet_id]
+        if len(messages) == 1:
+            packet_ids: Sequence[int] = messages[0][2:] if messages[0][2] else ()
+        else:
+            packet_ids = [packet_id for _, _, packet_id in messages if packet_id]
         if packet_ids:
             connection.incoming.unanswered -= len(packet_ids)
             connection.acknowledge(packet_ids)

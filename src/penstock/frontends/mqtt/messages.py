@@ -105,8 +105,7 @@ class Publishing(Protocol):
 class PublishingPlain(Publishing, Protocol):
     """Who hears it also of many messages together."""
 
-    @property
-    def client_id(self) -> str: ...
+    client_id: str
 
     def stored_together(self, messages: Sequence[PlainMessage]) -> None:
         """These are on disk as far as their channel is."""

@@ -30,25 +30,22 @@ class PacketReader:
         self._later: list[bytes] = []
         """What has come behind ``_data``; put together once a packet may be complete, so that one
         that comes in many small pieces is not copied with each."""
-        self._held_bytes = self._wanted_bytes = 0
+        self.held_bytes = 0
+        """Bytes that were received and are not taken."""
+        self._wanted_bytes = 0
 
     def receive(self, data: bytes) -> None:
         """Add bytes that were received."""
         self._later.append(data)
-        self._held_bytes += len(data)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether everything that was received is taken."""
-        return not self._held_bytes
+        self.held_bytes += len(data)
 
     def publishes(self, version: int, most: int) -> Sequence[PlainMessage]:
         """The messages that come next, at most so many, if they are plain ones."""
-        if self._held_bytes < self._wanted_bytes:
+        if self.held_bytes < self._wanted_bytes:
             return ()
         self._join()
         found, self._at = plain_messages(self._data, version, most, self.packet_bytes_max)
-        self._held_bytes -= self._at
+        self.held_bytes -= self._at
         if found:
             self._wanted_bytes = 0
         return found
@@ -56,13 +53,13 @@ class PacketReader:
     def pubacks(self) -> Sequence[int]:
         """The packet ids of the PUBACKs that come next, if they are many and say nothing more: a
         client that was given many messages at once acknowledges them at once."""
-        if self._held_bytes < 2 * _PUBACK_BYTES or self._held_bytes < self._wanted_bytes:
+        if self.held_bytes < 2 * _PUBACK_BYTES or self.held_bytes < self._wanted_bytes:
             return ()
         self._join()
         if (found := _PUBACKS.match(self._data)) is None:
             return ()
         self._at = found.end()
-        self._held_bytes -= self._at
+        self.held_bytes -= self._at
         self._wanted_bytes = 0
         return [packet_id for (packet_id,) in iter_unpack(">xxH", found[0])]
 
@@ -80,7 +77,7 @@ class PacketReader:
         Raises :class:`~penstock.wire.mqtt.reasons.MqttViolation` with 0x81 for a length that is
         none, and with 0x95, before the packet has come, for one that is too large.
         """
-        if self._held_bytes < self._wanted_bytes:
+        if self.held_bytes < self._wanted_bytes:
             return
         self._join()
         while True:
@@ -106,7 +103,7 @@ class PacketReader:
                 self._wanted_bytes = end - at
                 return
             self._at = end
-            self._held_bytes -= end - at
+            self.held_bytes -= end - at
             self._wanted_bytes = 0  # who takes this one may come back for the next much later
             yield data[at], data[begin:end]
 
