@@ -42,6 +42,8 @@ _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
 
 _RESIDUES_MAX: Final = 1_024
 """Most residues that are remembered; many events have the same."""
+_NAMES_MAX: Final = 4_096
+"""Most topic names of which it is remembered whether they are right."""
 _TEXT_MAX: Final = 16_383
 """Characters of the longest text that is made of a value; in UTF-8, MQTT has room for it."""
 _SHORT: Final = 100
@@ -387,7 +389,7 @@ def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | N
     if by.left_out is None and not all(payloads):
         return None  # its properties are the payload
     kept = repeat(True, count) if persistent is None else persistent.to_pylist()
-    right = {each: bool(each) and not name_fault(each or "") for each in set(topics[0])}
+    right = {each: each is not None and _is_name(each) for each in set(topics[0])}
     return [
         TopicMessage(
             *(topic, payload or b"", rest.of_qos(persists is not False), client or "", 0),
@@ -399,6 +401,15 @@ def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | N
             *(topics[0], payloads, kept, headers[0], residues), strict=True
         )
     ]
+
+
+def _is_name(topic: str) -> bool:
+    return _is_short_name(topic) if len(topic) <= _SHORT else not name_fault(topic)
+
+
+@lru_cache(_NAMES_MAX)
+def _is_short_name(topic: str) -> bool:
+    return not name_fault(topic)
 
 
 def _texts(

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
+from msgspec import Struct
+
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
 from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
 from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
@@ -119,32 +121,24 @@ class WaitingMessage(NamedTuple):
         return min(self.message.qos, max(each.qos for each in self.filters))
 
 
-class InFlight:
+class InFlight(Struct, eq=False):
     """A message that the client has not acknowledged to the end."""
 
-    __slots__ = (
-        *("is_complete", "is_released", "is_sent", "is_settled", "is_stored"),
-        *("qos", "source", "waiting"),
-    )
-
-    def __init__(
-        self, qos: int, waiting: WaitingMessage | None, source: MessageSource | None
-    ) -> None:
-        self.qos = qos
-        self.waiting = waiting
-        """What is sent again; None: it is read again."""
-        self.source = source
-        self.is_stored = source is None or qos == 1
-        """Whether it may be sent: the id of one of QoS 2 has to be on disk before."""
-        self.is_sent = False
-        """Whether the client may have heard of it."""
-        self.is_released = False
-        """Whether the client has said that it has the message (PUBREC), or is not sent it again."""
-        self.is_complete = False
-        """Whether the client is done with it (PUBCOMP)."""
-        self.is_settled = source is None
-        """Whether nothing gives it to the client again: its durable knows, or the client has all
-        that is retained."""
+    qos: int
+    waiting: WaitingMessage | None
+    """What is sent again; None: it is read again."""
+    source: MessageSource | None
+    is_stored: bool
+    """Whether it may be sent: the id of one of QoS 2 has to be on disk before."""
+    is_sent: bool = False
+    """Whether the client may have heard of it."""
+    is_released: bool = False
+    """Whether the client has said that it has the message (PUBREC), or is not sent it again."""
+    is_complete: bool = False
+    """Whether the client is done with it (PUBCOMP)."""
+    is_settled: bool = False
+    """Whether nothing gives it to the client again: its durable knows, or the client has all that
+    is retained."""
 
 
 class Outbox:
@@ -218,10 +212,11 @@ class Outbox:
         if taken >= _IDS or len(self._sent) + count > self.in_flight_max:
             return False
         plain = [each for each in messages if each is not None and each.is_plain and each.qos]
-        sources = [MessageSource(wanted.text, each, channel=channel) for each in event_ids]
+        text = wanted.text
+        sources = [MessageSource(text, each, False, channel) for each in event_ids]
         if len(plain) != count or not self._known.keys().isdisjoint(sources):
             return False
-        packet_ids = [self._free_id() for _ in sources]
+        packet_ids = self._free_ids(count)
         told = [(each.topic, each.payload) for each in plain]
         packets = plain_publishes(told, packet_ids, connection.version)
         if max(map(len, packets)) > self.packet_bytes_max:
@@ -229,8 +224,7 @@ class Outbox:
         filters = (wanted,)
         for packet_id, message, source in zip(packet_ids, plain, sources, strict=True):
             waiting = WaitingMessage(message, filters, False, source)
-            found = self.in_flight[packet_id] = InFlight(1, waiting, source)
-            found.is_sent = True
+            self.in_flight[packet_id] = InFlight(1, waiting, source, True, True)
         self._counts.sent[1] += count
         self._known.update(zip(sources, packet_ids, strict=True))
         self._sent.update(packet_ids)
@@ -272,7 +266,9 @@ class Outbox:
             self._again(known, waiting)
             return
         packet_id = self._free_id()
-        found = self.in_flight[packet_id] = InFlight(waiting.qos, waiting, source)
+        qos, is_whole = waiting.qos, source is None
+        found = InFlight(qos, waiting, source, is_whole or qos == 1, is_settled=is_whole)
+        self.in_flight[packet_id] = found
         self._sent.add(packet_id)
         if source is None:
             self._transmit(packet_id, found)
@@ -319,6 +315,13 @@ class Outbox:
             self._release_when_stored(packet_id, found)
         else:
             self._finish(packet_id, found)
+
+    def _free_ids(self, count: int) -> Sequence[int]:
+        following = range(self._last_id + 1, self._last_id + 1 + count)
+        if following[-1] > _IDS or not self.in_flight.keys().isdisjoint(following):
+            return [self._free_id() for _ in following]
+        self._last_id = following[-1]
+        return following
 
     def _free_id(self) -> int:
         while True:
@@ -450,8 +453,8 @@ class Outbox:
         source = MessageSource(
             *(record.source, record.event_id, record.from_retained, record.channel)
         )
-        found = self.in_flight[packet_id] = InFlight(2, None, source)
-        found.is_stored, found.is_sent, found.is_released = True, True, record.is_released
+        found = InFlight(2, None, source, True, True, is_released=record.is_released)
+        self.in_flight[packet_id] = found
         self._known[source] = packet_id
 
     def resume(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -55,6 +56,9 @@ _UNCONFIRMED: Final = bytes((PUBLISH << 4,))
 _RETAINED: Final = bytes((PUBLISH << 4 | 1,))
 _PLAIN: Final = bytes((PUBLISH << 4 | 1 << 1,))
 """How a PUBLISH of QoS 1 begins."""
+_SHORT: Final = 256
+"""Characters of the longest topic name whose bytes are remembered."""
+_REMEMBERED_MAX: Final = 4_096
 _NOTHING: Final = {MQTT_3: b"", MQTT_5: b"\0"}
 """How no properties are written, by version."""
 
@@ -109,9 +113,14 @@ def plain_publishes(
 
 def _plain_bytes(first: bytes, topic: str, between: bytes, payload: bytes) -> bytes:
     """A PUBLISH with ``between`` topic name and payload: its id if it has one, and no property."""
-    name = topic.encode()
-    length = variable_bytes(_ID_BYTES + len(name) + len(between) + len(payload))
-    return b"".join((first, length, len(name).to_bytes(_ID_BYTES), name, between, payload))
+    name = _short_name(topic) if len(topic) <= _SHORT else text_bytes(topic)
+    size = variable_bytes(len(name) + len(between) + len(payload))
+    return b"".join((first, size, name, between, payload))
+
+
+@lru_cache(_REMEMBERED_MAX)
+def _short_name(topic: str) -> bytes:
+    return text_bytes(topic)
 
 
 def _publish(packet: PublishPacket, version: int) -> bytes:
