@@ -8,7 +8,9 @@ from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.core.ids.ids import Span
-from penstock.runtime.store.tail_batch import TailBatch, gathered, stored_together
+from penstock.runtime.store.channel_store import ChannelStore
+from penstock.runtime.store.sealed_file import Damage
+from penstock.runtime.store.tail_batch import Meter, TailBatch, gathered, stored_together
 
 
 def piece(first: int, count: int, at_us: int) -> TailBatch:
@@ -48,3 +50,17 @@ def test_some_rows_of_several_pieces_are_those_taken_from_each() -> None:
     alone = [each.stored([span]) for each, span in parts]
     assert together.equals(pa.concat_batches(alone), check_metadata=True)
     assert together.column("event_id").to_pylist() == [1, 3, 4, 5, 13]
+
+
+def test_when_events_were_published_is_known_where_that_is_one_time() -> None:
+    store = ChannelStore(Meter())
+    for each in (piece(0, 5, 10), piece(5, 4, 20)):
+        store.add(each)
+
+    def published(*spans: Span) -> list[int]:
+        return [rows.at_us for rows in store.read(spans, Damage())]
+
+    assert published(Span(1, 3)) == [10]
+    assert published(Span(5, 9)) == [20]
+    assert published(Span(5, 6), Span(7, 9)) == [20]
+    assert published(Span(3, 9)) == [0], "not one time"

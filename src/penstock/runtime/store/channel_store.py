@@ -468,4 +468,5 @@ def _of_pieces(run: list[tuple[TailBatch, list[Span]]]) -> Iterator[OutgoingBatc
     elif piece.is_whole and parts[0] == Span(piece.first, piece.end):
         yield OutgoingBatch(parts, piece=piece)
     else:
-        yield OutgoingBatch(parts, batch=piece.stored(parts), publishers=piece.publishers(parts))
+        own, batch = piece.publishers(parts), piece.stored(parts)
+        yield OutgoingBatch(parts, batch=batch, publishers=own, at_us=piece.at_us)

@@ -73,6 +73,7 @@ class OutgoingBatch:
         piece: TailBatch | None = None,
         batch: pa.RecordBatch | None = None,
         publishers: Publishers = (),
+        at_us: int = 0,
     ) -> None:
         self.publishers: Publishers = publishers
         """The publishers of these events; may name more ids than these."""
@@ -90,7 +91,8 @@ class OutgoingBatch:
         self._frame: EventFrame | None = None
         self._looked: dict[str, Looked] = {}
         self.first_id = -1 if piece is None else piece.first
-        self.at_us = 0 if piece is None else piece.at_us
+        self.at_us = at_us if piece is None else piece.at_us
+        """When they were published, if that is known and one time for all of them; else 0."""
 
     @property
     def batch(self) -> pa.RecordBatch:
