@@ -9,9 +9,12 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from penstock.columns.events.batch import stamp
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
+from penstock.columns.schema.ipc import batch_bytes
 from penstock.columns.schema.rows import Rows
+from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition
 from penstock.frontends.mqtt import messages
@@ -21,11 +24,14 @@ from penstock.frontends.mqtt.messages import (
     Received,
     body_of_messages,
     message_of,
+    messages_in,
     messages_of,
     published_parts,
 )
 from penstock.frontends.mqtt.topic_channels import TopicChannel
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock.runtime.store.tail_batch import TailBatch
 from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, PublishPacket
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reading import packet_of
@@ -204,3 +210,16 @@ def test_what_an_amqp_client_has_said_of_a_message_is_told(
     if expected.correlation_data is None:
         expected = replace(expected, correlation_data=b"00ff")
     assert message.properties == expected
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_what_was_published_together_is_read_as_what_is_stored_of_it(
+    batch: pa.RecordBatch,
+) -> None:
+    span, at_us = Span(5, 5 + batch.num_rows), 1_700_000_000_000_000
+    body = memoryview(batch_bytes(batch))
+    piece = TailBatch(span, at_us, 0, batch.schema, body, batch)
+
+    found = messages_in(OutgoingBatch((span,), piece=piece))
+
+    assert found == messages_of(stamp(batch, span, at_us))

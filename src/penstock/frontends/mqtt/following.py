@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.vocabulary.errors import NameDoesNotExist, PenstockError
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
-from penstock.frontends.mqtt.messages import messages_of
+from penstock.frontends.mqtt.messages import messages_in
 from penstock.frontends.mqtt.topic_channels import TopicChannel
 from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
@@ -77,7 +77,7 @@ class ChannelFollower:
         too."""
         try:
             if not self._hub.filters.is_empty:
-                self._hub.give(messages_of(rows.batch, self.channel.reading), self.channel)
+                self._hub.give(messages_in(rows, self.channel.reading), self.channel)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed")
         if self._subscription:

@@ -31,7 +31,7 @@ from penstock.frontends.mqtt.messages import (
     body_of_messages,
     body_of_plain,
     body_of_retained,
-    messages_of,
+    messages_in,
     one_by_one,
 )
 from penstock.frontends.mqtt.newest_events import make_channel
@@ -372,7 +372,7 @@ class MqttHub:
 
     def _give_out(self, rows: OutgoingBatch) -> None:
         if not self.filters.is_empty:  # otherwise only durables have them
-            self.give(messages_of(rows.batch))
+            self.give(messages_in(rows))
 
     def give(
         self, messages: Sequence[TopicMessage | None], channel: TopicChannel | None = None

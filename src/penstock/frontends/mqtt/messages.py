@@ -20,6 +20,7 @@ from penstock.columns.schema.rows import Rows
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.topic_templates import TOPIC
 from penstock.core.vocabulary.topics import name_fault
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.mqtt.packets import PublishPacket
 from penstock.wire.mqtt.plain_messages import PlainMessage
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
@@ -366,6 +367,14 @@ def messages_of(batch: pa.RecordBatch, by: Reading = ALL_TOPICS) -> list[TopicMe
         rows = Rows(batch, in_order=True)
         found = [message_of(Event.received(rows, row), by) for row in range(batch.num_rows)]
     return found
+
+
+def messages_in(rows: OutgoingBatch, by: Reading = ALL_TOPICS) -> list[TopicMessage | None]:
+    """The events of a delivery as messages. What was published together is read as it came where
+    that says all, for it would get ids and times for nobody else."""
+    if rows.piece is not None and (found := _plain_messages(rows.piece.batch, by)) is not None:
+        return found
+    return messages_of(rows.batch, by)
 
 
 def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | None] | None:
