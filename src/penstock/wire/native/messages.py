@@ -298,7 +298,7 @@ class _FromClients:
         self.makers: dict[type[Struct], Callable[..., Request[Any]]] = {}
         """By form of the request."""
         self._tags: set[int] = set()
-        """Of requests that the decoder knows."""
+        """Tags of the requests that the decoder knows."""
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromClient)
         self._lock = Lock()
         """Realms in several threads share it."""
