@@ -20,7 +20,10 @@ from penstock.testing.loop import pass_time, simulated
 from penstock.wire.mqtt.packets import (
     ConnackPacket,
     ConnectPacket,
+    PubackPacket,
     PublishPacket,
+    SubscribePacket,
+    TopicSubscription,
 )
 from tests.cluster.machines import the_loop, until
 from tests.cluster.serving import HOST
@@ -65,10 +68,13 @@ class Stage:
 
     hub: MqttHub
 
-    def __init__(self, realm: RunningRealm, journal: StepwiseJournal, qos: int) -> None:
+    def __init__(
+        self, realm: RunningRealm, journal: StepwiseJournal, qos: int, filters: Sequence[str]
+    ) -> None:
         self.journal = journal
         self._realm = realm
         self._qos = qos
+        self._filters = filters
         self._port = PORT
         self._aside: list[tuple[NativeListener, asyncio.Task[None]]] = []
         self._publishing: list[asyncio.Task[object]] = []
@@ -109,7 +115,7 @@ class Stage:
         """Have the client's session be there, and the client away."""
         client = await self.come()
         await client.hears(ConnackPacket)
-        await subscribe(client, "t", qos=self._qos)
+        await subscribe(client, *self._filters, qos=self._qos)
         await self.leave(client)
 
     async def let_in(self) -> Client:
@@ -124,10 +130,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(qos: int) -> AsyncIterator[Stage]:
+async def stage(qos: int, filters: Sequence[str] = ("t",)) -> AsyncIterator[Stage]:
     journal = StepwiseJournal()
     async with living(journal, MemoryBlobs()) as realm:
-        found = Stage(realm, journal, qos)
+        found = Stage(realm, journal, qos, filters)
         await found.begin()
         await found.subscribed()
         yield found
@@ -176,3 +182,45 @@ async def test_a_session_goes_on_by_the_connection_that_it_has_and_once(qos: int
         await pass_time(1)
 
         assert heard(client, qos) == [b"0"]
+
+
+@pytest.mark.spec("M6")
+@simulated
+async def test_a_client_that_subscribes_again_before_its_seat_is_taken_has_one_seat() -> None:
+    """As many do whenever they have connected. Of another seat nobody would know."""
+    async with stage(1, ("a", "t")) as found:
+        client = await found.let_in()  # the seat of the first filter is about to be taken
+        client.say(SubscribePacket(1, (TopicSubscription("t", 1),)))
+        await pass_time(0.1)
+        found.journal.go_on()
+        message = await client.hears(PublishPacket)
+        client.say(PubackPacket(message.packet_id))
+        await pass_time(1)
+        await found.leave(client)
+        client = await found.come()
+        found.publish(b"1")
+        await pass_time(1)
+
+        assert heard(client, 1) == [b"1"]
+
+
+@pytest.mark.spec("M6", "M3")
+@simulated
+async def test_what_a_lost_connection_has_not_subscribed_to_yet_the_next_one_does_not() -> None:
+    async with stage(1) as found:
+        client = await found.come()
+        await client.hears(ConnackPacket)
+        await pass_time(1)
+        found.journal.hold()
+        wanted = tuple(TopicSubscription(each, 1) for each in ("u", "v"))
+        client.say(SubscribePacket(1, wanted))
+        await pass_time(0.1)
+        await found.leave(client)
+        client = await found.come()
+        found.journal.go_on()
+        await client.hears(ConnackPacket)
+        await pass_time(1)
+
+        (connection,) = found.hub.connections()
+        assert "v" not in connection.client.filters
+        assert not client.heard

@@ -188,7 +188,10 @@ class MqttSession:
         return [each for each in self.filters.values() if each.owes_retained]
 
     async def open(self, wanted: Filter) -> None:
-        """Have messages come by a filter. Raises what taking a seat raises."""
+        """Have messages come by a filter, unless they do already: a client may subscribe to what
+        its session is about to go on with. Raises what taking a seat raises."""
+        if wanted.is_open:
+            return
         connection = wanted.connection
         if not wanted.durable:
             wanted.is_live = True
