@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from penstock import aio
 from penstock.cluster.ordering import ClusterOrders
@@ -13,13 +14,16 @@ from penstock.core.vocabulary.errors import PenstockError
 from penstock.testing.engine import EngineServers, MemoryInspector
 from penstock.testing.loop import SimLoop, pass_time, simulate
 from tests.cluster.machines import LEASE_S, NodeMachine, end, owner_and_others, the_loop, until
-from tests.sim.mqtt_world import Devices
+from tests.sim.mqtt_world import Devices, HastyReader
 
 NODES: Final = 6
 KILLED_MAX: Final = 3
 """The others are there to the end."""
 SECRET: Final = b"s" * 32
 RELAYED_MAX: Final = 100
+SLOW_SHARE: Final = 0.3
+SLOW_S: Final = 0.2
+"""How long the engine takes for that share of what it is asked, on average."""
 WAIT_S: Final = 1_000.0
 """What is not done by then will never be."""
 
@@ -52,10 +56,16 @@ class DevicesOfACluster:
         return next((each for each in self._machines if each.serves), None)
 
     async def prepare(self) -> None:
-        owner, others = await owner_and_others(self._servers, NODES, secret=SECRET)
+        owner, others = await owner_and_others(self._servers, NODES, self._ask, SECRET)
         self._machines = [owner, *others]
         for each in self._machines:
             each.relays._relays_max = RELAYED_MAX
+
+    async def _ask(self, do: Callable[[], Any]) -> Any:
+        """Ask the engine, which takes its time now and then."""
+        if self.random.random() < SLOW_SHARE:
+            await pass_time(self.random.expovariate(1 / SLOW_S))
+        return do()
 
     async def rows(self, channel: str) -> list[bytes]:
         urls = ",".join(f"127.0.0.1:{each.native}" for each in self._machines)
@@ -66,7 +76,7 @@ class DevicesOfACluster:
 
     async def live(self) -> None:
         """The scene from its beginning to its end. Raises what went wrong."""
-        devices = Devices(self)
+        devices = Devices(self, HastyReader)
         await devices.prepare()
         async with asyncio.TaskGroup() as self.outside:
             trouble = self.outside.create_task(self._trouble())

@@ -84,6 +84,8 @@ class Device(asyncio.Protocol):
     """A client, with one connection after the other."""
 
     expiry_s = LASTS_S
+    away_s = 1 / 3
+    """How long it is away between two connections, on average."""
     will: Will | None = None
 
     def __init__(self, world: DeviceWorld, name: str) -> None:
@@ -115,7 +117,7 @@ class Device(asyncio.Protocol):
             self.hang_up()
             if self._complaint is not None:
                 raise self._complaint
-            await pass_time(self.world.random.expovariate(3))
+            await pass_time(self.world.random.expovariate(1 / self.away_s))
 
     async def _live(self) -> None:
         """Do something, once in a while."""
@@ -171,12 +173,14 @@ class Device(asyncio.Protocol):
 
     def _take(self, packet: Packet) -> None:
         if isinstance(packet, ConnackPacket):
+            assert not self.is_welcome, "it was welcome already"
             self.is_welcome = packet.reason == 0
             if self.is_welcome:
                 self.welcomed(present=packet.session_present)
         elif isinstance(packet, DisconnectPacket):
             self.world.note(f"{self.name} is told {packet.reason!r}")
         else:
+            assert self.is_welcome, f"{packet} comes before the CONNACK"
             self.hears(packet)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -264,6 +268,8 @@ class Reader(Device):
         self._is_subscribed = False
         self.came: list[str] = []
         """What has come, in order, also what comes again."""
+        self.came_by: list[list[str]] = []
+        """That of each connection by itself."""
         self.got: list[str] = []
         """What counts as received: QoS 2 once it is released."""
         self._held: dict[int, str] = {}
@@ -282,12 +288,18 @@ class Reader(Device):
     def is_done(self) -> bool:
         return set(self.wanted) <= set(self.got) and not self._held
 
+    def greets(self) -> None:
+        self.came_by.append([])
+
     def welcomed(self, *, present: bool) -> None:
         assert present or not self._is_subscribed, "its session is lost"
         if not self._is_subscribed:
-            one, two = self.filters
-            wanted = (TopicSubscription(one, 1), TopicSubscription(two, 2))
-            self.say(SubscribePacket(1, wanted))
+            self._subscribe()
+
+    def _subscribe(self) -> None:
+        one, two = self.filters
+        wanted = (TopicSubscription(one, 1), TopicSubscription(two, 2))
+        self.say(SubscribePacket(1, wanted))
 
     def text_of(self, payload: bytes) -> str:
         return payload.decode()
@@ -301,7 +313,7 @@ class Reader(Device):
                 else:
                     self.hang_up()
             case PublishPacket(_, payload, 1, packet_id):
-                self.came.append(self.text_of(payload))
+                self._note(self.text_of(payload))
                 self.got.append(self.text_of(payload))
                 if self.world.random.random() < 0.9:
                     self.say(PubackPacket(packet_id))
@@ -309,7 +321,7 @@ class Reader(Device):
                     self.hang_up()
             case PublishPacket(_, payload, 2, packet_id):
                 text = self.text_of(payload)
-                self.came.append(text)
+                self._note(text)
                 held = self._held.setdefault(packet_id, text)
                 assert held == text, f"{packet_id} is {held}, and comes as {text}"
                 self.say(PubrecPacket(packet_id))
@@ -319,6 +331,25 @@ class Reader(Device):
                 self.say(PubcompPacket(packet_id))
             case _:
                 self.world.note(f"{self.name} hears that the realm is there")
+
+    def _note(self, text: str) -> None:
+        self.came.append(text)
+        self.came_by[-1].append(text)
+
+
+class HastyReader(Reader):
+    """Comes again within moments, and subscribes again, as many do."""
+
+    away_s = 0.03
+
+    def welcomed(self, *, present: bool) -> None:
+        super().welcomed(present=present)
+        if self._is_subscribed:
+            self._subscribe()
+
+    def act(self) -> None:
+        if self.world.random.random() < 0.5:
+            self.hang_up()
 
 
 class Mortal(Device):
@@ -362,10 +393,10 @@ def begun(world: DeviceWorld, device: Device, *, waits: bool = False) -> asyncio
 class Devices:
     """The scene."""
 
-    def __init__(self, world: DeviceWorld) -> None:
+    def __init__(self, world: DeviceWorld, reader: type[Reader] = Reader) -> None:
         self._world = world
         self._thermometers = [Thermometer(world, name) for name in ("a", "b")]
-        self._reader = Reader(world, "reader", self._thermometers)
+        self._reader = reader(world, "reader", self._thermometers)
         self._mortals = [Mortal(world, "m")]
         self._running: list[asyncio.Task[None]] = []
 
@@ -399,6 +430,11 @@ class Devices:
                     for names in (self._reader.came, rows)
                 )
                 assert came == order, f"not in order: {came} instead of {order}"
+        for came in self._reader.came_by:
+            for start in {name[:4] for name in came}:
+                there_are = iter(rows)  # what comes again begins anew with each connection
+                own = [name for name in came if name[:4] == start]
+                assert all(name in there_are for name in own), f"on one connection: {own}"
         for mortal in self._mortals:
             for number in range(1, mortal.connections + 1):
                 count = there[f"{mortal.name}/{number}"]
