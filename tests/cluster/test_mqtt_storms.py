@@ -134,7 +134,7 @@ def taking_its_time(random: Random) -> Offload:
 @pytest.mark.slow
 @pytest.mark.spec("M6", "M7", "M13", "N4")
 @pytest.mark.parametrize("qos", [1, 2])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [6, 14, 33])
 @simulated
 async def test_a_client_that_comes_again_within_moments_gets_everything_in_order(
     seed: int, qos: int
