@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.garbage import uncollected
+from penstock.runtime.store.records import encode_block
 from penstock.runtime.store.state import RealmState
 from penstock.testing.loop import simulated
 from tests.runtime.lives import Lives, named
@@ -68,4 +69,30 @@ async def test_a_recovery_is_not_interrupted(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(RealmState, "apply_stored", noted)
     async with lives.life():
         assert set(looks) == {"off"}
+        assert gc.isenabled()
+
+
+@simulated
+async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.enable()
+    looks: list[str] = []
+    snapshot = RealmState.snapshot
+
+    def taken(state: RealmState) -> Any:
+        looks.append("on" if gc.isenabled() else "off")
+        return snapshot(state)
+
+    def encoded(*arguments: Any) -> Any:
+        looks.append("on" if gc.isenabled() else "off")
+        return encode_block(*arguments)
+
+    monkeypatch.setattr(RealmState, "snapshot", taken)
+    monkeypatch.setattr("penstock.runtime.upkeep.sealer.encode_block", encoded)
+    lives = Lives()
+    async with lives.life():
+        await lives.create("orders")
+        await lives.put("orders", *named("a", "b"))
+        await lives.realm.snapshot()
+
+        assert looks == ["off", "off"]
         assert gc.isenabled()

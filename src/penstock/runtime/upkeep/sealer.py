@@ -47,6 +47,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
+from penstock.garbage import uncollected
 from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.channel_store import ChannelStore
@@ -461,9 +462,15 @@ class Sealer:
         lies in the next block.
         """
         assert not group.records, "a snapshot is the first thing in its group"
-        records, bodies = self._shard.state.snapshot()
+        with uncollected():
+            records, bodies = self._shard.state.snapshot()
         format = self._lease.format
-        return self._shard.tail, lambda: encode_block(group.now_us, records(), bodies, format)
+
+        def chunks() -> list[Buffer]:
+            with uncollected():
+                return encode_block(group.now_us, records(), bodies, format)
+
+        return self._shard.tail, chunks
 
     async def _forget_before(self, sequence: int) -> None:
         for info in await self._blobs.list(SNAPSHOTS):
