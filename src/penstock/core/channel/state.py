@@ -270,7 +270,7 @@ class ChannelState:
 
     @property
     def kept_producers(self) -> tuple[ProducerState, ...]:
-        """What snapshots hold of :attr:`producers`."""
+        """What is remembered of publishes, as snapshots hold it."""
         return () if self._producers is None else self._producers.state()
 
     @property

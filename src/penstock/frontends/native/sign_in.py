@@ -31,6 +31,7 @@ class NativeSignIn:
         self._connection = connection
         self._access = connection.realm.access
         self._proof: asyncio.Future[bytes] | None = None
+        """What the client answers to a challenge, once it is waited for."""
 
     async def run(self, hello: wire.Hello) -> None:
         """Welcome the connection, or end it with the reason."""

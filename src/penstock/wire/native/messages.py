@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from threading import Lock
 from typing import Any, Union, cast, get_args
 
 import msgspec
@@ -297,32 +296,34 @@ class _FromClients:
     def __init__(self) -> None:
         self.makers: dict[type[Struct], Callable[..., Request[Any]]] = {}
         """By form of the request."""
-        self._tags: set[int] = set()
-        """Tags of the requests that the decoder knows."""
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromClient)
-        self._lock = Lock()
-        """Realms in several threads share it."""
+        self._forms: dict[int, type[Struct]] = {}
+        """By tag."""
+        self._newest: tuple[msgspec.msgpack.Decoder[Any], frozenset[int]] = (
+            msgspec.msgpack.Decoder(FromClient),
+            frozenset(),
+        )
+        """A decoder with the tags of the requests it knows. Realms in other threads may replace it
+        at any time, by one that does not know all that this one does."""
 
     def decode(self, header: memoryview) -> Any:
+        decoder, known = self._newest
         try:
-            return self._decoder.decode(header)
+            return decoder.decode(header)
         except msgspec.ValidationError:
             tag = _tag_of(header)
-            if tag is None or tag in self._tags:
+            if tag is None or tag in known:
                 raise
         return self.knowing(tag).decode(header)
 
     def knowing(self, *tags: int) -> msgspec.msgpack.Decoder[Any]:
-        """The decoder, which knows requests with these tags from now on."""
-        with self._lock:
-            new = [(tag, TAGS[tag]) for tag in tags if tag not in self._tags]
-            if new:
-                self.makers |= {_framed(tag, kind): _maker(kind) for tag, kind in new}
-                self._decoder = msgspec.msgpack.Decoder(
-                    Union[(*get_args(FromClient), *self.makers)]
-                )
-                self._tags.update(tags)
-            return self._decoder
+        """A decoder that knows requests with these tags."""
+        for tag in tags:
+            kind = TAGS[tag]
+            self.makers[self._forms.setdefault(tag, _framed(tag, kind))] = _maker(kind)
+        forms = dict(self._forms)
+        every = msgspec.msgpack.Decoder[Any](Union[(*get_args(FromClient), *forms.values())])
+        self._newest = every, frozenset(forms)
+        return every
 
 
 def _tag_of(header: memoryview) -> int | None:
