@@ -82,14 +82,13 @@ class Program:
             world.note(f"{self.name} is killed")
 
     async def _end(self, running: asyncio.Task[None]) -> None:
-        """It has no last moments: nothing of what it still tries gets out, and only what it found
-        wrong is heard."""
+        """It has no last moments: nothing of what it still tries, or finds wrong, gets out."""
         while not running.done():
             self.world.loop.kill(self.name)
             await asyncio.wait([running], timeout=0.001)
         self.world.loop.kill(self.name)
-        if not running.cancelled() and isinstance(running.exception(), AssertionError):
-            running.result()
+        if not running.cancelled():
+            running.exception()  # whatever it is
 
     async def _run_once(self) -> None:
         session = await self._connected()
