@@ -415,6 +415,8 @@ class RealmState:
 
     def _in_files(self, number: int, fact: Sealed | Extended | Rewritten | SegmentDropped) -> None:
         """Something has changed in which file events are."""
+        if isinstance(fact, Sealed) and not (fact.through or fact.name):
+            return  # nothing was sealed yet, as on most of many channels
         if not isinstance(fact, Sealed) or fact.name or self.stores[number].files:
             self._files_changed(number)
         match fact:
@@ -491,8 +493,7 @@ class RealmState:
                 index = msgspec.msgpack.encode(file.index)
                 sealed = Sealed(through, file.name, index, file.publishers, file.grows)
                 of_channels.append(FactRecord(number, sealed))
-            if store.sealed_through:
-                of_channels.append(FactRecord(number, Sealed(store.sealed_through)))
+            of_channels.append(FactRecord(number, Sealed(store.sealed_through)))
             if not channel.state.type.survives_restart:
                 continue
             for states, body in kept_states(store, channel.state.stored):
