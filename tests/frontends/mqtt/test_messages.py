@@ -212,6 +212,15 @@ def test_what_an_amqp_client_has_said_of_a_message_is_told(
     assert message.properties == expected
 
 
+def test_names_are_right_or_wrong_however_many_there_are() -> None:
+    names = ["a", "a/+", "b" * 300, "#", "c/\u00e4"] * 2
+    for topics in (names, [*names, *(f"d/{each}" for each in range(300)), "e/#"]):
+        batch = body_of_columns([b"1"] * len(topics), None, [{"topic": each} for each in topics])
+
+        assert messages_of(batch) == one_by_one(batch)
+    assert messages_of(BATCHES["plain"].slice(0, 0)) == []
+
+
 @pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
 def test_what_was_published_together_is_read_as_what_is_stored_of_it(
     batch: pa.RecordBatch,

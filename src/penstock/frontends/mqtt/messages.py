@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from itertools import repeat
@@ -45,6 +45,7 @@ _RESIDUES_MAX: Final = 1_024
 """Most residues that are remembered; many events have the same."""
 _NAMES_MAX: Final = 4_096
 """Most topic names of which it is remembered whether they are right."""
+_FEW_NAMES: Final = 256
 _TEXT_MAX: Final = 16_383
 """Characters of the longest text that is made of a value; in UTF-8, MQTT has room for it."""
 _SHORT: Final = 100
@@ -398,7 +399,7 @@ def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | N
     if by.left_out is None and not all(payloads):
         return None  # its properties are the payload
     kept = repeat(True, count) if persistent is None else persistent.to_pylist()
-    right = {each: each is not None and _is_name(each) for each in set(topics[0])}
+    right = _right_names(set(topics[0]))
     return [
         TopicMessage(
             *(topic, payload or b"", rest.of_qos(persists is not False), client or "", 0),
@@ -412,8 +413,11 @@ def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | N
     ]
 
 
-def _is_name(topic: str) -> bool:
-    return _is_short_name(topic) if len(topic) <= _SHORT else not name_fault(topic)
+def _right_names(topics: Collection[str | None]) -> dict[str | None, bool]:
+    """Which are topic names. So many that others would be forgotten for them are not remembered."""
+    if len(topics) > _FEW_NAMES or any(len(each or "") > _SHORT for each in topics):
+        return {each: each is not None and not name_fault(each) for each in topics}
+    return {each: each is not None and _is_short_name(each) for each in topics}
 
 
 @lru_cache(_NAMES_MAX)

@@ -96,7 +96,9 @@ def publish_parts(packet: PublishPacket, version: int) -> tuple[bytes, bytes]:
 def plain_publish(topic: str, payload: bytes, version: int, *, retain: bool) -> bytes:
     """A PUBLISH of QoS 0 without properties; the topic name is right. Raises ``ValueError`` for a
     payload that is too long."""
-    return _plain_bytes(_RETAINED if retain else _UNCONFIRMED, topic, _NOTHING[version], payload)
+    first, name = _RETAINED if retain else _UNCONFIRMED, topic.encode()
+    name = len(name).to_bytes(_ID_BYTES) + name
+    return _plain_bytes(first, name, _NOTHING[version], payload)
 
 
 def plain_publishes(
@@ -106,16 +108,19 @@ def plain_publishes(
     payload. Raises ``ValueError`` for a payload that is too long."""
     rest = _NOTHING[version]
     return [
-        _plain_bytes(_PLAIN, topic, packet_id.to_bytes(_ID_BYTES) + rest, payload)
+        _plain_bytes(_PLAIN, _name_bytes(topic), packet_id.to_bytes(_ID_BYTES) + rest, payload)
         for (topic, payload), packet_id in zip(messages, packet_ids, strict=True)
     ]
 
 
-def _plain_bytes(first: bytes, topic: str, between: bytes, payload: bytes) -> bytes:
+def _plain_bytes(first: bytes, name: bytes, between: bytes, payload: bytes) -> bytes:
     """A PUBLISH with ``between`` topic name and payload: its id if it has one, and no property."""
-    name = _short_name(topic) if len(topic) <= _SHORT else text_bytes(topic)
     size = variable_bytes(len(name) + len(between) + len(payload))
     return b"".join((first, size, name, between, payload))
+
+
+def _name_bytes(topic: str) -> bytes:
+    return _short_name(topic) if len(topic) <= _SHORT else text_bytes(topic)
 
 
 @lru_cache(_REMEMBERED_MAX)
