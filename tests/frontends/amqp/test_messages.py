@@ -103,6 +103,8 @@ def typed(value: Any) -> Any:
         return {key: typed(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [typed(inner) for inner in value]
+    if value != value:  # NaN is not equal to itself
+        return type(value).__name__, "NaN"
     return type(value).__name__, value
 
 
