@@ -65,6 +65,37 @@ def test_an_exclusive_seat_waits_for_the_session_that_had_it(by_snapshot: bool) 
 
 
 @pytest.mark.spec("N6")
+def test_a_session_is_not_kept_out_by_a_seat_that_it_gave_up_while_it_was_away() -> None:
+    """The owner was gone when it closed its subscription, so nobody could be told."""
+    play = cluster("exclusive", events=2)
+    sit(play, 1, "a")
+    play.restart()
+
+    again = TakeSeat("d", 2, "a", place="a/2")
+    assert delivered(play.do(again)) == {2: [0, 1]}
+    with pytest.raises(DurableInUse, match="session a; end that subscription first"):
+        sit(play, 3, "a")
+    play.restart()
+
+    with pytest.raises(DurableInUse, match="session a; another node has taken over"):
+        sit(play, 1, "b")
+    assert delivered(play.do(replace(again, subscription=3))) == {3: [0, 1]}
+    assert facts(play)[1:] == [Left("d", "a/1"), Seated("d", "a/2", "a")]
+
+
+@pytest.mark.spec("N6")
+def test_a_serial_durable_waits_for_all_seats_of_a_session() -> None:
+    play = cluster("serial", events=2)
+    sit(play, 1, "a")
+    play.do(TakeSeat("d", 2, "a", place="a/2"))
+    play.restart()
+
+    assert delivered(play.do(TakeSeat("d", 3, "a", place="a/3"))) == {}
+    assert sit(play, 4, "a") == {}
+    assert delivered(play.do(TakeSeat("d", 5, "a", place="a/2"))) != {}
+
+
+@pytest.mark.spec("N6")
 def test_a_session_that_does_not_come_back_loses_its_seat_after_its_time() -> None:
     play = cluster("exclusive", events=1)
     sit(play, 1, "a")

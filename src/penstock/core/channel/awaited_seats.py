@@ -37,7 +37,8 @@ class AwaitSeats(Command, frozen=True):
 
 def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
     """The fact of a new seat. One that was kept for its session is the one it had, and is told of
-    again only where the session has been waited for."""
+    again only where the session has been waited for. Another one takes the place of those that the
+    session has given up while it was not connected, where there may be one alone."""
     durable = state.durable(command.durable)
     is_told = state.rules.is_cluster and durable.persistent and command.place
     if not is_told or not (durable.kind.seats_wait or command.sole):
@@ -45,17 +46,27 @@ def decide_taken(state: ChannelState, command: TakeSeat) -> Decided:
     kept = durable.places.get(command.place)
     if kept is not None and not kept.waited_us:
         return Decided()
-    return Decided((Seated(durable.name, command.place, command.session, command.sole),))
+    left = tuple(
+        Left(durable.name, seat.place)
+        for seat in _kept(durable, command.place)
+        if seat.session == command.session and (seat.sole or not durable.kind.may_attach([seat]))
+    )
+    return Decided((*left, Seated(durable.name, command.place, command.session, command.sole)))
 
 
-def claimed(durable: Durable, place: str) -> list[Seat]:
-    """The seats there are, and those that are kept for others than ``place``."""
-    kept = [
+def claimed(durable: Durable, place: str, session: str = "") -> list[Seat]:
+    """The seats there are, and those that are kept for others than ``place`` and ``session``."""
+    kept = [seat for seat in _kept(durable, place) if not session or seat.session != session]
+    return [*durable.seats, *kept]
+
+
+def _kept(durable: Durable, place: str) -> list[Seat]:
+    """The seats that are kept for others than ``place``."""
+    return [
         Seat(0, seat.session, 0, pull=False, sole=seat.sole, place=name)
         for name, seat in durable.absent.items()
         if name != place
     ]
-    return [*durable.seats, *kept]
 
 
 def decide_left(state: ChannelState, decided: Decided, subscription: int) -> Decided:

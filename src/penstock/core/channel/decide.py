@@ -327,7 +327,7 @@ def _check_attach(state: ChannelState, command: TakeSeat) -> None:
             f"durable {durable.name} does not take a selector for each reader; only queues do"
         )
     check_seat_timeout(state, durable, command)
-    others = claimed(durable, command.place)
+    others = claimed(durable, command.place, command.session)
     check_sole(state, durable, others, sole=command.sole)
     if not kind.may_attach(others):
         raise DurableInUse(
