@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 import structlog
 from structlog.testing import capture_logs
 
@@ -25,6 +26,7 @@ with penstock.Realm() as realm, realm.connect() as session:
 """
 
 
+@pytest.mark.process
 def test_a_first_event_loads_no_structlog_and_a_first_warning_does() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FIRST_EVENT], capture_output=True, text=True, check=True
