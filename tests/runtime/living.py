@@ -16,7 +16,7 @@ from penstock.columns.events.body import body_of_columns
 from penstock.columns.schema.ipc import batch_bytes, schema_bytes
 from penstock.columns.selectors import Selector
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import PenstockError
+from penstock.core.vocabulary.errors import PenstockError, StorageFailed
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans, Storage
@@ -79,8 +79,8 @@ async def living(
     clock: Clock | None = None,
     limits: Limits | None = None,
 ) -> AsyncIterator[RunningRealm]:
-    """A realm that runs; closed at the end, or just stopped, or, if it is to end by an error
-    ``breaks``, found to have done so."""
+    """A realm that runs; closed at the end, or just stopped, which its disk may have done before,
+    or, if it is to end by an error ``breaks``, found to have done so."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SimLoop)
     realm = await RunningRealm.open(
@@ -106,6 +106,11 @@ async def living(
     if breaks is not None:
         with pytest.RaisesGroup(breaks):
             running.result()
+    elif not orderly and not running.cancelled():
+        try:
+            running.result()
+        except* StorageFailed:
+            pass
 
 
 async def publish(realm: RunningRealm, number: ChannelId, *bodies: Body) -> Span:
