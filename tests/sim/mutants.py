@@ -406,7 +406,7 @@ MUTANTS: dict[str, Mutant] = {
     "taken seat": Mutant(
         "nobody waits for the seat an ended connection is about to take",
         taken_seat,
-        ("jms",),
+        ("wired",),
         seeds=RARE_SEEDS_MAX,
     ),
     "acknowledged and handed out": Mutant(

@@ -46,6 +46,7 @@ st.register_type_strategy(Span, st.builds(Span, COUNT, COUNT))
 st.register_type_strategy(Definition, DEFINITIONS)
 st.register_type_strategy(int, COUNT)
 st.register_type_strategy(str, TEXT)
+st.register_type_strategy(bytes, st.binary(max_size=KEY_BYTES))  # the narrowest bound there is
 st.register_type_strategy(float, st.floats(allow_nan=False))  # NaN equals nothing, itself neither
 st.register_type_strategy(
     Verifier,
