@@ -215,3 +215,11 @@ def spark_home() -> Path:
     name = f"spark-{pyspark.__version__}-{fingerprint(package)}"
     wanted = {entry.name: entry for entry in package.iterdir() if entry.name != "python"}
     return link_once(cache_directory() / name, wanted)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make ``spark`` the session of this thread, in which Spark looks for formats: a new thread has
+    that of any other, which may be a query's own, and ``getOrCreate`` leaves a thread the one it
+    has."""
+    if (jvm := getattr(spark, "_jvm", None)) is not None:
+        type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)

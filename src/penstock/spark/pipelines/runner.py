@@ -431,7 +431,7 @@ def _has_session() -> bool:
 def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
     """The session a pipeline runs in; several runs may share it by ``run(spark=…)``."""
     from penstock.spark import register
-    from penstock.spark.session import session
+    from penstock.spark.session import activate, session
 
     if master.startswith(CONNECT):
         from pyspark.sql import SparkSession
@@ -445,6 +445,7 @@ def session_for(pipeline: Pipeline, master: str, url: str) -> SparkSession:
         started = session(f"penstock {pipeline.name}", master, **(bound | pipeline.spark))
     _quieten(started, pipeline, master)
     register(started, url)
+    activate(started)
     return started
 
 

@@ -40,9 +40,10 @@ from penstock.spark.pipelines.step import (
     named_targets,
     table_target,
 )
+from penstock.spark.session import activate
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 AS_OF: Final = "as_of"
 PATHS: Final = f"{RESERVED_PREFIX}_nulls"
@@ -194,7 +195,7 @@ class AsOf:
 
     def __call__(self) -> WorkOutcome:
         step = self._step
-        _activate(self._context.spark)
+        activate(self._context.spark)
         found = self.states().persist()
         try:
             rows = found.count()
@@ -278,13 +279,6 @@ class AsOf:
         if (channel := channel_target(step.channel)) is not None:
             publish(found, channel, context.url, batch)
         return written
-
-
-def _activate(spark: SparkSession) -> None:
-    """Spark looks for formats in the active session of a thread; a new thread has that of any
-    other, which may be a query's own."""
-    if (jvm := getattr(spark, "_jvm", None)) is not None:
-        type(spark)._get_j_spark_session_class(jvm).setActiveSession(spark._jsparkSession)
 
 
 def _reads_several(source: Source) -> bool:
