@@ -32,8 +32,8 @@ run: setup ## the demonstration: a year of real flights, from a publish to a Spa
 test: setup ## every test: fast, real processes, Spark
 ifeq ($(strip $(ARGS)),)
 	@$(bin)/python -m pytest -q -n 2 -m "not spark and not process"; inside=$$?; \
-	$(bin)/python -m pytest -q -n 3 --dist loadgroup -m "(process or spark) and not alone"; waiting=$$?; \
-	$(bin)/python -m pytest -q -n 1 -m "alone"; alone=$$?; \
+	$(bin)/python -m pytest -q -n 2 --dist loadfile -m "process and not spark and not alone"; waiting=$$?; \
+	$(bin)/python -m pytest -q -n 1 -m "spark or (process and alone)"; alone=$$?; \
 	exit $$((inside ? inside : waiting ? waiting : alone))
 else
 	@$(bin)/python -m pytest $(ARGS)

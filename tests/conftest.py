@@ -89,7 +89,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _folder(item.path) in DOORS:
             item.add_marker(pytest.mark.door)
-        item.add_marker(pytest.mark.xdist_group(_worker_of(item)))
     if config.getoption("through_a_cluster"):
         from tests.through_a_cluster import why_not
 
@@ -99,12 +98,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if rules := set(config.getoption("rule")):
         config.hook.pytest_deselected(items=[item for item in items if not rules & _rules_of(item)])
         items[:] = [item for item in items if rules & _rules_of(item)]
-
-
-def _worker_of(item: pytest.Item) -> str:
-    """A name that tests share which one worker of ``--dist loadgroup`` is to run: those that start
-    Spark, of which two would not fit into the memory of every machine, and those of one file."""
-    return "spark" if item.get_closest_marker("spark") else item.nodeid.partition("::")[0]
 
 
 def _rules_of(item: pytest.Item) -> set[str]:
