@@ -31,8 +31,10 @@ TIMEOUT_S = 600
 FORKED = re.compile(
     r"Traceback \(most recent call last\):\n(?: +.*\n)*?  File .*pyspark/daemon\.py.*\n(?: +.*\n)*"
     r"BrokenPipeError: .*\n"
+    r"|Traceback \(most recent call last\):\n(?: +.*\n?)*\Z"
 )
-"""What Spark's Python daemon prints when the JVM ends while it answers: an interrupt ends both."""
+"""What Spark's Python daemon prints when the JVM ends while it answers: an interrupt ends both, the
+daemon perhaps before it has printed it all."""
 
 DEFINITION = """
 name = "copy"
