@@ -78,24 +78,6 @@ class Outlet(Protocol):
         ...
 
 
-class _LostOutlet:
-    """What stands in for an outlet whose connection is lost."""
-
-    writable = True
-
-    def __init__(self, session: str) -> None:
-        self.session = session
-        self.selector: Selector | None = None
-
-    def deliver(self, rows: OutgoingBatch, redeliveries: Redeliveries) -> None: ...
-
-    def recall(self, spans: Spans) -> None: ...
-
-    def finished(self) -> None: ...
-
-    def closed(self, reason: PenstockError) -> None: ...
-
-
 class Quarantiner(Protocol):
     """The receiver of reports about unreadable events."""
 
@@ -202,13 +184,6 @@ class Dispatch:
         if outlet is None or outlet.selector is None:
             return False
         return self.following.add(channel_id, subscription, outlet.selector)
-
-    def lose(self, subscription: int) -> None:
-        """Send nothing more to a subscription whose connection is lost; :meth:`close` it when its
-        channel knows. What the channel offers until then stays with it, and comes again."""
-        if (held := self._outlets.get(subscription)) is not None:
-            self.close(subscription)
-            self._outlets[subscription] = (held[0], _LostOutlet(held[1].session))
 
     def taken(self, subscription: int, size: int) -> bool:
         """A client's application has taken so many bytes; whether any event has room now."""
@@ -327,13 +302,10 @@ class Dispatch:
         """Events, or an end, for one subscription."""
         channel = round_.channel
         held = self._outlets.get(effect.subscription)
-        if held is None:  # it has ended, and its end waits at the shard
+        if held is None:  # it has ended, or lost its connection, and that waits at the shard
             self._give_back(channel, effect)
             return False
         outlet = held[1]
-        if isinstance(outlet, _LostOutlet):  # its loss waits at the shard
-            self._keep(channel, effect)
-            return False
         if isinstance(effect, ReportEnd):
             await self.rely()
             outlet.finished()
@@ -388,18 +360,16 @@ class Dispatch:
         self.on_failed(subscription)
 
     def _give_back(self, channel: ChannelMachine, effect: Deliver | ReportEnd) -> None:
-        """Give back events for a subscription that has ended: what was not sent was not
-        delivered."""
+        """Give back events for a subscription that is not there any more: what was not sent was not
+        delivered, and waits for whoever takes the place of a plain subscriber (SEM J5)."""
         channel.leave(effect.subscription)
-        if isinstance(effect, Deliver):
-            channel.attend(Skip(effect.subscription, effect.spans), self._clock.now_us())
-
-    def _keep(self, channel: ChannelMachine, effect: Deliver | ReportEnd) -> None:
-        """Keep events for a subscription whose connection is lost: whoever takes its place gets
-        them."""
-        if isinstance(effect, Deliver):
-            command = Withhold(effect.subscription, effect.spans, is_full=True)
-            channel.attend(command, self._clock.now_us())
+        if isinstance(effect, ReportEnd):
+            return
+        subscription, spans, now_us = effect.subscription, effect.spans, self._clock.now_us()
+        if subscription in channel.state.subscribers:
+            channel.attend(Withhold(subscription, spans, is_full=True), now_us)
+        else:
+            channel.attend(Skip(subscription, spans), now_us)
 
     async def _deliver(self, round_: _Round, effect: Deliver, outlet: Outlet) -> bool:
         """Deliver granted events; those that could not be sent are given back. Gives whether any

@@ -176,13 +176,8 @@ class Subscriptions:
         channel_id = self._numbers.pop(subscription, None)
         if channel_id is None:
             return
-        self._dispatch.lose(subscription)
-
-        def known(answer: Any, error: BaseException | None) -> None:
-            self._dispatch.close(subscription)
-
-        command = Disconnect(subscription, arrived)
-        self._shard.submit(RunCommand(channel_id, command, known))
+        self._dispatch.close(subscription)
+        self._shard.submit(RunCommand(channel_id, Disconnect(subscription, arrived)))
 
     def forget_places(self) -> None:
         """Forget places whose subscribers did not come back in time; called regularly."""
