@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,12 +20,14 @@ from msgspec.structs import replace
 
 from bench import jars, mqtt_peers
 from bench.plots import draw
-from bench.processes import ROOT
+from bench.processes import ROOT, sources_at
 from bench.report import Cell, Result, between_marks, markdown
 from bench.shape import OURS, Case, Figures, Missing, Shape, ours_in, peers, shapes
 
 RUNS = 3
 FAILED = "failed: "
+BEFORE = f"{OURS}, before"
+"""Penstock as another checkout has it."""
 DOCS = ROOT / "docs"
 PAGE = DOCS / "benchmarks.md"
 MEASURED = DOCS / "benchmarks.json"
@@ -39,6 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _report(given.json or MEASURED)
     if given.shapes[:1] == ["install"]:
         return _install(given.shapes[1:])
+    if given.before and not (given.before / "src/penstock/__init__.py").exists():
+        print(f"{given.before} is no checkout of Penstock: it has no src/penstock", file=sys.stderr)
+        return 2
     known = shapes()
     if unknown := [name for name in given.shapes if name.upper() not in known]:
         print(f"no shape {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
@@ -57,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         if given.events and hasattr(shape, "events"):
             shape.events = given.events
-        result = measure(shape, given.peer, runs, _Wanted(given.case, given.quick, given.seconds))
+        wanted = _Wanted(given.case, given.quick, given.seconds)
+        result = measure(shape, given.peer, runs, wanted, given.before)
         print(markdown(result), flush=True)
         if given.json is not None:
             _keep(given.json, result)
@@ -100,6 +107,13 @@ def _parser() -> argparse.ArgumentParser:
         "--cluster", action="store_true", help="by default: C1, ..., the shapes of clusters"
     )
     parser.add_argument("--peer", action="append", default=[], help="only these, and Penstock")
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="CHECKOUT",
+        help="Penstock as this checkout of the repository has it takes part, with what is "
+        "installed here",
+    )
     parser.add_argument("--case", default="", help="only cases with this in their label")
     parser.add_argument("--json", type=Path, help="keep the figures in this file")
     parser.add_argument("--runs", type=int, help=f"runs a cell (default {RUNS})")
@@ -110,13 +124,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def measure(shape: Shape, peers_wanted: Sequence[str], runs: int, wanted: _Wanted) -> Result:
-    """All cases of a shape; the contenders of a case take turns, so that noise hits all."""
+def measure(
+    shape: Shape,
+    peers_wanted: Sequence[str],
+    runs: int,
+    wanted: _Wanted,
+    earlier: Path | None = None,
+) -> Result:
+    """All cases of a shape; the contenders of a case take turns, so that noise hits all.
+
+    ``earlier`` is a checkout whose Penstock takes part as well, where this one does.
+    """
     contenders = [
         name
         for name in shape.contenders
         if not peers_wanted or name in (OURS, ours_in(shape), *peers_wanted)
     ]
+    if earlier is not None and OURS in contenders:
+        contenders.insert(contenders.index(OURS) + 1, BEFORE)
     before, cells = machine(), []
     for case in wanted.cases(shape):
         figures: dict[str, list[Figures]] = {name: [] for name in contenders}
@@ -124,7 +149,7 @@ def measure(shape: Shape, peers_wanted: Sequence[str], runs: int, wanted: _Wante
         for _ in range(runs):
             for name in contenders:
                 if name not in missing:
-                    _run(shape, case, name, figures[name], missing)
+                    _run(shape, case, name, figures[name], missing, earlier)
         cells += [
             Cell(case.label, case.durability, name, figures[name], missing.get(name, ""))
             for name in contenders
@@ -147,12 +172,21 @@ def _is_clustered(shape: Shape) -> bool:
 
 
 def _run(
-    shape: Shape, case: Case, contender: str, figures: list[Figures], missing: dict[str, str]
+    shape: Shape,
+    case: Case,
+    contender: str,
+    figures: list[Figures],
+    missing: dict[str, str],
+    earlier: Path | None,
 ) -> None:
     print(f"{shape.name} {case.label} {case.durability} {contender}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory:
+    name: str = contender
+    sources: AbstractContextManager[None] = nullcontext()
+    if contender == BEFORE and earlier is not None:
+        name, sources = OURS, sources_at(earlier / "src")
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as directory, sources:
         try:
-            figures.append(shape.run(case, contender, Path(directory)))
+            figures.append(shape.run(case, name, Path(directory)))
         except Missing as reason:
             missing[contender] = str(reason)
         except (RuntimeError, subprocess.SubprocessError) as error:

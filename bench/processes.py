@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TypeVar
@@ -22,9 +23,10 @@ from bench.shape import Case, Figures, Missing, Server, peers
 
 ROOT = Path(__file__).parents[1]
 """The repository."""
-SOURCES = (Path(penstock.__file__).parents[1], ROOT)
-"""Where the processes started here find Penstock, which is the one that is imported here, and the
-benchmarks."""
+OURS = Path(penstock.__file__).parents[1]
+"""Where the Penstock is that is imported here."""
+_measured: ContextVar[Path] = ContextVar("_measured", default=OURS)
+"""Where the processes started here find Penstock."""
 START_TIMEOUT_S = 60.0
 RUN_TIMEOUT_S = 1_200.0
 STOP_TIMEOUT_S = 30.0
@@ -42,6 +44,17 @@ class Job(msgspec.Struct, frozen=True):
     peer: str
     case: Case
     server: Server
+
+
+@contextmanager
+def sources_at(folder: Path) -> Iterator[None]:
+    """Processes started meanwhile have the Penstock whose package lies in ``folder``, with what is
+    installed here and these benchmarks."""
+    token = _measured.set(folder)
+    try:
+        yield
+    finally:
+        _measured.reset(token)
 
 
 def without_client(package: str) -> str:
@@ -210,13 +223,14 @@ def printed_by(
 
 
 def environment() -> dict[str, str]:
-    """What processes started here have: these sources first, and free to keep what Python compiles.
+    """What processes started here have: Penstock and the benchmarks first, and they are free to
+    keep what Python compiles.
 
     An installed package is compiled, as the peers' are; a checkout that may not keep it is compiled
     by each process.
     """
     known = os.environ.get("PYTHONPATH")
-    paths = (*map(str, SOURCES), known)
+    paths = (str(_measured.get()), str(ROOT), known)
     found = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     found.pop("PYTHONDONTWRITEBYTECODE", None)
     return found

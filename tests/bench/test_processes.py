@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from bench.processes import SOURCES, figures_of
+from bench.processes import OURS, ROOT, figures_of, sources_at
 
 ASKED = """
 import json, os, sys
@@ -23,6 +24,15 @@ def test_measured_processes_have_our_source_and_keep_what_they_compile(
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
 
-    found = figures_of([sys.executable, "-c", ASKED, *map(str, SOURCES)])
+    found = figures_of([sys.executable, "-c", ASKED, str(OURS), str(ROOT)])
 
     assert found == {"keeps": 1.0, "is_ours": 1.0}
+
+
+@pytest.mark.process
+def test_an_earlier_penstock_is_found_by_what_is_started_meanwhile_alone(tmp_path: Path) -> None:
+    with sources_at(tmp_path):
+        meanwhile = figures_of([sys.executable, "-c", ASKED, str(tmp_path), str(ROOT)])
+    afterwards = figures_of([sys.executable, "-c", ASKED, str(OURS), str(ROOT)])
+
+    assert meanwhile["is_ours"] == afterwards["is_ours"] == 1.0

@@ -242,6 +242,31 @@ def test_an_unknown_peer_is_refused_with_those_there_are() -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.process
+def test_another_checkout_takes_part_beside_this_one(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+
+    done = run_bench(
+        "S13", "--quick", "--peer", "penstock", "--before", str(ROOT), "--json", str(kept)
+    )
+
+    assert done.returncode == 0, done.stderr
+    cells = results_in(kept)["S13"].cells
+    assert {cell.contender for cell in cells} == {"penstock", "penstock, before"}
+    assert all(run["first_ack_ms"] > 0 for cell in cells for run in cell.runs)
+    assert all(cell.runs for cell in cells)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_folder_that_is_no_checkout_is_refused(tmp_path: Path) -> None:
+    done = run_bench("S1", "--quick", "--before", str(tmp_path))
+
+    assert done.returncode == 2
+    assert f"{tmp_path} is no checkout of Penstock" in done.stderr
+
+
 def test_every_shape_and_peer_is_found_under_its_name() -> None:
     assert list(shapes()) == [
         *("C1", "S1", "S2", "S3", "S4", "S5", "S6", "S7", "S7M", "S8", "S9", "S10"),
