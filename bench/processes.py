@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 import penstock
-from bench.shape import Case, Figures, Missing, Server, peers
+from bench.shape import EQUAL_WINDOW, WINDOW_IN, Case, Figures, Missing, Server, peers
 
 ROOT = Path(__file__).parents[1]
 """The repository."""
@@ -188,8 +188,9 @@ def run_client(
 
 
 def client_figures(job: Job) -> Figures:
-    """Let a client process do the work of a shape."""
-    return figures_of([sys.executable, "-m", "bench.client"], job)
+    """Let a client process do the work of a shape, with the window of its case."""
+    window = job.case.parameters.get("window", EQUAL_WINDOW)
+    return figures_of([sys.executable, "-m", "bench.client"], job, {WINDOW_IN: str(window)})
 
 
 def figures_of(

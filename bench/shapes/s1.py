@@ -9,13 +9,19 @@ from pathlib import Path
 
 from bench.measuring import Stopwatch
 from bench.processes import run_client
-from bench.shape import BATCH, CONTENDERS, Broker, Case, Figures
+from bench.shape import BATCH, CONTENDERS, WIDE, Broker, Case, Figures
 from bench.workload import Events, pool
 
 POOL_BATCHES = 16
 WARM_UP_BATCHES = 3
 BATCHES_UNDER_WAY = 4
 """Batches a publisher has unconfirmed, equal for all."""
+APIS = (
+    ("columns", "batches of columns"),
+    ("rows", "batches of events"),
+    ("pipelined", "one at a time, pipelined"),
+)
+"""Ways to publish and consume, and what tables call them."""
 
 
 class PublishAndConsume:
@@ -30,6 +36,21 @@ class PublishAndConsume:
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
         return [
+            *self._equal(quick=quick),
+            *(
+                Case(
+                    f"128 B, {label}, windows of {WIDE:,}",
+                    durability,
+                    {"size": 128, "api": api, "seconds": 1.0, "window": WIDE},
+                )
+                for durability in (() if quick else ("D1", "D2"))
+                for api, label in APIS[:2]
+            ),
+        ]
+
+    def _equal(self, *, quick: bool) -> Sequence[Case]:
+        """Cases in which all have the window of all shapes."""
+        return [
             Case(
                 f"{size} B, {label}",
                 durability,
@@ -37,11 +58,7 @@ class PublishAndConsume:
             )
             for size in ((128,) if quick else (128, 1_024))
             for durability in (("D1",) if quick else ("D1", "D2"))
-            for api, label in (
-                ("columns", "batches of columns"),
-                ("rows", "batches of events"),
-                ("pipelined", "one at a time, pipelined"),
-            )
+            for api, label in APIS
         ]
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:

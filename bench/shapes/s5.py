@@ -17,6 +17,7 @@ from bench.processes import Job, bytes_below, client_figures
 from bench.shape import (
     BATCH,
     CONTENDERS,
+    WIDE,
     Broker,
     Case,
     Crowded,
@@ -58,6 +59,9 @@ class Backlog:
             for durability in (("D1",) if quick else ("D1", "D2"))
             for api, shown in (("columns", "batches of columns"), ("rows", "events"))
         ]
+        if not quick:
+            wide = {"events": backlog, "api": "columns", "window": WIDE}
+            drains.append(Case(f"drain {backlog:,}, columns, windows of {WIDE:,}", "D1", wide))
         restarts = [
             Case(f"restart with {count:,}", "D1", {"events": count, "restarts": RESTARTS})
             for count in ((stored,) if quick else (backlog, stored))
