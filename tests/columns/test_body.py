@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pytest
 from penstock.columns.events.body import body_of, body_of_columns
 from penstock.columns.events.check import check_body
 from penstock.columns.events.event import Event
+from penstock.columns.schema.rows import Rows
 from penstock.core.vocabulary.errors import InvalidEvent
 from tests.columns.properties import row_properties
 
@@ -98,3 +99,38 @@ def test_a_header_set_to_none_is_not_set() -> None:
     body = body_of_columns([b"", b""], headers=[{"user": None}, {"user": "ann"}])
 
     assert body.column("headers").type == pa.struct([("user", pa.string())])
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"headers": {"user": "ann"}},
+    {"ttl": 5},
+    {"persistent": False},
+    {"persistent": True},
+    {"priority": 0},
+    {"transient": True},
+    {"deliver_at": datetime(2030, 1, 1, tzinfo=UTC)},
+    {"is_delta": True},
+    {},
+]
+
+
+def test_what_an_event_says_of_itself_is_said_of_no_other() -> None:
+    events = [Event(b"x", **options) for options in OPTIONS]
+
+    rows = Rows(body_of(events))
+
+    found = [Event.received(rows, row) for row in range(len(events))]
+    assert [event.headers for event in found] == [event.headers for event in events]
+    for name in ("ttl", "persistent", "priority", "transient", "deliver_at", "is_delta"):
+        assert [getattr(each, name) for each in found] == [getattr(each, name) for each in events]
+
+
+def test_received_events_may_stand_beside_new_ones() -> None:
+    new = [Event(b"x", tag="t", properties={"a": 1}, ttl=5), Event(b"y", priority=7)]
+    rows = Rows(body_of(new))
+
+    again = Rows(body_of([Event.received(rows, 0), new[1]]))
+
+    found = [Event.received(again, row) for row in (0, 1)]
+    for name in ("data", "tag", "properties", "ttl", "priority"):
+        assert [getattr(each, name) for each in found] == [getattr(each, name) for each in new]

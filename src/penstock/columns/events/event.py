@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, Final, NamedTuple, Self
 
 from msgspec import Struct
 
@@ -55,6 +55,21 @@ class Origin(Struct, frozen=True):
         return f"Origin({shown})"
 
 
+class EventOptions(NamedTuple):
+    """What few events say of themselves."""
+
+    headers: dict[str, Any] | None = None
+    ttl: int = 0
+    persistent: bool | None = None
+    priority: int | None = None
+    transient: bool = False
+    deliver_at: datetime | None = None
+    is_delta: bool = False
+
+
+NO_OPTIONS: Final = EventOptions()
+
+
 class Event:
     """One event: made by you to publish it, or received, and then read lazily from its batch.
 
@@ -68,20 +83,16 @@ class Event:
 
     __slots__ = (
         "_data",
-        "_deliver_at",
-        "_headers",
-        "_is_delta",
-        "_persistent",
-        "_priority",
+        "_options",
         "_properties",
         "_row",
         "_rows",
         "_tag",
-        "_transient",
-        "_ttl",
         "redelivery_count",
     )
 
+    _row: int
+    """Its row in the batch that it was received in."""
     redelivery_count: int
     """Number of earlier deliveries to this durable (SEM E9)."""
 
@@ -100,25 +111,35 @@ class Event:
         is_delta: bool = False,
     ) -> None:
         self._rows: Rows | None = None
-        self._row = 0
         self.redelivery_count = 0
         self._data: bytes | None = data if type(data) is bytes else event_data(data)
         self._tag = tag
         self._properties: dict[str, Any] | None = (
             properties if type(properties) is dict else _mapping("properties", properties)
         )
-        self._headers: dict[str, Any] | None = _mapping("headers", headers) if headers else None
-        self._ttl = ttl
-        self._persistent = persistent
-        self._priority = priority
-        self._transient = transient
-        self._deliver_at = None if deliver_at is None else moment(deliver_at)
-        self._is_delta = is_delta
         if tag is not None and not isinstance(tag, str):
             raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
-        if ttl or priority is not None:
+        self._options: EventOptions | None = None
+        if (
+            headers
+            or ttl
+            or transient
+            or is_delta
+            or persistent is not None
+            or priority is not None
+            or deliver_at is not None
+        ):
             check_ttl(ttl)
             check_priority(priority)
+            self._options = EventOptions(
+                _mapping("headers", headers) if headers else None,
+                ttl,
+                persistent,
+                priority,
+                transient,
+                None if deliver_at is None else moment(deliver_at),
+                is_delta,
+            )
 
     @classmethod
     def received(cls, rows: Rows, row: int, redelivery_count: int = 0) -> Self:
@@ -167,32 +188,33 @@ class Event:
     def headers(self) -> dict[str, Any]:
         """The headers that are set (SEM E3)."""
         if self._rows is None:
-            return self._headers or {}
+            return (self._options and self._options.headers) or {}
         return self._rows.headers(self._row)
 
     @property
     def ttl(self) -> int:
         """The event's own time to live in milliseconds; 0 if it has none."""
-        return self._ttl if self._rows is None else self._rows.ttl(self._row)
+        return self._said.ttl if self._rows is None else self._rows.ttl(self._row)
 
     @property
     def persistent(self) -> bool:
         """False only where the publisher said so."""
         if self._rows is None:
-            return self._persistent is not False
+            return self._said.persistent is not False
         return self._rows.persistent(self._row)
 
     @property
     def priority(self) -> int:
         """The priority, 0 to 9."""
         if self._rows is None:
-            return PRIORITY_DEFAULT if self._priority is None else self._priority
+            priority = self._said.priority
+            return PRIORITY_DEFAULT if priority is None else priority
         return self._rows.priority(self._row)
 
     @property
     def transient(self) -> bool:
         """True if the event is never stored (SEM E8)."""
-        return self._transient if self._rows is None else self._rows.transient(self._row)
+        return self._said.transient if self._rows is None else self._rows.transient(self._row)
 
     @property
     def redelivered(self) -> bool:
@@ -203,14 +225,14 @@ class Event:
     def is_delta(self) -> bool:
         """True if it carries only the changed properties of a registered event (SEM K3)."""
         if self._rows is None:
-            return self._is_delta
+            return self._said.is_delta
         return self._rows.value("delta", self._row) is True
 
     @property
     def deliver_at(self) -> datetime | None:
         """The earliest time of delivery; None for immediate delivery, and on received events."""
         if self._rows is None:
-            return self._deliver_at
+            return self._said.deliver_at
         return _in_utc(self._rows.value("deliver_at", self._row))
 
     @property
@@ -218,6 +240,11 @@ class Event:
         """Where a dead or joined event came from; None for other events."""
         found = None if self._rows is None else self._rows.value("origin", self._row)
         return None if found is None else _origin(found)
+
+    @property
+    def _said(self) -> EventOptions:
+        """The options of an event that was made to be published."""
+        return self._options or NO_OPTIONS
 
     def __repr__(self) -> str:
         shown = [f"event_id={self.event_id}"] if self._rows is not None else []

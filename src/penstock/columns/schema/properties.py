@@ -108,9 +108,8 @@ def _uniform(rows: Sequence[Properties | None]) -> PropertyColumns | None:
 
 
 def _columns(names: tuple[str, ...], rows: Sequence[Any]) -> list[Sequence[Any]]:
-    if len(names) == 1:
-        return [list(map(itemgetter(names[0]), rows))]
-    return list(zip(*map(itemgetter(*names), rows), strict=True))
+    # Name by name: a getter of all names would make a tuple of each row.
+    return [list(map(itemgetter(name), rows)) for name in names]
 
 
 def _kind(column: Sequence[Any]) -> pa.DataType | None:
