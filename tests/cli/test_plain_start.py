@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import typer
 
-from penstock.cli import program, realm_process
+from penstock.cli import main, program, realm_process
 from penstock.cli import server as command
 from penstock.cli.plain_start import CHOICES, DATA, PATHS, SETTINGS, SWITCHES, VALUED, plain_start
 from penstock.imports import left_out
@@ -25,6 +26,9 @@ NO_USE_FOR = (
     *("penstock.frontends.mqtt.hub", "penstock.cluster.node", "penstock.bootstrap.embedded_realm"),
 )
 """A server without HTTP, AMQP and MQTT has no use for these, and each makes its start longer."""
+
+
+THREADS = "OPENBLAS_NUM_THREADS"
 
 
 def through_the_parser(arguments: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -106,6 +110,27 @@ def test_a_flag_that_is_not_given_says_nothing_of_its_setting() -> None:
 
     assert start is not None
     assert start.flags == dict.fromkeys(PATHS) | {"listen.port": 1}
+
+
+@pytest.mark.parametrize(("said", "wanted"), [(None, "1"), ("3", "3")])
+def test_a_server_has_no_threads_for_linear_algebra_unless_somebody_says_so(
+    said: str | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(THREADS, said or "")
+    if said is None:
+        monkeypatch.delenv(THREADS)
+    found: list[str | None] = []
+
+    def run(*_start: object) -> int:
+        found.append(os.environ.get(THREADS))
+        return 0
+
+    monkeypatch.setattr(realm_process, "run_realm", run)
+
+    with pytest.raises(SystemExit):
+        main(["serve", "--data", "d"])
+
+    assert found == [wanted]
 
 
 @pytest.mark.process

@@ -6,6 +6,7 @@ them, when it runs. ``penstock serve`` does not even load the parser of the othe
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -22,6 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         run_program(arguments)
         return
+    # NumPy's linear algebra, which a realm has no use for, starts a thread for each processor, and
+    # they wait for work at full speed: 30 ms of a start.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from penstock.cli.realm_process import run_realm
 
     try:
