@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 from typing import cast
 
@@ -15,6 +16,8 @@ from penstock.client.connection.threads import fast_loop
 
 async def work(job: Job) -> Figures:
     """Connect, do the work, disconnect."""
+    gc.collect()
+    gc.freeze()  # what has been imported is nobody's work, and no garbage to be looked for
     broker = await peers()[job.peer].connect(job.server.url)
     try:
         shape = cast("ClientWork", shapes()[job.shape])

@@ -161,3 +161,15 @@ def test_every_path_option_is_an_option(tmp_path: Path) -> None:
     from penstock.settings.loading import PATHS
 
     assert {path for path, *_ in described()} >= PATHS
+
+
+def test_every_option_that_is_described_is_taken_in_every_way() -> None:
+    values = {path: value for path, value, _ in described() if value not in (None, (), {}, "")}
+
+    from_flags = in_force("", {}, values)
+    variables = {variable_of(path): str(value).lower() for path, value in values.items()}
+    from_variables = in_force("", variables, {})
+
+    assert {each.option for each in from_flags if each.origin == "flag"} == values.keys()
+    assert {each.option for each in from_variables if each.origin == "environment"} == values.keys()
+    assert len(values) > 50

@@ -5,10 +5,9 @@ Order: default, settings file (TOML), environment (``PENSTOCK_LISTEN_PORT``), co
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -155,9 +154,8 @@ class _Reading:
         return self._file or "settings"
 
     def _check_known(self, path: str, what: str) -> None:
-        known = [each for each, *_ in described()]
-        if path not in known:
-            near = _nearest(path, [*known, *_sections()])
+        if path not in _paths():
+            near = _nearest(path, [*_paths(), *_sections()])
             raise InvalidArgument(f"{path} is not a {what}{near}")
 
     def _put(self, path: str, value: Any, origin: Origin) -> None:
@@ -197,7 +195,7 @@ def unit_of(path: str) -> str:
 def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Path and text of every option the environment has. Raises ``InvalidArgument`` for a variable
     that would be one but for its name; its value is not repeated, for it may be a password."""
-    known = {variable_of(path): path for path, *_ in described()}
+    known = {variable_of(path): path for path in _paths()}
     found = []
     for name in sorted(environment):
         if name in known:
@@ -211,6 +209,8 @@ def _from_environment(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
+    import difflib
+
     by_rest = {each.removeprefix(PREFIX): each for each in known}  # without the common prefix
     near = difflib.get_close_matches(name.removeprefix(PREFIX), by_rest, n=1)
     if not near:
@@ -240,7 +240,23 @@ def described() -> Sequence[tuple[str, Any, str]]:
 
 @cache
 def _sections() -> frozenset[str]:
-    return frozenset(path.rpartition(".")[0] for path, *_ in described()) - {""}
+    return frozenset(path.rpartition(".")[0] for path in _paths()) - {""}
+
+
+@cache
+def _paths() -> Sequence[str]:
+    """Paths of all options, in their order. What else there is to know of them takes five times as
+    long to find out, and a start has no use for it."""
+    return tuple(_paths_below(Settings(), ""))
+
+
+def _paths_below(section: Struct, prefix: str) -> Iterator[str]:
+    for name in section.__struct_fields__:
+        value = getattr(section, name)
+        if isinstance(value, Struct):
+            yield from _paths_below(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
 
 
 def _described(section: type[Struct], prefix: str) -> list[tuple[str, Any, str]]:
