@@ -36,7 +36,7 @@ def run_realm(data: Path, settings: Path | None, flags: dict[str, Any]) -> int:
 
 def _serve(data: Path, file: Path | None, flags: dict[str, Any]) -> None:
     # Its tracebacks of many colours are not ours; what they need takes longer to load than the log.
-    with left_out("rich", "better_exceptions"):
+    with left_out("rich", "better_exceptions", "colorama", "greenlet"):
         from penstock import logs
 
     try:
@@ -52,11 +52,12 @@ def _run(data: Path, wanted: Settings) -> None:
     # Imports Arrow and the server, so only when the flags are right. Nothing of what is loaded goes
     # away again: to look for what does took a tenth of the start.
     with uncollected():
-        from penstock.serving import leave_pandas_out, serve
+        from penstock.serving import collect_rarely, leave_pandas_out, serve
 
         leave_pandas_out()
         if wanted.http.enabled:
             import penstock.frontends.http.server  # noqa: F401
+        collect_rarely()
     serve(data, wanted)
 
 
