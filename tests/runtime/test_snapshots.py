@@ -21,9 +21,11 @@ from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
 from penstock.testing.loop import SimLoop, pass_time, simulated
 
+DATA = b"the data of an event"
+
 
 def _body(price: float) -> Body:
-    batch = body_of_columns([b"x"], properties=[{"price": price}])
+    batch = body_of_columns([DATA], properties=[{"price": price}])
     return Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
 
 
@@ -91,6 +93,42 @@ async def test_a_snapshot_that_was_broken_off_is_no_reason_to_fail_at_the_next()
     await pass_time(1.0)  # tries again, with an image made at another time
     assert blobs.broken
     await realm.close()
+    await asyncio.wait([running])
+    again = await RunningRealm.open(
+        journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
+    )
+    assert (again.recovered.events, again.recovered.damage) == (1, [])
+
+
+class Slow(MemoryBlobs):
+    """A disk on which a file of events takes a second."""
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        if name.startswith("segments/"):
+            await asyncio.sleep(1.0)
+        await super().put(name, chunks)
+
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_a_snapshot_waits_for_what_is_just_being_sealed_and_does_not_copy_it() -> None:
+    journal, blobs, clock = MemoryJournal(), Slow(), asyncio.get_running_loop()
+    assert isinstance(clock, SimLoop)
+    sealing = SealingLimits(segment_bytes_max=1, snapshot_tail_bytes_max=0, interval_s=0.1)
+    realm, running = await _with_one_event(journal, blobs, clock, sealing)
+    await pass_time(0.5)
+    assert not await blobs.list("segments/"), "it is being written"
+
+    await realm.snapshot()
+
+    names = [
+        each.name for folder in ("segments/", "snapshots/") for each in await blobs.list(folder)
+    ]
+    held = {name: bytes(await blobs.get(name)) for name in names}
+    with_data = [name.partition("/")[0] for name, content in held.items() if DATA in content]
+    assert with_data == ["segments"], "its event is in the file alone"
+    assert [name for name in held if name.endswith(".snap")]
+    running.cancel()
     await asyncio.wait([running])
     again = await RunningRealm.open(
         journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"

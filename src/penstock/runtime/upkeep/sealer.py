@@ -146,8 +146,9 @@ class Sealer:
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
-        self._busy: set[int] = set()
-        """Channels that are being sealed; a channel is sealed by one task at a time."""
+        self._busy: dict[int, asyncio.Event] = {}
+        """Channels that are being sealed, and what is set when they are no more; a channel is
+        sealed by one task at a time."""
         self.maintainer = Maintainer(
             shard, blobs, dispatch.files, offload, limits.maintenance, has_gaps=keeps_journal
         )
@@ -257,7 +258,7 @@ class Sealer:
         """Seal the oldest unsealed events of a channel if they fill a segment."""
         if channel_id in self._broken or channel_id in self._busy:
             return False
-        self._busy.add(channel_id)
+        self._busy[channel_id] = asyncio.Event()
         try:
             return await self._try_seal(channel_id, everything=everything)
         except pa.ArrowException as error:
@@ -266,7 +267,7 @@ class Sealer:
             _log.error("channel.not_sealed", channel=channel_id, reason=str(error))
             return False
         finally:
-            self._busy.discard(channel_id)
+            self._busy.pop(channel_id).set()
 
     async def _try_seal(self, channel_id: ChannelId, *, everything: bool) -> bool:
         channel = self._shard.state.channels.get(channel_id)
@@ -408,8 +409,7 @@ class Sealer:
 
     async def _take_snapshot(self) -> None:
         for channel_id in map(ChannelId, list(self._shard.state.stores)):
-            while self._is_large(channel_id) and await self._seal(channel_id, everything=True):
-                pass
+            await self._seal_if_large(channel_id)
         sequence, chunks = await self._shard.act(self._image, first=True)
         merge_stores = {
             channel_id: [file.name for file in store.files]
@@ -444,6 +444,14 @@ class Sealer:
                 store.covered.update(names)
                 self._shard.changed.add(number)
         _log.info("realm.snapshot_taken", block=sequence)
+
+    async def _seal_if_large(self, channel_id: ChannelId) -> None:
+        """Leave a channel with few unsealed events, so that the snapshot copies no more of them."""
+        while self._is_large(channel_id):
+            if (busy := self._busy.get(channel_id)) is not None:
+                await busy.wait()
+            elif not await self._seal(channel_id, everything=True):
+                return
 
     async def _cut(self, sequence: int, through: int) -> None:
         await self._journal.trim(through)
