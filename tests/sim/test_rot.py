@@ -8,16 +8,12 @@ import pytest
 
 from tests.sim.rot import rot_of
 
-SOON = [range(1), pytest.param(range(4), marks=pytest.mark.slow)]
-LATER = [
-    pytest.param(range(n, n + 20), marks=pytest.mark.slow, id=f"{n}-{n + 19}")
-    for n in range(0, 60, 20)
-]
+SEEDS = [range(n, n + 20) for n in range(0, 60, 20)]
 
 
 @pytest.mark.slow
 @pytest.mark.spec("S1")
-@pytest.mark.parametrize("seeds", [*SOON, *LATER], ids=str)
+@pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds[0]}-{seeds[-1]}")
 def test_damage_is_found_and_told_and_all_the_rest_is_served(seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
         try:

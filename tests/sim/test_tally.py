@@ -59,18 +59,24 @@ def test_what_is_done_and_what_goes_wrong_is_counted_by_kind() -> None:
     ]
 
 
-RAREST = (69, 78)
-"""Worlds in which an end is half-open, which few are."""
+SOONEST = (14, 59, 25)
+"""Worlds in which, between them, everything happens. Another change may let it be others."""
+OTHERS = (*range(60), 69, 78)
+"""Worlds that are asked for what has not happened in them; in the last two an end is half-open,
+which few are."""
 
 
 @pytest.mark.slow
 def test_everything_that_may_go_wrong_does() -> None:
+    parts = {"disk": DISK, "network": NETWORK, "clock": CLOCK, "realm": ENDS, "programs": PROGRAMS}
+    kinds = {f"{part:<9} {kind}" for part, kinds in parts.items() for kind in kinds}
     tally = Tally()
-    for seed in (*range(60), *RAREST):
+
+    for seed in (*SOONEST, *OTHERS):
         world = World(seed)
         simulate(world.live(), world.random)
         tally.add(world)
+        if kinds <= set(tally.faults):
+            break
 
-    parts = {"disk": DISK, "network": NETWORK, "clock": CLOCK, "realm": ENDS, "programs": PROGRAMS}
-    kinds = {f"{part:<9} {kind}" for part, kinds in parts.items() for kind in kinds}
     assert kinds - set(tally.faults) == set()
