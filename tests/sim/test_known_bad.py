@@ -20,7 +20,7 @@ LATER = [pytest.param(name, marks=pytest.mark.slow) for name in MUTANTS if name 
 @pytest.mark.spec("K1", "L1", "T7", "X4", "S1")
 @pytest.mark.parametrize("name", [*SOON, *LATER])
 def test_a_mistake_is_noticed_within_a_few_lives(name: str) -> None:
-    found = noticed(MUTANTS[name])
+    found = noticed(MUTANTS[name], MUTANTS[name].first)
 
     assert found is not None
     assert MUTANTS[name].says in found.complaint
