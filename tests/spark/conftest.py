@@ -14,20 +14,13 @@ from penstock.spark.connections import disconnect
 from penstock.spark.session import session
 from tests.patience import until
 
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java options that trade throughput for start-up; for tests only."""
-
 
 @pytest.fixture(scope="session")
 def spark(java: None) -> Iterator[SparkSession]:
     """A session on two cores that tries a failing task again."""
     if (others := SparkSession.getActiveSession()) is not None:
         others.stop()
-    started = session(
-        "penstock-tests",
-        "local[2,4]",
-        **{"spark.driver.extraJavaOptions": QUICK_START, "spark.driver.memory": "1g"},
-    )
+    started = session("penstock-tests", "local[2,4]", **{"spark.driver.memory": "1g"})
     yield started
     started.stop()
 

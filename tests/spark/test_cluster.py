@@ -22,6 +22,7 @@ from penstock.client.sync.sync import Channel
 from penstock.spark.jvm import find_jvm, java_home
 from penstock.spark.session import spark_home
 from penstock.testing.process import ServerProcess
+from tests.java import QUICK_START
 from tests.objects import ObjectStore, object_store
 from tests.patience import until
 
@@ -31,7 +32,6 @@ ROWS = 42_000
 SEALED_ROWS = 40_000
 PER_FILE = 10_000
 COPY = "bucket/copy"
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 ONLY_THE_REALM_SEES = Path("/proc/self/cwd/realm")
 """Leads each process somewhere else: what the realm says of its files is true on its own machine
@@ -261,7 +261,6 @@ def found(folder: Path, realm_url: str, master: str, copy: ObjectStore) -> dict[
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": QUICK_START,
         "spark.executor.memory": "512m",
         "spark.executor.cores": 1,
         "spark.executor.extraJavaOptions": QUICK_START,

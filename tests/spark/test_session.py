@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.jvm import Jvm
 from penstock.spark.session import session, settings, ways
+from tests.java import FOR_DRIVERS
 
 CELSIUS_PROGRAM = """
 import sys
@@ -222,7 +223,12 @@ print([str(o) for o in runtime.getInputArguments() if "Tiered" in o or "Serial" 
 @pytest.mark.process
 def test_a_short_session_compiles_quickly_and_keeps_other_options() -> None:
     finished = subprocess.run(
-        [sys.executable, "-c", _COMPILER], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", _COMPILER],
+        env={name: value for name, value in os.environ.items() if name != FOR_DRIVERS},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
     assert finished.returncode == 0, finished.stderr

@@ -14,12 +14,11 @@ import pytest
 import penstock
 from penstock.client.sync.sync import Session
 from penstock.spark.jvm import find_jvm, java_home
+from tests.java import QUICK_START
 
 pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.slow, pytest.mark.process]
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "declarative"
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Java options that trade throughput for start-up; for tests only."""
 TIMEOUT_S = 900
 
 

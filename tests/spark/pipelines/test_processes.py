@@ -41,7 +41,6 @@ name = "copy"
 master = "local[2]"
 
 [spark]
-driver.extraJavaOptions = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 driver.memory = "1g"
 
 [[source]]

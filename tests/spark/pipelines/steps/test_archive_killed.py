@@ -30,7 +30,6 @@ name = "lake"
 master = "local[2]"
 
 [spark]
-driver.extraJavaOptions = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 driver.memory = "1g"
 
 [[source]]
