@@ -7,10 +7,15 @@ from collections.abc import Sequence
 
 import pytest
 
+from penstock.columns.events.body import body_of_columns
+from penstock.columns.schema.ipc import batch_bytes, schema_bytes
+from penstock.core.channel.dead import MOVED_EVENTS_MAX
 from penstock.core.vocabulary.messages import Definition
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.store.bodies import Body
 from penstock.runtime.upkeep.sealer import SealingLimits
+from penstock.runtime.writer.dead_events import STEP_S, MovingPace
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
 from tests.runtime.living import body, events, living, publish
@@ -88,3 +93,47 @@ async def test_what_expires_between_two_steps_is_not_delivered() -> None:
             expired = realm.clock.now_us() - 2_100_000
             assert all(int(data) > expired for data in found if data != b"x")
             await pass_time(0.05)
+
+
+@pytest.mark.spec("T7")
+def test_a_step_is_as_large_as_what_fits_in_its_time() -> None:
+    pace = MovingPace(lambda _: None)
+    first = pace.events_max
+    pace.has_moved(first // 2, STEP_S / 10)
+    assert pace.events_max == first, "there was no more to move"
+    pace.has_moved(first, STEP_S / 4)
+    pace.has_moved(2 * first, STEP_S / 2)
+    assert pace.events_max == 2 * first
+    for _ in range(9):
+        pace.has_moved(pace.events_max, 0.0)
+
+    assert pace.events_max == MOVED_EVENTS_MAX
+    pace.has_moved(MOVED_EVENTS_MAX, STEP_S * 5 / 4)
+    assert pace.events_max == MOVED_EVENTS_MAX * 4 // 5
+    for _ in range(9):
+        pace.has_moved(pace.events_max, 100 * STEP_S)
+    assert pace.events_max == first, "never so few that most of a step is its beginning and end"
+
+
+@pytest.mark.slow
+@pytest.mark.spec("T1", "T7")
+@simulated
+async def test_events_that_end_at_any_time_move_in_steps() -> None:
+    async with living(MemoryJournal(), MemoryBlobs(), sealing=SealingLimits()) as realm:
+        await realm.create_channel("dead", Definition(type="persistent"))
+        dying = Definition(type="persistent", event_ttl=True, dead_event_store="dead")
+        await realm.create_channel("orders", dying)
+        orders = realm.directory.number_of("orders")
+        ttls = [2_000 + (i * 7_919) % 1_000 for i in range(10_000)]
+        batch = body_of_columns([b"x"] * 10_000, ttls=ttls)
+        for _ in range(3):
+            await publish(
+                realm, orders, Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
+            )
+        await pass_time(2.5)
+        await publish(realm, orders, body([b"y"]))
+        assert 0 < moved(realm) < 15_000, "more have ended"
+        await pass_time(2)
+        info = await realm.describe_channel("orders")
+        assert (info.events, info.overdue, info.counters.dead) == (1, 0, 30_000)
+        assert len(await events(realm, realm.directory.number_of("dead"))) == 30_000

@@ -164,6 +164,20 @@ def test_what_has_ended_and_cannot_leave_yet_is_kept_together() -> None:
     assert ages.due_us(0) is None
 
 
+def test_what_was_taken_together_is_left_alone_until_more_has_ended() -> None:
+    ages, stored = Ages(), IdSet([Span(0, 9)])
+    ages.own_ttl(0, ((10, (span(1), span(5))), (20, (span(3),)), (30, (span(7),))))
+    ages.gather(stored, 20_000)
+    ((_, together), _) = ages.state()[1]
+    stored.remove(span(1))
+    ages.gather(stored, 25_000)
+
+    assert ages.state()[1][0][1] is together
+    assert list(ages.expired(0, 9, stored, 25_000)) == [3, 5]
+    ages.gather(stored, 30_000)
+    assert [list(ids) for _, ids in ages.state()[1]] == [[3, 5, 7]]
+
+
 def test_own_ttls_are_kept_over_a_restart() -> None:
     ages, again = Ages(), Ages()
     ages.own_ttl(0, ((20, (span(3),)), (10, (span(1), span(5)))))

@@ -51,6 +51,28 @@ def test_a_set_of_ids_is_a_set(steps: list[tuple[str, Span]], probe: Span) -> No
     assert ours == IdSet.of(plain)
 
 
+SCATTERED = st.lists(
+    st.tuples(st.integers(0, 5_000), st.integers(1, 1_500), st.sampled_from([1, 2, 3, 31])),
+    max_size=5,
+).map(lambda parts: {i for first, count, step in parts for i in range(first, first + count, step)})
+"""Ids with runs, gaps and whole blocks."""
+
+
+@pytest.mark.slow
+@given(st.lists(SCATTERED, max_size=4))
+def test_the_union_of_sets_has_the_ids_of_each(sets: list[set[int]]) -> None:
+    ours = [IdSet.of(each) for each in sets]
+
+    assert IdSet.union(ours) == IdSet.of(set().union(*sets))
+    assert ours == [IdSet.of(each) for each in sets], "they are what they were"
+
+
+@pytest.mark.slow
+@given(SCATTERED, st.integers(0, 8_000))
+def test_the_lowest_ids_of_a_set(ids: set[int], limit: int) -> None:
+    assert list(IdSet.of(ids).lowest_part(limit)) == sorted(ids)[:limit]
+
+
 @given(STEPS)
 def test_spans_are_sorted_disjoint_and_never_touch(steps: list[tuple[str, Span]]) -> None:
     spans = lived(steps)[0].spans

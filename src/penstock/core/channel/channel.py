@@ -61,6 +61,11 @@ class ChannelMachine:
         """Deliver nothing until expired events, which cannot move now, have moved (SEM T1)."""
         self.state.overdue = len(self.state.expired(now_us))
 
+    def gather(self, now_us: int) -> None:
+        """Take together what is due by several times: it is asked for in each step in which it
+        moves."""
+        self.state.ages.gather(self.state.stored, now_us)
+
     @property
     def has_offers(self) -> bool:
         """Whether there may be something to do for those who are there, or has to move first."""

@@ -7,8 +7,6 @@ them wanted it and has not acknowledged it, whatever the types of the durables.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 from msgspec import Struct
 
 from penstock.core.channel.state import ChannelState
@@ -87,14 +85,7 @@ def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "
 
 def lowest(ids: IdSet, limit: int) -> IdSet:
     """The lowest ``limit`` of ``ids``."""
-    if len(ids) <= limit:
-        return ids
-    first, last = ids.lowest, ids.highest
-    assert first is not None, "it is not empty"
-    assert last is not None, "nor here"
-    ends = range(first, last + 2)
-    end = bisect_right(ends, limit, key=lambda end: ids.count(Span(first, end))) - 1
-    return ids.within(Span(first, ends[end]))
+    return ids.lowest_part(limit)
 
 
 def missed(state: ChannelState, spans: Spans) -> Missed:

@@ -127,8 +127,8 @@ def decide(state: ChannelState, command: Command, now_us: int) -> Decided:
             durable, seat = state.seats[subscription]
             decided = _given_back(state, durable, seat.in_flight.spans)  # SEM D13
             return decided if comes_back else decide_left(state, decided, subscription)
-        case Sweep(may_write):
-            return _sweep(state, now_us, may_write=may_write)
+        case Sweep(may_write, moved_max):
+            return _sweep(state, now_us, may_write=may_write, moved_max=moved_max)
         case Release():
             return decide_release(state, command, now_us)
         case _:
@@ -219,11 +219,11 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
     return Decided((*buried(state, durable, exhausted, Cause.UNDELIVERABLE), *facts))
 
 
-def _sweep(state: ChannelState, now_us: int, *, may_write: bool) -> Decided:
+def _sweep(state: ChannelState, now_us: int, *, may_write: bool, moved_max: int) -> Decided:
     expired = state.expired(now_us)
     facts: list[StoredFact] = [*seats_waited_for(state, now_us), *interest_over(state)]
     if state.moves_dead:
-        facts += _dying(state, expired)
+        facts += _dying(state, expired, moved_max)
     elif expired:
         facts.append(Removed(expired.spans, Cause.EXPIRED))
     if state.wakes_us and state.wakes_us <= now_us:
@@ -261,15 +261,15 @@ def _timed_out(
     return facts
 
 
-def _dying(state: ChannelState, expired: IdSet) -> list[StoredFact]:
+def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFact]:
     """The part of expired or excess events that moves to the dead event store in this step: their
     bytes move, too, so there is a limit to what a group should hold."""
-    room = moved_at_once(state)
+    scheduled = state.definition.kind == "schedule"  # they keep the order of their times in a step
+    room = moved_at_once(state) if scheduled else min(moved_max, moved_at_once(state))
     facts: list[StoredFact] = []
     if expired:
         going = lowest(expired, room)
         room -= len(going)
-        scheduled = state.definition.kind == "schedule"
         dead = going if scheduled else unconsumed(state, going)
         spans = going.spans
         facts.append(Removed(spans, Cause.EXPIRED, dead.spans if len(dead) < len(going) else spans))

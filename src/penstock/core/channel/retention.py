@@ -119,7 +119,7 @@ AgesState = tuple[tuple[tuple[int, int], ...], list[tuple[int, IdSet]]]
 class Ages:
     """When which events were published, and when those with a TTL of their own end."""
 
-    __slots__ = ("_entries", "_own", "_own_ids", "ends_us")
+    __slots__ = ("_entries", "_gathered_us", "_lent", "_own", "_own_ids", "ends_us")
 
     def __init__(self) -> None:
         self._entries: list[tuple[int, int]] | deque[tuple[int, int]] = []
@@ -128,6 +128,10 @@ class Ages:
         self.ends_us: list[int] = []
         """When events with a TTL of their own end, a heap."""
         self._own_ids = IdSet()
+        self._lent: set[int] = set()
+        """The ends of those sets that somebody else reads, and that are not changed."""
+        self._gathered_us = 0
+        """The end under which those are that have ended at different times."""
 
     def appended(self, span: Span, at_us: int, ttl_ms: int) -> bool:
         """Note when ``span`` was published; gives whether earlier ones are so much older that it
@@ -161,6 +165,9 @@ class Ages:
         if ids is None:
             ids = self._own[ends_us] = IdSet()
             heapq.heappush(self.ends_us, ends_us)
+        elif ends_us in self._lent:
+            self._lent.remove(ends_us)
+            ids = self._own[ends_us] = ids.copy()
         for span in spans:
             ids.add(span)
 
@@ -202,8 +209,9 @@ class Ages:
                 gone = stored.within(Span(lowest, end))
                 if self._own_ids:
                     gone.remove_all(self._own_ids)
-        for ends_us in self._due(now_us):
-            gone.add_all(stored.overlap(self._own[ends_us]))
+        ended = [self._own[ends_us] for ends_us in self._due(now_us)]
+        if ended:
+            gone.add_all(stored.overlap(ended[0] if len(ended) == 1 else IdSet.union(ended)))
         return gone
 
     def _expired_through(self, ttl_ms: int, next_id: int, now_us: int) -> int:
@@ -228,17 +236,20 @@ class Ages:
         """Take together what has ended by its own TTL and is still stored.
 
         While it moves somewhere in steps, each step asks for it: not once for every time there was.
+        What has been taken together stays as it is until there is more, or nothing is left of it.
         """
-        ended = IdSet()
-        ends_us = 0
-        while self.ends_us and self.ends_us[0] <= now_us:
-            ends_us = heapq.heappop(self.ends_us)
-            ended.add_all(self._own.pop(ends_us))
+        due = list(self._due(now_us))
+        if not due or due == [self._gathered_us]:
+            return
+        for _ in due:
+            heapq.heappop(self.ends_us)
+        ended = IdSet.union(map(self._own.pop, due))
         left = ended.remove_all(stored)
         self._own_ids.discard_all(ended)
         if left:
-            self._own[ends_us] = left
-            heapq.heappush(self.ends_us, ends_us)
+            self._gathered_us = max(due)
+            self._own[self._gathered_us] = left
+            heapq.heappush(self.ends_us, self._gathered_us)
 
     def forget(self, lowest: int | None, now_us: int) -> None:
         """Drop ages of events that have left: below the lowest stored, or expired by now."""
@@ -269,17 +280,17 @@ class Ages:
         return self._entries[i - 1][1] if i else None
 
     def state(self) -> AgesState:
-        """When events were published, and which end when by a TTL of their own: copies."""
-        return tuple(self._entries), [
-            (ends_us, self._own[ends_us].copy()) for ends_us in sorted(self.ends_us)
-        ]
+        """When events were published, and which end when by a TTL of their own. The sets stay as
+        they are now: one to which more events come is copied before."""
+        self._lent = set(self._own)
+        return tuple(self._entries), [(end, self._own[end]) for end in sorted(self.ends_us)]
 
     def restore(
         self, entries: tuple[tuple[int, int], ...], own: Iterable[tuple[int, IdSet]]
     ) -> None:
         found = [(first, at) for first, at in entries]
         self._entries = found if len(found) <= _FEW else deque(found)
-        self._own, self.ends_us, self._own_ids = {}, [], IdSet()
+        self._own, self.ends_us, self._own_ids, self._lent = {}, [], IdSet(), set()
         for ends_us, ids in own:
             self._end_at(ends_us, ids.spans)
             self._own_ids.add_all(ids)

@@ -121,6 +121,23 @@ class Blocks:
         elif bits:
             self.bits[key] = bits
 
+    @classmethod
+    def union(cls, many: list[Blocks]) -> Blocks:
+        """The ids that are in any of them, uncounted: a third of what adding one by one takes."""
+        made = cls()
+        bits, found = made.bits, made.bits.get
+        for each in many:
+            for key, held in each.bits.items():
+                bits[key] = found(key, 0) | held
+        for key in sorted(key for key, held in bits.items() if held == FULL):
+            del bits[key]
+            put(made.lows, made.highs, key, key + 1)
+        made.keys = sorted(bits)
+        for each in many:
+            for low, high in zip(each.lows, each.highs, strict=True):
+                made.add(low << SHIFT, high << SHIFT)
+        return made
+
     def copy(self) -> Blocks:
         twin = Blocks()
         twin.bits, twin.keys = self.bits.copy(), self.keys[:]
@@ -349,6 +366,28 @@ class Blocks:
             found += (self.bits_at(last) & ((1 << offset) - 1)).bit_count()
         found += sum(self.bits[k].bit_count() for k in self._keys_within(key, last))
         return found + (size(part(self.lows, self.highs, key, last)) << SHIFT)
+
+    def end_of(self, count: int) -> int:
+        """The id behind the lowest ``count`` ids; there are at least as many."""
+        whole = 0
+        for key in self.keys:
+            while whole < len(self.lows) and self.lows[whole] < key:
+                there = (self.highs[whole] - self.lows[whole]) << SHIFT
+                if there >= count:
+                    return (self.lows[whole] << SHIFT) + count
+                count -= there
+                whole += 1
+            held = self.bits[key]
+            if (there := held.bit_count()) >= count:
+                ends = range(1, BLOCK + 1)
+                at = bisect_left(ends, count, key=lambda end: (held & ((1 << end) - 1)).bit_count())
+                return (key << SHIFT) + ends[at]
+            count -= there
+        for low, high in zip(self.lows[whole:], self.highs[whole:], strict=True):
+            if (there := (high - low) << SHIFT) >= count:
+                return (low << SHIFT) + count
+            count -= there
+        raise ValueError("there are not so many ids")
 
     def next_run(self, at_or_after: int, limit: int) -> tuple[int, int] | None:
         """The lowest run at or after an id, cut to ``limit`` ids."""

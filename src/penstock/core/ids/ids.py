@@ -125,6 +125,20 @@ class IdSet:
         """The set that ``packed()`` wrote. Raises ``ValueError`` for anything else."""
         return _of_blocks(unpack(packed))
 
+    @classmethod
+    def union(cls, sets: Iterable[IdSet]) -> IdSet:
+        """The ids that are in any of them."""
+        sets = list(sets)
+        scattered = [each._blocks for each in sets if each._blocks is not None]
+        if len(scattered) > 1:
+            made = _of_blocks(Blocks.union(scattered))
+            sets = [each for each in sets if each._blocks is None]
+        else:
+            made = cls()
+        for each in sets:
+            made.add_all(each)
+        return made
+
     def packed(self) -> bytes:
         """A compact form to keep; equal sets have equal bytes, however they came to be.
 
@@ -222,6 +236,22 @@ class IdSet:
                 return self._size
             return blocks.count(first, end)
         return size(part(self._firsts, self._ends, first, end))
+
+    def lowest_part(self, limit: int) -> IdSet:
+        """The lowest ``limit`` ids; the set itself where it has no more."""
+        if self._size <= limit:
+            return self
+        if limit <= 0:
+            return IdSet()
+        if (blocks := self._blocks) is not None:
+            lowest = blocks.lowest
+            return _of_blocks(blocks.within(lowest, blocks.end_of(limit)))
+        left = limit
+        for first, end in zip(self._firsts, self._ends, strict=True):
+            if end - first >= left:
+                return self.within(Span(self._firsts[0], first + left))
+            left -= end - first
+        raise AssertionError("it has more than the limit")
 
     def take(self, limit: int) -> Span | None:
         """Remove and return the lowest contiguous span of at most ``limit`` ids."""

@@ -1,8 +1,7 @@
 """The vocabulary of the core: commands, facts and effects.
 
-Commands are imperative, facts are in the past tense, effects are orders to the shell. Bytes travel
-beside a command, never through it: the core sees a :class:`Digest`. Times are in microseconds since
-1970 (``_us``) or milliseconds (``_ms``), as their names say.
+Commands are imperative, facts in the past tense, effects orders to the shell. Bytes travel beside a
+command: the core sees a :class:`Digest`. Times are microseconds since 1970 (``_us``) or ``_ms``.
 """
 
 from __future__ import annotations
@@ -335,9 +334,8 @@ class Skip(Command, frozen=True):
 
 
 class Withhold(Command, frozen=True):
-    """The shell did not send these granted events, nor any behind them, because the client has no
-    room for so many bytes, its selector takes long, or its connection is lost. They are delivered
-    again; those of a durable perhaps to another client."""
+    """The shell did not send these granted events, nor any behind them: the client has no room, its
+    selector takes long, or its connection is lost. They come again, perhaps to another client."""
 
     subscription: int
     spans: Spans
@@ -376,6 +374,8 @@ class Sweep(Command, frozen=True):
 
     may_write: bool = True
     """Whether there is room on disk for what has to be kept from now on (SEM J7)."""
+    moved_max: int = 1 << 62
+    """The most dead events that move in this step (SEM T7)."""
 
 
 class Quarantine(Command, frozen=True):

@@ -3,11 +3,12 @@ whose time has come (SEM T7, X4)."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from penstock.columns.events.origin import due_body, with_origin
 from penstock.columns.schema.layout import with_reason
 from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.channel.dead import Missed, missed
+from penstock.core.channel.dead import MOVED_EVENTS_MAX, Missed, missed
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
@@ -27,6 +28,16 @@ from penstock.runtime.store.sealed_file import Damage, Publishers
 
 if TYPE_CHECKING:
     from penstock.runtime.writer.group import Group
+
+MOVING_SHARE: Final = 0.4
+"""Share of time, at most, for groups in which dead events move. In the rest publishers are served
+alone, however many dead events are due."""
+MOVING_PAUSE_S_MAX: Final = 1.0
+STEP_S: Final = 0.004
+"""So long a step is to hold up the loop. How many events that is, the steps before tell."""
+_BEGINS_WITH: Final = 2_000
+_EVENTS_MIN: Final = 2_000
+"""With fewer, most of a step would go into beginning and ending it."""
 
 
 def move(
@@ -171,3 +182,48 @@ def _merged(parts: Iterable[tuple[str, pa.RecordBatch]]) -> Iterator[pa.RecordBa
 def _all(batch: pa.RecordBatch) -> pa.Array:
     """A slice keeps alive, and sends, the buffers it was cut from: take what is in it."""
     return pa.array(np.arange(batch.num_rows))
+
+
+class MovingPace:
+    """The rest between two steps, and the size of a step."""
+
+    def __init__(self, wake: Callable[[int], None]) -> None:
+        """``wake`` has a channel looked at on which something waits to move."""
+        self._wake = wake
+        self._resting: asyncio.TimerHandle | None = None
+        """The timer until which nothing moves."""
+        self._held_back: dict[int, None] = {}
+        """Channels, in order, that wait for it."""
+        self.events_max = _BEGINS_WITH
+        """The most events of a channel that move in the next step."""
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it is the turn of those who publish."""
+        return self._resting is not None
+
+    def hold_back(self, number: int) -> None:
+        """Wake this channel after the rest."""
+        self._held_back[number] = None
+
+    def has_moved(self, events: int, held_s: float) -> None:
+        """The next step has the size that would have held up the loop for as long as a step may,
+        ``held_s`` having been the time for so many ``events``."""
+        if held_s > STEP_S:
+            fitting = int(min(events, self.events_max) * STEP_S / held_s)
+            self.events_max = max(_EVENTS_MIN, self.events_max // 2, fitting)
+        elif held_s < STEP_S / 2 and events >= self.events_max:
+            self.events_max = min(2 * self.events_max, MOVED_EVENTS_MAX)
+
+    def rest(self, began_s: float) -> None:
+        """Let publishers have their share of the time, after a step that ``began_s`` then, before
+        more dead events move."""
+        loop = asyncio.get_running_loop()
+        pause_s = (loop.time() - began_s) * (1 - MOVING_SHARE) / MOVING_SHARE
+        if pause_s:
+            self._resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._rested)
+
+    def _rested(self) -> None:
+        self._resting = None
+        while self._held_back:
+            self._wake(self._held_back.popitem()[0])

@@ -65,6 +65,11 @@ SWEEP_EVERY_US = 50_000
 
 
 class Group:
+    sweeping = Sweep()
+    """What channels are asked on which something is due."""
+    has_moved = 0
+    """How many dead events have moved in this group."""
+
     def __init__(
         self,
         state: RealmState,
@@ -105,8 +110,6 @@ class Group:
         self._quiet: set[int] = set()
         """Channels where nothing is due, and to which nothing but plain publishes has happened
         since somebody looked."""
-        self.has_moved = False
-        """Whether dead events have moved in this group."""
         self._moved: set[int] = set()
         """Channels whose dead events have been moved, as many as one group may."""
         self.looked_ahead = looked_ahead
@@ -240,6 +243,7 @@ class Group:
         if channel.state.overdue and (number in self._moved or not self.may_move):
             return
         if channel.state.moves_dead:
+            channel.gather(self.now_us)
             channel.state.dead_work = work_where_dead(self.state, number)
             if not (self.has_room and self.may_move and self._may_sweep(number, channel)):
                 channel.hold_back(self.now_us)
@@ -252,9 +256,9 @@ class Group:
         return not channel.state.dead_work or looking_ahead.may_sweep(self, number, channel)
 
     def _sweep(self, number: int) -> None:
-        decided = self.do(number, Sweep(may_write=self.has_room))
-        if any(isinstance(fact, Removed) and fact.dead for fact in decided.facts):
-            self.has_moved = True
+        for fact in self.do(number, self.sweeping).facts:
+            if isinstance(fact, Removed) and fact.dead:
+                self.has_moved += sum([end - first for first, end in fact.dead])
 
     def sweep_in_time(self, number: int, *, at_once: bool = False) -> bool:
         """Remove due events at once if somebody could see them or they are in the way, otherwise a

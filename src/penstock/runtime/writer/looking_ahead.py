@@ -27,7 +27,6 @@ from penstock.core.vocabulary.messages import (
     Publish,
     Removed,
     StoredFact,
-    Sweep,
 )
 from penstock.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
 from penstock.runtime.store.bodies import Asked, Body
@@ -229,7 +228,7 @@ def may_sweep(group: Group, number: int, channel: ChannelMachine) -> bool:
     looked at."""
     if number in group.looked_ahead.sweeping:
         return False
-    facts = channel.decide(Sweep(may_write=group.has_room), group.now_us).facts
+    facts = channel.decide(group.sweeping, group.now_us).facts
     look = before_moving(group, number, channel, facts)
     if look is not None:
         group.looked_ahead.sweeping.add(number)

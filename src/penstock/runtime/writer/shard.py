@@ -19,13 +19,14 @@ from penstock.core.vocabulary.errors import (
     StorageFailed,
     Unknown,
 )
-from penstock.core.vocabulary.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine
+from penstock.core.vocabulary.messages import Ack, AckPrevious, Detach, EndRelay, Quarantine, Sweep
 from penstock.core.vocabulary.ports import Clock, Journal, Offload, inline
 from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.large_blocks import LargeBlocks
 from penstock.runtime.store.records import encode_block
 from penstock.runtime.store.state import RealmState
+from penstock.runtime.writer.dead_events import MovingPace
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.looking import Looking
 from penstock.runtime.writer.looking_ahead import NeedsLook
@@ -48,10 +49,6 @@ from penstock.runtime.writer.room_forecast import (
     writes_nothing,
 )
 
-MOVING_SHARE = 0.4
-"""Share of time, at most, for groups in which dead events move. In the rest publishers are served
-alone, however many dead events are due."""
-MOVING_PAUSE_S_MAX = 1.0
 GROUP_BYTES_MAX = 16 << 20
 """A group closes at this many bytes of events: what waits longer goes into the next."""
 
@@ -90,9 +87,7 @@ class Shard:
         self.ended = asyncio.Event()
         """Set when :meth:`run` has ended, after which nothing is written."""
         self._woken: dict[int, None] = {}
-        self._resting: asyncio.TimerHandle | None = None
-        """The timer until which no dead events move."""
-        self._held_back: dict[int, None] = {}  # channels, in order, that wait for it
+        self._pace = MovingPace(self.wake)
         self._has_room = True
         """Whether the disk has room for what the next group leads to."""
         self.changed = set(state.channels)
@@ -226,7 +221,7 @@ class Shard:
             began_s = loop.time()
             group = await self._serve_group()
             if group.has_moved:
-                self._rest(began_s)
+                self._pace.rest(began_s)
             if self._woken:
                 await asyncio.sleep(0)  # let connections drain before offering them more
 
@@ -275,13 +270,9 @@ class Shard:
         ahead = self.looking.ahead
         group = Group(self.state, self._clock.now_us(), self._limits, self.placing, ahead)
         group.has_room = self._has_room
-        group.may_move = self._resting is None
         group.touched |= self._woken
         self._woken, self._dispatch.choosers.spent = {}, 0
-        answers = self._decide(waiting, group)
-        if self.state.to_open:
-            await self._open_files()
-        group.sweep_touched()
+        answers = await self._decide_and_sweep(waiting, group)
         for look in group.looks:
             self.looking.sweeps_after(look)
         has_moved = False
@@ -321,17 +312,18 @@ class Shard:
             self.on_made(group.made)
         self.on_answered()
 
-    def _rest(self, began_s: float) -> None:
-        """Let publishers have their share of the time before more dead events move."""
+    async def _decide_and_sweep(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
         loop = asyncio.get_running_loop()
-        pause_s = (loop.time() - began_s) * (1 - MOVING_SHARE) / MOVING_SHARE
-        if pause_s:
-            self._resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._rested)
-
-    def _rested(self) -> None:
-        self._resting = None
-        while self._held_back:
-            self.wake(self._held_back.popitem()[0])
+        began_s = loop.time()
+        group.may_move = not self._pace.is_resting
+        group.sweeping = Sweep(may_write=self._has_room, moved_max=self._pace.events_max)
+        answers = self._decide(waiting, group)
+        if self.state.to_open:
+            await self._open_files()
+        group.sweep_touched()
+        if group.has_moved:
+            self._pace.has_moved(group.has_moved, loop.time() - began_s)
+        return answers
 
     def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
         """Decide in order until the group is full, or files have to be opened for the next step;
@@ -536,8 +528,8 @@ class Shard:
                 await self._perform(number)
             if state.relayed or state.passing or state.leaving:
                 await self._relay(number, channel)
-            if channel.state.overdue and self._resting is not None:
-                self._held_back[number] = None
+            if channel.state.overdue and self._pace.is_resting:
+                self._pace.hold_back(number)
             elif channel.state.overdue and number in self.looking.ahead.sweeping:
                 continue  # it is swept once its events have been looked at
             elif channel.has_offers and (self._has_room or not channel.state.overdue):
