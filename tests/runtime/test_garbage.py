@@ -87,7 +87,7 @@ async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
         return encode_block(*arguments)
 
     monkeypatch.setattr(RealmState, "snapshot", taken)
-    monkeypatch.setattr("penstock.runtime.upkeep.sealer.encode_block", encoded)
+    monkeypatch.setattr("penstock.runtime.upkeep.snapshot_image.encode_block", encoded)
     lives = Lives()
     async with lives.life():
         await lives.create("orders")

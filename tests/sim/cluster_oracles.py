@@ -10,6 +10,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from penstock.bootstrap import rules
+from penstock.core.channel.recovery import at_once
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Restored
 from penstock.core.vocabulary.ports import BlobInfo, Buffer
@@ -124,7 +125,7 @@ async def _state_of(engine: MemoryEngine, blobs: EngineBlobs) -> list[Any]:
     recovered = await recover(journal, blobs, MemoryPages(), rules(), epoch=LAST_EPOCH)
     assert not recovered.damage, f"recovered with damage: {recovered.damage[:3]}"
     records, bodies = recovered.state.snapshot()
-    return [*map(_as_stored, records()), *map(_content, bodies)]
+    return [*map(_as_stored, at_once(records)), *map(_content, bodies)]
 
 
 def _content(body: Buffer) -> Any:

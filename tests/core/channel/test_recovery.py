@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.channel.recovery import PIECES_AT_ONCE, at_once
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.messages import (
     Ack,
@@ -18,6 +19,7 @@ from penstock.core.vocabulary.messages import (
     RollBack,
     TakeSeat,
 )
+from penstock.core.vocabulary.stored_ids import id_set
 from penstock.testing.play import Play, delivered, publish, span
 from tests.core.plays import durable_play, outstanding, play_of
 
@@ -190,10 +192,35 @@ def test_publishing_goes_on_after_each_kind_of_end() -> None:
 @pytest.mark.spec("T2", "S1")
 def test_a_frozen_channel_is_what_it_was_however_late_it_is_written_out() -> None:
     play = play_of(type="mixed")
-    play.do(publish(200, ttls=((1_000, tuple(span(i) for i in range(0, 200, 2))),)))
+    play.do(publish(50_000, ttls=((1_000, tuple(span(i) for i in range(0, 50_000, 500))),)))
     frozen, before = play.channel.frozen(), play.channel.snapshot()
-    play.do(publish(3))
+    play.do(publish(3, ttls=((1_000, (span(1),)),)))
     play.do(PurgeEvents((span(0), span(7))))
 
-    assert frozen() == before
+    assert not isinstance(frozen, Restored), "it is long"
+    assert at_once(frozen) == before
     assert play.channel.snapshot() != before
+
+
+@pytest.mark.slow
+@pytest.mark.spec("T2")
+def test_a_channel_whose_events_end_at_many_times_is_written_out_piece_by_piece() -> None:
+    play = play_of(event_ttl=True)
+    scattered = [tuple(span(i) for i in range(first, 80_000, 200)) for first in range(200)]
+    play.do(publish(80_000, ttls=tuple((10_000 * (n + 1), ids) for n, ids in enumerate(scattered))))
+    frozen = play.channel.frozen()
+    assert play.channel.state.stored.pieces == 1, "only what ends when is long"
+    assert not isinstance(frozen, Restored)
+    pieces = 1 + sum(1 for _ in frozen)
+
+    assert pieces >= len(scattered) * 78 // PIECES_AT_ONCE // 2 > 1
+    written = play.channel.snapshot().own_expiry
+    assert [id_set(ids).spans for _, ids in written] == scattered
+
+
+@pytest.mark.spec("T2")
+def test_a_short_channel_is_written_out_at_once() -> None:
+    play = play_of(event_ttl=True)
+    play.do(publish(8, ttls=((1_000, (span(1),)),)))
+
+    assert play.channel.frozen() == play.channel.snapshot()

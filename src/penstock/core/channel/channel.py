@@ -7,7 +7,7 @@ sessions and say what to send.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
 
 from penstock.core.channel import awaited_seats, offer, recovery
 from penstock.core.channel.apply import apply
@@ -89,8 +89,8 @@ class ChannelMachine:
         """The facts to store when the realm is closed in order."""
         return recovery.closing(self.state)
 
-    def frozen(self) -> Callable[[], Restored]:
-        """A function that makes the snapshot as of now; it may be called later, on any thread."""
+    def frozen(self) -> Restored | Generator[None, None, Restored]:
+        """The snapshot as of now, or what makes it, piece by piece, later and on any thread."""
         return recovery.frozen(self.state)
 
     def snapshot(self) -> Restored:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Generator, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -35,6 +36,10 @@ from penstock.core.vocabulary.places import Left, Seated
 from penstock.core.vocabulary.seeks import Sought
 from penstock.core.vocabulary.stored_ids import packed, written
 
+T = TypeVar("T")
+
+PIECES_AT_ONCE = 500
+"""Ranges, or bitmaps of ids, that are written out in a millisecond or two."""
 SHORT_MAX = 16
 """Ranges, or bitmaps of ids, of a channel that is written into a snapshot at once."""
 
@@ -164,18 +169,29 @@ def closing(state: ChannelState) -> tuple[StoredFact, ...]:
 
 def snapshot(state: ChannelState) -> Restored:
     """The snapshot of this channel, as a restart would find it now."""
-    return frozen(state)()
+    written_out = frozen(state)
+    return written_out if isinstance(written_out, Restored) else at_once(written_out)
 
 
-def frozen(state: ChannelState) -> Callable[[], Restored]:
+def at_once(pieces: Generator[None, None, T]) -> T:
+    """What is made of all the pieces."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            made: T = end.value
+            return made
+
+
+def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
     """Freeze the channel for a snapshot that is built later, in any thread: sets are copied now,
-    and turned into spans then, which takes a second where a million ids are scattered. Where all
-    sets are short, as on most channels of a realm with many, they are turned into spans now."""
+    and turned into spans then, which takes a second where a million ids are scattered, so it is
+    done piece by piece. Where all sets are short, as on most channels of a realm with many, they
+    are turned into spans now."""
     if not state.type.ids_survive:
-        reset = _reset(state)
-        return lambda: reset
+        return _reset(state)
     entries, own = state.ages.state()
-    is_short = _is_short(state)
+    is_short = _is_short(state, own)
     stored = state.stored if is_short else state.stored.copy()
     acked = state.acked if is_short else state.acked.copy()
     departures = state.departures if is_short else state.departures.copy()
@@ -194,18 +210,26 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
     producers = state.kept_producers
     died, topics_since = died_of(state), state.topics_since
 
-    def written_out() -> Restored:
+    def written_out() -> Generator[None, None, Restored]:
         there = stored
         if in_memory:
             there = stored.copy()
             there.add_all(in_memory)
+        yield
+        own_expiry, pieces = [], 0
+        for ends_us, ids in own:
+            own_expiry.append((ends_us, written(ids)))
+            pieces += ids.pieces
+            if pieces >= PIECES_AT_ONCE:
+                pieces = 0
+                yield
         return Restored(
             definition,
             next_id,
             reserved,
             written(stored),
             entries,
-            tuple((ends_us, written(ids)) for ends_us, ids in own),
+            tuple(own_expiry),
             durables,
             producers,
             written(acked),
@@ -216,17 +240,15 @@ def frozen(state: ChannelState) -> Callable[[], Restored]:
             topics_since,
         )
 
-    if is_short:
-        written_now = written_out()
-        return lambda: written_now
-    return written_out
+    return at_once(written_out()) if is_short else written_out()
 
 
-def _is_short(state: ChannelState) -> bool:
+def _is_short(state: ChannelState, own: Sequence[tuple[int, IdSet]]) -> bool:
     """Whether a copy of the sets would cost as much as writing them, and none is to be changed."""
-    if state.volatile:
+    if state.volatile or len(own) > SHORT_MAX:
         return False
-    return state.stored.pieces + state.acked.pieces + state.departures.pieces <= SHORT_MAX
+    kept = state.stored.pieces + state.acked.pieces + state.departures.pieces
+    return kept + sum([ids.pieces for _, ids in own]) <= SHORT_MAX
 
 
 def died_of(state: ChannelState) -> tuple[tuple[str, str, int], ...]:

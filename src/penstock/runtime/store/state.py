@@ -5,7 +5,7 @@ It is used live, after each decision, and at recovery, from the snapshot and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -473,20 +473,24 @@ class RealmState:
             }
         return self._file_sums.get(name)
 
-    def snapshot(self) -> tuple[Callable[[], list[FactRecord]], list[Buffer]]:
+    def snapshot(self) -> tuple[Generator[None, None, list[FactRecord]], list[Buffer]]:
         """The shortest records that lead to this state after a restart, and their bodies.
 
-        The records can be asked for later and anywhere: much of the work is in them.
+        The records can be made later, anywhere, and piece by piece: much of the work is in them.
         """
         records = [FactRecord(0, RealmFacts(self.directory.next_number))]
         bodies: list[Buffer] = []
-        of_channels: list[FactRecord | tuple[int, Callable[[], Restored]]] = []
+        of_channels: list[FactRecord | _Frozen] = []
         kept_bodies: list[Buffer] = []
         for number, channel in self.channels.items():
             store = self.stores[number]
             state = channel.state
             of_channels.append(FactRecord(0, ChannelCreated(number, state.name, state.definition)))
-            of_channels.append((number, channel.frozen()))
+            frozen = channel.frozen()
+            if isinstance(frozen, Restored):
+                of_channels.append(FactRecord(number, frozen))
+            else:
+                of_channels.append((number, frozen))
             of_channels += [FactRecord(number, fact) for fact in channel.kept_places()]
             for file in store.files:
                 through = file.index.end_id
@@ -517,11 +521,23 @@ class RealmState:
             encoded = self.schemas.bytes_of(schema)
             records.append(FactRecord(0, SchemaSeen(schema), (BodyRef(schema, len(encoded), 0),)))
             bodies.append(encoded)
-        return lambda: records + [_written(each) for each in of_channels], bodies + kept_bodies
+        return _written(records, of_channels), bodies + kept_bodies
 
 
-def _written(record: FactRecord | tuple[int, Callable[[], Restored]]) -> FactRecord:
-    return record if isinstance(record, FactRecord) else FactRecord(record[0], record[1]())
+_Frozen = tuple[int, Generator[None, None, Restored]]
+"""A channel and what makes its record."""
+
+
+def _written(
+    records: list[FactRecord], of_channels: Iterable[FactRecord | _Frozen]
+) -> Generator[None, None, list[FactRecord]]:
+    for record in of_channels:
+        if isinstance(record, FactRecord):
+            records.append(record)
+        else:
+            number, pieces = record
+            records.append(FactRecord(number, (yield from pieces)))
+    return records
 
 
 def _removed(store: ChannelStore, channel: ChannelMachine, fact: Removed) -> None:

@@ -19,6 +19,7 @@ from xxhash import xxh3_64_intdigest
 
 from penstock.columns.files.growing_segment import end_of_batches, mended_tail
 from penstock.columns.files.segments import SegmentImage, SegmentIndex
+from penstock.core.channel.recovery import at_once
 from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import Span
 from penstock.core.realm.directory import ChannelCreated
@@ -40,7 +41,8 @@ from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.upkeep.compaction import SPINDLE_ROWS
 from penstock.runtime.upkeep.recovery import RecoveredRealm
-from penstock.runtime.upkeep.sealer import image_of, publishers_of, summed
+from penstock.runtime.upkeep.sealer import image_of, publishers_of
+from penstock.runtime.upkeep.snapshot_image import summed
 
 SEGMENTS: Final = "segments/"
 SEGMENT_BYTES: Final = 64 << 20
@@ -239,7 +241,7 @@ class Relocation:
         """The snapshot in the form of the destination, which was read back once."""
         records, bodies = self._state.snapshot()
         definitions = self._definitions()
-        moved = [_moved(record, definitions) for record in records()]
+        moved = [_moved(record, definitions) for record in at_once(records)]
         block = b"".join(encode_block(at_us, moved, bodies))
         state = RealmState(self._rules)
         header, read = decode_block(memoryview(block))

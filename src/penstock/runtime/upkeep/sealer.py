@@ -7,14 +7,14 @@ readers, Spark among them, can map events without asking the realm.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
-from xxhash import xxh3_64, xxh3_64_intdigest
+from xxhash import xxh3_64_intdigest
 
 from penstock.columns.files.growing_segment import (
     Growth,
@@ -55,7 +55,7 @@ from penstock.runtime.store.file_names import SNAPSHOTS, snapshot_stem
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.open_files import CACHE_BYTES_MAX
 from penstock.runtime.store.outgoing_batch import MERGE_BELOW
-from penstock.runtime.store.records import Extended, Sealed, SegmentDropped, encode_block
+from penstock.runtime.store.records import Extended, Sealed, SegmentDropped
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
 from penstock.runtime.store.tail_batch import TailBatch, stored_together
 from penstock.runtime.upkeep.backoff import RetryPauses
@@ -67,6 +67,7 @@ from penstock.runtime.upkeep.compaction import (
     new_file,
     put_segment,
 )
+from penstock.runtime.upkeep.snapshot_image import made_beside
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
 
@@ -409,8 +410,9 @@ class Sealer:
 
     async def _take_snapshot(self) -> None:
         for channel_id in map(ChannelId, list(self._shard.state.stores)):
-            await self._seal_if_large(channel_id)
-        sequence, chunks = await self._shard.act(self._image, first=True)
+            if self._is_large(channel_id):
+                await self._seal_if_large(channel_id)
+        sequence, image_of_now = await self._shard.act(self._image, first=True)
         merge_stores = {
             channel_id: [file.name for file in store.files]
             for channel_id, store in self._shard.state.stores.items()
@@ -422,7 +424,7 @@ class Sealer:
             return  # nothing has happened since
         # The journal before it must be on disk first: later blocks must never reuse a sequence.
         await self._shard.exclusively(self._journal.sync)
-        image = await self._offload(lambda: summed(chunks()))
+        image = await image_of_now()
         self._image_bytes = sum([memoryview(chunk).nbytes for chunk in image])
         try:
             for name in self._names.snapshots(sequence):
@@ -463,7 +465,7 @@ class Sealer:
         unsealed = store.all_unsealed() if store else []
         return sum(len(piece.body) for piece in unsealed) > self._limits.snapshot_tail_bytes_max
 
-    def _image(self, group: Group) -> tuple[int, Callable[[], list[Buffer]]]:
+    def _image(self, group: Group) -> tuple[int, Callable[[], Awaitable[list[Buffer]]]]:
         """The state as the newest stored block left it.
 
         Asked for at the head of a group: what a group decides before is applied already, but
@@ -473,12 +475,8 @@ class Sealer:
         with uncollected():
             records, bodies = self._shard.state.snapshot()
         format = self._lease.format
-
-        def chunks() -> list[Buffer]:
-            with uncollected():
-                return encode_block(group.now_us, records(), bodies, format)
-
-        return self._shard.tail, chunks
+        image = partial(made_beside, self._offload, group.now_us, records, bodies, format)
+        return self._shard.tail, image
 
     async def _forget_before(self, sequence: int) -> None:
         for info in await self._blobs.list(SNAPSHOTS):
@@ -598,11 +596,3 @@ def _stored(pieces: list[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
             yield piece.stored(own)
     if run:
         yield stored_together(run)
-
-
-def summed(chunks: list[Buffer]) -> list[Buffer]:
-    """A snapshot's bytes with their checksum before them."""
-    checksum = xxh3_64()
-    for chunk in chunks:
-        checksum.update(chunk)
-    return [checksum.intdigest().to_bytes(8, "little"), *chunks]
