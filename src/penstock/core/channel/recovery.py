@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -190,11 +190,10 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
     are turned into spans now."""
     if not state.type.ids_survive:
         return _reset(state)
+    if _is_short(state):
+        return _short(state)
     entries, own = state.ages.state()
-    is_short = _is_short(state, own)
-    stored = state.stored if is_short else state.stored.copy()
-    acked = state.acked if is_short else state.acked.copy()
-    departures = state.departures if is_short else state.departures.copy()
+    stored, acked, departures = state.stored.copy(), state.acked.copy(), state.departures.copy()
     lost, in_memory = state.volatile.copy(), state.volatile.copy()
     if lost:
         stored.discard_all(state.volatile)
@@ -240,15 +239,42 @@ def frozen(state: ChannelState) -> Restored | Generator[None, None, Restored]:
             topics_since,
         )
 
-    return at_once(written_out()) if is_short else written_out()
+    return written_out()
 
 
-def _is_short(state: ChannelState, own: Sequence[tuple[int, IdSet]]) -> bool:
+def _is_short(state: ChannelState) -> bool:
     """Whether a copy of the sets would cost as much as writing them, and none is to be changed."""
-    if state.volatile or len(own) > SHORT_MAX:
+    if state.volatile:
         return False
     kept = state.stored.pieces + state.acked.pieces + state.departures.pieces
-    return kept + sum([ids.pieces for _, ids in own]) <= SHORT_MAX
+    return kept + state.ages.own_pieces <= SHORT_MAX
+
+
+def _short(state: ChannelState) -> Restored:
+    """The snapshot of a channel whose sets are short: nothing is copied that is empty, for there
+    may be a hundred thousand of them."""
+    entries, own = state.ages.state()
+    counters, next_id, durables = replace(state.counters), state.next_id, state.durables
+    counters.relayed += len(state.relayed)  # they pass in this turn
+    departures = state.departures.kept(next_id, state.stored)
+    return Restored(
+        state.definition,
+        next_id,
+        state.reserved,
+        written(state.stored),
+        entries,
+        tuple([(ends_us, written(ids)) for ends_us, ids in own]) if own else (),
+        tuple([state_of(d, next_id) for d in durables.values() if d.persistent])
+        if durables
+        else (),
+        state.kept_producers,
+        written(state.acked) if state.acked else (),
+        counters,
+        as_kept(departures) if departures else (),
+        state.departures.known_from,
+        died_of(state) if state.died else (),
+        state.topics_since,
+    )
 
 
 def died_of(state: ChannelState) -> tuple[tuple[str, str, int], ...]:

@@ -279,9 +279,16 @@ class Ages:
         i = bisect_right(self._entries, event_id, key=lambda entry: entry[0])
         return self._entries[i - 1][1] if i else None
 
+    @property
+    def own_pieces(self) -> int:
+        """A measure of what is kept of events with a TTL of their own: ranges, or bitmaps."""
+        return sum([ids.pieces for ids in self._own.values()]) if self._own else 0
+
     def state(self) -> AgesState:
         """When events were published, and which end when by a TTL of their own. The sets stay as
         they are now: one to which more events come is copied before."""
+        if not self._own:
+            return tuple(self._entries), []
         self._lent = set(self._own)
         return tuple(self._entries), [(end, self._own[end]) for end in sorted(self.ends_us)]
 

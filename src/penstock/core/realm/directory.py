@@ -38,7 +38,7 @@ SCHEDULE_PREFIX = "$"
 user's channel may be called the same."""
 
 
-class RealmFact(Struct, frozen=True, tag=True, array_like=True):
+class RealmFact(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Something that has happened to the namespace."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Counters(Struct, array_like=True):
+class Counters(Struct, array_like=True, gc=False):
     """Conservation (SEM T8): published = live + all of the others but the redelivered."""
 
     published: int = 0

@@ -401,7 +401,7 @@ class EndRelay(Command, frozen=True):
 # --- facts --------------------------------------------------------------------------------
 
 
-class Fact(Struct, frozen=True, tag=True, array_like=True):
+class Fact(Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Something that has happened to a channel. Facts are all that is ever stored."""
 
 

@@ -160,7 +160,7 @@ LoggedFact = AnyFact | BodiesApart
 """What a block may hold."""
 
 
-class BodyRef(Struct, frozen=True, array_like=True):
+class BodyRef(Struct, frozen=True, array_like=True, gc=False):
     schema: int
     size: int
     rows: int
@@ -170,7 +170,7 @@ class BodyRef(Struct, frozen=True, array_like=True):
     """Its slot in the channel's pages; None: it is in this block."""
 
 
-class FactRecord(Struct, frozen=True, array_like=True):
+class FactRecord(Struct, frozen=True, array_like=True, gc=False):
     channel: int
     """Number of the channel; 0: the realm itself."""
     fact: LoggedFact

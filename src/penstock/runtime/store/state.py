@@ -568,6 +568,8 @@ def _all_kept(
 
 def _kept(piece: TailBatch, left_out: IdSet) -> tuple[Kept, int, Buffer] | None:
     """The rows of a batch that a snapshot keeps; None: no row."""
+    if not left_out and piece.ids is None:
+        return Kept(piece.first, piece.end, piece.at_us), piece.end - piece.first, piece.body
     left_out = left_out.within(Span(piece.first, piece.end))
     ids = IdSet([Span(piece.first, piece.end)]) if piece.ids is None else piece.ids.copy()
     if not left_out:

@@ -412,7 +412,7 @@ class Sealer:
         for channel_id in map(ChannelId, list(self._shard.state.stores)):
             if self._is_large(channel_id):
                 await self._seal_if_large(channel_id)
-        sequence, image_of_now = await self._shard.act(self._image, first=True)
+        sequence, image_of_now = await self._shard.act(self._image, first=True, sweeps=())
         merge_stores = {
             channel_id: [file.name for file in store.files]
             for channel_id, store in self._shard.state.stores.items()
@@ -462,8 +462,8 @@ class Sealer:
 
     def _is_large(self, channel_id: ChannelId) -> bool:
         store = self._shard.state.stores.get(channel_id)
-        unsealed = store.all_unsealed() if store else []
-        return sum(len(piece.body) for piece in unsealed) > self._limits.snapshot_tail_bytes_max
+        unsealed = store.all_unsealed() if store else ()
+        return sum([len(piece.body) for piece in unsealed]) > self._limits.snapshot_tail_bytes_max
 
     def _image(self, group: Group) -> tuple[int, Callable[[], Awaitable[list[Buffer]]]]:
         """The state as the newest stored block left it.
