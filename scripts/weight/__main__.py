@@ -83,7 +83,7 @@ def written(root: Path) -> Iterator[Figure]:
     for opening in shape.OPENINGS:
         yield Figure(f"docstrings that begin {opening.strip()!r}", f"{begun[opening]}", "0")
     yield Figure("NewType", f"{shape.new_types(sources)}")
-    stories = shape.wrapped_stories(sources_below(root / "tests"))
+    stories = shape.wrapped_stories(sources_below(root / "tests", shape.tree_if_it_wraps))
     yield Figure("tests that wrap and run a coroutine", f"{len(stories)}", "0", stories, True)
 
 

@@ -144,7 +144,7 @@ def test_an_arrow_back_closes_a_circle(tmp_path: Path) -> None:
 
 
 def test_a_story_that_is_wrapped_is_found(tmp_path: Path) -> None:
-    tests = sources_below(tree(tmp_path) / "tests")
+    tests = sources_below(tree(tmp_path) / "tests", shape.tree_if_it_wraps)
 
     assert shape.wrapped_stories(tests) == ["test_life.test_it"]
 
