@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,8 @@ Serve = Callable[..., ServerProcess]
 
 DOORS = ("access", "cli", "frontends")
 """Folders whose tests go through a whole realm's front door: fifty times the time of a story."""
+
+_STARTING = re.compile(r"\bmark\.process\b|\bspark\b|\bjava\b")
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile(
@@ -67,6 +71,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="COUNT",
         help="micro-batches of tests/spark/test_takeovers.py, in each of which an owner is killed",
     )
+    parser.addoption(
+        "--processes",
+        action="store_true",
+        help="look only at files whose tests may start processes; -m says at which of these tests",
+    )
 
 
 def pytest_configure() -> None:
@@ -78,7 +87,9 @@ def pytest_configure() -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A run without front doors need not import their tests; writing down what a machine may ask
-    of HTTP alone takes seconds."""
+    of HTTP alone takes seconds. ``--processes`` leaves out most files."""
+    if config.getoption("processes") and collection_path.suffix == ".py":
+        return None if _may_start_processes(collection_path) else True
     asked: str = config.getoption("markexpr")
     without_doors = " or " not in asked and "not door" in asked.split(" and ")
     return True if without_doors and _folder(collection_path) in DOORS else None
@@ -89,6 +100,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _folder(item.path) in DOORS:
             item.add_marker(pytest.mark.door)
+        starts = any(item.get_closest_marker(mark) for mark in ("process", "spark"))
+        if starts and not _may_start_processes(item.path):
+            raise pytest.UsageError(f"{item.nodeid}: --processes does not find {item.path}")
     if config.getoption("through_a_cluster"):
         from tests.through_a_cluster import why_not
 
@@ -103,6 +117,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _rules_of(item: pytest.Item) -> set[str]:
     """The rules of the semantics that a test is tagged with, by itself or by its module."""
     return {rule for mark in item.iter_markers("spec") for rule in mark.args}
+
+
+@cache
+def _may_start_processes(file: Path) -> bool:
+    """Whether it has the mark ``process``, or has to do with Spark or Java."""
+    return bool(_STARTING.search(f"{file}\n{file.read_text()}"))
 
 
 def _folder(path: Path) -> str:
