@@ -1,4 +1,4 @@
-"""The flights job as its users run it: to the end, twice, and interrupted in the middle."""
+"""The flights job as its users run it: interrupted in the middle, to the end, and once more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -70,52 +70,73 @@ def assert_reconciled(done: subprocess.CompletedProcess[str], directory: Path) -
     assert (directory / "delays.png").stat().st_size > 10_000
 
 
-def test_a_run_reconciles_and_the_next_one_takes_its_place(tmp_path: Path) -> None:
-    first = run(tmp_path, "--rows", str(ROWS))
-    assert_reconciled(first, tmp_path)
-    assert "Fresh run: nothing was there before" in first.stdout
-
-    (tmp_path / "mine.txt").write_text("mine")
-    second = run(tmp_path, "--rows", str(ROWS))
-    assert_reconciled(second, tmp_path)
-    assert "Fresh run in place of the one before" in second.stdout
-    assert (tmp_path / "mine.txt").read_text() == "mine"
-
-
 def test_a_run_on_the_nodes_of_a_cluster_gives_the_same_report(tmp_path: Path) -> None:
     done = run(tmp_path, "--rows", str(ROWS), "--cluster")
 
     assert_reconciled(done, tmp_path / "cluster")
+    assert "Fresh run: nothing was there before" in done.stdout
     assert "Cluster of three nodes at penstock://127.0.0.1:" in done.stdout
     assert not list((tmp_path / "cluster").glob("engine-*")), "it is gone with the run"
 
 
-def test_an_interrupted_run_is_resumed_until_it_reconciles(tmp_path: Path) -> None:
-    stopped = interrupted(tmp_path, signal.SIGINT, "published [1-9]")
-    assert stopped.returncode == 130, told(stopped, tmp_path)
+class Story(NamedTuple):
+    """The runs in one directory, one after the other."""
+
+    directory: Path
+    stopped: subprocess.CompletedProcess[str]
+    killed: subprocess.CompletedProcess[str]
+    killed_again: subprocess.CompletedProcess[str]
+    resumed: subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """A run that is interrupted in the middle of publishing, killed in the middle of Spark's work
+    and killed when the last day is about to be closed, or has just been; then nothing is."""
+    directory = tmp_path_factory.mktemp("flights")
+    return Story(
+        directory,
+        # Slowly enough to be in the middle of publishing for nearly a minute.
+        interrupted(directory, signal.SIGINT, "published [1-9]", rate=100),
+        interrupted(directory, signal.SIGKILL, "Spark delays [1-9]", rate=100),
+        interrupted(directory, signal.SIGKILL, "Spark delays 100%", rate=1_000),
+        run(directory),
+    )
+
+
+def test_an_interrupted_run_is_resumed_until_it_reconciles(story: Story) -> None:
+    directory, stopped, killed, killed_again, resumed = story
+
+    assert stopped.returncode == 130, told(stopped, directory)
     assert stopped.stderr == ""
+    assert "Fresh run: nothing was there before" in stopped.stdout
     assert "run again to go on from there" in stopped.stdout
 
-    killed = interrupted(tmp_path, signal.SIGKILL, "Spark delays [1-9]")
-    assert killed.returncode == -signal.SIGKILL, told(killed, tmp_path)
+    assert killed.returncode == -signal.SIGKILL, told(killed, directory)
     assert 0 < stored_before(killed) < ROWS
 
-    # The last day is about to be closed, or has just been.
-    killed_again = interrupted(tmp_path, signal.SIGKILL, "Spark delays 100%")
-    assert killed_again.returncode == -signal.SIGKILL, told(killed_again, tmp_path)
+    assert killed_again.returncode == -signal.SIGKILL, told(killed_again, directory)
     assert stored_before(killed) < stored_before(killed_again)
 
-    resumed = run(tmp_path)
-    assert_reconciled(resumed, tmp_path)
+    assert_reconciled(resumed, directory)
     assert stored_before(resumed) == ROWS
 
 
+def test_the_next_run_takes_the_place_of_one_that_reconciled(story: Story) -> None:
+    (story.directory / "mine.txt").write_text("mine")
+
+    following = run(story.directory, "--rows", str(ROWS))
+
+    assert_reconciled(following, story.directory)
+    assert "Fresh run in place of the one before" in following.stdout
+    assert (story.directory / "mine.txt").read_text() == "mine"
+
+
 def interrupted(
-    directory: Path, how: signal.Signals, progress: str
+    directory: Path, how: signal.Signals, progress: str, *, rate: int
 ) -> subprocess.CompletedProcess[str]:
     """A run that gets a signal as soon as it prints such ``progress``."""
-    # Slowly enough to be in the middle of publishing for nearly a minute.
-    arguments = command(directory, "--rows", str(ROWS), "--rate", "100")
+    arguments = command(directory, "--rows", str(ROWS), "--rate", str(rate))
     with subprocess.Popen(
         arguments, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
