@@ -37,10 +37,12 @@ SUMS = {"orders": "count(*)", "turnover": "sum(price)", "largest": "max(price)"}
 class PipelineJob(msgspec.Struct, frozen=True):
     """What a process is told to do."""
 
-    work: str
+    works: list[str]
     rows: int
     batch_rows: int
     rounds: int
+    is_warm: bool
+    """Whether a round that does not count comes before the others."""
     url: str
     directory: str
 
@@ -48,11 +50,12 @@ class PipelineJob(msgspec.Struct, frozen=True):
 class PipelineWork:
     """One case, for the channel and for files that Spark wrote from it."""
 
-    def __init__(self, job: PipelineJob, spark: SparkSession) -> None:
+    def __init__(self, job: PipelineJob, work: str, spark: SparkSession) -> None:
         self._job = job
         self._spark = spark
         self._files = f"{job.directory}/parquet"
-        self._kind, _, self._target = job.work.partition(" ")
+        self._kind, _, self._target = work.partition(" ")
+        self._name = work.replace(" ", "-")
         self._round = 0
 
     def store_files(self) -> None:
@@ -65,7 +68,7 @@ class PipelineWork:
     def run(self, contender: str) -> float:
         """Seconds of one round."""
         self._round += 1
-        folder = Path(self._job.directory, f"{contender}-{self._round}")
+        folder = Path(self._job.directory, f"{self._name}-{contender}-{self._round}")
         folder.mkdir()
         if contender == "parquet":
             work = self._over_files(folder)
@@ -212,9 +215,12 @@ def main() -> None:
     Path(job.directory).mkdir(exist_ok=True)
     spark = session("bench", **SETTINGS)
     try:
-        work = PipelineWork(job, spark)
-        work.store_files()
-        seconds = in_turns(work.run, job.rounds)
+        works = {name: PipelineWork(job, name, spark) for name in job.works}
+        works[job.works[0]].store_files()
+        seconds = {
+            name: in_turns(work.run, job.rounds, is_warm=job.is_warm)
+            for name, work in works.items()
+        }
     finally:
         spark.stop()
     print(msgspec.json.encode(seconds).decode())

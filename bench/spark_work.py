@@ -37,6 +37,8 @@ class SparkJob(msgspec.Struct, frozen=True):
     work: str
     rows: int
     rounds: int
+    is_warm: bool
+    """Whether a round that does not count comes before the others."""
     url: str
     directory: str
 
@@ -169,13 +171,15 @@ def _table(random: np.random.Generator, first: int, count: int) -> pa.Table:
     )
 
 
-def in_turns(run: Callable[[str], float], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender's rounds; one more before them warms up."""
+def in_turns(
+    run: Callable[[str], float], rounds: int, *, is_warm: bool = True
+) -> dict[str, list[float]]:
+    """Seconds of each contender's rounds; ``is_warm`` has one more before them."""
     seconds: dict[str, list[float]] = {"penstock": [], "parquet": []}
-    for number in range(rounds + 1):
+    for number in range(rounds + is_warm):
         for contender, found in seconds.items():
             elapsed_s = run(contender)
-            if number:
+            if number or not is_warm:
                 found.append(elapsed_s)
     return seconds
 
@@ -192,7 +196,7 @@ def main() -> None:
             rows = spark.read.format("penstock").options(url=job.url, channel=CHANNEL)
             rows.option("minPartitions", parts).load().write.parquet(str(files))
         work = Work(job, spark)
-        seconds = in_turns(work.run, job.rounds)
+        seconds = in_turns(work.run, job.rounds, is_warm=job.is_warm)
     finally:
         spark.stop()
     print(msgspec.json.encode(seconds).decode())

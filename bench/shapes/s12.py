@@ -51,7 +51,11 @@ class Spark:
         self._rows = 20_000 if quick else self.events or EVENTS
         rounds = 1 if quick else ROUNDS
         return [
-            Case(f"{label}, {self._rows:,} rows", "", {"work": work, "rounds": rounds})
+            Case(
+                f"{label}, {self._rows:,} rows",
+                "",
+                {"work": work, "rounds": rounds, "is_warm": not quick},
+            )
             for label, work in CASES.items()
         ]
 
@@ -66,7 +70,14 @@ class Spark:
 
     def _measured(self, case: Case) -> dict[str, list[float]]:
         server = self._server or self._started()
-        job = SparkJob(case["work"], self._rows, case["rounds"], server.url, str(self._directory))
+        job = SparkJob(
+            work=case["work"],
+            rows=self._rows,
+            rounds=case["rounds"],
+            is_warm=case["is_warm"],
+            url=server.url,
+            directory=str(self._directory),
+        )
         command = [sys.executable, "-m", "bench.spark_work"]
         return printed_by(command, dict[str, list[float]], job)
 

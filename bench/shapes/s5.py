@@ -62,8 +62,9 @@ class Backlog:
         if not quick:
             wide = {"events": backlog, "api": "columns", "window": WIDE}
             drains.append(Case(f"drain {backlog:,}, columns, windows of {WIDE:,}", "D1", wide))
+        times = 1 if quick else RESTARTS
         restarts = [
-            Case(f"restart with {count:,}", "D1", {"events": count, "restarts": RESTARTS})
+            Case(f"restart with {count:,}", "D1", {"events": count, "restarts": times})
             for count in ((stored,) if quick else (backlog, stored))
         ]
         return [*drains, *restarts]
