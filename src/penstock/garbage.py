@@ -1,10 +1,16 @@
-"""When Python looks for garbage that refers to itself."""
+"""When Python looks for garbage that refers to itself, and when memory goes back to the system."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+FREED_BYTES_MIN = 32 << 20
+"""Bytes worth giving back."""
+QUIET_BYTES = 64 << 10
+"""Bytes written between two looks, above which somebody is at work."""
 
 
 @contextmanager
@@ -21,3 +27,29 @@ def uncollected() -> Iterator[None]:
     finally:
         if is_on:
             gc.enable()
+
+
+class FreedMemory:
+    """What was freed, and is not the system's yet.
+
+    The heap of the C library only shrinks from its end by itself: a long-lived object behind a
+    hundred megabytes of events keeps all of these.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """About how much was freed since memory was given back."""
+        self._written = 0
+
+    def is_worth_it(self, written: int) -> bool:
+        """Whether it is much, and little was ``written`` since the last look: giving it back may
+        hold up for some milliseconds whoever needs memory."""
+        before, self._written = self._written, written
+        return self.bytes >= FREED_BYTES_MIN and abs(written - before) < QUIET_BYTES
+
+    def give_back(self) -> None:
+        """Give back all that the C library knows to be free."""
+        self.bytes = 0
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+        if trim is not None:
+            trim(0)

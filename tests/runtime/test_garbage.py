@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.garbage import uncollected
+from penstock.columns.events.event import Event
+from penstock.core.vocabulary.messages import Storage
+from penstock.garbage import FreedMemory, uncollected
 from penstock.runtime.store.records import encode_block
 from penstock.runtime.store.state import RealmState
-from penstock.testing.loop import simulated
+from penstock.testing.loop import pass_time, simulated
 from tests.runtime.lives import Lives, named
+from tests.runtime.living import EAGER
 
 
 @pytest.fixture(autouse=True)
@@ -96,3 +99,32 @@ async def test_nor_is_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
 
         assert looks == ["off", "off"]
         assert gc.isenabled()
+
+
+@simulated
+async def test_memory_of_sealed_events_goes_back_once_little_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given_back: list[int] = []
+    monkeypatch.setattr("penstock.garbage.FREED_BYTES_MIN", 100_000)
+    monkeypatch.setattr(FreedMemory, "give_back", lambda self: given_back.append(self.bytes))
+    lives = Lives(sealing=EAGER)
+    async with lives.life():
+        await lives.create("orders", storage=Storage(events_per_spindle=10))
+        for _ in range(20):
+            await lives.put("orders", *[Event(bytes(10_000))] * 10)
+            await pass_time(0.005)
+        assert not given_back, "somebody is at work"
+        await pass_time(1)
+
+        assert given_back
+        assert given_back[0] >= 2_000_000
+
+
+def test_memory_is_given_back_whatever_the_c_library() -> None:
+    freed = FreedMemory()
+    freed.bytes = 1 << 30
+    freed.give_back()
+
+    assert not freed.bytes
+    assert not freed.is_worth_it(0)

@@ -47,7 +47,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
-from penstock.garbage import uncollected
+from penstock.garbage import FreedMemory, uncollected
 from penstock.loggers import logger
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.store.channel_store import ChannelStore
@@ -147,6 +147,7 @@ class Sealer:
         self._broken: set[int] = set()
         """Channels whose events could not be sealed: they stay in the journal."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
+        self._freed = FreedMemory()
         self._busy: dict[int, asyncio.Event] = {}
         """Channels that are being sealed, and what is set when they are no more; a channel is
         sealed by one task at a time."""
@@ -203,6 +204,8 @@ class Sealer:
         if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
             await self.snapshot_above(FREED_BYTES_MIN)
             self._shard.state.freed_bytes = 0
+        if self._freed.is_worth_it(self._journal.info().size):
+            await self._offload(self._freed.give_back)
 
     async def snapshot_above(self, size: int) -> None:
         """Take a snapshot if the journal has more bytes that none covers."""
@@ -285,6 +288,7 @@ class Sealer:
         if due is None:
             return False
         end, pieces = due
+        self._freed.bytes += sum([len(piece.body) for piece in pieces])
         began = store.sealed_through
         wanted = channel.state.stored.within(Span(max(pieces[0].first, began), end))
         wanted.remove_all(channel.state.volatile)
