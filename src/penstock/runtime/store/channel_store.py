@@ -19,6 +19,7 @@ from penstock.columns.schema.property_names import PropertyNames
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.selectors import Selector, SelectorIndex
 from penstock.columns.selectors.frames import MessageAccess
+from penstock.core.channel.channel_type import Home
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.messages import Spans
@@ -196,16 +197,21 @@ class ChannelStore:
             self._drop(start, stop)
 
     def _drop(self, start: int, stop: int) -> None:
-        for piece in self.tail[start:stop]:
-            self._count(piece, -1)
-            if piece.place is not None:
-                self.freed.append(piece.place)
+        gone = self.tail[start:stop]
+        sizes: dict[Home, int] = {}
+        for piece in gone:
+            sizes[piece.home] = sizes.get(piece.home, 0) - piece.weight
+        for home, size in sizes.items():
+            self._count_bytes(home, size)
+        self.freed += [piece.place for piece in gone if piece.place is not None]
         del self.tail[start:stop], self._ends[start:stop]
 
     def _count(self, piece: TailBatch, sign: int) -> None:
-        size = sign * piece.weight
-        self.meter.add_bytes(piece.home, size)
-        self._realm.add_bytes(piece.home, size)
+        self._count_bytes(piece.home, sign * piece.weight)
+
+    def _count_bytes(self, home: Home, size: int) -> None:
+        self.meter.add_bytes(home, size)
+        self._realm.add_bytes(home, size)
 
     def folder(self, name: str, number: int) -> str:
         """The folder of the next file of this channel, which is called ``name``."""

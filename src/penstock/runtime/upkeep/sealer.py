@@ -321,11 +321,16 @@ class Sealer:
         wanted: IdSet,
         compression: Compression,
     ) -> Sealed:
-        made = partial(image_of, pieces, wanted, store.columns, compression)
-        image: SegmentImage = await self._offload(made)
+        columns = store.columns
+
+        def made() -> tuple[SegmentImage, Publishers]:
+            image = image_of(pieces, wanted, columns, compression)
+            return image, publishers_of(pieces, wanted)
+
+        image, publishers = await self._offload(made)
         name = await put_segment(self._blobs, self._names, folder, image)
         index = msgspec.msgpack.encode(image.index)
-        return Sealed(end, name, index, publishers_of(pieces, wanted))
+        return Sealed(end, name, index, publishers)
 
     async def _into_single_file(
         self, folder: str, store: ChannelStore, end: int, added: _NewRows
@@ -568,12 +573,12 @@ def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | Segme
 
 def publishers_of(pieces: list[TailBatch], wanted: IdSet) -> Publishers:
     """The publishers of the events that are sealed (SEM E3)."""
-    found: dict[str, IdSet] = {}
+    spans: dict[str, list[Span]] = {}
     for piece in pieces:
         if piece.publisher:
-            own = wanted.within(Span(piece.first, piece.end))
-            found.setdefault(piece.publisher, IdSet()).add_all(own)
-    return tuple((publisher, ids.spans) for publisher, ids in found.items() if ids)
+            spans.setdefault(piece.publisher, []).append(Span(piece.first, piece.end))
+    found = [(publisher, wanted.overlap(IdSet(theirs))) for publisher, theirs in spans.items()]
+    return tuple((publisher, ids.spans) for publisher, ids in found if ids)
 
 
 def image_of(
