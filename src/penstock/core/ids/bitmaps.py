@@ -20,6 +20,8 @@ BLOCK = 1 << SHIFT
 LAST = BLOCK - 1
 FULL = (1 << BLOCK) - 1
 
+_ALONE_MAX = 8
+"""Up to this number of ids of a block, which are hardly in runs, they are taken one by one."""
 _FEW_PLACES = 32
 """Up to this number of places, taking the lowest bit repeatedly is faster than reading every
 byte."""
@@ -459,15 +461,19 @@ class Blocks:
                 _join(firsts, ends, [self.lows[whole] << SHIFT], [self.highs[whole] << SHIFT])
                 whole += 1
             held = self.bits[key]
-            if held & (held - 1):
+            if held.bit_count() > _ALONE_MAX:
                 _join(firsts, ends, *runs_of(held, key << SHIFT))
                 continue
-            only = (key << SHIFT) + held.bit_length() - 1  # alone in its block
-            if ends and ends[-1] == only:
-                ends[-1] += 1
-            else:
-                firsts.append(only)
-                ends.append(only + 1)
+            at = key << SHIFT
+            while held:  # a few, one by one
+                ahead = (held & -held).bit_length()
+                at += ahead
+                held >>= ahead
+                if ends and ends[-1] == at - 1:
+                    ends[-1] = at
+                else:
+                    firsts.append(at - 1)
+                    ends.append(at)
         for low, high in zip(self.lows[whole:], self.highs[whole:], strict=True):
             _join(firsts, ends, [low << SHIFT], [high << SHIFT])
         return firsts, ends

@@ -59,9 +59,18 @@ def _neighbours(keys: list[int]) -> list[tuple[int, int]]:
 
 
 def _write_runs(out: bytearray, at: int, firsts: list[int], ends: list[int]) -> int:
+    append = out.append
     for first, end in zip(firsts, ends, strict=True):
-        _write(out, (first - at) << 1)  # kind 0
-        _write(out, end - first)
+        gap, size = (first - at) << 1, end - first  # kind 0
+        if 127 < gap < 16_384:
+            append(gap & 127 | 128)
+            append(gap >> 7)
+        else:
+            _write(out, gap)
+        if size < 128:
+            append(size)
+        else:
+            _write(out, size)
         at = end
     return at
 
