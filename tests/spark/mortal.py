@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import secrets
 import select
@@ -138,6 +139,13 @@ def _say(line: object) -> None:
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
 
 
+def _import_ahead() -> None:
+    """What a realm imports when it is opened or logs: each life would do so by itself, which is
+    most of what it costs."""
+    importlib.import_module("structlog")
+    rules()
+
+
 def main(directory: str) -> None:
     """Lives of a realm, as the lines of the standard input say: ``doom OPERATIONS:SEED ...``
     ends one and says how the next ones end, ``kill`` only ends one. Each line of the output is an
@@ -146,6 +154,7 @@ def main(directory: str) -> None:
     door.setblocking(False)
     _say(door.getsockname()[1])
     dooms: list[str] = []
+    _import_ahead()
     gc.freeze()
     pid = _fork(directory, door, ALIVE)
     while True:
