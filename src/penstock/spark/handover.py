@@ -1,0 +1,115 @@
+"""Begins the process that a streaming query keeps for its source, in the place of Spark's Python.
+
+Spark starts one for each query, which imports PySpark, pyarrow and the client before anything is
+read. Here the first one of a session is forked from a process that imports them once, and so is
+every later one (see ``penstock.spark.prepared``). Whatever goes wrong on the way, Spark gets the
+process that it wanted: Python, started anew.
+
+This is a program that runs by its path and must be at work within milliseconds, so it imports
+neither this package nor anything that is installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import marshal
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+STARTED = b"\1"
+"""Answer to a request: a process was forked for it. Its exit code follows when it has ended."""
+
+
+def main(python: str, folder: str, arguments: Sequence[str]) -> None:
+    """Run ``arguments`` in a forked process, and end with it; in a new one where that fails."""
+    started_in = os.getcwd()
+    try:
+        link = _linked(python, folder, started_in)
+        if _is_started(link, started_in):
+            # When this program is killed, the other end notices and kills the forked process.
+            code = link.recv(1)
+            os._exit(code[0] if code else 1)
+    except (OSError, ValueError):
+        os.chdir(started_in)
+    os.execv(python, [python, *arguments])
+
+
+def _linked(python: str, folder: str, started_in: str) -> socket.socket:
+    """A connection with the process that forks, which is started if there is none."""
+    spark = os.getppid()
+    name = f"{spark}-{_begun(spark)}"
+    # Relative paths fit into the address of a socket however long the folder's path is.
+    os.chdir(folder)
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(name)
+    except (FileNotFoundError, ConnectionRefusedError):
+        _begin(python, name, spark, started_in)
+        link.connect(name)
+    os.chdir(started_in)
+    return link
+
+
+def _begun(process: int) -> str:
+    """When a process began, which tells it from later ones of its number."""
+    with open(f"/proc/{process}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()[19].decode()
+
+
+def _begin(python: str, name: str, spark: int, started_in: str) -> None:
+    """Start the process that forks; it listens at once, and answers when it has its imports."""
+    _sweep()
+    with open(f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _listens(name):
+            return
+        if os.path.exists(name):
+            os.unlink(name)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(name)
+            listening.listen(64)
+            os.set_inheritable(listening.fileno(), True)
+            path = os.path.join(os.getcwd(), name)
+            program = [python, "-m", "penstock.spark.prepared"]
+            nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
+            os.chdir(started_in)
+            os.posix_spawn(
+                python,
+                [*program, str(listening.fileno()), str(spark), path],
+                os.environ,
+                file_actions=nothing,
+            )
+            os.chdir(os.path.dirname(path))
+
+
+def _listens(name: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(name)
+        except OSError:
+            return False
+        return True
+
+
+def _sweep() -> None:
+    """Remove what processes that were killed have left."""
+    for name in os.listdir("."):
+        if not os.path.exists(f"/proc/{name.partition('-')[0]}"):
+            try:
+                os.unlink(name)
+            except FileNotFoundError:  # another one was faster
+                continue
+
+
+def _is_started(link: socket.socket, started_in: str) -> bool:
+    """Ask for a process with the streams, the variables and the folder of this one."""
+    request = marshal.dumps((dict(os.environ), started_in))
+    socket.send_fds(link, [len(request).to_bytes(4, "big")], [0, 1, 2])
+    link.sendall(request)
+    return link.recv(1) == STARTED
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3:])
