@@ -14,6 +14,9 @@ from bench.shape import Case, Figures, Missing, Server, peers
 from bench.spark_work import SparkJob, missing, store
 
 EVENTS = 2_000_000
+SMALL = 3_000_000
+"""Where there are more rows than these, every case is run with these, too: what each run takes
+besides its rows then shows."""
 ROUNDS = 3
 
 CASES = {
@@ -40,23 +43,23 @@ class Spark:
 
     def __init__(self) -> None:
         self._running = ExitStack()
-        """The realm and its rows serve all cases, until the process ends."""
-        self._server: Server | None = None
-        self._directory = Path()
-        self._rows = 0
+        """A realm with its rows serves all cases of one size, until the process ends."""
+        self._realms: dict[int, tuple[Server, Path]] = {}
+        """Realms and their folders by the number of rows."""
         self._rounds: dict[str, dict[str, list[float]]] = {}
         """Seconds of the rounds that were not asked for yet, by case and contender."""
 
     def cases(self, *, quick: bool) -> Sequence[Case]:
-        self._rows = 20_000 if quick else self.events or EVENTS
+        rows = 20_000 if quick else self.events or EVENTS
         rounds = 1 if quick else ROUNDS
         return [
             Case(
-                f"{label}, {self._rows:,} rows",
+                f"{label}, {size:,} rows",
                 "",
-                {"work": work, "rounds": rounds, "is_warm": not quick},
+                {"work": work, "rows": size, "rounds": rounds, "is_warm": not quick},
             )
             for label, work in CASES.items()
+            for size in ((rows, SMALL) if rows > SMALL else (rows,))
         ]
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
@@ -66,30 +69,33 @@ class Spark:
         if not self._rounds.setdefault(case.label, {}).get(contender):
             self._rounds[case.label] = self._measured(case)
         seconds = self._rounds[case.label][contender].pop(0)
-        return {"rows_per_s": self._rows / seconds, "seconds": seconds}
+        return {"rows_per_s": case["rows"] / seconds, "seconds": seconds}
 
     def _measured(self, case: Case) -> dict[str, list[float]]:
-        server = self._server or self._started()
+        rows = case["rows"]
+        server, directory = self._realms.get(rows) or self._started(rows)
         job = SparkJob(
             work=case["work"],
-            rows=self._rows,
+            rows=rows,
             rounds=case["rounds"],
             is_warm=case["is_warm"],
             url=server.url,
-            directory=str(self._directory),
+            directory=str(directory),
         )
         command = [sys.executable, "-m", "bench.spark_work"]
         return printed_by(command, dict[str, list[float]], job)
 
-    def _started(self) -> Server:
+    def _started(self, rows: int) -> tuple[Server, Path]:
+        if not self._realms:
+            atexit.register(self._running.close)
         place = tempfile.TemporaryDirectory(prefix="penstock-bench-")
-        self._directory = Path(self._running.enter_context(place))
-        stored = self._directory / "stored"
+        directory = Path(self._running.enter_context(place))
+        stored = directory / "stored"
         stored.mkdir()
-        self._server = self._running.enter_context(peers()["penstock"].serve(stored, "D2"))
-        atexit.register(self._running.close)
-        store(self._server.url, self._rows)
-        return self._server
+        server = self._running.enter_context(peers()["penstock"].serve(stored, "D2"))
+        self._realms[rows] = server, directory
+        store(server.url, rows)
+        return server, directory
 
 
 SHAPE = Spark()
