@@ -111,7 +111,7 @@ def test_all_sources_of_a_jvm_are_forked_by_one_process_that_ends_with_it(
     until(lambda: not is_there(forks))
     assert not any(map(is_there, processes))
     assert not list(folder.iterdir())
-    assert "EOFError" in said or "BrokenPipeError" in said, "its streams are those Spark gave"
+    assert not said, "a query that is stopped is no error"
 
 
 def test_a_source_ends_when_spark_kills_what_it_has_started(

@@ -19,7 +19,7 @@ import sys
 import threading
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import IO, Final
 
 from msgspec import Struct
 
@@ -133,6 +133,20 @@ def _request(link: socket.socket) -> tuple[list[int], dict[str, str]] | None:
     return None
 
 
+class _Asked:
+    """What Spark sends to a source. When Spark closes it, the query is over, and so is the process,
+    without a word: Spark kills it in the same moment, but that takes longer than without a fork."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int) -> bytes:
+        found = self._file.read(size)
+        if size and not found:
+            os._exit(0)
+        return found
+
+
 def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> None:
     """Be the process that Spark wanted, and never return."""
     code = 1
@@ -144,7 +158,7 @@ def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> N
         os.environ.update(variables)
         sys.argv = [str(runner.__file__)]
         with runner.get_sock_file_to_executor(timeout=None) as file:
-            runner.main(file, file)
+            runner.main(_Asked(file), file)
         code = 0
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 1
