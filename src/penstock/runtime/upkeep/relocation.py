@@ -41,7 +41,7 @@ from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.upkeep.compaction import SPINDLE_ROWS
 from penstock.runtime.upkeep.recovery import RecoveredRealm
-from penstock.runtime.upkeep.sealer import image_of, publishers_of
+from penstock.runtime.upkeep.sealed_rows import image_of, publishers_of
 from penstock.runtime.upkeep.snapshot_image import summed
 
 SEGMENTS: Final = "segments/"

@@ -7,9 +7,8 @@ readers, Spark among them, can map events without asking the realm.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -22,17 +21,14 @@ from penstock.columns.files.growing_segment import (
     extended,
     has_its_tail,
     mended_tail,
-    started,
 )
-from penstock.columns.files.lean_columns import Needs, fitted_in, has_room, lean
+from penstock.columns.files.lean_columns import fitted_in
 from penstock.columns.files.segments import (
     SegmentImage,
     SegmentIndex,
     SegmentReader,
-    encode_segment,
 )
 from penstock.columns.schema.schema import ChannelSchema
-from penstock.columns.schema.shapes import NO_SLOTS, StructShape
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import (
@@ -54,10 +50,9 @@ from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import SNAPSHOTS, snapshot_stem
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.open_files import CACHE_BYTES_MAX
-from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.records import Extended, Sealed, SegmentDropped
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
-from penstock.runtime.store.tail_batch import TailBatch, stored_together
+from penstock.runtime.store.tail_batch import TailBatch
 from penstock.runtime.upkeep.backoff import RetryPauses
 from penstock.runtime.upkeep.compaction import (
     RETRY_MAX_S,
@@ -67,6 +62,7 @@ from penstock.runtime.upkeep.compaction import (
     new_file,
     put_segment,
 )
+from penstock.runtime.upkeep.sealed_rows import NewRows, image_of, publishers_of
 from penstock.runtime.upkeep.snapshot_image import made_beside
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
@@ -299,7 +295,7 @@ class Sealer:
         if wanted and rows_max:
             fact = await self._into_spindle(folder, store, end, pieces, wanted, compression)
         elif wanted:
-            made = partial(_NewRows.of, pieces, wanted, store.columns, compression)
+            made = partial(NewRows.of, pieces, wanted, store.columns, compression)
             added = await self._offload(made)
             if await self._is_remade(channel_id, store, added):
                 return True
@@ -333,7 +329,7 @@ class Sealer:
         return Sealed(end, name, index, publishers)
 
     async def _into_single_file(
-        self, folder: str, store: ChannelStore, end: int, added: _NewRows
+        self, folder: str, store: ChannelStore, end: int, added: NewRows
     ) -> Sealed | Extended:
         """Add to the newest file, or begin one: the first, or one with more columns."""
         columns, publishers = added.columns, added.publishers
@@ -352,7 +348,7 @@ class Sealer:
         return Sealed(end, name, msgspec.msgpack.encode(growth.index), publishers, grows=True)
 
     async def _grow(
-        self, file: SealedFile, end: int, batches: list[pa.RecordBatch], rows: _NewRows
+        self, file: SealedFile, end: int, batches: list[pa.RecordBatch], rows: NewRows
     ) -> Extended:
         data = await self._blobs.get(file.name)
         growth: Growth = await self._offload(
@@ -363,7 +359,7 @@ class Sealer:
         size, checksum = growth.index.size, growth.index.checksum
         return Extended(end, file.name, size, checksum, added, rows.publishers)
 
-    async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: _NewRows) -> bool:
+    async def _is_remade(self, channel_id: ChannelId, store: ChannelStore, added: NewRows) -> bool:
         """Whether a small file was rewritten with the channel's new columns. A large one stays, and
         a new file is begun, so that a new column costs a bounded amount of writing."""
         if len(store.files) != 1 or store.sealed_bytes > self._limits.remade_bytes_max:
@@ -521,87 +517,8 @@ def _growth(
     return extended(index, tail, batches, compression=compression)
 
 
-class _NewRows(NamedTuple):
-    """The events to be added to the single file of a channel."""
-
-    batches: list[pa.RecordBatch]
-    publishers: Publishers
-    columns: ChannelSchema
-    """The columns of the channel."""
-    needs: Needs
-    shape: StructShape
-    """The properties that get columns of their own."""
-    compression: Compression
-
-    @classmethod
-    def of(
-        cls,
-        pieces: list[TailBatch],
-        wanted: IdSet,
-        columns: ChannelSchema,
-        compression: Compression,
-    ) -> _NewRows:
-        batches, needs = list(_stored(pieces, wanted)), Needs(columns)
-        needs.add_all(batches)
-        publishers = publishers_of(pieces, wanted)
-        return cls(batches, publishers, columns, needs, needs.shape(), compression)
-
-    def fits(self, file: SealedFile) -> bool:
-        """Whether the file knows all of the channel's columns and has those that are worth it."""
-        known = ChannelSchema.of_file(file.index.schema)
-        physical = ChannelSchema.from_bytes(file.index.schema)
-        return known.arrow.equals(self.columns.arrow, check_metadata=True) and has_room(
-            physical, self.shape
-        )
-
-    def started(self, before: bytes) -> Growth:
-        """A file of their own; the one ``before`` it, whose schema this is, may have columns that
-        come again."""
-        others = ChannelSchema.from_bytes(before).properties if before else NO_SLOTS
-        schema = self.needs.open_schema(maybe=others)
-        batches = fitted_in(self.batches, schema, self.columns)
-        note = self.columns.note(schema.arrow)
-        return started(batches, note=note, compression=self.compression)
-
-
 def _record(group: Group, channel_id: ChannelId, fact: Sealed | Extended | SegmentDropped) -> bool:
     if channel_id not in group.state.channels:
         return False
     group.realm_fact(channel_id, fact)
     return True
-
-
-def publishers_of(pieces: list[TailBatch], wanted: IdSet) -> Publishers:
-    """The publishers of the events that are sealed (SEM E3)."""
-    spans: dict[str, list[Span]] = {}
-    for piece in pieces:
-        if piece.publisher:
-            spans.setdefault(piece.publisher, []).append(Span(piece.first, piece.end))
-    found = [(publisher, wanted.overlap(IdSet(theirs))) for publisher, theirs in spans.items()]
-    return tuple((publisher, ids.spans) for publisher, ids in found if ids)
-
-
-def image_of(
-    pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema, compression: Compression
-) -> SegmentImage:
-    """A segment with the rows of ``wanted``."""
-    kept = lean(list(_stored(pieces, wanted)), columns)
-    return encode_segment(kept, note=columns.note(kept[0].schema), compression=compression)
-
-
-def _stored(pieces: list[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
-    """The rows of ``wanted``; neighbouring small batches of one schema are joined."""
-    run: list[TailBatch] = []
-    for piece in pieces:
-        whole = Span(piece.first, piece.end)
-        own = wanted.within(whole).spans
-        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
-        if run and not (joins and piece.number == run[0].number):
-            yield stored_together(run)
-            run = []
-        if joins:
-            run.append(piece)
-        elif own:
-            yield piece.stored(own)
-    if run:
-        yield stored_together(run)
