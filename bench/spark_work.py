@@ -28,7 +28,12 @@ FILES_PER_TRIGGER = 2
 LARGE = 5
 """Micro-batches of ``stream large`` are so many times as large, for both."""
 CHANNEL = "orders"
-SETTINGS = {"spark.driver.memory": "3g"}
+SETTINGS = {
+    "spark.driver.memory": "3g",
+    # No row is large here: see the guide.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+}
 
 
 class SparkJob(msgspec.Struct, frozen=True):

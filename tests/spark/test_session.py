@@ -103,23 +103,6 @@ def test_values_and_nulls_of_all_kinds_come_out_of_arrow_unchecked(spark: SparkS
     assert _java(spark).getProperty("arrow.enable_unsafe_memory_access") == "true"
 
 
-def test_batches_for_python_are_bounded_by_rows_without_asking_for_their_bytes_at_each(
-    spark: SparkSession,
-) -> None:
-    """Asking takes a third of the JVM's work in a write; large rows may have it back by conf."""
-    kept = settings("local[2]", {"spark.sql.execution.arrow.maxBytesPerBatch": "64m"})
-
-    def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
-
-    found = spark.range(10_000, numPartitions=1).mapInArrow(sizes, "rows bigint").collect()
-
-    assert [row.rows for row in found] == [4_096, 4_096, 1_808]
-    assert spark.conf.get("spark.sql.execution.arrow.maxBytesPerBatch") == str(2**31 - 1)
-    assert kept["spark.sql.execution.arrow.maxBytesPerBatch"] == "64m"
-
-
 def test_processes_that_plan_start_no_threads_for_numpy(spark: SparkSession) -> None:
     assert _java(spark).getenv("OMP_NUM_THREADS") == os.environ.get("OMP_NUM_THREADS", "1")
 

@@ -50,10 +50,6 @@ EVERYWHERE: Mapping[str, str] = {
     # A source that takes filters fails without it.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # By default Spark asks for the bytes of a batch on its way to Python at each of its rows, which
-    # is a third of the JVM's work in a write. Fewer rows than Spark's 10,000 bound it as well.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     # Stored in a checkpoint at its first run, so it has to be right from the start.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
