@@ -105,7 +105,7 @@ class Slow(MemoryBlobs):
 
     async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
         if name.startswith("segments/"):
-            await asyncio.sleep(1.0)
+            await pass_time(1.0)
         await super().put(name, chunks)
 
 
