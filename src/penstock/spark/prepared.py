@@ -133,7 +133,7 @@ def _request(link: socket.socket) -> tuple[list[int], dict[str, str]] | None:
     return None
 
 
-class _AskedFor:
+class _SparkInput:
     """What Spark sends to a source. When Spark closes it, the query is over, and so is the process,
     without a word: Spark kills it in the same moment, but that takes longer than without a fork."""
 
@@ -158,7 +158,7 @@ def _run(runner: ModuleType, streams: list[int], variables: dict[str, str]) -> N
         os.environ.update(variables)
         sys.argv = [str(runner.__file__)]
         with runner.get_sock_file_to_executor(timeout=None) as file:
-            runner.main(_AskedFor(file), file)
+            runner.main(_SparkInput(file), file)
         code = 0
     except SystemExit as ending:
         code = ending.code if isinstance(ending.code, int) else 1
