@@ -194,27 +194,33 @@ class Event:
     @property
     def ttl(self) -> int:
         """The event's own time to live in milliseconds; 0 if it has none."""
-        return self._said.ttl if self._rows is None else self._rows.ttl(self._row)
+        return (
+            (self._options or NO_OPTIONS).ttl if self._rows is None else self._rows.ttl(self._row)
+        )
 
     @property
     def persistent(self) -> bool:
         """False only where the publisher said so."""
         if self._rows is None:
-            return self._said.persistent is not False
+            return (self._options or NO_OPTIONS).persistent is not False
         return self._rows.persistent(self._row)
 
     @property
     def priority(self) -> int:
         """The priority, 0 to 9."""
         if self._rows is None:
-            priority = self._said.priority
+            priority = (self._options or NO_OPTIONS).priority
             return PRIORITY_DEFAULT if priority is None else priority
         return self._rows.priority(self._row)
 
     @property
     def transient(self) -> bool:
         """True if the event is never stored (SEM E8)."""
-        return self._said.transient if self._rows is None else self._rows.transient(self._row)
+        return (
+            (self._options or NO_OPTIONS).transient
+            if self._rows is None
+            else self._rows.transient(self._row)
+        )
 
     @property
     def redelivered(self) -> bool:
@@ -225,14 +231,14 @@ class Event:
     def is_delta(self) -> bool:
         """True if it carries only the changed properties of a registered event (SEM K3)."""
         if self._rows is None:
-            return self._said.is_delta
+            return (self._options or NO_OPTIONS).is_delta
         return self._rows.value("delta", self._row) is True
 
     @property
     def deliver_at(self) -> datetime | None:
         """The earliest time of delivery; None for immediate delivery, and on received events."""
         if self._rows is None:
-            return self._said.deliver_at
+            return (self._options or NO_OPTIONS).deliver_at
         return _in_utc(self._rows.value("deliver_at", self._row))
 
     @property
@@ -240,11 +246,6 @@ class Event:
         """Where a dead or joined event came from; None for other events."""
         found = None if self._rows is None else self._rows.value("origin", self._row)
         return None if found is None else _origin(found)
-
-    @property
-    def _said(self) -> EventOptions:
-        """The options of an event that was made to be published."""
-        return self._options or NO_OPTIONS
 
     def __repr__(self) -> str:
         shown = [f"event_id={self.event_id}"] if self._rows is not None else []
