@@ -29,7 +29,7 @@ from penstock.runtime.store.bodies import Body
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
 from penstock.runtime.upkeep.sealer import SealingLimits
-from penstock.storage.memory import MemoryPages
+from penstock.storage.memory import MemoryJournal, MemoryPages
 from penstock.testing.loop import SimLoop, pass_time
 
 SINGLE = Definition(
@@ -173,3 +173,14 @@ async def events(realm: RunningRealm, number: ChannelId) -> dict[int, bytes]:
         datas = batch.column("data").to_pylist()
         found |= dict(zip(ids_of(batch).tolist(), datas, strict=True))
     return found
+
+
+class SlowJournal(MemoryJournal):
+    """A journal in which a block takes a second, from the moment it is told so."""
+
+    is_slow = False
+
+    async def append(self, *given: Any, **named: Any) -> Any:
+        if self.is_slow:
+            await pass_time(1.0)
+        return await super().append(*given, **named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 from penstock.core.vocabulary.errors import Damaged, IllegalState, StorageFailed
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
+from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.subscriptions.locations import locate
 from penstock.runtime.upkeep.compaction import MaintenanceLimits
@@ -20,7 +22,16 @@ from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.disk import FaultyDisk
 from penstock.testing.loop import SlowOffload, pass_time, simulate, simulated
 from penstock.testing.stores import open_store
-from tests.runtime.living import EAGER, SINGLE, body, events, living, publish, sealed
+from tests.runtime.living import (
+    EAGER,
+    SINGLE,
+    SlowJournal,
+    body,
+    events,
+    living,
+    publish,
+    sealed,
+)
 from tests.runtime.test_single_file import files, ids_in, on_disk
 
 BY_ITSELF = replace(SINGLE, storage=Storage(events_per_spindle=0))
@@ -228,6 +239,43 @@ async def test_what_is_published_and_purged_meanwhile_is_right_afterwards(seed: 
         (info,) = await blobs.list("segments/")
         table = pa.ipc.open_file(pa.py_buffer(await blobs.get(info.name))).read_all()
         assert table.column("event_id").to_pylist() == list(wanted)
+
+
+class SlowCopies(MemoryBlobs):
+    """A disk on which a new file takes half a second, from the moment it is told so."""
+
+    is_slow = False
+
+    async def put(self, name: str, chunks: Sequence[Buffer]) -> None:
+        if self.is_slow:
+            await pass_time(0.5)
+        await super().put(name, chunks)
+
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_whoever_gives_up_a_maintenance_leaves_the_channel_its_file() -> None:
+    journal, blobs = SlowJournal(), SlowCopies()
+    async with living(journal, blobs) as realm:
+        await realm.create_channel("orders", SINGLE)
+        await realm.create_channel("others", Definition(type="persistent"))
+        await publish(realm, ChannelId(1), body([b"x"] * 10))
+        await sealed(realm, "orders")
+        await realm.subscriptions.purge(ChannelId(1), 0, 4, "")
+        journal.is_slow = blobs.is_slow = True
+        async with asyncio.TaskGroup() as group:
+            given_up = group.create_task(realm.maintain("orders"))
+            await pass_time(0.1)
+            group.create_task(publish(realm, ChannelId(2), body([b"y"])))
+            await pass_time(0.8)
+            assert len(await blobs.list("segments/")) == 2, "the new one waits for the journal"
+            given_up.cancel()
+        journal.is_slow = blobs.is_slow = False
+
+        assert list(await events(realm, ChannelId(1))) == [*range(5, 10)]
+        assert (await realm.maintain("orders")).events == 5
+    async with living(journal, blobs) as realm:
+        assert list(await events(realm, ChannelId(1))) == [*range(5, 10)]
 
 
 @pytest.mark.spec("S1")

@@ -20,6 +20,7 @@ from penstock.runtime.store.bodies import Body
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal, MemoryPages
 from penstock.testing.loop import SimLoop, pass_time, simulated
+from tests.runtime.living import SlowJournal
 
 DATA = b"the data of an event"
 
@@ -29,14 +30,14 @@ def _body(price: float) -> Body:
     return Body(batch_bytes(batch), batch, schema_bytes(batch.schema))
 
 
-async def _publish(realm: RunningRealm, price: float) -> Span:
+async def _publish(realm: RunningRealm, price: float, channel: int = 1) -> Span:
     done: asyncio.Future[Span] = asyncio.get_running_loop().create_future()
 
     def reply(span: Span, error: BaseException | None) -> None:
         assert error is None
         done.set_result(span)
 
-    realm.publish(ChannelId(1), [_body(price)], "", 0, reply)
+    realm.publish(ChannelId(channel), [_body(price)], "", 0, reply)
     return await done
 
 
@@ -134,3 +135,34 @@ async def test_a_snapshot_waits_for_what_is_just_being_sealed_and_does_not_copy_
         journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
     )
     assert (again.recovered.events, again.recovered.damage) == (1, [])
+
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_whoever_gives_up_a_snapshot_leaves_the_files_of_events_to_the_next() -> None:
+    journal, blobs, clock = SlowJournal(), MemoryBlobs(), asyncio.get_running_loop()
+    assert isinstance(clock, SimLoop)
+    sealing = SealingLimits(snapshot_tail_bytes_max=0)
+    realm, running = await _with_one_event(journal, blobs, clock, sealing)
+    await realm.create_channel("others", Definition(type="persistent"))
+    journal.is_slow = True
+    busy = clock.create_task(_publish(realm, 2.0, channel=2))
+    await pass_time(0.1)
+    given_up = clock.create_task(realm.snapshot())
+    await pass_time(0.1)
+    made = [each.name for each in await blobs.list("segments/")]
+    assert made, "its fact waits for the journal"
+    given_up.cancel()
+    await asyncio.wait([given_up])
+
+    await realm.snapshot()
+
+    await busy
+    left = [each.name for each in await blobs.list("segments/")]
+    assert set(left) > set(made), "that of the other channel came to it, and none has gone"
+    running.cancel()
+    await asyncio.wait([running])
+    again = await RunningRealm.open(
+        journal, blobs, MemoryPages(), rules(), clock, inline, identity="i"
+    )
+    assert (again.recovered.events, again.recovered.damage) == (2, [])

@@ -182,14 +182,30 @@ class Maintainer:
             return Maintained(0, 0, 0, f"no event of {state.name} is in a file yet")
         if channel_id in self._busy:
             raise IllegalState(f"{state.name} is already being maintained")
+        kind = _Rewriting if self._blobs.grows else _Joining
+        return await self._alone(
+            channel_id, kind(self, channel_id, store, state.name, also), before
+        )
+
+    async def _alone(self, channel_id: ChannelId, work: _Rewriting, before: int) -> Maintained:
+        """Do the ``work``; nothing else is done to the channel's files meanwhile."""
+
+        def release() -> None:
+            self._busy.discard(channel_id)
+            work.thaw()
+
         self._busy.add(channel_id)
         try:
-            kind = _Rewriting if self._blobs.grows else _Joining
-            return await kind(self, channel_id, store, state.name, also).run(before)
-        finally:
-            self._busy.discard(channel_id)
-            for file in store.files:
-                file.is_frozen = False
+            done = await work.run(before)
+        except asyncio.CancelledError:
+            # The change of files may be on its way: nothing else may happen to them before it.
+            self._shard.behind(release)
+            raise
+        except BaseException:
+            release()
+            raise
+        release()
+        return done
 
 
 class _Rewriting:
@@ -223,7 +239,7 @@ class _Rewriting:
         )
 
     async def run(self, before: int) -> Maintained:
-        switched = False
+        switched: bool | None = False
         try:
             for file in self._freeze():
                 await self._each(file, self._look)
@@ -236,9 +252,10 @@ class _Rewriting:
                 for file in files:
                     await self._each(file, self._add)
                     self._copied.append(file)
+            switched = None  # whoever is cancelled now does not learn which files the channel has
             switched = await self._shard.act(self._switch)
         finally:
-            if not switched and self._copy.name:
+            if switched is False and self._copy.name:
                 # A cancellation has to get out, whatever the disk does: otherwise nothing would
                 # end. The file that is left has no fact, so the next start removes it.
                 with suppress(StorageFailed):
@@ -251,6 +268,11 @@ class _Rewriting:
         events = self._copy.index.rows if self._copy.index else 0
         _log.info("channel.maintained", channel=self._channel_id, before=before, events=events)
         return Maintained(before, self._store.sealed_bytes, events)
+
+    def thaw(self) -> None:
+        """Let the channel's files grow again."""
+        for file in self._store.files:
+            file.is_frozen = False
 
     def _uncopied(self) -> list[SealedFile]:
         return [file for file in self._store.files if file not in self._copied]

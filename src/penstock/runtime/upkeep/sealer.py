@@ -260,14 +260,22 @@ class Sealer:
             return False
         self._busy[channel_id] = asyncio.Event()
         try:
-            return await self._try_seal(channel_id, everything=everything)
+            made = await self._try_seal(channel_id, everything=everything)
+        except asyncio.CancelledError:
+            # The fact of a new file may be on its way: who seals next must not begin before it, or
+            # would write the same events, find them sealed and delete the file that has them.
+            self._shard.behind(lambda: self._busy.pop(channel_id).set())
+            raise
         except pa.ArrowException as error:
             # A broken channel must not end the realm; its events are safe where they are.
             self._broken.add(channel_id)
             _log.error("channel.not_sealed", channel=channel_id, reason=str(error))
-            return False
-        finally:
+            made = False
+        except BaseException:
             self._busy.pop(channel_id).set()
+            raise
+        self._busy.pop(channel_id).set()
+        return made
 
     async def _try_seal(self, channel_id: ChannelId, *, everything: bool) -> bool:
         channel = self._shard.state.channels.get(channel_id)

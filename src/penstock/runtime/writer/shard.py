@@ -151,6 +151,10 @@ class Shard:
         """
         return await self.ask(RunAction(action, sweeps=sweeps, room=room), first=first)
 
+    def behind(self, then: Callable[[], None]) -> None:
+        """Call ``then`` when all that was asked before is done, or will not be: the realm ends."""
+        self.submit(RunAction(lambda _: None, reply=lambda *_: then(), sweeps=()))
+
     async def exclusively(self, call: Callable[[], Awaitable[None]]) -> None:
         """Run ``call`` between two groups: a journal serves one caller at a time."""
         if self._failed is not None:
