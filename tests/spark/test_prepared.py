@@ -127,15 +127,21 @@ def test_a_source_ends_when_spark_kills_what_it_has_started(
     link.close()
 
 
-@pytest.mark.parametrize("trouble", ["no folder", "other imports"])
+@pytest.mark.parametrize(
+    "trouble", ["no folder", "other imports", "started in a folder that is gone"]
+)
 def test_where_nothing_can_be_forked_a_new_process_is_the_source(
     trouble: str,
     jvm: Callable[[str], subprocess.Popen[str]],
     spark_end: socket.socket,
     folder: Path,
+    tmp_path: Path,
 ) -> None:
     if trouble == "no folder":
         jvm(f"rmdir {folder}; start & wait")
+        found = [connected(spark_end)]
+    elif trouble == "started in a folder that is gone":
+        jvm(f"mkdir {tmp_path}/x; cd {tmp_path}/x; rmdir {tmp_path}/x; start & wait")
         found = [connected(spark_end)]
     else:
         jvm("start & PYTHONPATH=/nowhere start & wait")

@@ -22,17 +22,23 @@ STARTED = b"\1"
 """Answer to a request: a process was forked for it. Its exit code follows when it has ended."""
 
 
+ANSWER_TIMEOUT_S = 4.0
+"""So long the other end may take to fork, its imports included; Spark waits ten seconds."""
+
+
 def main(python: str, folder: str, arguments: Sequence[str]) -> None:
     """Run ``arguments`` in a forked process, and end with it; in a new one where that fails."""
-    started_in = os.getcwd()
+    here = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     try:
+        started_in = os.getcwd()  # its folder may be gone
         link = _linked(python, folder, started_in)
         if _is_started(link, started_in):
             # When this program is killed, the other end notices and kills the forked process.
             code = link.recv(1)
             os._exit(code[0] if code else 1)
-    except (OSError, ValueError):
-        os.chdir(started_in)
+    except Exception:  # noqa: BLE001  whatever it was, Spark has to get its process
+        pass
+    os.fchdir(here)
     os.execv(python, [python, *arguments])
 
 
@@ -106,9 +112,12 @@ def _sweep() -> None:
 def _is_started(link: socket.socket, started_in: str) -> bool:
     """Ask for a process with the streams, the variables and the folder of this one."""
     request = marshal.dumps((dict(os.environ), started_in))
+    link.settimeout(ANSWER_TIMEOUT_S)
     socket.send_fds(link, [len(request).to_bytes(4, "big")], [0, 1, 2])
     link.sendall(request)
-    return link.recv(1) == STARTED
+    is_started = link.recv(1) == STARTED
+    link.settimeout(None)
+    return is_started
 
 
 if __name__ == "__main__":
