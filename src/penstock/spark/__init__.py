@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -40,13 +41,11 @@ def _this_python(spark: SparkSession) -> Iterator[None]:
     ``PYSPARK_PYTHON`` said when Spark started."""
     from pyspark.sql.utils import is_remote
 
-    from penstock.spark.pythons import python_for_spark
-
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
         yield
         return
     context = spark.sparkContext
-    before, context.pythonExec = context.pythonExec, python_for_spark()
+    before, context.pythonExec = context.pythonExec, sys.executable
     try:
         yield
     finally:
