@@ -176,9 +176,7 @@ def _table(random: np.random.Generator, first: int, count: int) -> pa.Table:
     )
 
 
-def in_turns(
-    run: Callable[[str], float], rounds: int, *, is_warm: bool = True
-) -> dict[str, list[float]]:
+def in_turns(run: Callable[[str], float], rounds: int, *, is_warm: bool) -> dict[str, list[float]]:
     """Seconds of each contender's rounds; ``is_warm`` has one more before them."""
     seconds: dict[str, list[float]] = {"penstock": [], "parquet": []}
     for number in range(rounds + is_warm):

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-FREED_BYTES_MIN = 32 << 20
+GIVEN_BACK_MIN = 32 << 20
 """Bytes worth giving back."""
 QUIET_BYTES = 64 << 10
 """Bytes written between two looks, above which somebody is at work."""
@@ -45,7 +45,7 @@ class FreedMemory:
         """Whether it is much, and little was ``written`` since the last look: giving it back may
         hold up for some milliseconds whoever needs memory."""
         before, self._written = self._written, written
-        return self.bytes >= FREED_BYTES_MIN and abs(written - before) < QUIET_BYTES
+        return self.bytes >= GIVEN_BACK_MIN and abs(written - before) < QUIET_BYTES
 
     def give_back(self) -> None:
         """Give back all that the C library knows to be free."""

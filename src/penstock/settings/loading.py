@@ -235,7 +235,10 @@ def _value_at(tree: Any, path: str) -> Any:
 @cache
 def described() -> Sequence[tuple[str, Any, str]]:
     """Path, default and sentence of every option, for the reference page."""
-    return tuple(_described(Settings, ""))
+    return tuple(
+        (path, getattr(section, name), _sentences(type(section))[name])
+        for path, section, name in _options(Settings(), "")
+    )
 
 
 @cache
@@ -247,26 +250,24 @@ def _sections() -> frozenset[str]:
 def _paths() -> Sequence[str]:
     """Paths of all options, in their order. What else there is to know of them takes five times as
     long to find out, and a start has no use for it."""
-    return tuple(_paths_below(Settings(), ""))
+    return tuple(path for path, _, _ in _options(Settings(), ""))
 
 
-def _paths_below(section: Struct, prefix: str) -> Iterator[str]:
+def _options(section: Struct, prefix: str) -> Iterator[tuple[str, Struct, str]]:
+    """Every option below ``section``: its path, the section that it is in, its name there."""
     for name in section.__struct_fields__:
         value = getattr(section, name)
         if isinstance(value, Struct):
-            yield from _paths_below(value, f"{prefix}{name}.")
+            yield from _options(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}"
+            yield f"{prefix}{name}", section, name
 
 
-def _described(section: type[Struct], prefix: str) -> list[tuple[str, Any, str]]:
-    found: list[tuple[str, Any, str]] = []
+@cache
+def _sentences(section: type[Struct]) -> Mapping[str, str]:
+    """What the options of a section are described with."""
+    found: dict[str, str] = {}
     for field in msgspec.inspect.type_info(section).fields:  # type: ignore[attr-defined]  # a StructType
-        path = f"{prefix}{field.name}"
-        default = getattr(section(), field.name)
-        if isinstance(default, Struct):
-            found += _described(type(default), f"{path}.")
-        else:
-            extra = getattr(field.type, "extra_json_schema", None) or {}
-            found.append((path, default, extra.get("description", "")))
+        extra = getattr(field.type, "extra_json_schema", None) or {}
+        found[field.name] = extra.get("description", "")
     return found

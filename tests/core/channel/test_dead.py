@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.core.channel.dead import MOVED_EVENTS_MAX, Missed, lowest, missed, moved_at_once
+from penstock.core.channel.dead import MOVED_EVENTS_MAX, Missed, missed, moved_at_once
 from penstock.core.channel.holding import BuryEvents
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import (
@@ -274,8 +274,8 @@ def test_a_queue_names_no_durable_of_its_own() -> None:
 def test_the_lowest_of_some_ids() -> None:
     ids = IdSet([Span(2, 4), Span(7, 9)])
 
-    assert list(lowest(ids, 3)) == [2, 3, 7]
-    assert list(lowest(ids, 9)) == [2, 3, 7, 8]
+    assert list(ids.lowest_part(3)) == [2, 3, 7]
+    assert list(ids.lowest_part(9)) == [2, 3, 7, 8]
     assert list(ids) == [2, 3, 7, 8]
 
 
@@ -283,7 +283,7 @@ def test_the_lowest_of_some_ids() -> None:
 def test_of_scattered_ids_exactly_the_lowest_go(limit: int) -> None:
     scattered = IdSet.of([7, *range(1_000, 11_000, 2)])
 
-    assert list(lowest(scattered, limit)) == [7, *range(1_000, 11_000, 2)][:limit]
+    assert list(scattered.lowest_part(limit)) == [7, *range(1_000, 11_000, 2)][:limit]
     assert len(scattered) == 5_001
 
 

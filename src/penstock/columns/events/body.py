@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import pyarrow as pa
 
 from penstock.columns.events.event import (
     NO_OPTIONS,
     Event,
-    EventOptions,
     check_priority,
     check_ttl,
     event_data,
@@ -38,14 +37,11 @@ def body_of(events: Sequence[Event]) -> pa.RecordBatch:
         for index, event in enumerate(events):
             if not isinstance(event, Event):
                 raise InvalidEvent(f"item {index} is {type(event).__name__}; pass penstock.Event")
-    if any(map(_ROWS, events)):
+    if any(map(_ROWS, events)) or list(map(_OPTIONS, events)).count(NO_OPTIONS) < len(events):
         return _body_of_any(events)
-    columns: _Options = {}
-    if any(options := list(map(_OPTIONS, events))):
-        columns = _columns_of(options)
     # A list of the values of each attribute, made in C: a list of calls takes twice as long.
     return body_of_columns(
-        list(map(_DATA, events)), list(map(_TAG, events)), list(map(_PROPERTIES, events)), **columns
+        list(map(_DATA, events)), list(map(_TAG, events)), list(map(_PROPERTIES, events))
     )
 
 
@@ -56,31 +52,8 @@ _TAG = attrgetter("_tag")
 _PROPERTIES = attrgetter("_properties")
 
 
-class _Options(TypedDict, total=False):
-    headers: Sequence[Headers | None]
-    ttls: Sequence[int | None]
-    persistents: Sequence[bool | None]
-    priorities: Sequence[int | None]
-    transients: Sequence[bool | None]
-    deliver_ats: Sequence[datetime | None]
-    deltas: Sequence[bool]
-
-
-def _columns_of(options: Sequence[EventOptions | None]) -> _Options:
-    said = [each or NO_OPTIONS for each in options]
-    return {
-        "headers": [each.headers for each in said],
-        "ttls": [each.ttl for each in said],
-        "persistents": [each.persistent for each in said],
-        "priorities": [each.priority for each in said],
-        "transients": [each.transient for each in said],
-        "deliver_ats": [each.deliver_at for each in said],
-        "deltas": [each.is_delta for each in said],
-    }
-
-
 def _body_of_any(events: Sequence[Event]) -> pa.RecordBatch:
-    """The body for events some of which were received."""
+    """The body for events some of which were received, or have options."""
     return body_of_columns(
         [event.data for event in events],
         [event.tag for event in events],
@@ -104,9 +77,7 @@ def _own_properties(event: Event) -> Properties:
 
 
 def _own_priority(event: Event) -> int | None:
-    if event._rows is not None:
-        return event.priority
-    return None if event._options is None else event._options.priority
+    return event._options.priority if event._rows is None else event.priority
 
 
 def body_of_columns(

@@ -56,7 +56,7 @@ class Origin(Struct, frozen=True):
 
 
 class EventOptions(NamedTuple):
-    """What few events say of themselves."""
+    """What few events that are made say of themselves; a received one has it in its batch."""
 
     headers: dict[str, Any] | None = None
     ttl: int = 0
@@ -119,7 +119,7 @@ class Event:
         )
         if tag is not None and not isinstance(tag, str):
             raise InvalidEvent(f"tag {tag!r} is {type(tag).__name__}; a tag is a string or None")
-        self._options: EventOptions | None = None
+        self._options = NO_OPTIONS
         if (
             headers
             or ttl
@@ -188,39 +188,33 @@ class Event:
     def headers(self) -> dict[str, Any]:
         """The headers that are set (SEM E3)."""
         if self._rows is None:
-            return (self._options and self._options.headers) or {}
+            return self._options.headers or {}
         return self._rows.headers(self._row)
 
     @property
     def ttl(self) -> int:
         """The event's own time to live in milliseconds; 0 if it has none."""
-        return (
-            (self._options or NO_OPTIONS).ttl if self._rows is None else self._rows.ttl(self._row)
-        )
+        return self._options.ttl if self._rows is None else self._rows.ttl(self._row)
 
     @property
     def persistent(self) -> bool:
         """False only where the publisher said so."""
         if self._rows is None:
-            return (self._options or NO_OPTIONS).persistent is not False
+            return self._options.persistent is not False
         return self._rows.persistent(self._row)
 
     @property
     def priority(self) -> int:
         """The priority, 0 to 9."""
         if self._rows is None:
-            priority = (self._options or NO_OPTIONS).priority
-            return PRIORITY_DEFAULT if priority is None else priority
+            own = self._options.priority
+            return PRIORITY_DEFAULT if own is None else own
         return self._rows.priority(self._row)
 
     @property
     def transient(self) -> bool:
         """True if the event is never stored (SEM E8)."""
-        return (
-            (self._options or NO_OPTIONS).transient
-            if self._rows is None
-            else self._rows.transient(self._row)
-        )
+        return self._options.transient if self._rows is None else self._rows.transient(self._row)
 
     @property
     def redelivered(self) -> bool:
@@ -231,14 +225,14 @@ class Event:
     def is_delta(self) -> bool:
         """True if it carries only the changed properties of a registered event (SEM K3)."""
         if self._rows is None:
-            return (self._options or NO_OPTIONS).is_delta
+            return self._options.is_delta
         return self._rows.value("delta", self._row) is True
 
     @property
     def deliver_at(self) -> datetime | None:
         """The earliest time of delivery; None for immediate delivery, and on received events."""
         if self._rows is None:
-            return (self._options or NO_OPTIONS).deliver_at
+            return self._options.deliver_at
         return _in_utc(self._rows.value("deliver_at", self._row))
 
     @property

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.columns.events.body import body_of
 from penstock.columns.events.check import check_schema
-from penstock.columns.events.event import Event, EventOptions
+from penstock.columns.events.event import NO_OPTIONS, Event, EventOptions
 from penstock.columns.schema.ipc import (
     SCHEMA_BYTES_KEPT_MAX,
     BatchPlaces,
@@ -41,8 +41,8 @@ COLUMNS_MAX: Final = 48
 FORMS_MAX: Final = 64
 """Most templates per schema, one for each combination of lengths. When there are more, all are
 dropped and built again, which costs less than parsing one message."""
-_STORED: Final = EventOptions(persistent=True)
-"""What an event says of itself that says no more than one that says nothing."""
+_PLAIN: Final = (NO_OPTIONS, EventOptions(persistent=True))
+"""What an event says of itself that needs no column."""
 KINDS_MAX: Final = 1_024
 """Most combinations of names and types of published events that are remembered."""
 SCHEMAS_MAX: Final = 64
@@ -312,7 +312,7 @@ def encode_event(event: Event) -> tuple[SingleEventCodec, bytes] | None:
 
 
 def _is_plain(event: Event) -> bool:
-    return event._rows is None and (event._options is None or event._options == _STORED)
+    return event._rows is None and event._options in _PLAIN
 
 
 def _learn(kind: tuple[object, ...], event: Event) -> SingleEventCodec | None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from penstock.columns.files.segments import SegmentImage, encode_segment
 from penstock.columns.schema import overflow
 from penstock.columns.schema.layout import BODY
 from penstock.columns.schema.rows import Rows
@@ -30,6 +31,7 @@ from penstock.columns.schema.shapes import (
     grown,
 )
 from penstock.columns.schema.values import is_struct
+from penstock.core.vocabulary.compression import Compression
 
 FREE_BYTES: Final = 64 << 10
 """Bytes that empty cells of a file may take, however little its events hold."""
@@ -212,6 +214,14 @@ def lean(
     for batch in batches:
         needs.add(batch)
     return fitted_in(batches, needs.schema(free_bytes), channel)
+
+
+def lean_image(
+    batches: Sequence[pa.RecordBatch], channel: ChannelSchema, compression: Compression
+) -> SegmentImage:
+    """A segment with the events of ``batches``, in the columns they need."""
+    kept = lean(batches, channel)
+    return encode_segment(kept, note=channel.note(kept[0].schema), compression=compression)
 
 
 def fitted_in(

@@ -83,11 +83,6 @@ def count_copies(state: ChannelState, ids: IdSet, cause: Cause, durable: str = "
     state.died[durable, cause.value] = state.died.get((durable, cause.value), 0) + len(ids)
 
 
-def lowest(ids: IdSet, limit: int) -> IdSet:
-    """The lowest ``limit`` of ``ids``."""
-    return ids.lowest_part(limit)
-
-
 def missed(state: ChannelState, spans: Spans) -> Missed:
     """Collect what the origin of dead events says (SEM T6). Ask before they are removed."""
     if not state.durables:

@@ -14,7 +14,7 @@ from penstock.core.channel.awaited_seats import (
     given_up,
     seats_waited_for,
 )
-from penstock.core.channel.dead import buried, lowest, moved_at_once, unconsumed
+from penstock.core.channel.dead import buried, moved_at_once, unconsumed
 from penstock.core.channel.delays import backed_off, postponed, still_waiting
 from penstock.core.channel.holding import (
     BuryEvents,
@@ -268,7 +268,7 @@ def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFa
     room = moved_at_once(state) if scheduled else min(moved_max, moved_at_once(state))
     facts: list[StoredFact] = []
     if expired:
-        going = lowest(expired, room)
+        going = expired.lowest_part(room)
         room -= len(going)
         dead = going if scheduled else unconsumed(state, going)
         spans = going.spans
@@ -277,7 +277,7 @@ def _dying(state: ChannelState, expired: IdSet, moved_max: int) -> list[StoredFa
         left = state.stored.copy()
         left.remove_all(expired)
         above = IdSet(make_room(state.definition.capacity, left, IdSet()))
-        going = lowest(above, room)
+        going = above.lowest_part(room)
         facts.append(Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans))
     return facts
 
@@ -503,7 +503,7 @@ def _evicted(state: ChannelState, wanted: Definition) -> tuple[Removed, ...]:
         return ()
     if not wanted.dead_event_store:
         return (Removed(gone, Cause.EVICTED),)
-    going = lowest(IdSet(gone), moved_at_once(state))  # the others follow, step by step
+    going = IdSet(gone).lowest_part(moved_at_once(state))  # the others follow, step by step
     return (Removed(going.spans, Cause.EVICTED, unconsumed(state, going).spans),)
 
 

@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from penstock.core.channel.dead import lowest, moved_at_once, unconsumed
+from penstock.core.channel.dead import moved_at_once, unconsumed
 from penstock.core.channel.interest import awaited, wanted_of
 from penstock.core.channel.retention import make_room, refuse_when_full
 from penstock.core.channel.state import ChannelState
@@ -226,7 +226,7 @@ def _evicted(state: ChannelState, appended: Appended, superseded: bytes) -> Remo
         return None
     if not state.moves_dead:
         return Removed(evicted, Cause.EVICTED)
-    going = lowest(IdSet(evicted), max(moved_at_once(state), len(fresh)))
+    going = IdSet(evicted).lowest_part(max(moved_at_once(state), len(fresh)))
     return Removed(going.spans, Cause.EVICTED, _dead(state, going, appended))
 
 

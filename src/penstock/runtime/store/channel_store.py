@@ -25,14 +25,13 @@ from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.ports import PageSlot
 from penstock.runtime.store.outgoing_batch import (
-    MERGE_BELOW,
     OutgoingBatch,
     merged,
     publishers_of,
     spans_in,
 )
 from penstock.runtime.store.sealed_file import Damage, SealedFile
-from penstock.runtime.store.tail_batch import Meter, TailBatch, gathered, united
+from penstock.runtime.store.tail_batch import MERGE_BELOW, Meter, TailBatch, gathered, united
 
 JUDGED_WORK_MAX = 8_192
 """Comparisons of a selector with statistics of files in one call: events behind these are read."""
@@ -202,16 +201,15 @@ class ChannelStore:
         for piece in gone:
             sizes[piece.home] = sizes.get(piece.home, 0) - piece.weight
         for home, size in sizes.items():
-            self._count_bytes(home, size)
+            self.meter.add_bytes(home, size)
+            self._realm.add_bytes(home, size)
         self.freed += [piece.place for piece in gone if piece.place is not None]
         del self.tail[start:stop], self._ends[start:stop]
 
     def _count(self, piece: TailBatch, sign: int) -> None:
-        self._count_bytes(piece.home, sign * piece.weight)
-
-    def _count_bytes(self, home: Home, size: int) -> None:
-        self.meter.add_bytes(home, size)
-        self._realm.add_bytes(home, size)
+        size = sign * piece.weight
+        self.meter.add_bytes(piece.home, size)
+        self._realm.add_bytes(piece.home, size)
 
     def folder(self, name: str, number: int) -> str:
         """The folder of the next file of this channel, which is called ``name``."""

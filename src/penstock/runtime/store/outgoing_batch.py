@@ -16,15 +16,13 @@ from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store.sealed_file import Publishers
-from penstock.runtime.store.tail_batch import TailBatch, stored_together
+from penstock.runtime.store.tail_batch import MERGE_BELOW, TailBatch, stored_together
 
+FRAME_MAX = 16 << 20
+"""Larger batches are sent in parts."""
 MERGE_ROWS_MAX = 16_384
 """Small batches are sent as one up to this many events."""
 MERGE_BYTES_MAX = 4 << 20
-MERGE_BELOW = 1_024
-"""A batch of at least this many events is sent as it is."""
-FRAME_MAX = 16 << 20
-"""Larger batches are sent in parts."""
 
 
 class Looked:

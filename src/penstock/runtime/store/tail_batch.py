@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -19,6 +19,9 @@ from penstock.core.vocabulary.ports import Buffer, PageSlot
 from penstock.runtime.store.sealed_file import Publishers
 
 IntArray = npt.NDArray[np.int64]
+
+MERGE_BELOW = 1_024
+"""A batch of at least this many events is sent as it is."""
 
 
 def _ids(spans: Sequence[Span]) -> IntArray:
@@ -178,6 +181,24 @@ def stored_together(pieces: Sequence[TailBatch]) -> pa.RecordBatch:
     ids = np.arange(total) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
     at_us = np.repeat(np.array([piece.at_us for piece in pieces]), counts)
     return stamp(pa.concat_batches([piece.batch for piece in pieces]), ids, at_us)
+
+
+def stored_rows(pieces: Sequence[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
+    """The rows of ``wanted``; neighbouring small batches of one schema are joined."""
+    run: list[TailBatch] = []
+    for piece in pieces:
+        whole = Span(piece.first, piece.end)
+        own = wanted.within(whole).spans
+        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
+        if run and not (joins and piece.number == run[0].number):
+            yield stored_together(run)
+            run = []
+        if joins:
+            run.append(piece)
+        elif own:
+            yield piece.stored(own)
+    if run:
+        yield stored_together(run)
 
 
 def gathered(parts: Sequence[tuple[TailBatch, Span]]) -> pa.RecordBatch:

@@ -21,8 +21,8 @@ from penstock.columns.files.exports import (
     described_state,
     state_bytes,
 )
-from penstock.columns.files.lean_columns import lean
-from penstock.columns.files.segments import SegmentImage, SegmentReader, encode_segment, rows_of
+from penstock.columns.files.lean_columns import lean_image
+from penstock.columns.files.segments import SegmentImage, SegmentReader, rows_of
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
@@ -33,9 +33,8 @@ from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.loggers import logger
 from penstock.runtime.store.channel_store import ChannelStore
-from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.sealed_file import Publishers, SealedFile, publishers_within
-from penstock.runtime.store.tail_batch import TailBatch, stored_together
+from penstock.runtime.store.tail_batch import TailBatch, stored_rows
 from penstock.runtime.transfer.transfer_registry import Transfer, TransferRegistry
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.shard import Shard
@@ -341,10 +340,9 @@ def _memory_part(found: Sequence[tuple[TailBatch, IdSet]], *, in_memory: bool) -
 def _image(part: _FilePart, captured: _Captured) -> SegmentImage:
     """A file of the export, which is compressed as the channel's own are: an import keeps it."""
     columns = captured.columns
-    batches = _from_file(part) if part.reader is not None else _from_pieces(part)
-    kept = lean(list(batches), columns)
+    batches = _from_file(part) if part.reader is not None else stored_rows(part.pieces, part.ids)
     compression = captured.state.restored.definition.storage.compression
-    return encode_segment(kept, note=columns.note(kept[0].schema), compression=compression)
+    return lean_image(list(batches), columns, compression)
 
 
 def _from_file(part: _FilePart) -> Iterator[pa.RecordBatch]:
@@ -362,21 +360,3 @@ def _from_file(part: _FilePart) -> Iterator[pa.RecordBatch]:
         yield batch if len(own) == batch.num_rows else rows_of(batch, own.spans)
     if reason is not None:
         raise _Unreadable(reason, unreadable)
-
-
-def _from_pieces(part: _FilePart) -> Iterator[pa.RecordBatch]:
-    """The batches of a part; neighbouring small ones of one schema are joined."""
-    run: list[TailBatch] = []
-    for piece in part.pieces:
-        whole = Span(piece.first, piece.end)
-        own = part.ids.within(whole).spans
-        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
-        if run and not (joins and piece.number == run[0].number):
-            yield stored_together(run)
-            run = []
-        if joins:
-            run.append(piece)
-        else:
-            yield piece.stored(own)
-    if run:
-        yield stored_together(run)

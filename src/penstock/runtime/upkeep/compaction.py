@@ -8,8 +8,8 @@ channel during the copy is simply a removed event in the new file.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -26,12 +26,11 @@ from penstock.columns.files.growing_segment import (
     number_in,
     started,
 )
-from penstock.columns.files.lean_columns import Needs, fitted_in, lean
+from penstock.columns.files.lean_columns import Needs, fitted_in, lean_image
 from penstock.columns.files.segments import (
     SegmentImage,
     SegmentIndex,
     SegmentReader,
-    encode_segment,
     rows_of,
     segment_name,
 )
@@ -195,17 +194,8 @@ class Maintainer:
             work.thaw()
 
         self._busy.add(channel_id)
-        try:
-            done = await work.run(before)
-        except asyncio.CancelledError:
-            # The change of files may be on its way: nothing else may happen to them before it.
-            self._shard.behind(release)
-            raise
-        except BaseException:
-            release()
-            raise
-        release()
-        return done
+        with released_behind(self._shard, release):
+            return await work.run(before)
 
 
 class _Rewriting:
@@ -382,7 +372,7 @@ class _Joining(_Rewriting):
             await self._each(file, take)
         name = ""
         if found:
-            made = partial(_lean_image, found, self._store.columns, self._compression)
+            made = partial(lean_image, found, self._store.columns, self._compression)
             image = await self._offload(made)
             folder = self._store.folder(self._name, self._channel_id)
             file_names = self._shard.state.file_names
@@ -430,11 +420,23 @@ def _neighbours(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
     ]
 
 
-def _lean_image(
-    batches: list[pa.RecordBatch], columns: ChannelSchema, compression: Compression
-) -> SegmentImage:
-    kept = lean(batches, columns)
-    return encode_segment(kept, note=columns.note(kept[0].schema), compression=compression)
+@contextmanager
+def released_behind(shard: Shard, release: Callable[[], None]) -> Iterator[None]:
+    """Call ``release`` at the end; where whoever waits is cancelled, behind all that was asked.
+
+    A fact about files may be on its way then, and is recorded all the same. Whoever works on the
+    same files before that writes the same events again, learns that they are there already, and
+    deletes the file that has them.
+    """
+    try:
+        yield
+    except asyncio.CancelledError:
+        shard.behind(release)
+        raise
+    except BaseException:
+        release()
+        raise
+    release()
 
 
 async def put_segment(blobs: Blobs, file_names: FileNames, folder: str, image: SegmentImage) -> str:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from penstock.columns.files.growing_segment import Growth, started
-from penstock.columns.files.lean_columns import Needs, fitted_in, has_room, lean
-from penstock.columns.files.segments import SegmentImage, encode_segment
+from penstock.columns.files.lean_columns import Needs, fitted_in, has_room, lean_image
+from penstock.columns.files.segments import SegmentImage
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.shapes import NO_SLOTS, StructShape
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.compression import Compression
-from penstock.runtime.store.outgoing_batch import MERGE_BELOW
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
-from penstock.runtime.store.tail_batch import TailBatch, stored_together
+from penstock.runtime.store.tail_batch import TailBatch, stored_rows
 
 
 class NewRows(NamedTuple):
@@ -76,23 +74,4 @@ def image_of(
     pieces: list[TailBatch], wanted: IdSet, columns: ChannelSchema, compression: Compression
 ) -> SegmentImage:
     """A segment with the rows of ``wanted``."""
-    kept = lean(list(stored_rows(pieces, wanted)), columns)
-    return encode_segment(kept, note=columns.note(kept[0].schema), compression=compression)
-
-
-def stored_rows(pieces: list[TailBatch], wanted: IdSet) -> Iterator[pa.RecordBatch]:
-    """The rows of ``wanted``; neighbouring small batches of one schema are joined."""
-    run: list[TailBatch] = []
-    for piece in pieces:
-        whole = Span(piece.first, piece.end)
-        own = wanted.within(whole).spans
-        joins = piece.is_whole and own == (whole,) and whole.size < MERGE_BELOW
-        if run and not (joins and piece.number == run[0].number):
-            yield stored_together(run)
-            run = []
-        if joins:
-            run.append(piece)
-        elif own:
-            yield piece.stored(own)
-    if run:
-        yield stored_together(run)
+    return lean_image(list(stored_rows(pieces, wanted)), columns, compression)

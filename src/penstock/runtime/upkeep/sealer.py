@@ -61,6 +61,7 @@ from penstock.runtime.upkeep.compaction import (
     MaintenanceLimits,
     new_file,
     put_segment,
+    released_behind,
 )
 from penstock.runtime.upkeep.sealed_rows import NewRows, image_of, publishers_of
 from penstock.runtime.upkeep.snapshot_image import made_beside
@@ -259,23 +260,14 @@ class Sealer:
         if channel_id in self._broken or channel_id in self._busy:
             return False
         self._busy[channel_id] = asyncio.Event()
-        try:
-            made = await self._try_seal(channel_id, everything=everything)
-        except asyncio.CancelledError:
-            # The fact of a new file may be on its way: who seals next must not begin before it, or
-            # would write the same events, find them sealed and delete the file that has them.
-            self._shard.behind(lambda: self._busy.pop(channel_id).set())
-            raise
-        except pa.ArrowException as error:
-            # A broken channel must not end the realm; its events are safe where they are.
-            self._broken.add(channel_id)
-            _log.error("channel.not_sealed", channel=channel_id, reason=str(error))
-            made = False
-        except BaseException:
-            self._busy.pop(channel_id).set()
-            raise
-        self._busy.pop(channel_id).set()
-        return made
+        with released_behind(self._shard, lambda: self._busy.pop(channel_id).set()):
+            try:
+                return await self._try_seal(channel_id, everything=everything)
+            except pa.ArrowException as error:
+                # A broken channel must not end the realm; its events are safe where they are.
+                self._broken.add(channel_id)
+                _log.error("channel.not_sealed", channel=channel_id, reason=str(error))
+                return False
 
     async def _try_seal(self, channel_id: ChannelId, *, everything: bool) -> bool:
         channel = self._shard.state.channels.get(channel_id)

@@ -13,7 +13,7 @@ from pyarrow import ipc
 from penstock.api.joins import CopiedPart
 from penstock.columns.events.batch import ids_of
 from penstock.columns.events.origin import carried
-from penstock.core.channel.dead import lowest, moved_at_once
+from penstock.core.channel.dead import moved_at_once
 from penstock.core.ids.ids import IdSet
 from penstock.core.realm.joins import Join
 from penstock.core.vocabulary.errors import NameDoesNotExist
@@ -140,7 +140,7 @@ def _next(group: Group, number: int) -> Outgoing | None:
     if group.state.directory.joins.by_outbox.get(number) is None:
         raise NameDoesNotExist(f"outbox {number} has ended")
     state, store = group.channel(number).state, group.state.stores[number]
-    while ids := lowest(state.stored, moved_at_once(state)).copy():
+    while ids := state.stored.lowest_part(moved_at_once(state)).copy():
         damage = Damage()
         rows = store.read(ids.spans, damage)
         if damage.ids:

@@ -17,7 +17,7 @@ from penstock.api.joins import Redriven
 from penstock.columns.events.batch import ids_of, within
 from penstock.columns.events.origin import origins_of, restored
 from penstock.columns.schema import compute as pc
-from penstock.core.channel.dead import MOVED_WORK, lowest, moved_at_once
+from penstock.core.channel.dead import MOVED_WORK, moved_at_once
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -158,7 +158,7 @@ class _Step:
         free = free_of(state, state.stored.within(Span(at, state.next_id if end is None else end)))
         if self.wanted is not None:
             free = self.wanted.promising(group, self.number, free)
-        return lowest(free, self._at_once(group, state))
+        return free.lowest_part(self._at_once(group, state))
 
     def _at_once(self, group: Group, state: ChannelState) -> int:
         """How many events a step may move: fewer where selectors ask much about them."""
