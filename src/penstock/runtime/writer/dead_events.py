@@ -190,17 +190,12 @@ class MovingPace:
     def __init__(self, wake: Callable[[int], None]) -> None:
         """``wake`` has a channel looked at on which something waits to move."""
         self._wake = wake
-        self._resting: asyncio.TimerHandle | None = None
-        """The timer until which nothing moves."""
+        self.resting: asyncio.TimerHandle | None = None
+        """The timer until which nothing moves, while it is the turn of those who publish."""
         self._held_back: dict[int, None] = {}
         """Channels, in order, that wait for it."""
         self.events_max = _BEGINS_WITH
         """The most events of a channel that move in the next step."""
-
-    @property
-    def is_resting(self) -> bool:
-        """Whether it is the turn of those who publish."""
-        return self._resting is not None
 
     def hold_back(self, number: int) -> None:
         """Wake this channel after the rest."""
@@ -221,9 +216,9 @@ class MovingPace:
         loop = asyncio.get_running_loop()
         pause_s = (loop.time() - began_s) * (1 - MOVING_SHARE) / MOVING_SHARE
         if pause_s:
-            self._resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._rested)
+            self.resting = loop.call_later(min(pause_s, MOVING_PAUSE_S_MAX), self._rested)
 
     def _rested(self) -> None:
-        self._resting = None
+        self.resting = None
         while self._held_back:
             self._wake(self._held_back.popitem()[0])

@@ -69,6 +69,8 @@ class Group:
     """What channels are asked on which something is due."""
     has_moved = 0
     """How many dead events have moved in this group."""
+    held_s = 0.0
+    """For how long it held up the loop to decide it."""
 
     def __init__(
         self,

@@ -225,6 +225,7 @@ class Shard:
             began_s = loop.time()
             group = await self._serve_group()
             if group.has_moved:
+                self._pace.has_moved(group.has_moved, group.held_s)
                 self._pace.rest(began_s)
             if self._woken:
                 await asyncio.sleep(0)  # let connections drain before offering them more
@@ -273,10 +274,17 @@ class Shard:
         waiting = self._serving = await self._with_room(waiting)
         ahead = self.looking.ahead
         group = Group(self.state, self._clock.now_us(), self._limits, self.placing, ahead)
-        group.has_room = self._has_room
+        group.has_room, group.may_move = self._has_room, self._pace.resting is None
+        group.sweeping = Sweep(may_write=self._has_room, moved_max=self._pace.events_max)
         group.touched |= self._woken
         self._woken, self._dispatch.choosers.spent = {}, 0
-        answers = await self._decide_and_sweep(waiting, group)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        answers = self._decide(waiting, group)
+        if self.state.to_open:
+            await self._open_files()
+        group.sweep_touched()
+        group.held_s = loop.time() - began_s
         for look in group.looks:
             self.looking.sweeps_after(look)
         has_moved = False
@@ -315,19 +323,6 @@ class Shard:
         if group.made:
             self.on_made(group.made)
         self.on_answered()
-
-    async def _decide_and_sweep(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        group.may_move = not self._pace.is_resting
-        group.sweeping = Sweep(may_write=self._has_room, moved_max=self._pace.events_max)
-        answers = self._decide(waiting, group)
-        if self.state.to_open:
-            await self._open_files()
-        group.sweep_touched()
-        if group.has_moved:
-            self._pace.has_moved(group.has_moved, loop.time() - began_s)
-        return answers
 
     def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
         """Decide in order until the group is full, or files have to be opened for the next step;
@@ -532,7 +527,7 @@ class Shard:
                 await self._perform(number)
             if state.relayed or state.passing or state.leaving:
                 await self._relay(number, channel)
-            if channel.state.overdue and self._pace.is_resting:
+            if channel.state.overdue and self._pace.resting is not None:
                 self._pace.hold_back(number)
             elif channel.state.overdue and number in self.looking.ahead.sweeping:
                 continue  # it is swept once its events have been looked at
