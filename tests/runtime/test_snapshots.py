@@ -72,6 +72,33 @@ async def test_what_is_published_after_a_snapshot_is_there_though_its_schema_cam
     assert (last, again.recovered.events, again.recovered.damage) == (Span(1, 2), 2, [])
 
 
+class FreesSlowly(MemoryJournal):
+    """A journal with large files on a file system that takes its time to delete them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freeing, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def free(self) -> None:
+        self.freeing.set()
+        await self.may_end.wait()
+
+
+@simulated
+async def test_others_publish_while_files_are_deleted_that_a_snapshot_left_behind() -> None:
+    journal, blobs, clock = FreesSlowly(), MemoryBlobs(), asyncio.get_running_loop()
+    assert isinstance(clock, SimLoop)
+    realm, running = await _with_one_event(journal, blobs, clock, SealingLimits())
+    snapshot = clock.create_task(realm.snapshot())
+    await journal.freeing.wait()
+    assert await _publish(realm, 2.0) == Span(1, 2)
+    assert not snapshot.done()
+    journal.may_end.set()
+    await snapshot
+    running.cancel()
+    await asyncio.wait([running])
+
+
 class BreaksOff(MemoryBlobs):
     """A disk that stores the first snapshot and then says it has failed."""
 

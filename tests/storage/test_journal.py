@@ -113,6 +113,8 @@ async def test_trim_removes_whole_files_and_never_the_newest(disk: FaultyDisk) -
     journal = open_journal(disk, file_bytes_max=300)
     await append_all(journal, *[b"block %d" % number for number in range(30)])
     await journal.trim(30)
+    assert len(disk.list("/realm/journal")) == 10, "while others wait, nothing is deleted"
+    await journal.free()
 
     assert len(disk.list("/realm/journal")) == 1
     await journal.close()
@@ -128,6 +130,8 @@ async def test_a_trim_cut_short_is_finished_at_the_next_start() -> None:
         blocks = [b"block %d" % number for number in range(20)]
         await append_all(journal, *blocks)
         await journal.trim(15)
+        if seed % 2:
+            await journal.free()
         disk.power_cut()
 
         again = open_journal(disk, file_bytes_max=300)
@@ -154,6 +158,7 @@ async def test_a_reader_may_finish_in_a_file_that_is_trimmed_away(tmp_path: Path
     async def trim() -> None:
         await reading.wait()
         await journal.trim(1)
+        await journal.free()
         go_on.set()
 
     async with asyncio.TaskGroup() as group:
@@ -163,6 +168,20 @@ async def test_a_reader_may_finish_in_a_file_that_is_trimmed_away(tmp_path: Path
     assert isinstance(block, Block)
     assert block.data == b"x" * 200_000
     assert os.listdir(f"{root}/journal") == ["00000000000000000002.log"]
+
+
+async def test_a_trimmed_file_that_cannot_be_deleted_is_named(tmp_path: Path) -> None:
+    journal = open_on(f"{tmp_path}/realm", limits=JournalLimits(file_bytes_max=300))
+    await append_all(journal, *[b"block %d" % number for number in range(30)])
+    (first, *_) = sorted((tmp_path / "realm/journal").iterdir())
+    first.unlink()
+    first.mkdir()
+    await journal.trim(30)
+    with pytest.raises(StorageFailed, match=f"{first} could not be removed"):
+        await journal.free()
+
+    await journal.append(30, [b"next"])
+    await journal.close()
 
 
 @pytest.mark.parametrize("room", [0, 1, 50, 56, 57, 500, 5_000, 9_000])

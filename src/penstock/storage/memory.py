@@ -85,6 +85,9 @@ class MemoryJournal:
         """Nothing to do: there is no disk."""
         self._check_open()
 
+    async def free(self) -> None:
+        """Nothing to do: their room went with :meth:`trim`."""
+
     async def trim(self, through: int) -> None:
         """Forget blocks up to ``through``."""
         self._check_open()

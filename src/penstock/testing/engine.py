@@ -392,6 +392,9 @@ class EngineJournal:
         """Nothing to do: what was appended is there."""
         self._check_open()
 
+    async def free(self) -> None:
+        """Nothing to do: their room went with :meth:`trim`."""
+
     async def trim(self, through: int) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Journal.trim`."""
         self._check_open()

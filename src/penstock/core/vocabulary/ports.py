@@ -138,7 +138,12 @@ class Journal(Protocol):
         ...
 
     async def trim(self, through: int) -> None:
-        """Forget blocks up to and including ``through``; bytes may leave later."""
+        """Forget blocks up to and including ``through``; bytes leave with :meth:`free`."""
+        ...
+
+    async def free(self) -> None:
+        """Give back the room of blocks that were trimmed. It may run beside everything else, and
+        takes as long as the file system does with large files. Raises ``StorageFailed``."""
         ...
 
     def info(self) -> JournalInfo: ...

@@ -442,6 +442,7 @@ class Sealer:
         # On an engine, two snapshots stay: somebody may just be reading the one before.
         needed = self._snapshot if self._names.epoch else sequence
         await self._shard.exclusively(lambda: self._cut(sequence, needed))
+        await self._journal.free()
         self._covered_s = covered_s
         await self._forget_before(needed)
         if self._shard.large_blocks is not None:

@@ -129,6 +129,8 @@ class FileJournal:
         self._records = RecordFiles(disk, f"{root}/registry")
         self._changes = Changes("the journal accepts no more blocks after a failure", offload)
         self._syncs = Timings()
+        self._retired: list[JournalFile] = []
+        """Files below the floor, which :meth:`free` deletes."""
         quarantine = QuarantineFolder(disk, root)
         record, self._record_version = self._load_record(quarantine, identity)
         self._identity = record.id
@@ -217,8 +219,8 @@ class FileJournal:
         return found
 
     async def trim(self, through: int) -> None:
-        """Forget blocks up to ``through``. The floor is durable on return, and whole files are
-        deleted.
+        """Forget blocks up to ``through``. The floor is durable on return; whole files are left to
+        :meth:`free`.
 
         The floor is kept in the registry record ``journal``, since the newest trimmed blocks may
         still be in a file that later blocks need.
@@ -237,8 +239,28 @@ class FileJournal:
         await self._change(persist, inline=False, syncs=False)
         self._floor = through
         while len(self._files) > 1 and self._files[1].first - 1 <= through:
-            self._retire(self._files.pop(0))
+            self._retired.append(self._files.pop(0))
         self._damage = [hurt for hurt in self._damage if hurt.seq + hurt.count - 1 > through]
+
+    async def free(self) -> None:
+        """Delete the files that hold trimmed blocks only: a large one takes up to 100 ms, during
+        which others append. Readers that have them open can finish. Raises ``StorageFailed``."""
+        retired, self._retired = self._retired, []
+        if retired:
+            for file in retired:
+                file.retired = True
+            unread = [file for file in retired if not file.readers]
+            await self._offload(lambda: self._delete(retired, unread))
+
+    def _delete(self, retired: Sequence[JournalFile], unread: Sequence[JournalFile]) -> None:
+        for file in retired:
+            try:
+                self._disk.unlink(file.path)
+            except OSError as error:
+                raise StorageFailed(f"{file.path} could not be removed: {error}") from error
+            finally:
+                if file in unread:
+                    self._disk.close(file.file)
 
     def _leave_behind(self, through: int) -> None:
         """Begin a new file if the newest holds many trimmed bytes, so that it can be deleted now,
@@ -261,9 +283,9 @@ class FileJournal:
                 if not self._changes.failed:
                     self._close_orderly()
             finally:
-                for file in self._files:
+                for file in (*self._files, *self._retired):
                     self._disk.close(file.file)
-                self._files = []
+                self._files, self._retired = [], []
                 self._changes.failed = "the journal is closed"
 
     # Writing
@@ -487,16 +509,6 @@ class FileJournal:
         return DamagedBlock(seq, f"{file.path} bytes {start}-{start + size}", reason, size)
 
     # Floor and identity
-
-    def _retire(self, file: JournalFile) -> None:
-        """Delete a file below the floor; readers that have it open can finish."""
-        file.retired = True
-        if not file.readers:
-            self._disk.close(file.file)
-        try:
-            self._disk.unlink(file.path)
-        except OSError as error:
-            raise StorageFailed(f"{file.path} could not be removed: {error}") from error
 
     def _load_record(
         self, quarantine: QuarantineFolder, identity: Callable[[], int]

@@ -232,6 +232,9 @@ class JetStreamJournal:
         """Nothing to do: what was appended is on the disks of a majority."""
         self._check_usable()
 
+    async def free(self) -> None:
+        """Nothing to do: their room went with :meth:`trim`."""
+
     async def trim(self, through: int) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Journal.trim`."""
         async with self._writing:

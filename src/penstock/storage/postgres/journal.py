@@ -329,6 +329,9 @@ class PostgresJournal:
         self._check_is_owner()
         await self._confirm()
 
+    async def free(self) -> None:
+        """Nothing to do: their room went with :meth:`trim`."""
+
     async def trim(self, through: int) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Journal.trim`. Raises ``Deposed``."""
         self._check_usable()
