@@ -160,6 +160,7 @@ def test_what_has_ended_and_cannot_leave_yet_is_kept_together() -> None:
     assert [list(ids) for _, ids in ages.state()[1]] == [[1, 4, 5], [7]]
     assert list(ages.expired(0, 9, stored, 20_000)) == [1, 4, 5]
     assert list(ages.expired(0, 9, stored, 30_000)) == [1, 4, 5, 7]
+    ages.left(stored)
     ages.gather(IdSet(), 30_000)
     assert ages.due_us(0) is None
 
@@ -169,13 +170,28 @@ def test_what_was_taken_together_is_left_alone_until_more_has_ended() -> None:
     ages.own_ttl(0, ((10, (span(1), span(5))), (20, (span(3),)), (30, (span(7),))))
     ages.gather(stored, 20_000)
     ((_, together), _) = ages.state()[1]
-    stored.remove(span(1))
     ages.gather(stored, 25_000)
 
     assert ages.state()[1][0][1] is together
-    assert list(ages.expired(0, 9, stored, 25_000)) == [3, 5]
     ages.gather(stored, 30_000)
-    assert [list(ids) for _, ids in ages.state()[1]] == [[3, 5, 7]]
+    assert [list(ids) for _, ids in ages.state()[1]] == [[1, 3, 5, 7]]
+    assert list(together) == [1, 3, 5], "a snapshot that has it reads it as it was"
+
+
+def test_what_leaves_is_not_among_what_was_taken_together() -> None:
+    ages, stored = Ages(), IdSet([Span(0, 9)])
+    ages.own_ttl(0, ((10, (span(1), span(5))), (20, (span(3),))))
+    ages.gather(stored, 20_000)
+    ((_, together),) = ages.state()[1]
+    ages.left(stored.remove(span(1)))
+
+    assert list(ages.expired(0, 9, stored, 25_000)) == [3, 5]
+    assert list(together) == [1, 3, 5], "a snapshot that has it reads it as it was"
+    assert not ages.own_of(IdSet([span(1)]))
+    ages.own_ttl(10_000, ((10, (span(2), span(9))),))
+    assert list(ages.expired(0, 10, stored, 25_000)) == [2, 3, 5], "nothing is stored under 9"
+    ages.gather(stored, 25_000)
+    assert [list(ids) for _, ids in ages.state()[1]] == [[2, 3, 5]]
 
 
 def test_own_ttls_are_kept_over_a_restart() -> None:

@@ -196,7 +196,7 @@ class DurableSubscription(DeliveringLoops):
         self._inbox.put(delivered)
 
     def _take_back(self, spans: Spans) -> None:
-        ids = IdSet(Span(*span) for span in spans)
+        ids = IdSet(spans)
         self._inbox.reduce(lambda batch: self._without(batch, ids))
         self._recalled.add_all(ids)
         self._has_recalled = True
@@ -396,7 +396,7 @@ class DurableSubscription(DeliveringLoops):
         """Drop waiting events that are acknowledged: the caller has had them before a reconnect."""
         if spans and self._settlements.cumulative:
             spans = (Span(0, spans[-1][1]),)
-        ids = IdSet(Span(*span) for span in spans)
+        ids = IdSet(spans)
         self._inbox.reduce(lambda batch: self._without(batch, ids))
 
     async def rollback(self, event_ids: Iterable[int], *, delay: Duration | None = None) -> None:

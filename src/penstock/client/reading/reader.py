@@ -236,7 +236,7 @@ class Reader:
 
     def _take_back(self, spans: Spans) -> None:
         """The realm has taken these back, because they were not committed in time."""
-        ids = IdSet(Span(*span) for span in spans)
+        ids = IdSet(spans)
         for part in self._parts:
             part.drop(ids)
         self._late.add_all(self._held.remove_all(ids))

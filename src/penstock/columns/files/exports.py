@@ -284,7 +284,7 @@ def check_whole(state: StateFile, manifest: Manifest, ids: Sequence[IdSet]) -> N
     ``ids`` are the ids in each file, in the order of the manifest.
     """
     stored = stored_ids.id_set(state.channel.restored.stored)
-    volatile = IdSet(Span(*span) for span in state.channel.volatile)
+    volatile = IdSet(state.channel.volatile)
     for in_memory, wanted in ((True, volatile), (False, _without(stored, volatile))):
         found = IdSet()
         count = 0

@@ -171,7 +171,7 @@ def _left_out(state: ChannelState, fact: Appended) -> None:
 
 def _secured(state: ChannelState, fact: PersistedLate) -> None:
     """After a restart they come out of nowhere: what only passed was never recorded."""
-    ids = IdSet(Span(*span) for span in fact.spans)
+    ids = IdSet(fact.spans)
     state.volatile.discard_all(state.unwritten.overlap(ids))
     state.passing.discard_all(ids)
     state.unwritten.discard_all(ids)
@@ -202,12 +202,12 @@ def _offer_matched(state: ChannelState, fact: Appended, span: Span) -> None:
 
 def _relay(state: ChannelState, fact: Appended) -> None:
     """Give connected clients the events that are never stored (SEM E8, C1e)."""
-    passing = IdSet(Span(*span) for span in fact.relayed)
+    passing = IdSet(fact.relayed)
     for durable in state.durables.values():
         if not durable.seats or not (durable.kind.takes_transient or state.type.relays):
             continue
         if durable.selector:
-            matched = IdSet(Span(*span) for span in fact.matched.get(durable.name, ()))
+            matched = IdSet(fact.matched.get(durable.name, ()))
             wanted = passing.overlap(matched)
         else:
             wanted = passing
@@ -221,7 +221,7 @@ def _rolled_back(state: ChannelState, name: str, spans: Spans, *, late: bool = F
     durable = state.durables.get(name)
     if durable is None or not spans:
         return
-    ids = IdSet(Span(*span) for span in spans)
+    ids = IdSet(spans)
     durable.reach(spans[-1][1], state.stored)
     later = behind(durable, ids)
     if late:
@@ -289,6 +289,7 @@ def _gone(state: ChannelState, ids: IdSet, cause: Cause, still_sent: IdSet | Non
     for left_behind in sets:
         if left_behind:
             left_behind.discard_all(ids)
+    state.ages.left(ids)
     for waiting in state.waits.values():
         waiting.discard_all(ids)
     for durable in state.durables.values():

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from penstock.core.channel.state import ChannelState
 from penstock.core.durable.durable import Durable
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans, StoredFact
 
 MOVED_EVENTS_MAX = 10_000
@@ -87,7 +87,7 @@ def missed(state: ChannelState, spans: Spans) -> Missed:
     """Collect what the origin of dead events says (SEM T6). Ask before they are removed."""
     if not state.durables:
         return Missed((), ())
-    ids = IdSet(Span(*span) for span in spans)
+    ids = IdSet(spans)
     groups: list[tuple[tuple[str, ...], IdSet]] = [((), ids)]
     counted = IdSet()
     redeliveries: list[tuple[int, Spans]] = []

@@ -212,7 +212,7 @@ def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
         return Decided()
     if not durable.attributes.max_deliveries or not state.moves_dead:
         return Decided((RolledBack(durable.name, spans),))
-    back = IdSet(Span(*span) for span in spans)
+    back = IdSet(spans)
     exhausted = durable.exhausted(back.overlap(state.stored))
     back.remove_all(exhausted)
     facts: list[StoredFact] = [RolledBack(durable.name, back.spans)] if back else []

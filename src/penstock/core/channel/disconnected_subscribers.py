@@ -30,7 +30,7 @@ def lose(state: ChannelState, command: Disconnect, now_us: int) -> None:
     if subscriber is None or not subscriber.has_interest:
         return
     if command.arrived:
-        arrived = IdSet(Span(*span) for span in command.arrived)
+        arrived = IdSet(command.arrived)
         state.fresh.add_all(subscriber.confirmed(arrived))
     if subscriber.lost_us is None:
         state.absent += 1

@@ -141,7 +141,7 @@ def _credit(state: ChannelState, command: GrantCredit) -> None:
     if command.next_id:
         state.fresh.add_all(subscriber.confirmed(IdSet((Span(0, command.next_id),))))
     if command.arrived:
-        state.fresh.add_all(subscriber.confirmed(IdSet(Span(*span) for span in command.arrived)))
+        state.fresh.add_all(subscriber.confirmed(IdSet(command.arrived)))
     subscriber.credit += command.count - command.withdrawn
     subscriber.is_full = subscriber.is_full and not command.has_room
     state.dirty = True
@@ -235,7 +235,7 @@ def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None
 
 def _rolled_back(state: ChannelState, command: RollBack) -> None:
     durable, seat = state.seats[command.subscription]
-    ids = IdSet(Span(*span) for span in command.spans)
+    ids = IdSet(command.spans)
     ids.discard_all(seat.sought)  # they are not its own any more
     if not durable.kind.redelivers_at_once:
         durable.park(ids)
@@ -276,9 +276,9 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
         subscriber.credit += size
         state.delivered -= subscriber.counted(spans)
         if subscriber.confirms:
-            state.fresh.add_all(subscriber.confirmed(IdSet(Span(*span) for span in spans)))
+            state.fresh.add_all(subscriber.confirmed(IdSet(spans)))
     elif held := state.seats.get(subscription):
-        held[0].unsent(IdSet(Span(*span) for span in spans))
+        held[0].unsent(IdSet(spans))
         if held[1].demand is not None:
             held[1].demand += size
         state.touch(held[0])
@@ -294,7 +294,7 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
         subscriber.is_choosing = command.is_choosing
     elif (held := state.seats.get(command.subscription)) is not None:
         durable, seat = held
-        ids = IdSet(Span(*span) for span in command.spans)
+        ids = IdSet(command.spans)
         durable.withheld(ids)
         if command.is_choosing:  # what is not stored waits with the others
             for going_by in (state.relayed, state.leaving):

@@ -55,7 +55,7 @@ def recalled_of(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> Id
     """The part of ``spans`` that was recalled from ``seat``, and its client could not know."""
     found = IdSet()
     if seat.recalls:
-        named = IdSet(Span(*span) for span in spans).overlap(stored)
+        named = IdSet(spans).overlap(stored)
         for recalled in seat.recalls:
             found.add_all(recalled.overlap(named))
     found = durable.wanting(found)
@@ -84,7 +84,7 @@ def not_recalled(durable: Durable, seat: Seat, spans: Spans, stored: IdSet) -> S
     recalled = recalled_of(durable, seat, spans, stored) if seat.recalls else None
     if not recalled:
         return spans
-    named = IdSet(Span(*span) for span in spans)
+    named = IdSet(spans)
     named.remove_all(recalled)
     return named.spans
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock.core.channel.delays import postponed
 from penstock.core.channel.state import ChannelState
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.backoff import check_delay
 from penstock.core.vocabulary.messages import Command, Decided, Spans
 
@@ -34,7 +34,7 @@ def decide_release(state: ChannelState, command: Release, now_us: int) -> Decide
 def release(state: ChannelState, command: Release) -> None:
     """Take them out of the client's hands."""
     durable, seat = state.seats[command.subscription]
-    ids = seat.in_flight.overlap(IdSet(Span(*span) for span in command.spans))
+    ids = seat.in_flight.overlap(IdSet(command.spans))
     if command.elsewhere:
         seat.refused.add_all(ids)
     durable.unsent(ids)

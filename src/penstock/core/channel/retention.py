@@ -131,7 +131,8 @@ class Ages:
         self._lent: set[int] = set()
         """The ends of those sets that somebody else reads, and that are not changed."""
         self._gathered_us = 0
-        """The end under which those are that have ended at different times."""
+        """The end under which those are that have ended at different times and are still stored;
+        0: there are none."""
 
     def appended(self, span: Span, at_us: int, ttl_ms: int) -> bool:
         """Note when ``span`` was published; gives whether earlier ones are so much older that it
@@ -165,11 +166,19 @@ class Ages:
         if ids is None:
             ids = self._own[ends_us] = IdSet()
             heapq.heappush(self.ends_us, ends_us)
-        elif ends_us in self._lent:
-            self._lent.remove(ends_us)
-            ids = self._own[ends_us] = ids.copy()
+        else:
+            ids = self._changeable(ends_us, ids)
+        if ends_us == self._gathered_us:  # whether these are stored is to be found out
+            self._gathered_us = 0
         for span in spans:
             ids.add(span)
+
+    def _changeable(self, ends_us: int, ids: IdSet) -> IdSet:
+        """What ends then, which are ``ids``, as a set that nobody else reads."""
+        if ends_us in self._lent:
+            self._lent.remove(ends_us)
+            ids = self._own[ends_us] = ids.copy()
+        return ids
 
     def inserted(self, first: int, at_us: int) -> None:
         """An event older than the newest came to be known: what follows it is younger."""
@@ -189,7 +198,7 @@ class Ages:
         """Restore what :meth:`own_of` gave, from a snapshot."""
         for ends_us, spans in own:
             self._end_at(ends_us, spans)
-            self._own_ids.add_all(IdSet(Span(*span) for span in spans))
+            self._own_ids.add_all(IdSet(spans))
 
     def due_us(self, ttl_ms: int) -> int | None:
         """When the next event may expire."""
@@ -209,8 +218,10 @@ class Ages:
                 gone = stored.within(Span(lowest, end))
                 if self._own_ids:
                     gone.remove_all(self._own_ids)
-        ended = [self._own[ends_us] for ends_us in self._due(now_us)]
-        if ended:
+        due = list(self._due(now_us))
+        if due == [self._gathered_us]:
+            gone.add_all(self._own[due[0]])
+        elif ended := [self._own[ends_us] for ends_us in due]:
             gone.add_all(stored.overlap(ended[0] if len(ended) == 1 else IdSet.union(ended)))
         return gone
 
@@ -235,27 +246,46 @@ class Ages:
     def gather(self, stored: IdSet, now_us: int) -> None:
         """Take together what has ended by its own TTL and is still stored.
 
-        While it moves somewhere in steps, each step asks for it: not once for every time there was.
-        What has been taken together stays as it is until there is more, or nothing is left of it.
+        While it moves somewhere in steps, each step asks for it: what ended at one of many times is
+        looked at once, when the next step comes.
         """
         due = list(self._due(now_us))
         if not due or due == [self._gathered_us]:
             return
         for _ in due:
             heapq.heappop(self.ends_us)
-        ended = IdSet.union(map(self._own.pop, due))
-        left = ended.remove_all(stored)
+        if self._gathered_us in due:
+            left = self._gathered()
+            del self._own[self._gathered_us]
+            newly = [ends_us for ends_us in due if ends_us != self._gathered_us]
+        else:
+            left, newly = IdSet(), due
+        ended = IdSet.union(map(self._own.pop, newly))
+        left.add_all(ended.remove_all(stored))
         self._own_ids.discard_all(ended)
+        self._gathered_us = 0
         if left:
             self._gathered_us = max(due)
             self._own[self._gathered_us] = left
             heapq.heappush(self.ends_us, self._gathered_us)
 
+    def _gathered(self) -> IdSet:
+        """What was gathered, as a set that may be changed."""
+        return self._changeable(self._gathered_us, self._own[self._gathered_us])
+
+    def left(self, ids: IdSet) -> None:
+        """These are not stored any more."""
+        if self._gathered_us:
+            self._own_ids.discard_all(self._gathered().remove_all(ids))
+
     def forget(self, lowest: int | None, now_us: int) -> None:
         """Drop ages of events that have left: below the lowest stored, or expired by now."""
         self.forget_below(lowest)
         while self.ends_us and self.ends_us[0] <= now_us:
-            self._own_ids.discard_all(self._own.pop(heapq.heappop(self.ends_us)))
+            ends_us = heapq.heappop(self.ends_us)
+            self._own_ids.discard_all(self._own.pop(ends_us))
+            if ends_us == self._gathered_us:
+                self._gathered_us = 0
 
     def forget_below(self, lowest: int | None) -> None:
         """Drop ages of events below the lowest stored (None: nothing is); costs nothing when
@@ -298,6 +328,7 @@ class Ages:
         found = [(first, at) for first, at in entries]
         self._entries = found if len(found) <= _FEW else deque(found)
         self._own, self.ends_us, self._own_ids, self._lent = {}, [], IdSet(), set()
+        self._gathered_us = 0
         for ends_us, ids in own:
             self._end_at(ends_us, ids.spans)
             self._own_ids.add_all(ids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.messages import Spans
 
 
@@ -85,7 +85,7 @@ class Seat:
         """Events its client does not want again, though another client may have them."""
         self.selector = selector
         """The reader's own selector; the durable's is applied before it (SEM Q1)."""
-        self.wanted = IdSet(Span(*span) for span in matched) if selector else None
+        self.wanted = IdSet(matched) if selector else None
         """With a selector, the stored ids that it matches; otherwise None."""
 
     @property

@@ -206,7 +206,7 @@ class Subscriber:
         if spans:
             self.cursor = min(self.cursor, spans[0][0])
             self.credit += sum(end - first for first, end in spans)
-            self.unconfirmed.discard_all(IdSet(Span(*span) for span in spans))
+            self.unconfirmed.discard_all(IdSet(spans))
 
     def counted(self, spans: Spans) -> int:
         """How many events of ``spans`` count as delivered; for a browse none."""

@@ -315,14 +315,20 @@ class Blocks:
             if both := held & theirs.get(key, 0):
                 bits[key] = both
         for low, high in zip(self.lows, self.highs, strict=True):
-            bits.update((key, other.bits[key]) for key in other._keys_within(low, high))
+            bits.update(other._bits_within(low, high))
             lows, highs = part(other.lows, other.highs, low, high)
             found.lows += lows
             found.highs += highs
         for low, high in zip(other.lows, other.highs, strict=True):
-            bits.update((key, self.bits[key]) for key in self._keys_within(low, high))
+            bits.update(self._bits_within(low, high))
         found.keys = sorted(bits)
         return found
+
+    def _bits_within(self, low: int, high: int) -> dict[int, int]:
+        keys = self._keys_within(low, high)
+        if len(keys) == len(self.keys):
+            return self.bits
+        return {key: self.bits[key] for key in keys}
 
     def _keys_within(self, low: int, high: int) -> list[int]:
         return self.keys[bisect_left(self.keys, low) : bisect_left(self.keys, high)]

@@ -304,7 +304,7 @@ class IdSet:
     def remove_all(self, other: IdSet) -> IdSet:
         """Take every id of ``other`` out; return the part that was in."""
         removed = self.overlap(other)
-        self.discard_all(removed)
+        self.discard_all(self if removed._size == self._size else removed)
         return removed
 
     def discard_all(self, other: IdSet) -> None:

@@ -20,7 +20,7 @@ from penstock.core.channel.apply import apply
 from penstock.core.channel.state import ChannelState, RealmRules
 from penstock.core.durable.durable_state import state_of
 from penstock.core.durable.queue import KIND, READERS
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.backoff import check_backoff
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.durable_attributes import DURABLE_MAXIMA, DurableAttributes
@@ -88,7 +88,7 @@ def _in_ranges(durable: DurableState) -> DurableState:
 def take_over(state: ChannelState, taken: ExportedState) -> None:
     """Make a channel just created what the exported one was."""
     apply(state, replace(taken.restored, died=()))  # it has made no copies here
-    state.volatile = IdSet(Span(*span) for span in taken.volatile)
+    state.volatile = IdSet(taken.volatile)
 
 
 def check(taken: ExportedState, rules: RealmRules) -> None:

@@ -6,9 +6,10 @@ the journal, too, until they are sealed, unless they live in memory only.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -38,6 +39,8 @@ JUDGED_WORK_MAX = 8_192
 CRUMBS_MAX = 16
 """A batch that contributes at most this many spans to a read has its rows gathered together with
 those of other batches."""
+
+_first = itemgetter(0)
 NOWHERE = Span(0, 0)
 UNTOUCHED = Span(1 << 62, 0)
 SCATTERED_MIN = 64
@@ -123,10 +126,10 @@ class ChannelStore:
                 break
             self.late.add_all(piece.of(persistent.within(Span(piece.first, self.sealed_through))))
 
-    def removed(self, spans: Sequence[tuple[int, int]], stored: IdSet) -> None:
+    def removed(self, spans: Spans, stored: IdSet) -> None:
         """Ids have left the channel (they are out of ``stored`` already): drop empty pieces."""
         if self.late:
-            self.late.discard_all(IdSet(Span(*span) for span in spans))
+            self.late.discard_all(IdSet(spans))
         spans = self._to_look_at(spans)
         pieces: dict[int, None] = {}
         files: dict[SealedFile, None] = {}
@@ -150,7 +153,7 @@ class ChannelStore:
                 file.recount(stored)
         self._drop_empty([i for i in pieces if self._is_empty(self.tail[i], stored)])
 
-    def _to_look_at(self, spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    def _to_look_at(self, spans: Spans) -> Spans:
         """The ``spans`` to look up, ascending. Where they are many and lie in few batches, one span
         around all of them is cheaper."""
         if len(spans) <= SCATTERED_MIN:
@@ -394,13 +397,16 @@ class ChannelStore:
             yield file
 
     def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[OutgoingBatch]:
+        ends = [end for _, end in spans]
         for file in self.files_for(tuple(spans)):
+            inside = spans[bisect_right(ends, file.index.first_id) :]
+            inside = inside[: bisect_left(inside, file.index.end_id, key=_first)]
             if file.reader is None:  # it could not even be opened
-                for span in spans:
+                for span in inside:
                     damage.found(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))
                 continue
-            for own, batch in file.reader.gather(spans, damage.found):
-                if sum([span.size for span in own]) > batch.num_rows:
+            for own, batch in file.reader.gather(inside, damage.found):
+                if sum([end - first for first, end in own]) > batch.num_rows:
                     own = spans_in(batch)
                 publishers = file.publishers_of(Span(own[0].first, own[-1].end))
                 yield OutgoingBatch(own, batch=batch, publishers=publishers)

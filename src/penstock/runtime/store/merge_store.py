@@ -108,7 +108,7 @@ class MergeStore(ChannelStore):
         for chunk in self.states.chunks:
             self.keys.append([chunk.batch], chunk.ids)
 
-    def removed(self, spans: Sequence[tuple[int, int]], stored: IdSet) -> None:
+    def removed(self, spans: Spans, stored: IdSet) -> None:
         super().removed(spans, stored)
         self._gone = stored
         self._gone_rows += sum(end - first for first, end in spans)

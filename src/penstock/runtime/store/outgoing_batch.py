@@ -14,6 +14,7 @@ from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.selectors import EventFrame, Selector
 from penstock.columns.selectors.frames import MessageAccess
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ranges import merged as runs_of_ranges
 from penstock.core.vocabulary.ports import Buffer
 from penstock.runtime.store.sealed_file import Publishers
 from penstock.runtime.store.tail_batch import MERGE_BELOW, TailBatch, stored_together
@@ -78,7 +79,7 @@ class OutgoingBatch:
         if piece is not None and piece.publisher:
             self.publishers = ((piece.publisher, ()),)
         self.spans = spans
-        self.count = sum(span.size for span in spans)
+        self.count = sum(span.size for span in spans) if batch is None else batch.num_rows
         self.piece = piece
         """Set when these are all rows of a published batch: its body can be sent as it is."""
         self._batch = batch
@@ -228,7 +229,7 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
     if len(run) < 2:
         merged += run
         return
-    spans = [span for part in run for span in part.spans]
+    firsts, ends = runs_of_ranges(tuple(span for part in run for span in part.spans))
     pieces = [part.piece for part in run if part.piece is not None]
     if len(pieces) == len(run) and len({piece.number for piece in pieces}) == 1:
         batch = stored_together(pieces)
@@ -237,7 +238,8 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
         if any(each.schema != batches[0].schema for each in batches):
             batches = lean(batches, columns, MERGE_BYTES_MAX)
         batch = pa.concat_batches(batches)
-    merged.append(OutgoingBatch(IdSet(spans).spans, batch=batch, publishers=publishers_of(run)))
+    spans = IdSet.of_runs(firsts, ends).spans
+    merged.append(OutgoingBatch(spans, batch=batch, publishers=publishers_of(run)))
 
 
 def publishers_of(rows: list[OutgoingBatch]) -> Publishers:
@@ -246,8 +248,7 @@ def publishers_of(rows: list[OutgoingBatch]) -> Publishers:
     for part in rows:
         for publisher, spans in part.publishers:
             ids = found.setdefault(publisher, IdSet())
-            for span in spans or part.spans:
-                ids.add(Span(*span))
+            ids.add_all(IdSet(tuple(Span(*span) for span in spans or part.spans)))
     return tuple((publisher, ids.spans) for publisher, ids in found.items())
 
 

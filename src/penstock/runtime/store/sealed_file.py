@@ -132,7 +132,7 @@ def publishers_within(publishers: Publishers, ids: IdSet) -> Publishers:
     """The publishers of ``ids``."""
     found = []
     for publisher, spans in publishers:
-        own = ids.overlap(IdSet(Span(*span) for span in spans))
+        own = ids.overlap(IdSet(spans))
         if own:
             found.append((publisher, own.spans))
     return tuple(found)

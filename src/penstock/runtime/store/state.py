@@ -313,7 +313,7 @@ class RealmState:
             else:
                 store.add(piece)
         if isinstance(fact, PersistedLate):
-            store.secured(IdSet(Span(*span) for span in fact.spans))
+            store.secured(IdSet(fact.spans))
         elif isinstance(fact, Removed):
             _removed(store, channel, fact)
         elif isinstance(fact, Replaced):

@@ -20,7 +20,7 @@ from penstock.columns.schema.layout import with_reason
 from penstock.columns.selectors.outcomes import PredicateOutcomes
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.dead import MOVED_EVENTS_MAX, Missed, missed
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.messages import Buried, Cause, Removed, Spans
 from penstock.runtime.store.bodies import UNLIMITED, Body, body_from, digest_of
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
@@ -35,9 +35,8 @@ alone, however many dead events are due."""
 MOVING_PAUSE_S_MAX: Final = 1.0
 STEP_S: Final = 0.004
 """So long a step is to hold up the loop. How many events that is, the steps before tell."""
-_BEGINS_WITH: Final = 2_000
-_EVENTS_MIN: Final = 2_000
-"""With fewer, most of a step would go into beginning and ending it."""
+_EVENTS_MIN: Final = 250
+"""A step begins with so many, and has no fewer: most of it would go into its beginning and end."""
 
 
 def move(
@@ -61,7 +60,7 @@ def move(
         for publisher, bodies in _bodies(group, number, channel, fact, rows, reason):
             digest = digest_of(bodies, UNLIMITED)
             group.publish(target, bodies, digest, forced=True, in_journal=True, publisher=publisher)
-        group.looked_ahead.moved(number, IdSet(Span(*span) for span in dead))
+        group.looked_ahead.moved(number, dead)
     for left in _left(fact, unreadable, keep_dead=target is not None):
         group.apply(number, channel, left)
 
@@ -82,7 +81,7 @@ def _left(
 def _without(spans: Spans, ids: IdSet) -> Spans:
     if not ids:
         return spans
-    left = IdSet(Span(*span) for span in spans)
+    left = IdSet(spans)
     left.remove_all(ids)
     return left.spans
 
@@ -194,7 +193,7 @@ class MovingPace:
         """The timer until which nothing moves, while it is the turn of those who publish."""
         self._held_back: dict[int, None] = {}
         """Channels, in order, that wait for it."""
-        self.events_max = _BEGINS_WITH
+        self.events_max = _EVENTS_MIN
         """The most events of a channel that move in the next step."""
 
     def hold_back(self, number: int) -> None:

@@ -26,6 +26,7 @@ from penstock.core.vocabulary.messages import (
     Decided,
     Publish,
     Removed,
+    Spans,
     StoredFact,
 )
 from penstock.runtime.delivery.selection import BESIDE_ABOVE, scan_cost
@@ -105,9 +106,10 @@ class LookedAhead:
         del parts[: -max(PARTS_MAX, len(bodies))]
         self.sweeping.discard(number)
 
-    def moved(self, number: int, ids: IdSet) -> None:
+    def moved(self, number: int, spans: Spans) -> None:
         """Forget events that have moved."""
         if number in self._parts:
+            ids = IdSet(spans)
             left = [p for p in self._parts[number] if not ids.count(_around(p.ids))]
             self._parts[number] = left
             if not left:
@@ -167,9 +169,9 @@ def _moving(facts: Iterable[StoredFact]) -> IdSet:
     dead = IdSet()
     for fact in facts:
         if isinstance(fact, Removed):
-            dead.add_all(IdSet(Span(*span) for span in fact.dead))
+            dead.add_all(IdSet(fact.dead))
         elif isinstance(fact, Buried):
-            dead.add_all(IdSet(Span(*span) for span in fact.spans))
+            dead.add_all(IdSet(fact.spans))
     return dead
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.core.channel.channel import ChannelMachine
-from penstock.core.ids.ids import IdSet, Span
+from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.messages import PersistedLate
 from penstock.runtime.store.records import BodyRef
 from penstock.runtime.store.state import RealmState
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def secure(group: Group, number: int, channel: ChannelMachine, fact: PersistedLate) -> None:
     """Write the events that belong on disk, one fact a published batch, and make ``fact`` true."""
-    left = IdSet(Span(*span) for span in fact.spans)
+    left = IdSet(fact.spans)
     owed = channel.state.unwritten.overlap(left)
     for piece in list(group.state.stores[number].tail):
         own = piece.of(owed)

@@ -213,7 +213,7 @@ class _Step:
                     publisher=publisher,
                 )
         group.do(self.number, RemoveRedriven(gone.spans))
-        group.looked_ahead.moved(self.number, gone)
+        group.looked_ahead.moved(self.number, gone.spans)
         return True
 
     def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:
