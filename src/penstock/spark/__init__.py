@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -41,11 +40,13 @@ def _this_python(spark: SparkSession) -> Iterator[None]:
     ``PYSPARK_PYTHON`` said when Spark started."""
     from pyspark.sql.utils import is_remote
 
+    from penstock.spark.pythons import python_for_spark
+
     if is_remote() or not str(spark.sparkContext.master).startswith("local"):
         yield
         return
     context = spark.sparkContext
-    before, context.pythonExec = context.pythonExec, sys.executable
+    before, context.pythonExec = context.pythonExec, python_for_spark()
     try:
         yield
     finally:

@@ -21,6 +21,7 @@ from penstock.core.vocabulary.errors import Unavailable
 from penstock.spark.cache import cache_directory, fingerprint, link_once
 from penstock.spark.class_archive import ClassArchive
 from penstock.spark.jvm import Jvm, find_jvm, java_home
+from penstock.spark.pythons import python_for_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,7 +186,8 @@ def _launch_environment(jvm_home: Path, home: Path, *, is_local: bool) -> Iterat
     if is_local:
         # Its processes run here, where this Python has the package. Another one that the
         # environment names, as container images do, would not find the format.
-        wanted |= {name: sys.executable for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")}
+        python = python_for_spark()
+        wanted |= dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), python)
     wanted["JAVA_HOME"] = str(jvm_home)
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
