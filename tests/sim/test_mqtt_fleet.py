@@ -175,7 +175,7 @@ def older_connections_live_on(patch: pytest.MonkeyPatch) -> None:
 
 DEVICES = {
     acknowledged_before: 0,
-    sessions_in_memory: 4,
+    sessions_in_memory: 47,
     wills_in_memory: 0,
     older_connections_live_on: 1,
 }

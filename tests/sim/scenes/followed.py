@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from penstock import aio
 from penstock.columns.events.event import Event
+from penstock.core.vocabulary.errors import StorageFailed
 from penstock.core.vocabulary.messages import Definition
 from tests.runtime.merge_model import KEY, MergeModel, Properties
 from tests.sim.programs import Program, Steady
@@ -115,11 +116,14 @@ class StateFollower:
         channel = await session.channels.get(self._ledger.store)
         while not self._is_done(self):
             self.states, self.last_id = {}, -1
-            async with channel.subscribe(start=0, merged=self._merged) as events:
-                while not self._is_done(self) and self.world.random.random() > 0.02:
-                    batch = await events.next_batch(timeout=0.5)
-                    for event in batch or ():
-                        self._take(event)
+            try:
+                async with channel.subscribe(start=0, merged=self._merged) as events:
+                    while not self._is_done(self) and self.world.random.random() > 0.02:
+                        batch = await events.next_batch(timeout=0.5)
+                        for event in batch or ():
+                            self._take(event)
+            except StorageFailed:  # its disk failed while a subscription was opened again
+                self.world.note(f"{self.program.name} begins again: {self.world.url} cannot write")
             self.world.note(f"{self.program.name} is at {self.last_id}")
 
     def _take(self, event: Event) -> None:
