@@ -180,8 +180,36 @@ async def test_a_trimmed_file_that_cannot_be_deleted_is_named(tmp_path: Path) ->
     with pytest.raises(StorageFailed, match=f"{first} could not be removed"):
         await journal.free()
 
+    assert len(list(first.parent.iterdir())) == 2, "the others are deleted"
     await journal.append(30, [b"next"])
     await journal.close()
+
+
+async def test_a_deletion_that_begins_after_the_end_leaves_the_files_to_the_next_start(
+    tmp_path: Path,
+) -> None:
+    is_closed = asyncio.Event()
+
+    async def late(call: Callable[[], T]) -> T:
+        if is_waiting:
+            await is_closed.wait()
+        return call()
+
+    is_waiting = False
+    limits = JournalLimits(file_bytes_max=300)
+    journal = open_on(f"{tmp_path}/realm", limits=limits, offload=late)
+    await append_all(journal, *[b"block %d" % number for number in range(30)])
+    await journal.trim(30)
+    is_waiting = True
+    async with asyncio.TaskGroup() as group:
+        group.create_task(journal.free())
+        await asyncio.sleep(0)
+        await journal.close()
+        is_closed.set()
+
+    assert len(os.listdir(f"{tmp_path}/realm/journal")) == 10
+    await open_on(f"{tmp_path}/realm", limits=limits).close()
+    assert len(os.listdir(f"{tmp_path}/realm/journal")) == 1
 
 
 @pytest.mark.parametrize("room", [0, 1, 50, 56, 57, 500, 5_000, 9_000])

@@ -26,7 +26,7 @@ def python_for_spark() -> str:
     itself."""
     if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
         return sys.executable
-    if len(sys.executable) > INTERPRETER_MAX or len(sys.executable.split()) != 1:
+    if len(os.fsencode(sys.executable)) > INTERPRETER_MAX or len(sys.executable.split()) != 1:
         return sys.executable
     program = Path(handover.__file__)
     home = cache_directory() / f"python-{fingerprint(sys.executable, sys.version, program)}"

@@ -86,7 +86,7 @@ class MemoryJournal:
         self._check_open()
 
     async def free(self) -> None:
-        """Nothing to do: their room went with :meth:`trim`."""
+        """Nothing to do: :meth:`trim` gives back the room itself."""
 
     async def trim(self, through: int) -> None:
         """Forget blocks up to ``through``."""

@@ -268,11 +268,10 @@ class SegmentReader:
         """
         ends = [end for _, end in spans]
         for number, place in enumerate(self.index.batches):
-            start = bisect_right(ends, place.first_id)
-            stop = bisect_left(spans, place.end_id, start, key=_first)
-            if start == stop:
+            parts = [*meeting(spans, ends, place.span)]
+            if not parts:
                 continue
-            parts = [spans[start].clipped(place.span), *spans[start + 1 : stop]]
+            parts[0] = parts[0].clipped(place.span)
             parts[-1] = parts[-1].clipped(place.span)
             try:
                 batch = self.batch(number)
@@ -349,6 +348,12 @@ class SegmentReader:
             return file_batch_from(message, self._schema)
         except Damaged as error:
             raise Damaged(f"{self._name}: {ids}: {error}") from error
+
+
+def meeting(spans: Sequence[Span], ends: Sequence[int], other: Span) -> Sequence[Span]:
+    """The part of ``spans``, ascending and with these ``ends``, that have ids of another one."""
+    start = bisect_right(ends, other.first)
+    return spans[start : bisect_left(spans, other.end, start, key=_first)]
 
 
 def rows_of(batch: pa.RecordBatch, spans: Sequence[Span]) -> pa.RecordBatch:

@@ -167,18 +167,18 @@ class Ages:
             ids = self._own[ends_us] = IdSet()
             heapq.heappush(self.ends_us, ends_us)
         else:
-            ids = self._changeable(ends_us, ids)
+            ids = self._changeable(ends_us)
         if ends_us == self._gathered_us:  # whether these are stored is to be found out
             self._gathered_us = 0
         for span in spans:
             ids.add(span)
 
-    def _changeable(self, ends_us: int, ids: IdSet) -> IdSet:
-        """What ends then, which are ``ids``, as a set that nobody else reads."""
+    def _changeable(self, ends_us: int) -> IdSet:
+        """What ends then, as a set that nobody else reads."""
         if ends_us in self._lent:
             self._lent.remove(ends_us)
-            ids = self._own[ends_us] = ids.copy()
-        return ids
+            self._own[ends_us] = self._own[ends_us].copy()
+        return self._own[ends_us]
 
     def inserted(self, first: int, at_us: int) -> None:
         """An event older than the newest came to be known: what follows it is younger."""
@@ -254,13 +254,12 @@ class Ages:
             return
         for _ in due:
             heapq.heappop(self.ends_us)
+        left = IdSet()
         if self._gathered_us in due:
-            left = self._gathered()
+            left = self._changeable(self._gathered_us)
             del self._own[self._gathered_us]
-            newly = [ends_us for ends_us in due if ends_us != self._gathered_us]
-        else:
-            left, newly = IdSet(), due
-        ended = IdSet.union(map(self._own.pop, newly))
+            due.remove(self._gathered_us)
+        ended = IdSet.union(map(self._own.pop, due))
         left.add_all(ended.remove_all(stored))
         self._own_ids.discard_all(ended)
         self._gathered_us = 0
@@ -269,14 +268,11 @@ class Ages:
             self._own[self._gathered_us] = left
             heapq.heappush(self.ends_us, self._gathered_us)
 
-    def _gathered(self) -> IdSet:
-        """What was gathered, as a set that may be changed."""
-        return self._changeable(self._gathered_us, self._own[self._gathered_us])
-
     def left(self, ids: IdSet) -> None:
         """These are not stored any more."""
         if self._gathered_us:
-            self._own_ids.discard_all(self._gathered().remove_all(ids))
+            gathered = self._changeable(self._gathered_us)
+            self._own_ids.discard_all(gathered.remove_all(ids))
 
     def forget(self, lowest: int | None, now_us: int) -> None:
         """Drop ages of events that have left: below the lowest stored, or expired by now."""

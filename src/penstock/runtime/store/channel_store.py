@@ -6,15 +6,14 @@ the journal, too, until they are sealed, unless they live in memory only.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from operator import itemgetter
 
 import pyarrow as pa
 
 from penstock.columns.files.lean_columns import lean
-from penstock.columns.files.segments import segment_folder
+from penstock.columns.files.segments import meeting, segment_folder
 from penstock.columns.keys.keys import KeyIndex
 from penstock.columns.schema.property_names import PropertyNames
 from penstock.columns.schema.schema import ChannelSchema
@@ -39,8 +38,6 @@ JUDGED_WORK_MAX = 8_192
 CRUMBS_MAX = 16
 """A batch that contributes at most this many spans to a read has its rows gathered together with
 those of other batches."""
-
-_first = itemgetter(0)
 NOWHERE = Span(0, 0)
 UNTOUCHED = Span(1 << 62, 0)
 SCATTERED_MIN = 64
@@ -399,8 +396,7 @@ class ChannelStore:
     def _from_files(self, spans: Sequence[Span], damage: Damage) -> Iterator[OutgoingBatch]:
         ends = [end for _, end in spans]
         for file in self.files_for(tuple(spans)):
-            inside = spans[bisect_right(ends, file.index.first_id) :]
-            inside = inside[: bisect_left(inside, file.index.end_id, key=_first)]
+            inside = meeting(spans, ends, file.span)
             if file.reader is None:  # it could not even be opened
                 for span in inside:
                     damage.found(Damaged(f"{file.name} cannot be opened"), span.clipped(file.span))

@@ -229,7 +229,7 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
     if len(run) < 2:
         merged += run
         return
-    firsts, ends = runs_of_ranges(tuple(span for part in run for span in part.spans))
+    runs = runs_of_ranges(tuple(span for part in run for span in part.spans))
     pieces = [part.piece for part in run if part.piece is not None]
     if len(pieces) == len(run) and len({piece.number for piece in pieces}) == 1:
         batch = stored_together(pieces)
@@ -238,7 +238,7 @@ def _flush(run: list[OutgoingBatch], merged: list[OutgoingBatch], columns: Chann
         if any(each.schema != batches[0].schema for each in batches):
             batches = lean(batches, columns, MERGE_BYTES_MAX)
         batch = pa.concat_batches(batches)
-    spans = IdSet.of_runs(firsts, ends).spans
+    spans = tuple(map(Span, *runs))
     merged.append(OutgoingBatch(spans, batch=batch, publishers=publishers_of(run)))
 
 
@@ -248,7 +248,7 @@ def publishers_of(rows: list[OutgoingBatch]) -> Publishers:
     for part in rows:
         for publisher, spans in part.publishers:
             ids = found.setdefault(publisher, IdSet())
-            ids.add_all(IdSet(tuple(Span(*span) for span in spans or part.spans)))
+            ids.add_all(IdSet(tuple(spans or part.spans)))
     return tuple((publisher, ids.spans) for publisher, ids in found.items())
 
 

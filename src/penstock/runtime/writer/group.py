@@ -260,7 +260,7 @@ class Group:
     def _sweep(self, number: int) -> None:
         for fact in self.do(number, self.sweeping).facts:
             if isinstance(fact, Removed) and fact.dead:
-                self.has_moved += len(IdSet(fact.dead))
+                self.has_moved += sum([end - first for first, end in fact.dead])
 
     def sweep_in_time(self, number: int, *, at_once: bool = False) -> bool:
         """Remove due events at once if somebody could see them or they are in the way, otherwise a

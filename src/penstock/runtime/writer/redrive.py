@@ -212,8 +212,9 @@ class _Step:
                     in_journal=True,
                     publisher=publisher,
                 )
-        group.do(self.number, RemoveRedriven(gone.spans))
-        group.looked_ahead.moved(self.number, gone.spans)
+        spans = gone.spans
+        group.do(self.number, RemoveRedriven(spans))
+        group.looked_ahead.moved(self.number, spans)
         return True
 
     def _parts(self, group: Group, rows: OutgoingBatch) -> Sequence[tuple[int, pa.RecordBatch]]:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -131,6 +132,8 @@ class FileJournal:
         self._syncs = Timings()
         self._retired: list[JournalFile] = []
         """Files below the floor, which :meth:`free` deletes."""
+        self._deleting = threading.Lock()
+        """Held meanwhile, because a cancelled deletion may still run in its thread."""
         quarantine = QuarantineFolder(disk, root)
         record, self._record_version = self._load_record(quarantine, identity)
         self._identity = record.id
@@ -253,14 +256,18 @@ class FileJournal:
             await self._offload(lambda: self._delete(retired, unread))
 
     def _delete(self, retired: Sequence[JournalFile], unread: Sequence[JournalFile]) -> None:
-        for file in retired:
-            try:
-                self._disk.unlink(file.path)
-            except OSError as error:
-                raise StorageFailed(f"{file.path} could not be removed: {error}") from error
-            finally:
-                if file in unread:
-                    self._disk.close(file.file)
+        """A closed journal may be another's already: then the files are left to the next start."""
+        failed: StorageFailed | None = None
+        with self._deleting:
+            for file in retired if self._files else ():
+                try:
+                    self._disk.unlink(file.path)
+                except OSError as error:
+                    failed = StorageFailed(f"{file.path} could not be removed: {error}")
+            for file in unread:
+                self._disk.close(file.file)
+        if failed is not None:
+            raise failed
 
     def _leave_behind(self, through: int) -> None:
         """Begin a new file if the newest holds many trimmed bytes, so that it can be deleted now,
@@ -276,7 +283,7 @@ class FileJournal:
 
     async def close(self) -> None:
         """Sync, record an orderly close, and close the files. Closing twice is harmless."""
-        with self._changes.alone:
+        with self._deleting, self._changes.alone:
             if not self._files:
                 return
             try:

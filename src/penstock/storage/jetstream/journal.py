@@ -233,7 +233,7 @@ class JetStreamJournal:
         self._check_usable()
 
     async def free(self) -> None:
-        """Nothing to do: their room went with :meth:`trim`."""
+        """Nothing to do: :meth:`trim` gives back the room itself."""
 
     async def trim(self, through: int) -> None:
         """See :meth:`penstock.core.vocabulary.ports.Journal.trim`."""
