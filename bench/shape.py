@@ -26,6 +26,8 @@ WINDOW = int(os.environ.get(WINDOW_IN, EQUAL_WINDOW))
 its client process finds in its environment."""
 WIDE = 5_000
 """A window that is large enough for every contender to be as fast as it can be."""
+OWN_WINDOW = 0
+"""Stands for what a contender gives a consumer that has not said how much it takes."""
 BATCH = 1_000
 """Events in one call of a batch API, equal for all."""
 CONTENDERS: Final = ("penstock", "nats", "redis", "rabbitmq", "postgres", "kafka", "artemis")

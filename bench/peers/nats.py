@@ -407,7 +407,7 @@ def _pushed(stream: str, durable: str = DURABLE, **more: Any) -> Any:
     return ConsumerConfig(
         durable_name=durable,
         ack_policy=AckPolicy.EXPLICIT,
-        max_ack_pending=WINDOW,
+        max_ack_pending=WINDOW or None,
         deliver_subject=f"deliver.{stream}.{durable}",
         **more,
     )

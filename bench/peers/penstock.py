@@ -79,14 +79,14 @@ class PenstockBroker:
         self._producer = self._channel.producer()
         if consumes:
             durable = await self._channel.durables.get(DURABLE)
-            self._subscription = durable.subscribe(window=WINDOW)
+            self._subscription = durable.subscribe(window=WINDOW or None)
             await self._subscription.open()
 
     async def attach_at_end(self, stream: str) -> None:
         channel = await self.session.channels.get(stream)
         durable = await channel.durables.create("latest", type="shared", start="latest")
         await self.attach(stream, consumes=False)
-        self._subscription = durable.subscribe(window=WINDOW)
+        self._subscription = durable.subscribe(window=WINDOW or None)
         await self._subscription.open()
 
     async def publish_to(self, stream: str, events: Events) -> None:
@@ -138,7 +138,7 @@ class PenstockBroker:
     async def client(self, durable: str) -> Client:
         session = await penstock.aio.connect(self.url)
         channel = await session.channels.get("orders")
-        subscription = (await channel.durables.get(durable)).subscribe(window=WINDOW)
+        subscription = (await channel.durables.get(durable)).subscribe(window=WINDOW or None)
         await subscription.open()
         return PenstockClient(session, subscription, is_strict=self._is_strict)
 

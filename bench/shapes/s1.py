@@ -9,7 +9,17 @@ from pathlib import Path
 
 from bench.measuring import Stopwatch
 from bench.processes import run_client
-from bench.shape import BATCH, CONTENDERS, WIDE, Broker, Case, Figures
+from bench.shape import (
+    BATCH,
+    CONTENDERS,
+    OWN_WINDOW,
+    WIDE,
+    Broker,
+    Case,
+    Figures,
+    Missing,
+    peers,
+)
 from bench.workload import Events, pool
 
 POOL_BATCHES = 16
@@ -22,6 +32,9 @@ APIS = (
     ("pipelined", "one at a time, pipelined"),
 )
 """Ways to publish and consume, and what tables call them."""
+HAVE_WINDOWS = ("penstock", "nats", "rabbitmq")
+"""Whose server decides how much a consumer gets that has not said so."""
+WINDOWS = ((WIDE, f"windows of {WIDE:,}"), (OWN_WINDOW, "default windows"))
 
 
 class PublishAndConsume:
@@ -39,10 +52,11 @@ class PublishAndConsume:
             *self._equal(quick=quick),
             *(
                 Case(
-                    f"128 B, {label}, windows of {WIDE:,}",
+                    f"128 B, {label}, {windows}",
                     durability,
-                    {"size": 128, "api": api, "seconds": 1.0, "window": WIDE},
+                    {"size": 128, "api": api, "seconds": 1.0, "window": window},
                 )
+                for window, windows in WINDOWS
                 for durability in (() if quick else ("D1", "D2"))
                 for api, label in APIS[:2]
             ),
@@ -62,6 +76,8 @@ class PublishAndConsume:
         ]
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
+        if case.parameters.get("window") == OWN_WINDOW and contender not in HAVE_WINDOWS:
+            raise Missing(peers()[contender].missing() or "its consumers say how much they take")
         return run_client(self.name, case, contender, directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:

@@ -153,6 +153,8 @@ class Durable:
         buffer_bytes: int = BUFFER_BYTES_MAX,
     ) -> DurableSubscription:
         """Receive events to be acknowledged, at most ``window`` unsettled at a time (SEM D9).
+        Without one the realm decides: most types begin with 10, or 1,000, and give a client that
+        acknowledges quickly up to 5,000.
 
         With a ``handler`` each event is given to it while the subscription is open: returning
         acknowledges when ``auto_ack``, an exception rolls back and is reported.

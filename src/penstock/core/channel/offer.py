@@ -19,6 +19,7 @@ from penstock.core.channel.state import ChannelState
 from penstock.core.channel.timeouts import ExtendTime, extend, timeout_of
 from penstock.core.durable.durable import Durable
 from penstock.core.durable.lanes import LOOK_EVENTS_MAX, LOOKS_MAX, AssignLanes, Lanes
+from penstock.core.durable.pace import Pace
 from penstock.core.durable.seat import Seat
 from penstock.core.durable.subscriber import Subscriber
 from penstock.core.ids.ids import IdSet, Span
@@ -59,7 +60,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
     """Follow sessions coming and going: soft state, forgotten on restart."""
     match command:
         case Ack(subscription) | AckPrevious(subscription) | BuryEvents(subscription):
-            _touch(state, subscription, now_us)
+            _settled(state, subscription, now_us)
         case GrantCredit():
             _credit(state, command)
         case Disconnect() | StallSession() | AwaitSeats():
@@ -69,8 +70,7 @@ def attend(  # noqa: C901, PLR0912  one case a command
         case SetDemand():
             _demand(state, command)
         case RollBack():
-            _rolled_back(state, command)
-            _touch(state, command.subscription, now_us)
+            _rolled_back(state, command, now_us)
         case ConfirmRecall(subscription):
             _confirm_recall(state, subscription)
         case AssignLanes():
@@ -200,6 +200,7 @@ def _demand(state: ChannelState, command: SetDemand) -> None:
 def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
     durable = state.durables[command.durable]
     window = durable.kind.window_default if command.window is None else command.window
+    pace = Pace(window, now_us) if _grows(durable, command) else None
     seat = Seat(
         command.subscription,
         command.session,
@@ -211,6 +212,7 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
         sole=command.sole,
         place=command.place,
         ack_timeout_ms=timeout_of(durable, command),
+        pace=pace,
     )
     was_fed = durable.is_fed
     durable.attach(seat)
@@ -218,6 +220,13 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
         state.has_left = True  # what it is owed is kept from now on (SEM J4)
     durable.read_us = now_us
     state.add_seat(durable, seat)
+
+
+def _grows(durable: Durable, command: TakeSeat) -> bool:
+    """Whether a client's window grows. It does not where an event that is in its hands, and not
+    yet its turn, may come to harm: by a time limit, or by a count of deliveries."""
+    is_limited = timeout_of(durable, command) or durable.attributes.max_deliveries
+    return command.window is None and durable.kind.window_grows and not is_limited
 
 
 def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None:
@@ -233,8 +242,11 @@ def _detach(state: ChannelState, subscription: int, *, comes_back: bool) -> None
     state.dirty = True
 
 
-def _rolled_back(state: ChannelState, command: RollBack) -> None:
+def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> None:
     durable, seat = state.seats[command.subscription]
+    seat.gave_back(now_us)
+    durable.read_us = now_us
+    state.touch(durable)
     ids = IdSet(command.spans)
     ids.discard_all(seat.sought)  # they are not its own any more
     if not durable.kind.redelivers_at_once:
@@ -279,6 +291,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
             state.fresh.add_all(subscriber.confirmed(IdSet(spans)))
     elif held := state.seats.get(subscription):
         held[0].unsent(IdSet(spans))
+        held[1].handed -= size
         if held[1].demand is not None:
             held[1].demand += size
         state.touch(held[0])
@@ -296,6 +309,7 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
         durable, seat = held
         ids = IdSet(command.spans)
         durable.withheld(ids)
+        seat.handed -= len(ids)
         if command.is_choosing:  # what is not stored waits with the others
             for going_by in (state.relayed, state.leaving):
                 durable.ready.add_all(going_by.overlap(ids))
@@ -315,8 +329,9 @@ def _chosen(state: ChannelState, subscription: int) -> None:
     state.dirty = True
 
 
-def _touch(state: ChannelState, subscription: int, now_us: int) -> None:
+def _settled(state: ChannelState, subscription: int, now_us: int) -> None:
     if held := state.seats.get(subscription):
+        held[1].acknowledged(now_us)
         held[0].read_us = now_us
         state.touch(held[0])
 

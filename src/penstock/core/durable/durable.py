@@ -473,12 +473,7 @@ class Durable:
         return tuple(taken)
 
     def _hand(self, seat: Seat, spans: Spans) -> None:
-        for span in spans:
-            seat.in_flight.add(span)
-            self.delivered += span.size
-            seat.reach = max(seat.reach, span.end)
-            if seat.demand is not None:
-                seat.demand -= span.size
+        self.delivered += seat.hand(spans)
         self.seats.remove(seat)
         self.seats.append(seat)
 

@@ -28,6 +28,7 @@ class Readers:
     takes_window = True
     takes_transient = True
     window_default = 10
+    window_grows = False
     purgeable = True
     orders_strictly = False
     deprecated = False

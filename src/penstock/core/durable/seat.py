@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from penstock.core.durable.pace import Pace
 from penstock.core.ids.ids import IdSet
 from penstock.core.vocabulary.messages import Spans
 
@@ -20,9 +21,11 @@ class Seat:
         "ack_timeout_ms",
         "auto_ack",
         "demand",
+        "handed",
         "in_flight",
         "is_choosing",
         "is_full",
+        "pace",
         "place",
         "rank",
         "reach",
@@ -51,6 +54,7 @@ class Seat:
         sole: bool = False,
         ack_timeout_ms: int = 0,
         place: str = "",
+        pace: Pace | None = None,
     ) -> None:
         self.place = place
         """What it is known by to the next connection of its session (SEM N6)."""
@@ -69,6 +73,10 @@ class Seat:
         self.demand: int | None = 0 if pull else None
         """A synchronous consumer's open wish; None: events are pushed."""
         self.in_flight = IdSet()
+        self.handed = 0
+        """Events it was given so far, each time again."""
+        self.pace = pace
+        """How fast its client is, where that decides how large the window is."""
         self.reach = 0
         """The end of the newest span handed to this seat."""
         self.stalled = False
@@ -106,6 +114,29 @@ class Seat:
         if self.demand is not None:
             return self.demand  # SEM D9: synchronous fetches are not limited by the window
         return self.window - len(self.in_flight)
+
+    def hand(self, spans: Spans) -> int:
+        """Give it these; gives how many they are."""
+        size = 0
+        for span in spans:
+            self.in_flight.add(span)
+            self.reach = max(self.reach, span.end)
+            size += span.size
+        self.handed += size
+        if self.demand is not None:
+            self.demand -= size
+        return size
+
+    def acknowledged(self, now_us: int) -> None:
+        """Its client has acknowledged something: its window may grow (SEM D9)."""
+        if self.pace is not None:
+            settled = self.handed - len(self.in_flight)
+            self.window = self.pace.window(self.window, settled, now_us)
+
+    def gave_back(self, now_us: int) -> None:
+        """Its client has rolled something back: its window is as it was at first (SEM D9)."""
+        if self.pace is not None:
+            self.window = self.pace.again(self.handed - len(self.in_flight), now_us)
 
 
 class KeptPlace(NamedTuple):
@@ -166,6 +197,11 @@ class DurableKind(Protocol):
 
     @property
     def window_default(self) -> int: ...
+
+    @property
+    def window_grows(self) -> bool:
+        """Whether the window of a client that asked for none grows by what it settles (SEM D9)."""
+        ...
 
     @property
     def deprecated(self) -> bool: ...

@@ -18,6 +18,7 @@ class Priority:
     waits_in_order = True
     stores_selector = False
     window_default = 1_000
+    window_grows = True
     takes_window = False
     takes_transient = True
     purgeable = False

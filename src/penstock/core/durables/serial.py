@@ -15,6 +15,7 @@ class Serial:
     waits_in_order = True
     stores_selector = True
     window_default = 10
+    window_grows = False
     takes_window = True
     takes_transient = False
     purgeable = True

@@ -14,6 +14,7 @@ class Shared:
     waits_in_order = False
     stores_selector = True
     window_default = 10
+    window_grows = True
     takes_window = True
     takes_transient = False
     purgeable = True

@@ -15,6 +15,7 @@ class SharedQueued:
     waits_in_order = False
     stores_selector = True
     window_default = 10
+    window_grows = False
     takes_window = True
     takes_transient = True
     purgeable = False
