@@ -28,6 +28,10 @@ WIDE = 5_000
 """A window that is large enough for every contender to be as fast as it can be."""
 OWN_WINDOW = 0
 """Stands for what a contender gives a consumer that has not said how much it takes."""
+WINDOWS: Final = ((WIDE, f"windows of {WIDE:,}"), (OWN_WINDOW, "default windows"))
+"""Windows that are not equal for all shapes, and what tables call them."""
+HAVE_WINDOWS: Final = ("penstock", "nats", "rabbitmq")
+"""Whose server decides how much a consumer gets that has not said so."""
 BATCH = 1_000
 """Events in one call of a batch API, equal for all."""
 CONTENDERS: Final = ("penstock", "nats", "redis", "rabbitmq", "postgres", "kafka", "artemis")
@@ -276,6 +280,13 @@ def shapes() -> Mapping[str, Shape]:
 def peers() -> Mapping[str, Peer]:
     """Every peer, by name: each file of ``bench.peers`` is one."""
     return _registered("bench.peers", "PEER")
+
+
+def lacks_window(case: Case, contender: str) -> str:
+    """Why the contender can take no part in a case with default windows; empty if it can."""
+    if case.parameters.get("window") != OWN_WINDOW or contender in HAVE_WINDOWS:
+        return ""
+    return peers()[contender].missing() or "its consumers say how much they take"
 
 
 def _registered(package_name: str, export: str) -> Mapping[str, Any]:

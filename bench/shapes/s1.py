@@ -12,13 +12,12 @@ from bench.processes import run_client
 from bench.shape import (
     BATCH,
     CONTENDERS,
-    OWN_WINDOW,
-    WIDE,
+    WINDOWS,
     Broker,
     Case,
     Figures,
     Missing,
-    peers,
+    lacks_window,
 )
 from bench.workload import Events, pool
 
@@ -32,9 +31,6 @@ APIS = (
     ("pipelined", "one at a time, pipelined"),
 )
 """Ways to publish and consume, and what tables call them."""
-HAVE_WINDOWS = ("penstock", "nats", "rabbitmq")
-"""Whose server decides how much a consumer gets that has not said so."""
-WINDOWS = ((WIDE, f"windows of {WIDE:,}"), (OWN_WINDOW, "default windows"))
 
 
 class PublishAndConsume:
@@ -76,8 +72,8 @@ class PublishAndConsume:
         ]
 
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
-        if case.parameters.get("window") == OWN_WINDOW and contender not in HAVE_WINDOWS:
-            raise Missing(peers()[contender].missing() or "its consumers say how much they take")
+        if reason := lacks_window(case, contender):
+            raise Missing(reason)
         return run_client(self.name, case, contender, directory)
 
     async def work(self, case: Case, broker: Broker, server_pid: int) -> Figures:

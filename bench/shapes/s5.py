@@ -17,7 +17,7 @@ from bench.processes import Job, bytes_below, client_figures
 from bench.shape import (
     BATCH,
     CONTENDERS,
-    WIDE,
+    WINDOWS,
     Broker,
     Case,
     Crowded,
@@ -25,6 +25,7 @@ from bench.shape import (
     Missing,
     Peer,
     Server,
+    lacks_window,
     peers,
 )
 from penstock.client.connection.threads import fast_loop
@@ -60,8 +61,14 @@ class Backlog:
             for api, shown in (("columns", "batches of columns"), ("rows", "events"))
         ]
         if not quick:
-            wide = {"events": backlog, "api": "columns", "window": WIDE}
-            drains.append(Case(f"drain {backlog:,}, columns, windows of {WIDE:,}", "D1", wide))
+            drains += [
+                Case(
+                    f"drain {backlog:,}, columns, {windows}",
+                    "D1",
+                    {"events": backlog, "api": "columns", "window": window},
+                )
+                for window, windows in WINDOWS
+            ]
         times = 1 if quick else RESTARTS
         restarts = [
             Case(f"restart with {count:,}", "D1", {"events": count, "restarts": times})
@@ -72,6 +79,8 @@ class Backlog:
     def run(self, case: Case, contender: str, directory: Path) -> Figures:
         peer = peers()[contender]
         if reason := peer.missing():
+            raise Missing(reason)
+        if reason := lacks_window(case, contender):
             raise Missing(reason)
         if case["events"] >= STORED and contender not in FILLED_FAST:
             raise Missing(SLOW_TO_FILL)
