@@ -210,7 +210,7 @@ def _rolled_back(state: ChannelState, command: RollBack, now_us: int) -> Decided
 def _given_back(state: ChannelState, durable: Durable, spans: Spans) -> Decided:
     if not spans or not durable.kind.redelivers_at_once:
         return Decided()
-    if not durable.attributes.max_deliveries or not state.moves_dead:
+    if not durable.limits_deliveries or not state.moves_dead:
         return Decided((RolledBack(durable.name, spans),))
     back = IdSet(spans)
     exhausted = durable.exhausted(back.overlap(state.stored))

@@ -225,7 +225,7 @@ def _attach(state: ChannelState, command: TakeSeat, now_us: int) -> None:
 def _grows(durable: Durable, command: TakeSeat) -> bool:
     """Whether a client's window grows. It does not where an event that is in its hands, and not
     yet its turn, may come to harm: by a time limit, or by a count of deliveries."""
-    is_limited = timeout_of(durable, command) or durable.attributes.max_deliveries
+    is_limited = timeout_of(durable, command) or durable.limits_deliveries
     return command.window is None and durable.kind.window_grows and not is_limited
 
 

@@ -545,6 +545,11 @@ class Durable:
             found.add_all(ids.within(Span(self.head, 1 << 62)))
         return found
 
+    @property
+    def limits_deliveries(self) -> bool:
+        """Whether an event may come only so often (SEM T10)."""
+        return self.attributes.max_deliveries > 0
+
     def exhausted(self, ids: IdSet) -> IdSet:
         """The part of ``ids`` that may not be rolled back once more (SEM T10)."""
         most = self.attributes.max_deliveries

@@ -34,6 +34,8 @@ class _ListMemory:
 
 def listed(ids: IdSet) -> bytes:
     """The ids of a set, ascending, little-endian."""
+    if not ids:
+        return b""
     written, known = _ListMemory.newest
     if known is ids and count_in(written) == len(ids):
         return written
@@ -43,6 +45,8 @@ def listed(ids: IdSet) -> bytes:
 
 
 def _written(ids: array[int]) -> bytes:
+    if len(ids) == 1:
+        return _bytes(ids)
     gaps = [after - before for before, after in pairwise(ids)]
     size = gap_bytes(max(gaps, default=0), len(gaps), sum(gap >= WIDE for gap in gaps))
     if not gaps or not size:

@@ -166,6 +166,8 @@ class ChannelStore:
         lowest, highest = ids.lowest, ids.highest
         if lowest is None or highest is None:
             return
+        if lowest == highest and self._dropped_alone(lowest):
+            return
         around = Span(lowest, highest + 1)
         if len(ids) < SCATTERED_MIN:
             self.removed(ids.spans, stored)
@@ -180,6 +182,16 @@ class ChannelStore:
         elif lowest < self.sealed_through:
             for file in self.files_for((around,)):
                 file.is_stale = True
+
+    def _dropped_alone(self, event_id: int) -> bool:
+        """Whether the event was in a piece of its own, in no file: that piece is dropped then."""
+        if event_id < self.sealed_through:
+            return False
+        i = bisect_right(self._ends, event_id)
+        if i == len(self.tail) or self.tail[i].first != event_id or self._ends[i] > event_id + 1:
+            return False
+        self._drop(i, i + 1)
+        return True
 
     def _is_empty(self, piece: TailBatch, stored: IdSet) -> bool:
         whole = Span(piece.first, piece.end)

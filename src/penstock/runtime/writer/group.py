@@ -452,10 +452,10 @@ class Group:
         state, store = self.channel(number).state, self.state.stores[number]
         if store.keys is None or state.type.relays:
             return digest, []
-        if len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient:
-            found = store.keys.superseded_by_one(bodies[0].value_of, state.stored)
-            if found is not None:
-                return replace(digest, superseded=listed(found[0])), found[1]
+        is_one = len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient
+        if is_one and (found := store.keys.superseded_by_one(bodies[0].value_of, state.stored)):
+            gone, single = found
+            return (replace(digest, superseded=listed(gone)) if gone else digest), single
         keyed = as_keyed(bodies, digest)
         gone = store.keys.superseded(keyed, state.next_id, state.stored)
         return replace(digest, superseded=listed(gone)), keyed
