@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ from penstock.imports import left_out
 from penstock.loggers import logger
 from penstock.runtime.access.accounts import FIRST_USER
 from penstock.runtime.realm import RunningRealm
+from penstock.runtime.writer.linger import Linger
 from penstock.settings import HTTP_PORT, ClusterSettings, Settings
 from penstock.wire.addresses import is_loopback
 
@@ -45,6 +47,10 @@ _DAMAGE_SHOWN = 10
 """Lines about damage in the start-up log; it stays one screen."""
 
 
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""The processor time a container may take, in microseconds, and in how many."""
+_PROCESSORS_MIN = 2
+"""So many make it worth to stay awake: one for the realm, and one for its client meanwhile."""
 COLLECT_AFTER = (10_000, 20, 50)
 """New objects, and generations, after which Python looks for cycles."""
 
@@ -116,6 +122,7 @@ async def _serve_alone(directory: Path, settings: Settings, stopping: asyncio.Ev
     try:
         log_recovery(realm)
         log_limits(settings)
+        linger(realm, settings)
         show_first_password(realm)
         settings = with_certificate(directory, settings)
         listener = native_listener(realm, settings, __version__)
@@ -307,6 +314,24 @@ def log_recovery(realm: RunningRealm) -> None:
         _log.warning("realm.damage", what=damage)
     if len(found.damage) > _DAMAGE_SHOWN:
         _log.warning("realm.damage", what=f"{len(found.damage) - _DAMAGE_SHOWN} more")
+
+
+def processors(quota: Path = _QUOTA) -> float:
+    """Processors that may run this process; less than one where a container has only a part."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = float(len(affinity(0)) if affinity is not None else os.cpu_count() or 1)
+    try:
+        most, period = quota.read_text().split()
+        return min(count, int(most) / int(period))
+    except (OSError, ValueError, ZeroDivisionError):  # there is no quota, or the system has none
+        return count
+
+
+def linger(realm: RunningRealm, settings: Settings) -> None:
+    """Have the realm stay awake for clients that publish one after the other, where there is a
+    processor for the client meanwhile."""
+    if settings.listen.linger_us and processors() >= _PROCESSORS_MIN:
+        realm.shard.linger = Linger(settings.listen.linger_us / 1e6, time.perf_counter)
 
 
 def log_limits(settings: Settings) -> None:

@@ -63,6 +63,15 @@ class ListenSettings(Section, frozen=True, kw_only=True):
     hello_timeout_s: Annotated[
         float, Meta(gt=0, description="Time in which a client has to identify itself.")
     ] = 10.0
+    linger_us: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000,
+            description="Microseconds for which the server, before it sleeps, looks for the next "
+            "event of clients that wait for each answer. 0, or with one processor: none.",
+        ),
+    ] = 500
     tls_certificate: Annotated[
         str,
         Meta(description="PEM file of the realm's certificate, with its chain; empty: no TLS."),

@@ -28,6 +28,7 @@ from penstock.runtime.store.records import encode_block
 from penstock.runtime.store.state import RealmState
 from penstock.runtime.writer.dead_events import MovingPace
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.linger import Linger
 from penstock.runtime.writer.looking import Looking
 from penstock.runtime.writer.looking_ahead import NeedsLook
 from penstock.runtime.writer.persisting import bytes_to_secure
@@ -104,6 +105,8 @@ class Shard:
         """Called with the durables that were made, and channels, which have an empty name."""
         self.on_deposed: Callable[[], None] = lambda: None
         """Called when another owner has taken over, before those are answered who still wait."""
+        self.linger: Linger | None = None
+        """Whether the loop stays awake for the next of a client that waits for each answer."""
         self.is_answering = False
         self.on_answered: Callable[[], None] = lambda: None
         """Called once all answers of a group are given, and what is delivered before it is stored:
@@ -219,7 +222,11 @@ class Shard:
                 self._idle = loop.create_future()
                 if self._dispatch.ahead.guessed:
                     loop.call_soon(self._read_ahead)  # once the loop has sent what is queued
+                if self.linger is not None:
+                    self.linger.stay(self._idle)
                 await self._idle
+                if self.linger is not None:
+                    self.linger.came()
             if self._between:
                 await self._serve_between()
             began_s = loop.time()
@@ -323,6 +330,8 @@ class Shard:
         if group.made:
             self.on_made(group.made)
         self.on_answered()
+        if self.linger is not None:
+            self.linger.served(len(answers), [len(body) for body in group.bodies])
 
     def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
         """Decide in order until the group is full, or files have to be opened for the next step;

@@ -1,0 +1,108 @@
+"""The loop stays awake for a client that waits for each of its answers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.runtime.writer.linger import SMALL_BYTES, SOON_MIN, Linger
+from penstock.testing.loop import simulated
+
+LONGEST_S = 0.000_5
+LOOK_S = 0.000_01
+"""How long one look at what has come takes here."""
+
+
+class Turns:
+    """A shard that has nothing to do after each group, by a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.looks = 0
+        self.linger = Linger(LONGEST_S, self._clock)
+
+    def _clock(self) -> float:
+        self.looks += 1
+        self.now_s += LOOK_S
+        return self.now_s
+
+    def group(self, *sizes: int, after_s: float = 0.000_1, requests: int = 1) -> None:
+        """The next group comes when the realm had nothing to do for so long."""
+        idle = asyncio.get_running_loop().create_future()
+        self.linger.stay(idle)
+        self.now_s += after_s
+        idle.set_result(None)
+        self.linger.came()
+        self.linger.served(requests, list(sizes))
+
+    async def awake(self) -> int:
+        """How often the loop looks what has come, while nothing comes."""
+        idle = asyncio.get_running_loop().create_future()
+        before = self.looks
+        self.linger.stay(idle)
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        return self.looks - before - 1
+
+
+@pytest.mark.parametrize("lone", range(SOON_MIN))
+@simulated
+async def test_it_sleeps_until_several_came_soon(lone: int) -> None:
+    turns = Turns()
+    for _ in range(lone):
+        turns.group(128)
+
+    assert await turns.awake() == 0
+
+
+@simulated
+async def test_it_stays_awake_for_no_longer_than_told() -> None:
+    turns = Turns()
+    for _ in range(SOON_MIN):
+        turns.group(128)
+
+    assert await turns.awake() == pytest.approx(LONGEST_S / LOOK_S, abs=1)
+
+
+@simulated
+async def test_it_looks_no_more_when_something_has_come() -> None:
+    turns = Turns()
+    for _ in range(SOON_MIN):
+        turns.group(128)
+    idle = asyncio.get_running_loop().create_future()
+    turns.linger.stay(idle)
+    await asyncio.sleep(0)
+
+    idle.set_result(None)
+    before = turns.looks
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert turns.looks == before
+
+
+@pytest.mark.parametrize(
+    ("sizes", "after_s", "requests"),
+    [((128,), 2 * LONGEST_S, 1), ((SMALL_BYTES + 1,), 0.0, 1), ((128, 128), 0.0, 2)],
+    ids=["late", "large", "not alone"],
+)
+@simulated
+async def test_it_sleeps_again_after_one_that_is_not_as_they_were(
+    sizes: tuple[int, ...], after_s: float, requests: int
+) -> None:
+    turns = Turns()
+    for _ in range(2 * SOON_MIN):
+        turns.group(128)
+    turns.group(*sizes, after_s=after_s, requests=requests)
+
+    assert await turns.awake() == 0
+
+
+@simulated
+async def test_an_acknowledgement_between_two_publishes_changes_nothing() -> None:
+    turns = Turns()
+    for _ in range(SOON_MIN):
+        turns.group(128)
+        turns.group()
+
+    assert await turns.awake() > 0
