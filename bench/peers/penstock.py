@@ -86,7 +86,7 @@ class PenstockBroker:
         channel = await self.session.channels.get(stream)
         durable = await channel.durables.create("latest", type="shared", start="latest")
         await self.attach(stream, consumes=False)
-        self._subscription = durable.subscribe(window=WINDOW or None)
+        self._subscription = durable.subscribe(window=WINDOW)
         await self._subscription.open()
 
     async def publish_to(self, stream: str, events: Events) -> None:
@@ -138,7 +138,7 @@ class PenstockBroker:
     async def client(self, durable: str) -> Client:
         session = await penstock.aio.connect(self.url)
         channel = await session.channels.get("orders")
-        subscription = (await channel.durables.get(durable)).subscribe(window=WINDOW or None)
+        subscription = (await channel.durables.get(durable)).subscribe(window=WINDOW)
         await subscription.open()
         return PenstockClient(session, subscription, is_strict=self._is_strict)
 

@@ -34,7 +34,7 @@ class Turns:
         self.now_s += after_s
         idle.set_result(None)
         self.linger.came()
-        self.linger.served(requests, list(sizes))
+        self.linger.served(requests, [bytes(size) for size in sizes])
 
     async def awake(self) -> int:
         """How often the loop looks what has come, while nothing comes."""
@@ -46,30 +46,32 @@ class Turns:
         return self.looks - before - 1
 
 
-@pytest.mark.parametrize("lone", range(SOON_MIN))
-@simulated
-async def test_it_sleeps_until_several_came_soon(lone: int) -> None:
+def after(lone: int) -> Turns:
+    """So many lone publishes came, each soon after the last."""
     turns = Turns()
     for _ in range(lone):
         turns.group(128)
+    return turns
+
+
+@pytest.mark.parametrize("lone", range(SOON_MIN))
+@simulated
+async def test_it_sleeps_until_several_came_soon(lone: int) -> None:
+    turns = after(lone)
 
     assert await turns.awake() == 0
 
 
 @simulated
 async def test_it_stays_awake_for_no_longer_than_told() -> None:
-    turns = Turns()
-    for _ in range(SOON_MIN):
-        turns.group(128)
+    turns = after(SOON_MIN)
 
     assert await turns.awake() == pytest.approx(LONGEST_S / LOOK_S, abs=1)
 
 
 @simulated
 async def test_it_looks_no_more_when_something_has_come() -> None:
-    turns = Turns()
-    for _ in range(SOON_MIN):
-        turns.group(128)
+    turns = after(SOON_MIN)
     idle = asyncio.get_running_loop().create_future()
     turns.linger.stay(idle)
     await asyncio.sleep(0)
@@ -90,9 +92,7 @@ async def test_it_looks_no_more_when_something_has_come() -> None:
 async def test_it_sleeps_again_after_one_that_is_not_as_they_were(
     sizes: tuple[int, ...], after_s: float, requests: int
 ) -> None:
-    turns = Turns()
-    for _ in range(2 * SOON_MIN):
-        turns.group(128)
+    turns = after(2 * SOON_MIN)
     turns.group(*sizes, after_s=after_s, requests=requests)
 
     assert await turns.awake() == 0

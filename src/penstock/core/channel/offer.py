@@ -291,9 +291,7 @@ def _skip(state: ChannelState, subscription: int, spans: Spans) -> None:
             state.fresh.add_all(subscriber.confirmed(IdSet(spans)))
     elif held := state.seats.get(subscription):
         held[0].unsent(IdSet(spans))
-        held[1].handed -= size
-        if held[1].demand is not None:
-            held[1].demand += size
+        held[1].not_sent(size)
         state.touch(held[0])
     state.dirty = True
 
@@ -309,12 +307,10 @@ def _withhold(state: ChannelState, command: Withhold) -> None:
         durable, seat = held
         ids = IdSet(command.spans)
         durable.withheld(ids)
-        seat.handed -= len(ids)
+        seat.not_sent(len(ids))
         if command.is_choosing:  # what is not stored waits with the others
             for going_by in (state.relayed, state.leaving):
                 durable.ready.add_all(going_by.overlap(ids))
-        if seat.demand is not None:
-            seat.demand += len(ids)
         seat.is_full, seat.is_choosing = command.is_full, command.is_choosing
         state.touch(durable)
     state.dirty = True

@@ -127,16 +127,26 @@ class Seat:
             self.demand -= size
         return size
 
+    def not_sent(self, count: int) -> None:
+        """So many of what it was given did not reach its client."""
+        self.handed -= count
+        if self.demand is not None:
+            self.demand += count
+
     def acknowledged(self, now_us: int) -> None:
         """Its client has acknowledged something: its window may grow (SEM D9)."""
         if self.pace is not None:
-            settled = self.handed - len(self.in_flight)
-            self.window = self.pace.window(self.window, settled, now_us)
+            self.window = self.pace.window(self.window, self._had, now_us)
 
     def gave_back(self, now_us: int) -> None:
         """Its client has rolled something back: its window is as it was at first (SEM D9)."""
         if self.pace is not None:
-            self.window = self.pace.again(self.handed - len(self.in_flight), now_us)
+            self.window = self.pace.again(self._had, now_us)
+
+    @property
+    def _had(self) -> int:
+        """Events that its client has had and has no more."""
+        return self.handed - len(self.in_flight)
 
 
 class KeptPlace(NamedTuple):

@@ -45,11 +45,11 @@ def listed(ids: IdSet) -> bytes:
 
 
 def _written(ids: array[int]) -> bytes:
-    if len(ids) == 1:
+    if len(ids) <= 1:
         return _bytes(ids)
     gaps = [after - before for before, after in pairwise(ids)]
-    size = gap_bytes(max(gaps, default=0), len(gaps), sum(gap >= WIDE for gap in gaps))
-    if not gaps or not size:
+    size = gap_bytes(max(gaps), len(gaps), sum(gap >= WIDE for gap in gaps))
+    if not size:
         return _bytes(ids)
     if size > 1:
         return head(size, ids[0]) + _bytes(array(GAP_TYPES[size], gaps))

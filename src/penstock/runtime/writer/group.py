@@ -453,12 +453,12 @@ class Group:
         if store.keys is None or state.type.relays:
             return digest, []
         is_one = len(bodies) == 1 and bodies[0].rows == 1 and not digest.transient
-        if is_one and (found := store.keys.superseded_by_one(bodies[0].value_of, state.stored)):
-            gone, single = found
-            return (replace(digest, superseded=listed(gone)) if gone else digest), single
-        keyed = as_keyed(bodies, digest)
-        gone = store.keys.superseded(keyed, state.next_id, state.stored)
-        return replace(digest, superseded=listed(gone)), keyed
+        if not (is_one and (one := store.keys.superseded_by_one(bodies[0].value_of, state.stored))):
+            keyed: Keyed = as_keyed(bodies, digest)
+            gone = store.keys.superseded(keyed, state.next_id, state.stored)
+        else:
+            gone, keyed = one
+        return (replace(digest, superseded=listed(gone)) if gone else digest), keyed
 
     def _note_keys(self, store: ChannelStore, keyed: Keyed, first: int) -> None:
         if store.keys is None or not keyed:

@@ -9,7 +9,7 @@ than a set time. It is given up with the first that comes late, or not alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Sized
 from typing import Final
 
 SOON_MIN: Final = 4
@@ -44,10 +44,10 @@ class Linger:
         if self._now_s() - self._since_s > self._longest_s:
             self._soon = 0
 
-    def served(self, requests: int, sizes: list[int]) -> None:
-        """A group of so many requests is done, which published bodies of these ``sizes``. One that
-        published nothing, for example an acknowledgement, says nothing about the next."""
-        if requests > 1 or sum(sizes) > SMALL_BYTES:
+    def served(self, requests: int, bodies: Sequence[Sized]) -> None:
+        """A group of so many requests is done, which published these ``bodies``. One that published
+        nothing, for example an acknowledgement, says nothing about the next."""
+        if requests > 1 or sum(map(len, bodies)) > SMALL_BYTES:
             self._soon = 0
-        elif sizes:
+        elif bodies:
             self._soon += 1

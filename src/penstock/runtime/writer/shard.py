@@ -331,7 +331,7 @@ class Shard:
             self.on_made(group.made)
         self.on_answered()
         if self.linger is not None:
-            self.linger.served(len(answers), [len(body) for body in group.bodies])
+            self.linger.served(len(answers), group.bodies)
 
     def _decide(self, waiting: list[ShardRequest], group: Group) -> list[Outcome]:
         """Decide in order until the group is full, or files have to be opened for the next step;
