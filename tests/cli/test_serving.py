@@ -7,12 +7,14 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock import serving
 from penstock.bootstrap import native_listener, rules
 from penstock.client.connection.transport import Link
 from penstock.client.connection.urls import parse_url
@@ -98,6 +100,25 @@ def test_stopping_ends_it_without_an_error_and_a_successor_finds_everything() ->
     assert asyncio.run(life(disk, publish=True)) == 1
     disk.power_cut()
     assert asyncio.run(life(disk, publish=False)) == 1
+
+
+@on_a_loop
+async def test_what_the_first_file_of_events_needs_is_loaded_beside_the_loop_once_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, loaded = asyncio.get_running_loop(), asyncio.Event()
+    found: list[tuple[str, bool]] = []
+
+    def load(name: str) -> None:
+        found.append((name, threading.current_thread() is threading.main_thread()))
+        loop.call_soon_threadsafe(loaded.set)
+
+    monkeypatch.setattr(serving, "LOAD_AFTER_S", 0)
+    monkeypatch.setattr(serving.importlib, "import_module", load)
+    serving.load_later()
+    await loaded.wait()
+
+    assert found == [("pyarrow.compute", False)]
 
 
 @pytest.mark.process

@@ -47,6 +47,18 @@ def test_a_batch_is_counted_as_its_events_would_be(waits: list[int], again: set[
     assert found.total_us == sum(counted)
 
 
+def test_a_batch_that_comes_again_as_a_whole_is_not_looked_at() -> None:
+    billing = Durable("billing", KIND, 0)
+    latencies = DeliveryLatencies()
+    again = OutgoingBatch((Span(0, 3),), batch=pa.record_batch({"event_id": [0, 1, 2]}))
+
+    latencies.note(billing, again, ((1, (Span(0, 3),)),), NOW_US)
+
+    found = latencies.of(billing)
+    assert found is not None
+    assert sum(found.counts) == 0
+
+
 def test_what_is_surely_one_frame_is_not_made_bytes_to_know_it() -> None:
     rows = rows_of([1, 2, 3])
 

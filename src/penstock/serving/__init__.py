@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import resource
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -53,6 +55,8 @@ _PROCESSORS_MIN = 2
 """So many make it worth to stay awake: one for the realm, and one for its client meanwhile."""
 COLLECT_AFTER = (10_000, 20, 50)
 """New objects, and generations, after which Python looks for cycles."""
+LOAD_AFTER_S: Final = 0.2
+"""Seconds from when a realm listens until it loads what a start leaves out and nearly all need."""
 
 
 def leave_pandas_out() -> None:
@@ -167,6 +171,7 @@ async def run(
                 url = front_end_url("native", settings.listen.host, port, is_safe=is_safe)
                 _log.info("realm.listening", url=url)
                 notifying.ready(f"listening on {url}")
+                load_later()
                 await stopping.wait()
             finally:
                 if http is not None:
@@ -325,6 +330,14 @@ def processors(quota: Path = _QUOTA) -> float:
         return min(count, int(most) / int(period))
     except (OSError, ValueError, ZeroDivisionError):  # there is no quota, or the system has none
         return count
+
+
+def load_later() -> None:
+    """Load Arrow's kernels once a start is over, beside the loop. The first file of events needs
+    them, and would be made 70 ms of a processor later, in the middle of its publishers' work."""
+    loop = asyncio.get_running_loop()
+    load = partial(loop.run_in_executor, None, importlib.import_module, "pyarrow.compute")
+    loop.call_later(LOAD_AFTER_S, load)
 
 
 def linger(realm: RunningRealm, settings: Settings) -> None:

@@ -56,12 +56,21 @@ def _int64s(kind: pa.DataType, values: Int64s) -> pa.Array:
 
 def ids_of(batch: pa.RecordBatch) -> Int64s:
     """The event ids of a stored batch, without a copy."""
-    ids = batch.column("event_id")
-    data = ids.buffers()[1]
-    if not len(ids):
+    return _numbers(batch.column("event_id"))
+
+
+def times_of(batch: pa.RecordBatch) -> Int64s:
+    """When the events of a stored batch were published, in microseconds since 1970, without a
+    copy."""
+    return _numbers(batch.column("published"))
+
+
+def _numbers(column: pa.Array) -> Int64s:
+    data = column.buffers()[1]
+    if not len(column):
         return np.empty(0, dtype=np.int64)
     # to_numpy() would import pandas where there is one: a third of a second at its first call.
-    return np.frombuffer(data, np.int64, len(ids), ids.offset * 8)
+    return np.frombuffer(data, np.int64, len(column), column.offset * 8)
 
 
 def runs_of(ids: Int64s) -> tuple[Int64s, Int64s]:

@@ -11,9 +11,8 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import numpy.typing as npt
 
-from penstock.columns.events.batch import ids_of, within
+from penstock.columns.events.batch import ids_of, times_of, within
 from penstock.core.durable.durable import Durable
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.messages import Spans
@@ -21,7 +20,6 @@ from penstock.core.vocabulary.timings import DELIVERY_BOUNDS_US, Timings
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 
 _BOUNDS: Final = np.array(DELIVERY_BOUNDS_US, dtype=np.int64)
-Int64s = npt.NDArray[np.int64]
 
 
 class DeliveryLatencies:
@@ -52,9 +50,15 @@ class DeliveryLatencies:
         if rows.at_us and fresh is None:
             timings.note_many(max(0, now_us - rows.at_us), rows.count)
             return
-        published = _published(rows)
+        if fresh == ():
+            return
+        published = times_of(rows.batch)
         if fresh is not None:
             published = published[within(ids_of(rows.batch), fresh)]
+        first_us = published[0]
+        if (published == first_us).all():  # a small window is of one publish
+            timings.note_many(max(0, now_us - int(first_us)), len(published))
+            return
         waits = np.maximum(now_us - published, 0)
         classes = np.searchsorted(_BOUNDS, waits, side="left")
         counts = np.bincount(classes, minlength=len(_BOUNDS) + 1)
@@ -71,10 +75,3 @@ def _fresh(
     left = IdSet(rows.spans)
     left.discard_all(again)
     return tuple(left.spans)
-
-
-def _published(rows: OutgoingBatch) -> Int64s:
-    """When events were published, in microseconds since 1970."""
-    column = rows.batch.column("published")
-    found: Int64s = column.view("int64").to_numpy(zero_copy_only=False)
-    return found
