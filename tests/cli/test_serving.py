@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import socket
 import subprocess
@@ -114,7 +115,7 @@ async def test_what_the_first_file_of_events_needs_is_loaded_beside_the_loop_onc
         loop.call_soon_threadsafe(loaded.set)
 
     monkeypatch.setattr(serving, "LOAD_AFTER_S", 0)
-    monkeypatch.setattr(serving.importlib, "import_module", load)
+    monkeypatch.setattr(importlib, "import_module", load)
     serving.load_later()
     await loaded.wait()
 

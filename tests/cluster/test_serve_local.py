@@ -55,6 +55,12 @@ def said(*words: str) -> str:
     return ran.stdout + ran.stderr
 
 
+def _why_not_there(realm: penstock.Session, channel: str) -> str:
+    with pytest.raises(NameDoesNotExist, match=f"{channel} is a local channel of node") as found:
+        realm.channels.get(channel)
+    return str(found.value)
+
+
 @pytest.mark.spec("C5", "M13", "N2", "N8")
 def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) -> None:
     with (
@@ -72,13 +78,8 @@ def test_local_channels_go_on_while_the_cluster_has_no_quorum(tmp_path: Path) ->
             here.channels.create("orders")
         with pytest.raises(NameAlreadyBound, match="a local channel of node n2"):
             wide.channels.create("readings")
-
-        def says_where_it_is() -> bool:
-            with pytest.raises(NameDoesNotExist, match="a local channel of node n2") as found:
-                wide.channels.get("readings")
-            return f"node n2, at {local_url(two)}" in str(found.value)
-
-        until(says_where_it_is)  # the owner looks once a second where nodes have their channels
+        # the owner looks once a second where nodes have their channels
+        until(lambda: f"node n2, at {local_url(two)}" in _why_not_there(wide, "readings"))
         with pytest.raises(InvalidArgument, match="where a node has its own channels"):
             wide.channels.create("alone", cluster_wide=False)
         with pytest.raises(InvalidArgument, match="here are the local channels of node n2"):
