@@ -171,8 +171,9 @@ async def run(
                 url = front_end_url("native", settings.listen.host, port, is_safe=is_safe)
                 _log.info("realm.listening", url=url)
                 notifying.ready(f"listening on {url}")
-                load_later()
+                loading = load_later()
                 await stopping.wait()
+                loading.cancel()
             finally:
                 if http is not None:
                     await http.close()
@@ -332,12 +333,12 @@ def processors(quota: Path = _QUOTA) -> float:
         return count
 
 
-def load_later() -> None:
+def load_later() -> asyncio.TimerHandle:
     """Load Arrow's kernels once a start is over, beside the loop. The first file of events needs
     them, and would be made 70 ms of a processor later, in the middle of its publishers' work."""
     loop = asyncio.get_running_loop()
     load = partial(loop.run_in_executor, None, importlib.import_module, "pyarrow.compute")
-    loop.call_later(LOAD_AFTER_S, load)
+    return loop.call_later(LOAD_AFTER_S, load)
 
 
 def linger(realm: RunningRealm, settings: Settings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.columns.events.batch import ids_of
+from penstock.columns.events.batch import ids_of, times_of
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.vocabulary.start_positions import (
     AnyStart,
@@ -37,9 +37,8 @@ def _first_since(channel: ChannelMachine, store: ChannelStore, coarse: int, at_u
     at = coarse
     while (span := channel.state.stored.next_span(at, SCAN_EVENTS)) is not None:
         for rows in store.read((span,), Damage()):
-            published = rows.batch.column("published").cast("int64").to_numpy()
-            row = int(np.searchsorted(published, at_us))
-            if row < len(published):
+            row = int(np.searchsorted(times_of(rows.batch), at_us))
+            if row < rows.batch.num_rows:
                 return int(ids_of(rows.batch)[row])
         at = span.end
     return channel.state.next_id
