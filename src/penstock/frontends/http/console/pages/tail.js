@@ -26,12 +26,12 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
   const [total, setTotal] = useState(0);
   const [lost, setLost] = useState(0);
   const [state, setState] = useState("opening");
-  const kept = useRef({ buffer: [], running: true, total: 0, dirty: false });
+  const kept = useRef({ buffer: [], running: true, total: 0, drawn: 0, dirty: false });
   kept.current.running = running;
   useEffect(() => {
     const control = new AbortController(), own = kept.current;
     own.buffer = [];
-    own.total = 0;
+    own.total = own.drawn = 0;
     setShown([]); setTotal(0); setWaiting(0); setLost(0); setState("opening");
     stream(pattern ? "/live" : routeOf(kind, name, "live"), { pattern, selector }, control.signal, (what, data) => {
       if (what === "event") {
@@ -50,15 +50,21 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
     return () => control.abort();
   }, [kind, name, pattern, selector]);
   useEffect(() => {
-    let drawn = kept.current.total;
     const timer = setInterval(() => {
       const own = kept.current;
       if (!own.dirty) return;
-      if (own.running) { setShown([...own.buffer]); drawn = own.total; own.dirty = false; setWaiting(0); setTotal(own.total); } else setWaiting(own.total - drawn);
+      if (own.running) { setShown([...own.buffer]); own.drawn = own.total; own.dirty = false; setWaiting(0); setTotal(own.total); } else setWaiting(own.total - own.drawn);
     }, DRAW_MS);
     return () => clearInterval(timer);
-  }, [running]);
+  }, []);
   const turn = () => { if (!running) kept.current.dirty = true; setRunning(!running); };
+  const clear = () => {
+    const own = kept.current;
+    own.buffer = [];
+    own.drawn = own.total;
+    own.dirty = false;
+    setShown([]); setWaiting(0); setTotal(own.total);
+  };
   const turning = useRef(turn);
   turning.current = turn;
   // Wherever the focus is, unless Space has a meaning there.
@@ -80,7 +86,7 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
       <div class="pager" style=${{ borderTop: 0 }}><${Button} kind=${running ? "small" : "small first"} icon=${running ? "pause" : "play"} onClick=${turn}>${running ? "Pause" : "Go on"}</${Button}>
         <span role="status"><i class="dot ${state === "open" && running ? "ok" : "warn"}" style=${{ display: "inline-block", marginRight: "8px" }}></i>${saying}${waiting ? `, ${many(waiting, "event")} waiting` : ""}</span>
         <span class="fill"></span><span>${many(total, "event")} seen${total > BUFFER ? `, the last ${count(BUFFER)} kept` : ""}</span>
-        <${Button} kind="small plain" onClick=${() => { kept.current.buffer = []; setShown([]); }}>Clear</${Button}></div>
+        <${Button} kind="small plain" onClick=${clear}>Clear</${Button}></div>
       ${lost > 0 && html`<div class="panel-body"><${Note} kind="warn" slim title="Too fast to show.">${many(lost, "event")} were skipped here; they are stored all the same.</${Note}></div>`}
       ${shown.length ? html`<${Rows} live several=${Boolean(pattern)} label="Live events, the newest first" events=${shown} chosen=${chosen} onPick=${setChosen} />`
         : html`<div class="event-room live"><${Empty} title=${{ ended: "The live view has ended", opening: "Opening the live view" }[state] ?? "Waiting for events"} shell=${state !== "open" ? undefined : `penstock ${command}`}>
