@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.columns.selectors import Selector
+from penstock.core.channel import state
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Spans, Storage
+from penstock.core.vocabulary.start_positions import FromEarliest
+from penstock.runtime.delivery import delivery
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store import channel_store
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import simulated
-from tests.runtime.living import SINGLE, body, living, publish, sealed
+from tests.runtime.living import SINGLE, Reader, body, living, publish, sealed
 
 SPINDLES = Definition(
     type="persistent", retain_consumed=True, storage=Storage(events_per_spindle=10)
@@ -75,3 +80,31 @@ async def test_events_in_memory_among_those_of_a_file_are_kept() -> None:
         store.restored(piece)
         assert store.late.overlap(kept) == kept
         assert promising(realm, "price = 2") == [Span(3, 5), Span(20, 30), Span(40, 50)]
+
+
+@pytest.mark.parametrize(("spends", "turns"), [(32, (1, 2)), (2, (2, 5)), (0, (5, 6))])
+@simulated
+async def test_events_that_cannot_match_are_passed_over_in_few_turns_of_the_writer(
+    monkeypatch: pytest.MonkeyPatch, spends: int, turns: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(state, "CHUNK_EVENTS_MAX", 10)
+    monkeypatch.setattr(delivery, "PASSED_WORK_MAX", spends)
+    counted: list[bool] = []
+    perform = delivery.Dispatch.perform
+
+    async def counting(*given: Any) -> bool:
+        counted.append(await perform(*given))
+        return counted[-1]
+
+    monkeypatch.setattr(delivery.Dispatch, "perform", counting)
+    async with living(MemoryJournal(), MemoryBlobs()) as realm:
+        await filled(realm, SPINDLES)
+        await sealed(realm, "orders")
+        reader = Reader()
+        reader.selector = Selector("price = 9")
+        subscribe = realm.subscriptions.subscribe
+        await subscribe(ChannelId(1), FromEarliest(), reader, credit=20, browse=True)
+        await reader.at_end.wait()
+    assert reader.ids == []
+    assert turns[0] <= sum(counted) <= turns[1]
+    assert len(counted) - sum(counted) <= 1

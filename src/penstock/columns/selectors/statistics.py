@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from operator import add, mul, sub
 from typing import Any, Final, NamedTuple
 
@@ -101,10 +102,10 @@ def outcomes(node: Expression, statistics: StoreStatistics) -> Outcomes:
     match node:
         case And(operands):
             found = [outcomes(operand, statistics) for operand in operands]
-            return Outcomes(all(o.may_hold for o in found), any(o.may_fail for o in found))
+            return Outcomes(all([o.may_hold for o in found]), any([o.may_fail for o in found]))
         case Or(operands):
             found = [outcomes(operand, statistics) for operand in operands]
-            return Outcomes(any(o.may_hold for o in found), all(o.may_fail for o in found))
+            return Outcomes(any([o.may_hold for o in found]), all([o.may_fail for o in found]))
         case Not(operand):
             return outcomes(operand, statistics).reversed()
         case Compare(operator, left, right):
@@ -149,7 +150,10 @@ def _among(
     bounds = (low, high, *(known.distinct or ()))
     alike = any(
         all(map(test, values)) and all(map(test, bounds))
-        for test in (_is_number, lambda value: isinstance(value, str))
+        for test in (
+            lambda value: _KINDS.get(type(value)) is _Kind.NUMBER,
+            lambda value: _KINDS.get(type(value)) is _Kind.TEXT,
+        )
     )
     if not alike or not low <= high:
         return ANYTHING
@@ -249,38 +253,57 @@ _WHOLE: Final[dict[ArithmeticOperator, Callable[[int, int], int]]] = {
 
 def _is_of_another_type(literal: Text | Integer | Float | Truth, known: ColumnStatistics) -> bool:
     """True if all values of the column have one type, which does not compare with the literal."""
-    samples = (known.minimum, known.maximum)
-    match literal:
-        case Text():
-            return all(isinstance(sample, bool | int | float) for sample in samples)
-        case Integer() | Float():
-            return all(isinstance(sample, bool | str) for sample in samples)
-        case Truth():
-            return all(isinstance(s, str | datetime) or _is_number(s) for s in samples)
+    others = _NOT_COMPARED[type(literal)]
+    return _KINDS.get(type(known.minimum)) in others and _KINDS.get(type(known.maximum)) in others
+
+
+class _Kind(Enum):
+    """What a bound of a column is."""
+
+    NUMBER = 1
+    TEXT = 2
+    TRUTH = 3
+    TIME = 4
+
+
+_KINDS: Final[dict[type, _Kind]] = {
+    int: _Kind.NUMBER,
+    float: _Kind.NUMBER,
+    str: _Kind.TEXT,
+    bool: _Kind.TRUTH,
+    datetime: _Kind.TIME,
+}
+_COMPARED: Final[dict[type, _Kind]] = {
+    Text: _Kind.TEXT,
+    Integer: _Kind.NUMBER,
+    Float: _Kind.NUMBER,
+    Truth: _Kind.TRUTH,
+}
+_NOT_COMPARED: Final[dict[type, tuple[_Kind, ...]]] = {
+    Text: (_Kind.TRUTH, _Kind.NUMBER),
+    Integer: (_Kind.TRUTH, _Kind.TEXT),
+    Float: (_Kind.TRUTH, _Kind.TEXT),
+    Truth: (_Kind.TEXT, _Kind.TIME, _Kind.NUMBER),
+}
 
 
 class _Scale(NamedTuple):
-    """Conversions of bounds and literal to numbers, or to text, so that they compare."""
+    """The literal, and the conversion of bounds to what compares with it; None if they do."""
 
     literal: Any
-    of_bound: Callable[[Any], Any]
+    of_bound: Callable[[Any], Any] | None = None
 
 
 def _scale(
     reference: Reference, literal: Text | Integer | Float | Truth, known: ColumnStatistics
 ) -> _Scale | None:
-    samples = [known.minimum, known.maximum, *(known.distinct or ())]
-    if all(isinstance(sample, datetime) for sample in samples):
+    kind = _KINDS.get(type(known.minimum))
+    samples = (known.maximum, *(known.distinct or ()))
+    if kind is None or any([_KINDS.get(type(sample)) is not kind for sample in samples]):
+        return None
+    if kind is _Kind.TIME:
         return _time_scale(reference, literal)
-    match literal:
-        case Text(text) if all(isinstance(sample, str) for sample in samples):
-            return _Scale(text, _itself)
-        case Integer(number) | Float(number) if all(_is_number(sample) for sample in samples):
-            return _Scale(number, _itself)
-        case Truth(answer) if all(isinstance(sample, bool) for sample in samples):
-            return _Scale(answer, _itself)
-        case _:
-            return None
+    return _Scale(literal.value) if kind is _COMPARED[type(literal)] else None
 
 
 def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -> _Scale | None:
@@ -294,37 +317,33 @@ def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -
             return None
 
 
-def _itself(bound: Any) -> Any:
-    return bound
-
-
-def _is_number(sample: object) -> bool:
-    return isinstance(sample, int | float) and not isinstance(sample, bool)
-
-
-def _bounded(operator: str, scale: _Scale, known: ColumnStatistics) -> Outcomes:
-    literal = scale.literal
-    low, high = scale.of_bound(known.minimum), scale.of_bound(known.maximum)
+def _bounded(operator: Comparison, scale: _Scale, known: ColumnStatistics) -> Outcomes:
+    literal, low, high = scale.literal, known.minimum, known.maximum
+    if scale.of_bound is not None:
+        low, high = scale.of_bound(low), scale.of_bound(high)
     if not low <= high:  # a bound is NaN
         return ANYTHING
-    holds = {
-        "=": low <= literal <= high,
-        "<>": not low == literal == high,
-        "<": low < literal,
-        ">": high > literal,
-        "<=": low <= literal,
-        ">=": high >= literal,
-    }
-    fails = {"=": "<>", "<>": "=", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}
-    found = Outcomes(holds[operator], holds[fails[operator]])
-    if known.distinct is not None and operator == "=":
-        found = found._replace(may_hold=literal in map(scale.of_bound, known.distinct))
-    if isinstance(low, bool) and operator not in ("=", "<>"):
-        return Outcomes(may_hold=False, may_fail=False)
-    if isinstance(low, float) or isinstance(high, float):
+    may_hold, may_fail = _WITHIN[operator](low, high, literal)
+    if operator is Comparison.EQUAL and known.distinct is not None:
+        values = known.distinct
+        may_hold = literal in (values if scale.of_bound is None else map(scale.of_bound, values))
+    if type(low) is bool and operator not in (Comparison.EQUAL, Comparison.UNEQUAL):
+        return UNKNOWN
+    if type(low) is float or type(high) is float:
         # NaN fails all comparisons but `<>`, and the bounds do not show whether there is one.
-        return Outcomes(found.may_hold or operator == "<>", may_fail=True)
-    return found
+        return Outcomes(may_hold or operator is Comparison.UNEQUAL, may_fail=True)
+    return Outcomes(may_hold, may_fail)
+
+
+_WITHIN: Final[dict[Comparison, Callable[[Any, Any, Any], tuple[bool, bool]]]] = {
+    Comparison.EQUAL: lambda low, high, value: (low <= value <= high, not low == value == high),
+    Comparison.UNEQUAL: lambda low, high, value: (not low == value == high, low <= value <= high),
+    Comparison.LESS: lambda low, high, value: (low < value, high >= value),
+    Comparison.GREATER: lambda low, high, value: (high > value, low <= value),
+    Comparison.AT_MOST: lambda low, high, value: (low <= value, high > value),
+    Comparison.AT_LEAST: lambda low, high, value: (high >= value, low < value),
+}
+"""Whether a comparison with a value may hold, and may fail, between two bounds."""
 
 
 def _pattern(node: Like | Matches, statistics: StoreStatistics) -> Outcomes:

@@ -48,6 +48,10 @@ from penstock.runtime.store.sealed_file import Damage
 
 _log = logger("penstock.delivery")
 
+PASSED_WORK_MAX = 32
+"""Comparisons of selectors after which a turn of the writer passes over no more events: others are
+to be served in between."""
+
 Redeliveries = tuple[tuple[int, Spans], ...]
 
 
@@ -87,7 +91,10 @@ class Quarantiner(Protocol):
 class _Round:
     """One pass over what a channel offers. Batches that were read are sent to all who get them."""
 
-    __slots__ = ("channel", "has_moved", "held", "made", "number", "quarantiner", "read", "store")
+    __slots__ = (
+        *("channel", "has_moved", "held", "made", "number", "passed_over", "quarantiner", "read"),
+        "store",
+    )
 
     def __init__(
         self,
@@ -105,6 +112,8 @@ class _Round:
         self.held: set[int] = set()
         """Subscriptions that had no room for something: nothing behind it goes to them."""
         self.has_moved = False
+        self.passed_over = 0
+        """What it cost to judge events that were all passed over unread; 0 if there were none."""
 
 
 class Dispatch:
@@ -260,10 +269,24 @@ class Dispatch:
         """Carry out what ``channel`` offers, for events below ``below``; gives whether any
         subscriber made progress. Without progress the same would be offered again and again.
 
+        While events are only passed over, because no selector can match any, more are offered in
+        the same turn: to pass over a record batch takes less than a turn does.
+
         An unexpected failure ends the subscription that it concerns; if that is unknown, all of the
         channel.
         """
-        round_ = _Round(channel_id, channel, store, quarantiner)
+        has_moved, work = False, 0
+        while True:
+            round_ = _Round(channel_id, channel, store, quarantiner)
+            await self._perform(round_, below)
+            has_moved |= round_.has_moved
+            work += round_.passed_over
+            passes_on = round_.passed_over and not round_.read and below is None
+            if not (passes_on and work <= PASSED_WORK_MAX and channel.has_offers):
+                return has_moved
+
+    async def _perform(self, round_: _Round, below: int | None) -> None:
+        channel = round_.channel
         try:
             for effect in channel.offer(below, now_us=self._clock.now_us()):
                 round_.has_moved |= await self._done(round_, effect)
@@ -273,11 +296,10 @@ class Dispatch:
             there = [*channel.state.subscribers, *channel.state.seats]
             if not there:  # no subscription is known to be concerned
                 raise
-            self._fail(channel_id, channel, there, failure)
+            self._fail(round_.number, channel, there, failure)
         if len(round_.read) == 1:
             ((spans, (rows, _)),) = round_.read.items()
-            self.ahead.delivered(channel_id, spans, rows)
-        return round_.has_moved
+            self.ahead.delivered(round_.number, spans, rows)
 
     async def _done(self, round_: _Round, effect: Effect) -> bool:
         """Carry out an effect; gives whether any subscriber made progress. A failure ends the
@@ -391,6 +413,8 @@ class Dispatch:
                 unsent += others(effect.spans, spans)
         if spans:
             sent, held_from = await self._deliver_read(round_, effect, outlet, spans, unsent)
+        elif selector is not None:
+            round_.passed_over += selector.work
         if held_from is not None:
             unsent = list(parted(tuple(unsent), held_from)[0])
         if unsent:
