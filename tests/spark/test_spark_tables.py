@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from penstock.core.vocabulary.errors import NameDoesNotExist
@@ -37,3 +39,28 @@ def test_a_dataframe_is_appended_once_and_read_again(
     assert (found[3].s, found[3].day) == (None, "1")
     assert (found[4].more, found[14].more) == (None, 1)
     assert table.read(spark).where("day = '0'").count() == 10
+
+
+def test_rows_that_a_table_cannot_hold_leave_nothing_of_their_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = Table.open(str(tmp_path / "t"))
+    assert table.append(spark.sql("select 1 as event_id, 1 as n"), "app", 0)
+    words = spark.sql("select id as event_id, if(id < 9, '1', 'x') as n from range(0, 10, 1, 2)")
+
+    with pytest.raises(PythonException, match=r"InvalidArgument.*column 'n'"):
+        table.append(words, "app", 1)
+    assert table.read(spark).count() == 1
+    assert table.last_of("app") == 0
+
+
+def test_rows_are_added_beside_those_of_another_writer(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where it has added a column while the rows were on their way, and without any row."""
+    table, other = Table.open(str(tmp_path / "t")), Table.open(str(tmp_path / "t"))
+    assert table.append(spark.sql("select 1 as event_id where false"), "app", 0)
+    assert table.schema.names == ["event_id"]
+    assert other.append(pa.table({"event_id": [2], "more": ["m"]}), "other", 0)
+    assert table.append(spark.sql("select 3 as event_id, 'l' as less"), "app", 1)
+
+    rows = {row.event_id: (row.more, row.less) for row in table.read(spark).collect()}
+    assert rows == {2: ("m", None), 3: (None, "l")}

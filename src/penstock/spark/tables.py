@@ -8,23 +8,17 @@ reach the folder of the table.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.tables import Compacted, DataFile, Format
 from penstock.tables import Table as ArrowTable
 from penstock.tables.table import check_version
-
-FORMAT: Final = "penstock-table"
-"""Used only by :meth:`Table.append`; its options are internal."""
 
 
 class Table(ArrowTable):
@@ -41,13 +35,17 @@ class Table(ArrowTable):
         last = self.last_of(app)
         if last is not None and last >= version:
             return False
-        to = _To(self.uri, self.format, self.partition_by, app, version)
-        session = rows.sparkSession
-        session.dataSource.register(TableSource)
-        text = msgspec.json.encode(to).decode()
-        rows.write.format(FORMAT).option("to", text).mode("append").save()
-        self.refresh()
-        return True
+        known = self.state.schema or pa.schema([])
+        write = _TaskWriter(self.uri, self.format, self.partition_by, _written(known))
+        results = rows.mapInArrow(write, _RESULT).collect()
+        # The columns of the rows, also where no task has any.
+        schema = self.with_columns(pa.schema([]), to_arrow_schema(rows.schema, timezone="UTC"))
+        files: list[DataFile] = []
+        for (encoded,) in results:
+            found = msgspec.json.decode(encoded, type=_TaskFiles)
+            schema = self.with_columns(schema, _read(found.columns))
+            files += found.files
+        return self.commit(schema, files, app=app, version=version)
 
     def merge(self, rows: Any, key: str | Sequence[str], app: str, version: int) -> bool:
         """Put rows in the place of those with the same key; see
@@ -73,64 +71,49 @@ class Table(ArrowTable):
         return spark.read.schema(schema).option("basePath", self.root).parquet(*files)
 
 
-class _To(msgspec.Struct, frozen=True):
-    """A table that rows are written to, and the identity of the write."""
+class _TaskFiles(msgspec.Struct, frozen=True):
+    """The files that one task has written."""
+
+    files: tuple[DataFile, ...]
+    columns: bytes
+    """The columns of the table after its rows are added, as Arrow writes a schema down."""
+
+
+def _written(schema: pa.Schema) -> bytes:
+    written: bytes = schema.serialize().to_pybytes()
+    return written
+
+
+def _read(written: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(written))
+
+
+_RESULT: Final = "found binary"
+
+
+class _TaskWriter(msgspec.Struct, frozen=True):
+    """Writes the rows of a task to data files of a table, and gives a row with what it has written.
+
+    Spark takes one result of each task, however often it runs; files of others stay uncommitted.
+    """
 
     uri: str
     format: Format
     partition_by: tuple[str, ...]
-    app: str
-    version: int
+    columns: bytes
+    """The columns that the table has already; the driver knows them, so no task reads its log."""
 
-
-@dataclass(frozen=True)
-class _TaskFiles(WriterCommitMessage):
-    """The files of one task."""
-
-    files: tuple[DataFile, ...]
-    schema: pa.Schema
-
-
-class TableSource(DataSource):
-    """The way from tasks to the driver for :meth:`Table.append`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return FORMAT
-
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        if overwrite:
-            raise InvalidArgument("rows can only be appended to a table: write with mode append")
-        to = msgspec.json.decode(self.options["to"], type=_To)
-        return _Writer(to, to_arrow_schema(schema, timezone="UTC"))
-
-
-class _Writer(DataSourceArrowWriter):
-    def __init__(self, to: _To, schema: pa.Schema) -> None:
-        self._to = to
-        self._schema = schema
-        """The columns, also where no task has a row."""
-
-    def _table(self) -> ArrowTable:
-        return ArrowTable.open(self._to.uri, self._to.format, self._to.partition_by)
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> _TaskFiles:
-        writer = self._table().writer()
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        table = ArrowTable.open(self.uri, self.format, self.partition_by)
+        writer = table.writer_of(_read(self.columns), self.partition_by)
         try:
-            for batch in iterator:
+            for batch in batches:
                 writer.add(batch)
-            return _TaskFiles(tuple(writer.close()), writer.schema)
+            files = tuple(writer.close())
         finally:
             writer.abandon()
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        table = self._table()
-        written = [message for message in messages if isinstance(message, _TaskFiles)]
-        schema = table.with_columns(pa.schema([]), self._schema)
-        for message in written:
-            schema = table.with_columns(schema, message.schema)
-        files = [file for message in written for file in message.files]
-        table.commit(schema, files, app=self._to.app, version=self._to.version)
+        found = _TaskFiles(files, _written(writer.schema))
+        yield pa.RecordBatch.from_pydict({"found": pa.array([msgspec.json.encode(found)])})
 
 
 __all__ = ["Compacted", "Table"]

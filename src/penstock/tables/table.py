@@ -171,7 +171,12 @@ class Table:
 
     def writer(self) -> RowWriter:
         """A writer of data files, for rows that are written and committed in different places."""
-        return RowWriter(self._log, self.state.schema, self.partition_by)
+        return self.writer_of(self.state.schema, self.partition_by)
+
+    def writer_of(self, schema: pa.Schema | None, partition_by: Sequence[str]) -> RowWriter:
+        """A writer for a table that has these columns, as whoever commits knows already: nothing of
+        the table is read here."""
+        return RowWriter(self._log, schema, tuple(partition_by))
 
     def commit(
         self, schema: pa.Schema, files: Sequence[DataFile], *, app: str, version: int

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.core.vocabulary.errors import CannotConnect, NoSuchStage
-from penstock.spark.pipelines import Pipeline
+from penstock.spark.pipelines import Pipeline, run
 from penstock.spark.pipelines.runner import Run, Supervised
 from penstock.spark.pipelines.standing import Keeping
 from penstock.spark.pipelines.step import Context, Flow, Progress, Step, Work, WorkOutcome
@@ -199,3 +199,19 @@ def test_a_failure_to_bury_is_told_with_what_it_is_about(tmp_path: Path, poison:
     first = "its sql reads no stream; read a channel or queue in it [invalid-argument]"
     assert told.startswith(first)
     assert ("nothing was buried: step move: poison needs a durable" in told) == bool(poison)
+
+
+class Signal(threading.Event):
+    """A signal to stop that nobody sleeps on."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        raise AssertionError("a run that takes what is there waits for its steps alone")
+
+
+def test_a_run_that_takes_what_is_there_is_over_with_its_last_step(tmp_path: Path) -> None:
+    steps = tuple(Trying(name=name, start=failing()) for name in ("move", "copy"))
+    pipeline = Pipeline(name="lab", steps=steps, folder=tmp_path)
+
+    report = run(pipeline, url="penstock://localhost:9000", once=True, stopping=Signal())
+
+    assert [step.state for step in report.steps] == ["done", "done"]

@@ -8,6 +8,7 @@ a repeated one changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -24,8 +25,10 @@ from penstock.spark.pipelines.step import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from penstock.spark.tables import Table
 
-class KeyedTarget(Struct, frozen=True, kw_only=True):
+
+class KeyedTarget(Struct, frozen=True, kw_only=True, dict=True):
     """A target whose rows replace earlier rows of the same key."""
 
     key: tuple[str, ...]
@@ -36,20 +39,26 @@ class KeyedTarget(Struct, frozen=True, kw_only=True):
 
     def __call__(self, rows: DataFrame, batch: MicroBatch) -> None:
         """Store a micro-batch once."""
-        rows = rows.persist()
+        # Computed once for both: a second computation would cost, and a stateful query refuses it.
+        both = self.table is not None and self.channel is not None
+        rows = rows.persist() if both else rows
         try:
             if self.table is not None:
-                self._to_table(rows, self.table, batch)
+                self.opened.merge(rows, self.key, batch.app, batch.number)
             if self.channel is not None:
                 publish(rows, self.channel, self.url, batch)
         finally:
-            rows.unpersist()
+            if both:
+                rows.unpersist()
 
-    def _to_table(self, rows: DataFrame, target: TableTarget, batch: MicroBatch) -> None:
+    @cached_property
+    def opened(self) -> Table:
+        """The table, open from the first micro-batch on: later ones read only what is new in its
+        log."""
         from penstock.spark.tables import Table
 
-        table = Table.open(target.path, target.format, target.partition_by)
-        table.merge(rows, self.key, batch.app, batch.number)
+        assert self.table is not None, "it is asked for where there is one"
+        return Table.open(self.table.path, self.table.format, self.table.partition_by)
 
 
 def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: MicroBatch) -> None:

@@ -193,6 +193,11 @@ class Supervised:
         return self._status.state in ("done", "failed", "stopped")
 
     @property
+    def runs(self) -> Running | None:
+        """What of it runs; None where it is over, or waits until it is started again."""
+        return None if self.is_over or self._again_at is not None else self._running
+
+    @property
     def is_busy(self) -> bool:
         return not self.is_over and self._running is not None and self._running.is_busy
 
@@ -393,13 +398,23 @@ def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) ->
                 step.begin(watch)
         while not _is_over(run, steps):
             watch.moved([step.progress for step in steps])
-            run.stopping.wait(LOOK_S)
+            _wait(run, steps)
             for step in steps:
                 step.look(watch)
         watch.moved([step.progress for step in steps])
     finally:
         run.stopping.set()
         _stop(steps, watch)
+
+
+def _wait(run: Run, steps: Sequence[Supervised]) -> None:
+    """Until the next check is due. A run that takes what is there is over as soon as its last step
+    is, and does not wait any longer."""
+    running = next((step.runs for step in steps if step.runs is not None), None)
+    if run.once and running is not None and not run.stopping.is_set():
+        running.join(LOOK_S)
+    else:
+        run.stopping.wait(LOOK_S)
 
 
 def _is_over(run: Run, steps: Sequence[Supervised]) -> bool:

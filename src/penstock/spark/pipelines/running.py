@@ -46,6 +46,10 @@ class Running(Protocol):
 
     def progress(self) -> Progress: ...
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until it has ended, for at most so long."""
+        ...
+
     def stop(self) -> None:
         """End it now. What it was in the middle of is done again by the next run, once."""
         ...
@@ -114,6 +118,10 @@ class RunningQuery:
         )
         return self._progress
 
+    def join(self, timeout_s: float) -> None:
+        with contextlib.suppress(Exception):  # why it failed is asked for by itself
+            self._query.awaitTermination(timeout_s)  # type: ignore[arg-type]  # it takes parts
+
     def stop(self) -> None:
         with contextlib.suppress(Exception):  # it waits for its thread this long, and no longer
             self._query.stop()
@@ -158,7 +166,6 @@ class RunningWork:
         return self._latest
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has ended."""
         self._thread.join(timeout_s)
 
     def stop(self) -> None:

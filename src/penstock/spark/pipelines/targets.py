@@ -13,11 +13,20 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.pipelines.definition import Pipeline
 from penstock.spark.pipelines.standing import QUERY
-from penstock.spark.pipelines.step import ASAP, AVAILABLE_NOW, ChannelTarget, Flow, MicroBatch
+from penstock.spark.pipelines.step import (
+    ASAP,
+    AVAILABLE_NOW,
+    ChannelTarget,
+    Flow,
+    MicroBatch,
+    TableTarget,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from penstock.spark.tables import Table
 
 QUERY_ID: Final = "sql.streaming.queryId"
 COUNTED: Final = "penstock_rows"
@@ -80,6 +89,16 @@ def options_of(target: ChannelTarget, url: str) -> dict[str, str]:
 
 def stored(flow: Flow, place: QueryTarget) -> Callable[[DataFrame, MicroBatch], None]:
     """Stores a micro-batch in the channel and the table of a flow."""
+    opened: list[Table] = []
+    """Open from the first micro-batch on: later ones read only what is new in its log."""
+
+    def table_of(target: TableTarget) -> Table:
+        from penstock.spark.tables import Table
+
+        if not opened:
+            path = place.located(target.path)
+            opened.append(Table.open(path, target.format, target.partition_by))
+        return opened[0]
 
     def write(frame: DataFrame, batch: MicroBatch) -> None:
         # Computed once for both: a second computation would cost, and a stateful query refuses it.
@@ -87,11 +106,7 @@ def stored(flow: Flow, place: QueryTarget) -> Callable[[DataFrame, MicroBatch], 
         frame = frame.persist() if both else frame
         try:
             if flow.table is not None:
-                from penstock.spark.tables import Table
-
-                path = place.located(flow.table.path)
-                table = Table.open(path, flow.table.format, flow.table.partition_by)
-                table.append(frame, batch.app, batch.number)
+                table_of(flow.table).append(frame, batch.app, batch.number)
             if flow.channel is not None:
                 options = options_of(flow.channel, place.url)
                 named = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
