@@ -151,8 +151,8 @@ def _among(
     alike = any(
         all(map(test, values)) and all(map(test, bounds))
         for test in (
-            lambda value: _KINDS.get(type(value)) is _Kind.NUMBER,
-            lambda value: _KINDS.get(type(value)) is _Kind.TEXT,
+            lambda value: _KINDS.get(type(value)) is _BoundType.NUMBER,
+            lambda value: _KINDS.get(type(value)) is _BoundType.TEXT,
         )
     )
     if not alike or not low <= high:
@@ -257,7 +257,7 @@ def _is_of_another_type(literal: Text | Integer | Float | Truth, known: ColumnSt
     return _KINDS.get(type(known.minimum)) in others and _KINDS.get(type(known.maximum)) in others
 
 
-class _Kind(Enum):
+class _BoundType(Enum):
     """What a bound of a column is."""
 
     NUMBER = 1
@@ -266,24 +266,24 @@ class _Kind(Enum):
     TIME = 4
 
 
-_KINDS: Final[dict[type, _Kind]] = {
-    int: _Kind.NUMBER,
-    float: _Kind.NUMBER,
-    str: _Kind.TEXT,
-    bool: _Kind.TRUTH,
-    datetime: _Kind.TIME,
+_KINDS: Final[dict[type, _BoundType]] = {
+    int: _BoundType.NUMBER,
+    float: _BoundType.NUMBER,
+    str: _BoundType.TEXT,
+    bool: _BoundType.TRUTH,
+    datetime: _BoundType.TIME,
 }
-_COMPARED: Final[dict[type, _Kind]] = {
-    Text: _Kind.TEXT,
-    Integer: _Kind.NUMBER,
-    Float: _Kind.NUMBER,
-    Truth: _Kind.TRUTH,
+_COMPARED: Final[dict[type, _BoundType]] = {
+    Text: _BoundType.TEXT,
+    Integer: _BoundType.NUMBER,
+    Float: _BoundType.NUMBER,
+    Truth: _BoundType.TRUTH,
 }
-_NOT_COMPARED: Final[dict[type, tuple[_Kind, ...]]] = {
-    Text: (_Kind.TRUTH, _Kind.NUMBER),
-    Integer: (_Kind.TRUTH, _Kind.TEXT),
-    Float: (_Kind.TRUTH, _Kind.TEXT),
-    Truth: (_Kind.TEXT, _Kind.TIME, _Kind.NUMBER),
+_NOT_COMPARED: Final[dict[type, tuple[_BoundType, ...]]] = {
+    Text: (_BoundType.TRUTH, _BoundType.NUMBER),
+    Integer: (_BoundType.TRUTH, _BoundType.TEXT),
+    Float: (_BoundType.TRUTH, _BoundType.TEXT),
+    Truth: (_BoundType.TEXT, _BoundType.TIME, _BoundType.NUMBER),
 }
 
 
@@ -301,7 +301,7 @@ def _scale(
     samples = (known.maximum, *(known.distinct or ()))
     if kind is None or any([_KINDS.get(type(sample)) is not kind for sample in samples]):
         return None
-    if kind is _Kind.TIME:
+    if kind is _BoundType.TIME:
         return _time_scale(reference, literal)
     return _Scale(literal.value) if kind is _COMPARED[type(literal)] else None
 
