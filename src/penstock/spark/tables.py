@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from penstock.columns.schema.ipc import schema_bytes, schema_from
 from penstock.tables import Compacted, DataFile, Format
 from penstock.tables import Table as ArrowTable
 from penstock.tables.table import check_version
@@ -36,14 +37,14 @@ class Table(ArrowTable):
         if last is not None and last >= version:
             return False
         known = self.state.schema or pa.schema([])
-        write = _TaskWriter(self.uri, self.format, self.partition_by, _written(known))
+        write = _TaskWriter(self.uri, self.format, self.partition_by, known)
         results = rows.mapInArrow(write, _RESULT).collect()
         # The columns of the rows, also where no task has any.
         schema = self.with_columns(pa.schema([]), to_arrow_schema(rows.schema, timezone="UTC"))
         files: list[DataFile] = []
         for (encoded,) in results:
             found = msgspec.json.decode(encoded, type=_TaskFiles)
-            schema = self.with_columns(schema, _read(found.columns))
+            schema = self.with_columns(schema, schema_from(found.columns))
             files += found.files
         return self.commit(schema, files, app=app, version=version)
 
@@ -76,16 +77,7 @@ class _TaskFiles(msgspec.Struct, frozen=True):
 
     files: tuple[DataFile, ...]
     columns: bytes
-    """The columns of the table after its rows are added, as Arrow writes a schema down."""
-
-
-def _written(schema: pa.Schema) -> bytes:
-    written: bytes = schema.serialize().to_pybytes()
-    return written
-
-
-def _read(written: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(written))
+    """The columns of the table after its rows are added."""
 
 
 _RESULT: Final = "found binary"
@@ -100,19 +92,19 @@ class _TaskWriter(msgspec.Struct, frozen=True):
     uri: str
     format: Format
     partition_by: tuple[str, ...]
-    columns: bytes
+    columns: pa.Schema
     """The columns that the table has already; the driver knows them, so no task reads its log."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = ArrowTable.open(self.uri, self.format, self.partition_by)
-        writer = table.writer_of(_read(self.columns), self.partition_by)
+        writer = table.writer_of(self.columns, self.partition_by)
         try:
             for batch in batches:
                 writer.add(batch)
             files = tuple(writer.close())
         finally:
             writer.abandon()
-        found = _TaskFiles(files, _written(writer.schema))
+        found = _TaskFiles(files, schema_bytes(writer.schema))
         yield pa.RecordBatch.from_pydict({"found": pa.array([msgspec.json.encode(found)])})
 
 

@@ -147,15 +147,9 @@ def _among(
     if known.has_no_value:
         return UNKNOWN
     low, high, values = known.minimum, known.maximum, [option.value for option in options]
-    bounds = (low, high, *(known.distinct or ()))
-    alike = any(
-        all(map(test, values)) and all(map(test, bounds))
-        for test in (
-            lambda value: _KINDS.get(type(value)) is _BoundType.NUMBER,
-            lambda value: _KINDS.get(type(value)) is _BoundType.TEXT,
-        )
-    )
-    if not alike or not low <= high:
+    samples = (low, high, *(known.distinct or ()), *values)
+    types = {_BOUND_TYPES.get(type(sample)) for sample in samples}
+    if types not in ({_BoundType.NUMBER}, {_BoundType.TEXT}) or not low <= high:
         return ANYTHING
     within = (value for value in values if low <= value <= high)
     if known.distinct is None:
@@ -254,7 +248,10 @@ _WHOLE: Final[dict[ArithmeticOperator, Callable[[int, int], int]]] = {
 def _is_of_another_type(literal: Text | Integer | Float | Truth, known: ColumnStatistics) -> bool:
     """True if all values of the column have one type, which does not compare with the literal."""
     others = _NOT_COMPARED[type(literal)]
-    return _KINDS.get(type(known.minimum)) in others and _KINDS.get(type(known.maximum)) in others
+    return (
+        _BOUND_TYPES.get(type(known.minimum)) in others
+        and _BOUND_TYPES.get(type(known.maximum)) in others
+    )
 
 
 class _BoundType(Enum):
@@ -266,7 +263,7 @@ class _BoundType(Enum):
     TIME = 4
 
 
-_KINDS: Final[dict[type, _BoundType]] = {
+_BOUND_TYPES: Final[dict[type, _BoundType]] = {
     int: _BoundType.NUMBER,
     float: _BoundType.NUMBER,
     str: _BoundType.TEXT,
@@ -297,13 +294,13 @@ class _Scale(NamedTuple):
 def _scale(
     reference: Reference, literal: Text | Integer | Float | Truth, known: ColumnStatistics
 ) -> _Scale | None:
-    kind = _KINDS.get(type(known.minimum))
+    found = _BOUND_TYPES.get(type(known.minimum))
     samples = (known.maximum, *(known.distinct or ()))
-    if kind is None or any([_KINDS.get(type(sample)) is not kind for sample in samples]):
+    if found is None or any([_BOUND_TYPES.get(type(sample)) is not found for sample in samples]):
         return None
-    if kind is _BoundType.TIME:
+    if found is _BoundType.TIME:
         return _time_scale(reference, literal)
-    return _Scale(literal.value) if kind is _COMPARED[type(literal)] else None
+    return _Scale(literal.value) if found is _COMPARED[type(literal)] else None
 
 
 def _time_scale(reference: Reference, literal: Text | Integer | Float | Truth) -> _Scale | None:

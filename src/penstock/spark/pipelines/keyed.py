@@ -8,12 +8,10 @@ a repeated one changes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.spark.pipelines.batch_target import BatchTarget
 from penstock.spark.pipelines.step import (
     ChannelTarget,
     MicroBatch,
@@ -28,44 +26,13 @@ if TYPE_CHECKING:
     from penstock.spark.tables import Table
 
 
-class KeyedTarget(Struct, frozen=True, kw_only=True, dict=True):
+class KeyedTarget(BatchTarget, frozen=True, kw_only=True):
     """A target whose rows replace earlier rows of the same key."""
 
     key: tuple[str, ...]
-    url: str
-    channel: ChannelTarget | None = None
-    table: TableTarget | None = None
-    """The table, with its path made absolute."""
 
-    def __call__(self, rows: DataFrame, batch: MicroBatch) -> None:
-        """Store a micro-batch once."""
-        # Computed once for both: a second computation would cost, and a stateful query refuses it.
-        both = self.table is not None and self.channel is not None
-        rows = rows.persist() if both else rows
-        try:
-            if self.table is not None:
-                self.opened.merge(rows, self.key, batch.app, batch.number)
-            if self.channel is not None:
-                publish(rows, self.channel, self.url, batch)
-        finally:
-            if both:
-                rows.unpersist()
-
-    @cached_property
-    def opened(self) -> Table:
-        """The table, open from the first micro-batch on: later ones read only what is new in its
-        log."""
-        from penstock.spark.tables import Table
-
-        assert self.table is not None, "it is asked for where there is one"
-        return Table.open(self.table.path, self.table.format, self.table.partition_by)
-
-
-def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: MicroBatch) -> None:
-    """Publish rows once: the realm recognises ``batch`` if it is repeated."""
-    options = {"url": url, **target.sink_options()}
-    transaction = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
-    rows.write.format("penstock").mode("append").options(**options, **transaction).save()
+    def to_table(self, table: Table, rows: DataFrame, batch: MicroBatch) -> None:
+        table.merge(rows, self.key, batch.app, batch.number)
 
 
 def check_keyed(

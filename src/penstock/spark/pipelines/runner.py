@@ -410,7 +410,7 @@ def _supervise(run: Run, steps: Sequence[Supervised], watch: PipelineWatcher) ->
 def _wait(run: Run, steps: Sequence[Supervised]) -> None:
     """Until the next check is due. A run that takes what is there is over as soon as its last step
     is, and does not wait any longer."""
-    running = next((step.runs for step in steps if step.runs is not None), None)
+    running = next(filter(None, (step.runs for step in steps)), None)
     if run.once and running is not None and not run.stopping.is_set():
         running.join(LOOK_S)
     else:

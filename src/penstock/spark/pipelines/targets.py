@@ -7,26 +7,19 @@ micro-batch that Spark does again is then stored only where it is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.spark.pipelines.batch_target import BatchTarget
 from penstock.spark.pipelines.definition import Pipeline
 from penstock.spark.pipelines.standing import QUERY
-from penstock.spark.pipelines.step import (
-    ASAP,
-    AVAILABLE_NOW,
-    ChannelTarget,
-    Flow,
-    MicroBatch,
-    TableTarget,
-)
+from penstock.spark.pipelines.step import ASAP, AVAILABLE_NOW, Flow, MicroBatch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
-
-    from penstock.spark.tables import Table
 
 QUERY_ID: Final = "sql.streaming.queryId"
 COUNTED: Final = "penstock_rows"
@@ -65,7 +58,7 @@ def start(flow: Flow, place: QueryTarget, *, once: bool) -> StreamingQuery:
     )
     if _goes_straight(flow):
         assert flow.channel is not None, "it has no other target"
-        options = options_of(flow.channel, place.url)
+        options = {"url": place.url, **flow.channel.sink_options()}
         return writer.format("penstock").options(**options).start()
     write = flow.write or stored(flow, place)
 
@@ -82,40 +75,12 @@ def trigger_of(text: str, *, once: bool) -> dict[str, Any]:
     return {"processingTime": "0 seconds" if text == ASAP else text}
 
 
-def options_of(target: ChannelTarget, url: str) -> dict[str, str]:
-    """The options of the sink."""
-    return {"url": url, **target.sink_options()}
-
-
-def stored(flow: Flow, place: QueryTarget) -> Callable[[DataFrame, MicroBatch], None]:
+def stored(flow: Flow, place: QueryTarget) -> BatchTarget:
     """Stores a micro-batch in the channel and the table of a flow."""
-    opened: list[Table] = []
-    """Open from the first micro-batch on: later ones read only what is new in its log."""
-
-    def table_of(target: TableTarget) -> Table:
-        from penstock.spark.tables import Table
-
-        if not opened:
-            path = place.located(target.path)
-            opened.append(Table.open(path, target.format, target.partition_by))
-        return opened[0]
-
-    def write(frame: DataFrame, batch: MicroBatch) -> None:
-        # Computed once for both: a second computation would cost, and a stateful query refuses it.
-        both = flow.channel is not None and flow.table is not None
-        frame = frame.persist() if both else frame
-        try:
-            if flow.table is not None:
-                table_of(flow.table).append(frame, batch.app, batch.number)
-            if flow.channel is not None:
-                options = options_of(flow.channel, place.url)
-                named = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
-                frame.write.format("penstock").mode("append").options(**options, **named).save()
-        finally:
-            if both:
-                frame.unpersist()
-
-    return write
+    table = flow.table
+    if table is not None:
+        table = msgspec.structs.replace(table, path=place.located(table.path))
+    return BatchTarget(url=place.url, channel=flow.channel, table=table)
 
 
 def _goes_straight(flow: Flow) -> bool:

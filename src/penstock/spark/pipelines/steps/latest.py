@@ -15,8 +15,9 @@ from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.nulls import NULLS
 from penstock.spark.options import nearest
+from penstock.spark.pipelines.batch_target import publish
 from penstock.spark.pipelines.expressions import words_of
-from penstock.spark.pipelines.keyed import KeyedTarget, check_keyed, publish
+from penstock.spark.pipelines.keyed import KeyedTarget, check_keyed
 from penstock.spark.pipelines.sources import Source
 from penstock.spark.pipelines.states import (
     BY_ID,

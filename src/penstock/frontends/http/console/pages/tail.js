@@ -28,11 +28,17 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
   const [state, setState] = useState("opening");
   const kept = useRef({ buffer: [], running: true, total: 0, drawn: 0, dirty: false });
   kept.current.running = running;
+  const draw = () => {
+    const own = kept.current;
+    own.drawn = own.total;
+    own.dirty = false;
+    setShown([...own.buffer]); setWaiting(0); setTotal(own.total);
+  };
   useEffect(() => {
     const control = new AbortController(), own = kept.current;
     own.buffer = [];
-    own.total = own.drawn = 0;
-    setShown([]); setTotal(0); setWaiting(0); setLost(0); setState("opening");
+    own.total = 0;
+    draw(); setLost(0); setState("opening");
     stream(pattern ? "/live" : routeOf(kind, name, "live"), { pattern, selector }, control.signal, (what, data) => {
       if (what === "event") {
         own.buffer.unshift(data);
@@ -53,18 +59,12 @@ export function Tail({ kind = "channel", name, pattern, selector, example, chose
     const timer = setInterval(() => {
       const own = kept.current;
       if (!own.dirty) return;
-      if (own.running) { setShown([...own.buffer]); own.drawn = own.total; own.dirty = false; setWaiting(0); setTotal(own.total); } else setWaiting(own.total - own.drawn);
+      if (own.running) draw(); else setWaiting(own.total - own.drawn);
     }, DRAW_MS);
     return () => clearInterval(timer);
   }, []);
   const turn = () => { if (!running) kept.current.dirty = true; setRunning(!running); };
-  const clear = () => {
-    const own = kept.current;
-    own.buffer = [];
-    own.drawn = own.total;
-    own.dirty = false;
-    setShown([]); setWaiting(0); setTotal(own.total);
-  };
+  const clear = () => { kept.current.buffer = []; draw(); };
   const turning = useRef(turn);
   turning.current = turn;
   // Wherever the focus is, unless Space has a meaning there.
