@@ -357,34 +357,6 @@ def test_what_opening_has_read_is_not_read_again(
 # Servers that fail
 
 
-@on_a_loop
-async def test_connections_to_a_server_that_says_nothing_are_closed() -> None:
-    """A frozen server accepts connections, and each attempt to reconnect makes another."""
-    ended: asyncio.Queue[bytes] = asyncio.Queue()
-    accepted = count(1)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        match next(accepted):
-            case 1:
-                writer.write(b'INFO {"max_payload": 1024}\r\n')
-                while await reader.readline() != b"PING\r\n":
-                    pass
-                writer.write(b"PONG\r\n")
-                await writer.drain()
-            case 2:
-                ended.put_nowait(await reader.read())
-            case _:
-                pass
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        connection = await NatsConnection.open([f"nats://127.0.0.1:{port}"], ignore)
-        assert await ended.get() == b""
-        await connection.close()
-
-
 def test_a_damaged_copy_that_leads_steps_down_and_another_is_read(servers: NatsServers) -> None:
     async def told(told_in: Story) -> None:
         journal = await filled(told_in.engine, BLOCKS, LARGE)

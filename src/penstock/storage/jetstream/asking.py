@@ -19,6 +19,8 @@ from nats.errors import Error as NatsError
 
 _AT_ONCE_BYTES_MAX: Final = 1 << 20
 """A larger question waits for its turn, so that what is written and not sent yet has a limit."""
+_CANCELLED_S: Final = 0.05
+"""After so long a task that was cancelled and goes on is cancelled again."""
 _NO_RESPONDERS: Final = b"NATS/1.0 503"
 
 
@@ -108,7 +110,23 @@ class AskingClient(Client):
             answer.set_result(data)
 
     async def close(self) -> None:
-        """Close it, also while there is no connection: nats-py would fail to write what waits."""
+        """Close it and what it is connecting to.
+
+        An attempt to reconnect that gets its connection just then goes on when it is cancelled:
+        what has come is more urgent to ``asyncio.wait_for`` of Python 3.11. nats-py cancels once.
+        """
+        await self._close_connection()
+        reconnecting = self._reconnection_task
+        if reconnecting is None or reconnecting is asyncio.current_task():
+            return
+        while not reconnecting.done():
+            reconnecting.cancel()
+            await asyncio.wait([reconnecting], timeout=_CANCELLED_S)
+        await self._close_connection()
+
+    async def _close_connection(self) -> None:
+        """Close the connection there is, if any. While there is none, nats-py would fail to write
+        what waits."""
         if not self.is_connected:
             self._pending, self._pending_data_size = [], 0
         await super().close()
