@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import attributes, completing, destinations, facts, given
+from penstock.cli import attributes, completing, destinations, facts, given, transfer
 from penstock.cli.asking import Yes
 from penstock.cli.destinations import First, Last, Selected
 from penstock.cli.grouping import CommandGroup
@@ -29,6 +29,7 @@ commands = typer.Typer(
 
 def register(app: typer.Typer) -> None:
     app.add_typer(commands, name="channel")
+    transfer.add_to(commands, "channel")
 
 
 @commands.command()

@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
 
-from penstock.cli import (
-    access,
-    administration,
-    applying,
-    channels,
-    cluster,
-    doctor,
-    durables,
-    health,
-    joins,
-    load,
-    pipelines,
-    publishing,
-    queue_reading,
-    queues,
-    reading,
-    redriving,
-    reference,
-    requesting,
-    scheduling,
-    selectors,
-    server,
-    store,
-    top,
-    topics,
-    transfer,
-)
 from penstock.cli.grouping import CommandGroup
 from penstock.cli.output import note
 from penstock.core.printable import on_one_line
@@ -51,8 +26,78 @@ _USAGE_ERROR: Any = typer.BadParameter.__base__
 """The exception for a command that is called wrongly."""
 
 
+MODULES: Final = {
+    "serve": "server",
+    "channel": "channels",
+    "publish": "publishing",
+    "subscribe": "reading",
+    "browse": "reading",
+    "durable": "durables",
+    "queue": "queues",
+    "request": "requesting",
+    "reply": "requesting",
+    "join": "joins",
+    "topic": "topics",
+    "schedule": "scheduling",
+    "redrive": "redriving",
+    "selector": "selectors",
+    "pipeline": "pipelines",
+    "user": "access",
+    "group": "access",
+    "acl": "access",
+    "audit": "access",
+    "apply": "applying",
+    "export": "applying",
+    "realm": "administration",
+    "store": "store",
+    "cluster": "cluster",
+    "info": "administration",
+    "settings": "reference",
+    "top": "top",
+    "load": "load",
+    "health": "health",
+    "doctor": "doctor",
+    "error": "reference",
+}
+"""The module that has each command, in the order in which a newcomer needs them."""
+
+
+class CommandTable(Mapping[str, Any]):
+    """Commands and groups of commands, each imported and built by Typer when it is asked for: all
+    of them take longer than most need for their work."""
+
+    def __getitem__(self, name: str) -> Any:
+        return commands_of(MODULES[name])[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+@cache
+def commands_of(module: str) -> Mapping[str, Any]:
+    """What a module registers, by name."""
+    part = typer.Typer(rich_markup_mode=None)
+    part.callback()(_no_options)
+    import_module(f"penstock.cli.{module}").register(part)
+    group: Any = typer.main.get_command(part)
+    return dict(group.commands)
+
+
+def _no_options() -> None:
+    """With this, Typer makes a group also of a single command."""
+
+
 class Program(CommandGroup):
     """Ends every command alike: a refusal in one line, Ctrl-C and a closed pipe silently."""
+
+    commands: Mapping[str, Any]  # type: ignore[assignment]  # none is added to it
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.commands = CommandTable()
 
     def make_context(self, *arguments: Any, **more: Any) -> Any:
         with _plain_usage():
@@ -80,8 +125,7 @@ class Program(CommandGroup):
         return result
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The commands in the order in which a newcomer needs them."""
-        return sorted(super().list_commands(ctx), key=_ORDER.index)
+        return list(self.commands)
 
 
 def _was_interrupted(error: BaseException) -> bool:
@@ -103,15 +147,6 @@ def _plain_usage() -> Iterator[None]:
         raise
 
 
-_ORDER: Final = (
-    *("serve", "channel", "publish", "subscribe", "browse", "durable", "queue"),
-    *("request", "reply", "join", "topic"),
-    *("schedule", "redrive", "selector", "pipeline", "user", "group", "acl", "audit"),
-    *("apply", "export", "realm", "store", "cluster", "info", "settings"),
-    *("top", "load", "health", "doctor", "error"),
-)
-
-
 def _forget_output() -> None:
     """Keep Python from flushing at exit, when the reader of our output is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -125,13 +160,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for group in (
-    *(server, channels, transfer, publishing, reading, durables, queue_reading, queues),
-    *(requesting, joins, topics),
-    *(scheduling, redriving, selectors, pipelines, access, administration, applying),
-    *(store, cluster, top, load, health, doctor, reference),
-):
-    group.register(app)
 
 
 def _print_version(wanted: bool) -> None:

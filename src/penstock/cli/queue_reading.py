@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.cli import given, queues
+from penstock.cli import given
 from penstock.cli.events import print_events, print_rows
 from penstock.cli.messages import known_to
 from penstock.cli.output import ListFormat, count, note, write, write_json
@@ -31,10 +31,10 @@ Timeout = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands to those of queues."""
+def register(commands: typer.Typer) -> None:
+    """Add them to the group ``queue``."""
     for command in (pop, peek, read):
-        queues.commands.command()(command)
+        commands.command()(command)
 
 
 def pop(

@@ -27,6 +27,9 @@ commands = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
+    from penstock.cli import queue_reading
+
+    queue_reading.register(commands)
     app.add_typer(commands, name="queue")
     transfer.add_to(commands, "queue")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from penstock.cli import channels, completing
+from penstock.cli import completing
 from penstock.cli.output import count, write
 from penstock.cli.realm import DEFAULT_URL, Url, session
 
@@ -28,11 +28,6 @@ NewName = Annotated[
     str,
     typer.Argument(help="What it is called from now on; as before, if not given.", metavar="NAME"),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to those of channels; queues use :func:`add_to`."""
-    add_to(channels.commands, "channel")
 
 
 def add_to(commands: typer.Typer, kind: Kind) -> None:

@@ -1,0 +1,45 @@
+"""Each command is built when it is asked for, and none is forgotten."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock import cli
+from penstock.cli.program import MODULES, CommandTable, commands_of
+
+
+def test_what_modules_register_is_what_the_table_says() -> None:
+    registered = {name: each for each in set(MODULES.values()) for name in commands_of(each)}
+
+    assert registered == MODULES
+    assert {name: command.name for name, command in CommandTable().items()} == {
+        name: name for name in MODULES
+    }
+
+
+def test_every_module_with_commands_is_in_the_table() -> None:
+    files = Path(cli.__path__[0]).glob("*.py")
+    found = {file.stem for file in files if "\ndef register(app:" in file.read_text()}
+
+    assert found == set(MODULES.values())
+
+
+@pytest.mark.process
+def test_a_command_does_not_wait_for_the_modules_of_others() -> None:
+    """What is loaded is told at the end."""
+    told = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+    shown = subprocess.run(
+        [sys.executable, "-c", f"{told} from penstock.cli import main; main()", "error"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = set(shown.stderr.split())
+    others = {f"penstock.cli.{module}" for module in MODULES.values()} - {"penstock.cli.reference"}
+
+    assert "penstock.cli.reference" in loaded
+    assert loaded.isdisjoint(others)
