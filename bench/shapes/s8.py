@@ -49,7 +49,7 @@ class Expiry:
     def cases(self, *, quick: bool) -> Sequence[Case]:
         size = {"events": EVENTS, "within_s": 10.0, "before_s": 5.0}
         if quick:
-            size = {"events": 20_000, "within_s": 0.5, "before_s": 0.25}
+            size = {"events": 20_000, "within_s": 0.5, "before_s": 1.0}
         cases = [
             Case(label, durability, {"scattered": scattered, "buries": buries, **size})
             for label, scattered, buries, durability in (
@@ -78,7 +78,10 @@ class Expiry:
         publish = partial(_publish_one, broker, events)
         before_s = begins_s - case["before_s"] - time.perf_counter()
         await at_rate(publish, RATE, before_s)  # to warm up
-        before = await at_rate(publish, RATE, begins_s - time.perf_counter())
+        left_s = begins_s - time.perf_counter()
+        if left_s <= 1 / RATE:
+            raise AssertionError(f"warming up took {-left_s:.1f} s too long: events expire already")
+        before = await at_rate(publish, RATE, left_s)
         cpu_s = cpu_s_of_all(server_pid)
         during = await at_rate(publish, RATE, case["within_s"])
         cpu_s = cpu_s_of_all(server_pid) - cpu_s
