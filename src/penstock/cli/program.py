@@ -79,7 +79,7 @@ class CommandTable(Mapping[str, Any]):
 @cache
 def commands_of(module: str) -> Mapping[str, Any]:
     """What a module registers, by name."""
-    part = typer.Typer(rich_markup_mode=None)
+    part = typer.Typer(add_completion=False, rich_markup_mode=None)
     part.callback()(_no_options)
     import_module(f"penstock.cli.{module}").register(part)
     group: Any = typer.main.get_command(part)
@@ -125,6 +125,7 @@ class Program(CommandGroup):
         return result
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """The names alone: Typer would look at each command, and so build all of them."""
         return list(self.commands)
 
 

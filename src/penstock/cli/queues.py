@@ -27,7 +27,7 @@ commands = typer.Typer(
 
 
 def register(app: typer.Typer) -> None:
-    from penstock.cli import queue_reading
+    from penstock.cli import queue_reading  # which takes `Name` from here
 
     queue_reading.register(commands)
     app.add_typer(commands, name="queue")
