@@ -27,9 +27,9 @@ run: setup ## the demonstration: a year of real flights, from a publish to a Spa
 	@$(bin)/python -m examples.flights.run $(ARGS)
 
 # With two workers tests wait now and then, and those with processes of their own for a quarter of
-# the time, so three workers share two processors; a file with processes stays in one of them. Of
-# Spark's tests those that share a session run in one worker and the others beside it. What counts
-# its work in a time, or runs Maven, has the machine to itself.
+# the time, so three workers share two processors; a file with processes stays in one of them, and so
+# do all files that share a session of Spark (tests/scheduling.py). What counts its work in a time,
+# or runs Maven, has the machine to itself.
 # All but the first look only at files in which there may be such tests: collecting all takes twenty
 # seconds.
 test: setup ## every test: fast, real processes, Spark
@@ -37,7 +37,7 @@ ifeq ($(strip $(ARGS)),)
 	@failed=0; run() { $(bin)/python -m pytest -q "$$@" || failed=$$?; }; \
 	run -n 3 -m "not spark and not process"; \
 	run -n 3 --dist loadfile --processes -m "process and not spark and not alone"; \
-	run -n 2 --dist loadgroup --processes -m "spark and not alone"; \
+	run -n 2 --dist loadscope --processes -m "spark and not alone"; \
 	run -n 1 --processes -m "(spark or process) and alone"; \
 	exit $$failed
 else

@@ -16,7 +16,7 @@ from penstock.logs import configure_unless_done
 from penstock.testing.process import ServerProcess
 from tests.thorough import QUICK
 
-pytest_plugins = ["pytester", "tests.java"]
+pytest_plugins = ["pytester", "tests.java", "tests.scheduling"]
 
 Serve = Callable[..., ServerProcess]
 
@@ -100,10 +100,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if _folder(item.path) in DOORS:
             item.add_marker(pytest.mark.door)
-        if item.get_closest_marker("spark"):
-            # A session of Spark that others share ends when a test begins one of its own.
-            worker = "shares" if _folder(item.path) == "spark" else "begins its own"
-            item.add_marker(pytest.mark.xdist_group(worker))
         starts = any(item.get_closest_marker(mark) for mark in ("process", "spark"))
         if starts and not _may_start_processes(item.path):
             raise pytest.UsageError(f"{item.nodeid}: --processes does not find {item.path}")

@@ -100,6 +100,19 @@ def test_what_is_there_is_read_in_portions_and_the_next_run_goes_on(
     assert out.read().column("data").to_pylist()[3_199] == b"3199"
 
 
+def test_a_query_that_ended_in_its_first_moment_starts_again(
+    spark: SparkSession, url: str, orders: Channel, out: Channel, tmp_path: Path
+) -> None:
+    """Stopped or killed between the two steps of writing down its first micro-batch."""
+    begun = tmp_path / "checkpoint" / "offsets" / ".0.98d427f3-eca7-4382-9db1-a8d328c61450.tmp"
+    begun.parent.mkdir(parents=True)
+    begun.write_text("v1\n")
+    publish(orders, 0, 10)
+
+    assert rows_of(copied(spark, url, tmp_path / "checkpoint")) == [10]
+    assert numbers(out) == list(range(10))
+
+
 def test_a_query_that_starts_leaves_the_variables_of_the_others_as_they_are(
     spark: SparkSession, url: str, orders: Channel, out: Channel, tmp_path: Path
 ) -> None:

@@ -1,0 +1,42 @@
+"""Which tests go to which worker, with ``--dist loadscope``: a plugin for pytest."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+SESSION = "the session of Spark"
+_SHARING = re.compile(r"\bspark: SparkSession\b")
+
+
+class FileScheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """One worker for the tests of a file, so that it makes what they share once, and one for all
+    that share a session of Spark."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return SESSION if shares_the_session(self.config.rootpath / file) else file
+
+
+# The marks of xdist for groups do nothing with pytest 9.2 (pytest-xdist, issue 1386).
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if "spark" in fixtures and not shares_the_session(item.path):
+            raise pytest.UsageError(f"{item.nodeid}: {_SHARING.pattern} does not find {item.path}")
+
+
+@cache
+def shares_the_session(file: Path) -> bool:
+    """Whether a test in it takes the session of ``tests/spark/conftest.py``."""
+    return bool(_SHARING.search(file.read_text()))
