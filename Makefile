@@ -32,12 +32,13 @@ run: setup ## the demonstration: a year of real flights, from a publish to a Spa
 # or runs Maven, has the machine to itself.
 # All but the first look only at files in which there may be such tests: collecting all takes twenty
 # seconds.
+by_file := --dist loadscope --no-loadscope-reorder --processes
 test: setup ## every test: fast, real processes, Spark
 ifeq ($(strip $(ARGS)),)
 	@failed=0; run() { $(bin)/python -m pytest -q "$$@" || failed=$$?; }; \
 	run -n 3 -m "not spark and not process"; \
-	run -n 3 --dist loadfile --processes -m "process and not spark and not alone"; \
-	run -n 2 --dist loadscope --processes -m "spark and not alone"; \
+	run -n 3 $(by_file) -m "process and not spark and not alone"; \
+	run -n 2 $(by_file) -m "spark and not alone"; \
 	run -n 1 --processes -m "(spark or process) and alone"; \
 	exit $$failed
 else

@@ -11,6 +11,16 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 SESSION = "the session of Spark"
+LONG = (
+    "cluster/test_rolling_upgrade.py",
+    "integration/test_strangers.py",
+    "spark/pipelines/steps/test_archive_killed.py",
+    "spark/pipelines/test_declarative.py",
+    "spark/test_kills.py",
+    "spark/test_takeovers.py",
+)
+"""Files with few tests, of which one takes half a minute or more: begun last, they would keep one
+worker busy while the others have nothing to do."""
 _SHARING = re.compile(r"\bspark: SparkSession\b")
 
 
@@ -29,7 +39,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return FileScheduling(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--no-loadscope-reorder`` workers take files in the order of collection, and get the
+    long ones first."""
+    if not getattr(config.option, "loadscopereorder", True):
+        items.sort(key=lambda item: not (_is_long(item.path) or shares_the_session(item.path)))
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
         if "spark" in fixtures and not shares_the_session(item.path):
@@ -40,3 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def shares_the_session(file: Path) -> bool:
     """Whether a test in it takes the session of ``tests/spark/conftest.py``."""
     return bool(_SHARING.search(file.read_text()))
+
+
+@cache
+def _is_long(file: Path) -> bool:
+    return file.as_posix().endswith(tuple(f"/{name}" for name in LONG))
