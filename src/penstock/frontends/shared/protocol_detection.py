@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 AMQP: Final = b"AMQP"
 """The first bytes of every AMQP connection."""
@@ -33,25 +33,19 @@ def give(protocol: asyncio.BaseProtocol, data: bytes) -> None:
         protocol.buffer_updated(taken)
 
 
-class ProtocolSniffer(asyncio.Protocol):
-    """Hands its transport to the native or the AMQP protocol as soon as it is known which."""
+class Sniffer(asyncio.Protocol):
+    """The beginning of a connection, until its first bytes say who goes on with it."""
 
     def __init__(
         self,
-        native: Callable[[], asyncio.BufferedProtocol],
-        amqp: Callable[[], asyncio.Protocol],
         patience_s: float,
-        enter: Callable[[ProtocolSniffer], bool] = lambda _: True,
-        leave: Callable[[ProtocolSniffer], None] = lambda _: None,
+        enter: Callable[[Any], bool],
+        leave: Callable[[Any], None],
     ) -> None:
-        """Wait for the first bytes of a connection.
-
-        A connection that sends nothing in ``patience_s`` seconds is dropped, and so is one for
+        """A connection that sends nothing in ``patience_s`` seconds is dropped, and so is one for
         which ``enter`` says that there is no room; ``leave`` is called at the end of each that had
-        some.
+        some. Both take the sniffer itself.
         """
-        self._native = native
-        self._amqp = amqp
         self._patience_s = patience_s
         self._enter = enter
         self._leave = leave
@@ -68,25 +62,42 @@ class ProtocolSniffer(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._waiting = loop.call_later(self._patience_s, transport.abort)
 
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-        transport = self._transport
-        if len(self._data) < len(AMQP) or transport is None:
-            return
-        self._rest()
-        is_amqp = self._data.startswith(AMQP)
-        hand_over(transport, self._amqp() if is_amqp else self._native(), self._data)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Stop counting it, if it still is."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+            self._leave(self)
 
     def abort(self) -> None:
         """Drop the connection."""
         if self._transport is not None:
             self._transport.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._rest()
 
-    def _rest(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-            self._leave(self)
+class ProtocolSniffer(Sniffer):
+    """Hands its transport to the native or the AMQP protocol as soon as it is known which."""
+
+    def __init__(
+        self,
+        native: Callable[[], asyncio.BufferedProtocol],
+        amqp: Callable[[], asyncio.Protocol],
+        patience_s: float,
+        enter: Callable[[ProtocolSniffer], bool] = lambda _: True,
+        leave: Callable[[ProtocolSniffer], None] = lambda _: None,
+    ) -> None:
+        super().__init__(patience_s, enter, leave)
+        self._native = native
+        self._amqp = amqp
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        transport = self._transport
+        if len(self._data) < len(AMQP) or transport is None:
+            return
+        self.end()
+        is_amqp = self._data.startswith(AMQP)
+        hand_over(transport, self._amqp() if is_amqp else self._native(), self._data)

@@ -11,7 +11,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from penstock.core.vocabulary.errors import LimitReached, RemoteProtocolViolation
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
-from penstock.frontends.shared.protocol_detection import hand_over
+from penstock.frontends.shared.protocol_detection import Sniffer, hand_over
 from penstock.frontends.shared.transports import host_of
 from penstock.loggers import logger
 from penstock.wire.addresses import is_loopback
@@ -163,7 +163,7 @@ class RelayedTransport(asyncio.Transport):
         self._below.abort()
 
 
-class PrefaceSniffer(asyncio.Protocol):
+class PrefaceSniffer(Sniffer):
     """The beginning of a connection without TLS: it may have a preface."""
 
     is_spare = False
@@ -178,32 +178,16 @@ class PrefaceSniffer(asyncio.Protocol):
         enter: Callable[[PrefaceSniffer], bool],
         leave: Callable[[PrefaceSniffer], None],
     ) -> None:
-        """``make`` makes the protocol that goes on once it is known whose connection it is.
-
-        A connection that sends nothing in ``patience_s`` seconds is dropped, and so is one for
-        which ``enter`` says that there is no room; ``leave`` is called at the end of each that had
-        some.
-        """
+        """``make`` makes the protocol that goes on once it is known whose connection it is."""
+        super().__init__(patience_s, enter, leave)
         self._gate = gate
         self._make = make
-        self._patience_s = patience_s
-        self._enter = enter
-        self._leave = leave
-        self._data = b""
-        self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.TimerHandle | None = None
         self.address = "localhost"
         self.heard_s = asyncio.get_running_loop().time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         self.address = host_of(transport)
-        if not self._enter(self):
-            transport.abort()
-            return
-        self._transport = transport
-        loop = asyncio.get_running_loop()
-        self._waiting = loop.call_later(self._patience_s, transport.abort)
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -229,21 +213,6 @@ class PrefaceSniffer(asyncio.Protocol):
     def _go_on(self, transport: asyncio.Transport, data: bytes) -> None:
         self.end()
         hand_over(transport, self._make(), data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.end()
-
-    def end(self) -> None:
-        """Stop counting it, if it still is."""
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-            self._leave(self)
-
-    def abort(self) -> None:
-        """Drop the connection."""
-        if self._transport is not None:
-            self._transport.abort()
 
     def drop(self) -> None:
         """Close it, to make room for another."""
