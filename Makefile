@@ -28,8 +28,9 @@ run: setup ## the demonstration: a year of real flights, from a publish to a Spa
 
 # With two workers tests wait now and then, and those with processes of their own for a quarter of
 # the time, so three workers share two processors; a file with processes stays in one of them, and so
-# do all files that share a session of Spark (tests/scheduling.py). What counts its work in a time,
-# or runs Maven, has the machine to itself.
+# do all files that share a session of Spark (tests/scheduling.py). Spark's tests have two workers:
+# a JVM keeps a processor busy. What counts its work in a time, or runs Maven, has the machine to
+# itself.
 # All but the first look only at files in which there may be such tests: collecting all takes twenty
 # seconds.
 by_file := --dist loadscope --no-loadscope-reorder --processes

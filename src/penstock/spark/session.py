@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _CHECKSUMS = "spark.sql.streaming.checkpoint.fileChecksum.enabled"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_FIRST_BATCH_CHECK = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
 
 _SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
 """Hadoop starts ``chmod`` for each file that it creates on a local disk if its native library is
@@ -57,7 +56,7 @@ EVERYWHERE: Mapping[str, str] = {
     ),
     # A driver that ends while it writes down the first micro-batch of a query leaves a temporary
     # file. Spark otherwise ignores such files, but this check would refuse the checkpoint for ever.
-    _FIRST_BATCH_CHECK: "false",
+    "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 """Set on every master."""

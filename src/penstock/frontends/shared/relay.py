@@ -13,7 +13,7 @@ from typing import Final, Protocol, cast
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.ports import Clock
 from penstock.frontends.shared.handshakes import Handshake
-from penstock.frontends.shared.protocol_detection import hand_over
+from penstock.frontends.shared.protocol_detection import Sniffer, hand_over
 from penstock.frontends.shared.relayed import peek
 from penstock.frontends.shared.serving_node import FindOwner, FrontEnd
 from penstock.frontends.shared.transports import close, host_of, place_of
@@ -234,7 +234,7 @@ class Relays:
         self._processes.pop(end, None)
 
 
-class RelayChooser(asyncio.Protocol):
+class RelayChooser(Sniffer):
     """The beginning of a connection to a node that stands by, without TLS: relayed if it is of the
     kind for that and there is an owner, or else answered here."""
 
@@ -247,24 +247,12 @@ class RelayChooser(asyncio.Protocol):
         places: WaitingPlaces,
     ) -> None:
         """``local`` makes the protocol that answers here."""
+        super().__init__(places.patience_s, places.enter, places.leave)
         self._relays = relays
         self._front_end: FrontEnd = front_end
         self._wants = wants
         self._local = local
-        self._places = places
-        self._data = b""
-        self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.TimerHandle | None = None
         self._relaying: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        if not self._places.enter(self):
-            transport.abort()
-            return
-        self._transport = transport
-        loop = asyncio.get_running_loop()
-        self._waiting = loop.call_later(self._places.patience_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -285,15 +273,6 @@ class RelayChooser(asyncio.Protocol):
         else:
             self._go_on(transport, self._local())
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
-        self._end()
-
-    def abort(self) -> None:
-        """Drop the connection."""
-        if self._transport is not None:
-            self._transport.abort()
-
     async def _relay(self, transport: asyncio.Transport) -> None:
         """Go on with the owner, or here if it cannot be reached."""
         client, reached = place_of(transport, "peername"), place_of(transport, "sockname")
@@ -310,15 +289,8 @@ class RelayChooser(asyncio.Protocol):
         self._go_on(transport, self._local() if near is None else near)
 
     def _go_on(self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
-        self._transport = None
-        self._end()
+        self.end()
         hand_over(transport, protocol, self._data)
-
-    def _end(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-            self._places.leave(self)
 
 
 class WaitingPlaces(Protocol):
