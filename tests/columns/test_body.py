@@ -71,6 +71,7 @@ def test_a_later_body_of_the_same_kind_keeps_its_own_names() -> None:
         ({"tags": ["t"]}, "tag has 1 items for 2 events"),
         ({"properties": [{"a": 1}]}, "properties has 1 items for 2 events"),
         ({"ttls": [1, -1]}, "event 1: ttl -1 is not"),
+        ({"ttls": [1, (1 << 63) - 1]}, "event 1: ttl 9223372036854775807 .*give 1125899906842624"),
         ({"priorities": [1, 10]}, "event 1: priority 10 is not"),
         ({"persistents": [False, "no"]}, "event 1: persistent 'no' is not a bool"),
         ({"transients": [True, "no"]}, "event 1: transient 'no' is not a bool"),

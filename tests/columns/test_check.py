@@ -70,6 +70,10 @@ def test_a_proper_body_passes() -> None:
         ),
         ({"data": pa.array([b"x", None])}, "data has 1 nulls"),
         ({"ttl": pa.array([None, 1, -1])}, "event 2: ttl -1 is not in 0"),
+        (
+            {"ttl": pa.array([1, (1 << 50) + 1])},
+            "event 1: ttl 1125899906842625 is not in",
+        ),
         ({"priority": pa.array([4, 10], pa.int8())}, r"event 1: priority 10 is not in 0\.\.9"),
         ({"more": pa.array([b"\xc1"])}, "does not hold tagged msgpack"),
         ({"data": pa.array([], pa.binary())}, "no events"),

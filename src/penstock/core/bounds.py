@@ -19,6 +19,9 @@ NUMBER_MAX: Final = (1 << 63) - 1
 count: what 64 bits with a sign hold."""
 TIME_US_MAX: Final = 1 << 62
 """The latest time, in microseconds since 1970."""
+TTL_MS_MAX: Final = 1 << 50
+"""The longest TTL of a channel or an event, in milliseconds: some 35,000 years. The time at which
+it ends, in microseconds since 1970, stays below ``TIME_US_MAX``."""
 NAME_CHARACTERS_MAX: Final = 255
 """Characters of a name or id: of channels, durables, users, sessions, producers, stages,
 transactions."""

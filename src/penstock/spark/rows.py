@@ -20,6 +20,7 @@ from penstock.columns.events.digest import digest
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import FIELDS, STAMPED
+from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent, PenstockError, Refused
 from penstock.spark.options import SinkOptions, nearest
 from penstock.spark.projection import arrow_schema
@@ -30,7 +31,7 @@ SHOWN_CHARACTERS_MAX: Final = 40
 """Characters of each that an error shows."""
 
 _RIGHT: Final = {
-    "ttl": "give milliseconds, 0 or more; null or 0 for no own TTL",
+    "ttl": f"give milliseconds, 0 to {TTL_MS_MAX}; null or 0 for no own TTL",
     "priority": "give 0 to 9; null for the channel's priority",
 }
 _PAYLOADS: Final = (pa.binary(), pa.string())

@@ -75,6 +75,12 @@ def test_a_wrong_parameter_of_a_query_is_named(
         ),
         ("POST", EVENTS, {"data": 3}, "data must be a string, not 3"),
         ("POST", EVENTS, {"priority": 12}, "priority must be at most 9, not 12"),
+        (
+            "POST",
+            EVENTS,
+            {"ttl": (1 << 63) - 1},
+            "ttl must be at most 1125899906842624, not 9223372036854775807",
+        ),
         ("POST", EVENTS, {"events": []}, "events must have at least 1 entry"),
         (
             "POST",

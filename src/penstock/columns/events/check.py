@@ -32,6 +32,7 @@ from penstock.columns.schema.shapes import (
     struct_shape,
     united,
 )
+from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.vocabulary.errors import InvalidEvent
 
 _NESTED: Final = ("properties", "headers")
@@ -45,7 +46,7 @@ def check_body(batch: pa.RecordBatch) -> None:
     :mod:`penstock.columns.schema.layout`.
 
     Checks the columns, their types, that the buffers are sound, and the values: ``data`` has no
-    nulls, ``ttl`` is not negative, ``priority`` is 0..9, timestamps are in the years 1 to 9999,
+    nulls, ``ttl`` and ``priority`` are in bounds, timestamps are in the years 1 to 9999,
     ``more`` can be decoded. A body with what only the realm may write (ids, times, ``origin``,
     properties with the reserved prefix) is refused, and so is a batch without events.
     """
@@ -77,7 +78,7 @@ def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
     if name == "data" and column.null_count:
         raise InvalidEvent(f"data has {column.null_count} nulls; use empty bytes")
     if name == "ttl":
-        _check_range(name, column, 0, (1 << 63) - 1)
+        _check_range(name, column, 0, TTL_MS_MAX)
     elif name == "priority":
         _check_range(name, column, 0, PRIORITY_MAX)
     elif name == "more":

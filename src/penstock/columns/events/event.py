@@ -10,12 +10,11 @@ from msgspec import Struct
 
 from penstock.columns.schema.layout import PRIORITY_DEFAULT, PRIORITY_MAX, cause_and_reason
 from penstock.columns.schema.rows import Rows
+from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.vocabulary.errors import InvalidEvent
 
 Moment = datetime | float
 """A time to publish at: a datetime with a time zone, or seconds since 1970."""
-
-_TTL_MAX = (1 << 63) - 1
 
 
 class Origin(Struct, frozen=True):
@@ -264,9 +263,12 @@ def event_data(data: object) -> bytes:
 
 
 def check_ttl(ttl: object) -> None:
-    """Raise :class:`InvalidEvent` unless ``ttl`` is a whole number of milliseconds, 0 or more."""
-    if type(ttl) is not int or not 0 <= ttl <= _TTL_MAX:
-        raise InvalidEvent(f"ttl {ttl!r} is not a whole number of milliseconds from 0")
+    """Raise :class:`InvalidEvent` unless ``ttl`` is a whole number of milliseconds in bounds."""
+    if type(ttl) is not int or not 0 <= ttl <= TTL_MS_MAX:
+        raise InvalidEvent(
+            f"ttl {ttl!r} is not a whole number of milliseconds from 0 to {TTL_MS_MAX}; give "
+            f"{TTL_MS_MAX} for an event that never expires"
+        )
 
 
 def check_priority(priority: object) -> None:

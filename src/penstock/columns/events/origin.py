@@ -23,6 +23,7 @@ from penstock.columns.schema.layout import (
     STAMPED,
     UTC_MICROSECONDS,
 )
+from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.vocabulary.messages import Spans
 
 JOINED: Final = "join"
@@ -157,10 +158,17 @@ def _body(batch: pa.RecordBatch, changed: Mapping[str, pa.Array | None]) -> pa.R
             kept[name] = FIELDS[name], array
     if not kept:  # a batch without columns has no rows
         kept["data"] = FIELDS["data"], pa.array([b""] * batch.num_rows, pa.binary())
+    if (ttl := kept.get("ttl")) is not None:
+        kept["ttl"] = ttl[0], bounded_ttl(ttl[1])
     ordered = [kept[name] for name in BODY if name in kept]
     return pa.RecordBatch.from_arrays(
         [array for _, array in ordered], schema=pa.schema([field for field, _ in ordered])
     )
+
+
+def bounded_ttl(ttl: pa.Int64Array) -> pa.Int64Array:
+    """The TTLs of stored events as a publisher may give them: version 0.1.0 had no bound."""
+    return pc.min_element_wise(ttl, pa.scalar(TTL_MS_MAX), skip_nulls=False)
 
 
 def _origin(batch: pa.RecordBatch, store: str, values: Mapping[str, Any]) -> pa.StructArray:

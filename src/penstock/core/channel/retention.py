@@ -12,14 +12,13 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from penstock.core.bounds import NEXT_ID_MAX, REDELIVERIES_MAX
+from penstock.core.bounds import NEXT_ID_MAX, REDELIVERIES_MAX, TIME_US_MAX, TTL_MS_MAX
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.vocabulary.backoff import check_backoff
 from penstock.core.vocabulary.errors import CapacityReached, InvalidArgument
 from penstock.core.vocabulary.messages import Definition, Spans
 
 CAPACITY_MAX = 2_147_483_646
-TTL_MS_MAX = 1 << 50
 KEY_DEPTH_MAX = 1_000_000
 READ_BYTES_MIN = 4_096
 READ_BYTES_MAX = 16 << 20
@@ -162,6 +161,8 @@ class Ages:
         self._own_ids.add_all(IdSet(sorted(ending)))
 
     def _end_at(self, ends_us: int, spans: Spans) -> None:
+        # Version 0.1.0 stored TTLs without a bound; a later end cannot be written into a snapshot.
+        ends_us = min(ends_us, TIME_US_MAX)
         ids = self._own.get(ends_us)
         if ids is None:
             ids = self._own[ends_us] = IdSet()

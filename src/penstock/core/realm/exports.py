@@ -156,7 +156,7 @@ def _numbers_of(restored: Restored) -> Iterator[tuple[str, int, int, int]]:
         yield "the end of an event's own TTL", ends_us, 0, TIME_US_MAX
     for durable in restored.durables:
         whose = f"durable {durable.name[:40]!r}"
-        yield f"{whose}: its position", durable.head, 0, NEXT_ID_MAX
+        yield f"{whose}: its position", durable.head, 0, EVENT_ID_MAX + 1
         for name, most in DURABLE_MAXIMA.items():
             yield f"{whose}: {name}", getattr(durable, name), 0, most
         for count, _ in durable.redelivered:

@@ -24,6 +24,7 @@ from penstock.columns.schema.layout import (
     check_property_name,
 )
 from penstock.columns.schema.properties import NO_PROPERTIES, PropertyColumns, property_columns
+from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
 from penstock.frontends.amqp import message_header
 from penstock.frontends.amqp.conditions import UnreadableMessage
@@ -195,7 +196,7 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
         headers[message_header.HEADER] = text
     ttl = header.ttl
     if not ttl and expires_ms:
-        ttl = max(1, expires_ms - now_ms)
+        ttl = min(max(1, expires_ms - now_ms), TTL_MS_MAX)
     return Row(
         *(place, data, header, annotations.deliver_ms, annotations.tag),
         *(signature, properties, headers, ttl),

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from penstock.columns.events.single_event import SingleEventCodec, trusted_codec_of
 from penstock.columns.schema.ipc import SCHEMA_BYTES_KEPT_MAX, schema_bytes
 from penstock.columns.schema.layout import HEADERS, PRIORITY_MAX
+from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
 from penstock.core.vocabulary.messages import Digest
@@ -28,7 +29,6 @@ KINDS_MAX: Final = 256
 """Most kinds of messages that are remembered, told apart by names and types of their fields.
 Senders choose both, so there must be a limit."""
 
-_TTL_MAX: Final = 1 << 62
 _ALONE: Final = (Span(0, 1),)
 
 
@@ -81,7 +81,7 @@ def _read(message: bytes, now_ms: int, container: str) -> tuple[_Kind, list[Any]
     except (RemoteProtocolViolation, InvalidEvent, UnicodeError):
         return None
     header, signature, ttl = row.header, row.signature, row.ttl
-    if signature is None or row.deliver_ms is not None or not 0 <= ttl <= _TTL_MAX:
+    if signature is None or row.deliver_ms is not None or not 0 <= ttl <= TTL_MS_MAX:
         return None
     if header.priority is not None and not 0 <= header.priority <= PRIORITY_MAX:
         return None

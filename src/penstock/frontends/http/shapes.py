@@ -15,7 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from penstock.api.channels import StorageInfo
 from penstock.api.durables import CreateDurable, DurableInfo, SeekOutcome
-from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, GivenName
+from penstock.core.bounds import GIVEN_NAME_CHARACTERS_MAX, TTL_MS_MAX, GivenName
 from penstock.core.vocabulary.counters import Counters
 from penstock.core.vocabulary.durable_attributes import DurableAttributes
 from penstock.core.vocabulary.messages import (
@@ -446,7 +446,7 @@ class NewEvent(RequestBody, frozen=True):
     tag: str | None = None
     properties: dict[str, Any] = {}
     headers: dict[str, Any] = {}
-    ttl: Annotated[int, Meta(ge=0)] | None = None
+    ttl: Annotated[int, Meta(ge=0, le=TTL_MS_MAX)] | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] | None = None
     persistent: bool | None = None
     transient: bool = False

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.client.reading.peeking import PEEK_MAX
 from penstock.client.sync.sync import Channel, Queue, Session
 from penstock.columns.events.batch import ids_of
+from penstock.columns.events.origin import bounded_ttl
 from penstock.columns.schema.layout import FIELDS, HEADERS, STAMPED
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.vocabulary.errors import NameDoesNotExist
@@ -101,7 +102,8 @@ def seen(batch: pa.RecordBatch) -> pa.Table:
         index = batch.schema.get_field_index(name)
         array = batch.column(index) if index >= 0 else pa.nulls(batch.num_rows, kind)
         columns[name] = _headers(array) if name == "headers" else array
-    columns["ttl"] = pc.coalesce(pc.struct_field(columns["origin"], "ttl"), columns["ttl"])
+    ttl = pc.coalesce(pc.struct_field(columns["origin"], "ttl"), columns["ttl"])
+    columns["ttl"] = bounded_ttl(ttl)
     columns["data"] = pc.fill_null(columns["data"], b"")
     index = batch.schema.get_field_index("properties")
     if index >= 0:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns.events.batch import Int64s
+from penstock.columns.events.origin import bounded_ttl
 from penstock.columns.files.archives import CHANNEL, from_archive
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema.layout import (
@@ -62,6 +63,8 @@ def flat_body(columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:
     """
     given = {name: array for name, array in columns.items() if array.null_count < len(array)}
     plain = {name: given.pop(name) for name in _PLAIN if name in given}
+    if "ttl" in plain:
+        plain["ttl"] = bounded_ttl(plain["ttl"])
     headers = _headers(given.pop("headers")) if _is_struct(given.get("headers")) else None
     if headers is not None:
         plain["headers"] = headers
