@@ -50,6 +50,9 @@ FRAMES = {
     "a transfer on no link": sasl.PROTOCOL
     + OPEN
     + b"\x00\x00\x00\x10\x02\x00\x00\x00\x00\x53\x14\xc0\x03\x01\x43\x40",
+    "a performative described by a list": sasl.PROTOCOL
+    + OPEN
+    + b"\x00\x00\x00\x0e\x02\x00\x00\x00\x00\xc0\x02\x01\x40\x45",
     "a sign-in of nothing": sasl.SASL_PROTOCOL + b"\x00\x00\x00\x08\x02\x01\x00\x00",
     "zeros": bytes(1_000),
 }

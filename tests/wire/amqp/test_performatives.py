@@ -34,6 +34,7 @@ from penstock.wire.amqp.types import (
     listed,
     written,
 )
+from tests.frontends.amqp.frames import performative
 
 COMPOSITES = (*PERFORMATIVES.values(), SOURCE, TARGET, COORDINATOR, DECLARE, DISCHARGE, ERROR)
 BEYOND: dict[str, Any] = {
@@ -187,3 +188,17 @@ def test_a_connection_is_closed_with_a_reason() -> None:
     assert len(frame) == int.from_bytes(frame[:4], "big")
     (error,) = check_performative(found)
     assert error == Described(ULong(0x1D), [Symbol("amqp:not-allowed"), "why"])
+
+
+@pytest.mark.parametrize(
+    "descriptor",
+    [[1, 2], {"a": 1}, Described(ULong(1), [2]), "amqp:open:list", UInt(0x10), 0x10, None],
+    ids=str,
+)
+def test_a_descriptor_of_another_type_is_unknown(descriptor: Any) -> None:
+    described = b"\x00" + written(descriptor) + b"\x45"
+
+    with pytest.raises(RemoteProtocolViolation, match="unknown performative"):
+        performative_of(described, 0)
+    ended = performative(0x17, b"\x00" + written(descriptor) + b"\x45")
+    assert check_performative(performative_of(ended, 0))[0].descriptor == descriptor

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.nesting import NESTING_MAX
 from penstock.wire.amqp.types import (
-    NESTING_MAX,
     Array,
     Byte,
     Char,
@@ -26,6 +26,7 @@ from penstock.wire.amqp.types import (
     UInt,
     ULong,
     UShort,
+    check_arrays,
     elements,
     read,
     skip,
@@ -101,6 +102,17 @@ def test_values_are_nested_only_so_deep() -> None:
         read(b"\x00" * (NESTING_MAX + 2) + b"\x40" * 400)
     with pytest.raises(RemoteProtocolViolation, match="nested"):
         skip(b"\x00" * (NESTING_MAX + 2) + b"\x40" * 400, 0)
+
+
+@pytest.mark.parametrize("levels", [NESTING_MAX + 1, 7_000])
+def test_arrays_are_nested_only_so_deep(levels: int) -> None:
+    value = Array(1, b"\x40")
+    for _ in range(levels):
+        size = (len(value.raw) + 4).to_bytes(4, "big")
+        value = Array(1, b"\xf0" + size + value.count.to_bytes(4, "big") + value.raw)
+
+    with pytest.raises(RemoteProtocolViolation, match="deep"):
+        check_arrays({Symbol("any"): value})
 
 
 def test_an_array_of_nothing_does_not_fill_the_memory() -> None:

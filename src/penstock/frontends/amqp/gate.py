@@ -42,6 +42,8 @@ ERRANT: Final = "amqp:session:errant-link"
 
 LIKENESSES_MAX: Final = 256
 """Most checked frames that are remembered; the peer decides how many kinds there are."""
+LIKE_BYTES_MAX: Final = 512
+"""Largest performative in bytes that is remembered: an outcome may carry the rest of a frame."""
 _FEW: Final = 16
 _MANY: Final = 4_096
 """Most frames compared at once. It begins with few, because most may differ."""
@@ -405,7 +407,7 @@ class Gate:
 
     def _learn(self, found: Performative, frame: bytes) -> None:
         """Remember a frame that has passed, for later ones like it."""
-        if self._partial or len(frame) < _LIKE_BYTES_MIN:
+        if self._partial or len(frame) < _LIKE_BYTES_MIN or found.end > LIKE_BYTES_MAX:
             return
         places = [_HEADER_BYTES + place for place in field_places(frame[8:], found.begin)]
         is_transfer = found.code == TRANSFER

@@ -178,6 +178,9 @@ class AmqpHub:
             if known is rows:
                 return messages
         messages = EncodedMessages(rows, self.realm.clock.now_us())
+        if messages.left_out:
+            self.traffic.left_out += len(messages.left_out)
+            _log.debug("amqp.left_out", parts=messages.left_out[:10])
         self._written = [(rows, messages), *self._written[: _WRITTEN_MAX - 1]]
         return messages
 

@@ -36,7 +36,7 @@ from penstock.frontends.amqp.header_cache import (
     annotations_in,
     header_in,
 )
-from penstock.frontends.amqp.message_header import AmqpExtras
+from penstock.frontends.amqp.message_header import KNOWN_CHARACTERS_MAX, AmqpExtras
 from penstock.frontends.amqp.typed import ARROW, EPOCH, KEPT, NoProperty, in_range, property_of
 from penstock.wire.amqp.sections import (
     DATA,
@@ -233,9 +233,10 @@ def _residue(rest: dict[str, Any]) -> str | None:
         return _residues_known[key]
     except KeyError:
         text = message_header.written(AmqpExtras(**rest))
-        if len(_residues_known) >= KNOWN_MAX:
-            _residues_known.clear()
-        _residues_known[key] = text
+        if text is None or len(text) <= KNOWN_CHARACTERS_MAX:  # the key is about as long
+            if len(_residues_known) >= KNOWN_MAX:
+                _residues_known.clear()
+            _residues_known[key] = text
         return text
 
 

@@ -6,11 +6,15 @@ header is a message with a single data section. :class:`AmqpExtras` names the ke
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
+
+from penstock.core.vocabulary.errors import InvalidArgument, RemoteProtocolViolation
+from penstock.core.vocabulary.nesting import check_json_nesting
+from penstock.wire.amqp.types import read as read_value
 
 HEADER: Final = "amqp"
 """The header's name (``columns.schema.layout.HEADERS``)."""
@@ -27,6 +31,9 @@ GROUP_SEQUENCE: Final = "JMSXGroupSeq"
 
 KNOWN_MAX: Final = 1_024
 """Most different headers that are remembered, in each direction."""
+KNOWN_CHARACTERS_MAX: Final = 512
+"""Longest text of a header that is remembered. Senders choose the texts, so that only their length
+bounds the memory they take."""
 
 
 class AmqpExtras(Struct, frozen=True, omit_defaults=True):
@@ -73,9 +80,13 @@ class _SaidByMqtt(Struct, frozen=True):
     hex: bool = False
 
 
+_Content = TypeVar("_Content")
+
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(AmqpExtras)
+_mqtt_decoder = msgspec.json.Decoder(_SaidByMqtt)
 _known: dict[str, AmqpExtras] = {}
+_known_of_mqtt: dict[str, AmqpExtras] = {}
 
 
 def written(residue: AmqpExtras) -> str | None:
@@ -89,29 +100,62 @@ def read(text: str | None) -> AmqpExtras:
     have written it."""
     if not text:
         return PLAIN
-    found = _known.get(text)
-    if found is None:
-        try:
-            found = _decoder.decode(text)
-        except (msgspec.MsgspecError, ValueError):
-            found = PLAIN
-        if len(_known) >= KNOWN_MAX:
-            _known.clear()
-        _known[text] = found
-    return found
+    extras = _known.get(text)
+    if extras is None:
+        extras = _usable(_decoded(_decoder, text) or PLAIN)
+        _remember(_known, text, extras)
+    return extras
 
 
-@lru_cache(KNOWN_MAX)
 def read_mqtt(text: str) -> AmqpExtras:
     """What the header ``mqtt`` says, for an event that has no header ``amqp``: a text is a string
     value, and correlation data that is no text is binary."""
+    extras = _known_of_mqtt.get(text)
+    if extras is None:
+        said = _decoded(_mqtt_decoder, text) or _SaidByMqtt()
+        extras = AmqpExtras(
+            body="text" if said.payload_format == 1 else "data",
+            content_type=said.content_type,
+            correlation_id="binary" if said.hex else "",
+        )
+        extras = PLAIN if extras == PLAIN else extras
+        _remember(_known_of_mqtt, text, extras)
+    return extras
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Content], text: str) -> _Content | None:
+    """The content of a header's text; None if it cannot be read."""
     try:
-        said = msgspec.json.decode(text, type=_SaidByMqtt)
-    except (msgspec.MsgspecError, ValueError):
-        return PLAIN
-    found = AmqpExtras(
-        body="text" if said.payload_format == 1 else "data",
-        content_type=said.content_type,
-        correlation_id="binary" if said.hex else "",
-    )
-    return PLAIN if found == PLAIN else found
+        check_json_nesting(text.encode(), "the header")
+        return decoder.decode(text)
+    except (InvalidArgument, RecursionError, ValueError):  # also what msgspec raises
+        return None
+
+
+def _usable(extras: AmqpExtras) -> AmqpExtras:
+    """The extras without sizes and encoded maps that are impossible, which would break each
+    receiver."""
+    unusable: dict[str, Any] = {
+        name: None
+        for name in ("annotations", "application_properties", "footer")
+        if (encoded := getattr(extras, name)) is not None and not _is_map(encoded)
+    }
+    if extras.sizes and min(extras.sizes) < 0:
+        unusable["sizes"] = ()
+    return replace(extras, **unusable) if unusable else extras
+
+
+def _is_map(encoded: bytes) -> bool:
+    try:
+        value, end = read_value(encoded)
+    except RemoteProtocolViolation:
+        return False
+    return isinstance(value, dict) and end == len(encoded)
+
+
+def _remember(known: dict[str, AmqpExtras], text: str, extras: AmqpExtras) -> None:
+    if len(text) > KNOWN_CHARACTERS_MAX:
+        return
+    if len(known) >= KNOWN_MAX:
+        known.clear()
+    known[text] = extras

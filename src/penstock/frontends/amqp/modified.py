@@ -128,7 +128,7 @@ def added_by(annotations: Any) -> dict[Any, bytes]:
             own = _own(key)
             if type(own) in (Symbol, ULong):
                 found[own] = written(_own(value))
-        except (KeyError, ValueError, OverflowError):
+        except (KeyError, OverflowError, RecursionError, TypeError, ValueError):
             continue
     return found
 

@@ -12,10 +12,11 @@ import pyarrow as pa
 
 from penstock.columns.schema.layout import LOGICAL_NAME, PRIORITY_MAX
 from penstock.columns.schema.rows import Rows
+from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.frontends.amqp import message_header
 from penstock.frontends.amqp.message_header import PLAIN, AmqpExtras
-from penstock.frontends.amqp.typed import EPOCH, exact, message_value
+from penstock.frontends.amqp.typed import EPOCH, NoProperty, exact, message_value
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
@@ -64,6 +65,7 @@ class EncodedMessages:
         "_ttls",
         "containers",
         "ids",
+        "left_out",
         "persistents",
         "rests",
     )
@@ -76,7 +78,9 @@ class EncodedMessages:
         self.persistents = _values(batch, "persistent", count, None)
         self._priorities = _values(batch, "priority", count, None)
         self._ttls = _remaining(batch, count, now_us)
-        self.rests, self.containers, self._residues = _rests(batch)
+        self.left_out: list[str] = []
+        """Parts of the events that a message cannot say."""
+        self.rests, self.containers, self._residues = _rests(batch, self.left_out)
         self._heads: dict[tuple[Any, ...], bytes] = {}
 
     def message(self, row: int, deliveries: int) -> bytes:
@@ -117,9 +121,11 @@ def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | Non
     ]
 
 
-def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[AmqpExtras]]:
+def _rests(
+    batch: pa.RecordBatch, left_out: list[str]
+) -> tuple[list[bytes], list[str | None], list[AmqpExtras]]:
     """For each event the sections after the header, the container it came from, and its header
-    ``amqp``."""
+    ``amqp``. What a message cannot say is noted in ``left_out``."""
     count = batch.num_rows
     datas = [data or b"" for data in _values(batch, "data", count, b"")]
     names = batch.schema.names
@@ -127,7 +133,6 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[A
         return [_data_section(data) for data in datas], [None] * count, [PLAIN] * count
     tags = _values(batch, "tag", count, None)
     headers = _headers(batch, count)
-    asks = headers.get("reply_to")
     containers = headers.pop("application_id", [None] * count)
     residues = _extras(headers, count)
     rows = Rows(batch, in_order=True)
@@ -135,30 +140,52 @@ def _rests(batch: pa.RecordBatch) -> tuple[list[bytes], list[str | None], list[A
     narrow = _narrow(batch) if has_properties else {}
     rests = []
     for row in range(count):
-        own = residues[row]
         properties = dict(rows.properties(row)) if has_properties else {}
-        group = (
-            properties.pop(message_header.GROUP_ID, None),
-            properties.pop(message_header.GROUP_SEQUENCE, None),
-        )
-        annotations, applied = _application_properties(properties, own, narrow)
-        if tags[row] is not None:
-            annotations += [_TAG_KEY, written(tags[row])]
-        if asks and own.annotations is None and (kind := _temporary_kind(asks[row])) is not None:
-            annotations += [_REPLY_TO_KEY, kind]
-        parts = [
-            _annotations(annotations, own),
-            _message_properties(headers, row, group, own, applied),
-        ]
-        if own.application_properties is not None and _is_whole(own.application_properties, 0xC1):
-            parts.append(section(APPLICATION_PROPERTIES, own.application_properties))
-        elif applied:
-            parts.append(section(APPLICATION_PROPERTIES, mapped(applied)))
-        parts.append(_body(datas[row], own))
-        if own.footer is not None and _is_whole(own.footer, 0xC1):
-            parts.append(section(FOOTER, own.footer))
-        rests.append(b"".join(parts))
+        own = residues[row]
+        try:
+            rests.append(
+                _rest(datas[row], tags[row], properties, headers, row, own, narrow, left_out)
+            )
+        except (RecursionError, RemoteProtocolViolation, ValueError):
+            # One event must not end the connections of all who receive it.
+            left_out.append("all but the data")
+            rests.append(_data_section(datas[row]))
     return rests, containers, residues
+
+
+def _rest(
+    data: bytes,
+    tag: str | None,
+    properties: dict[str, Any],
+    headers: dict[str, list[Any]],
+    row: int,
+    own: AmqpExtras,
+    narrow: _Narrow,
+    left_out: list[str],
+) -> bytes:
+    """The sections of one event after the header."""
+    group = (
+        properties.pop(message_header.GROUP_ID, None),
+        properties.pop(message_header.GROUP_SEQUENCE, None),
+    )
+    annotations, applied = _application_properties(properties, own, narrow, left_out)
+    if tag is not None:
+        annotations += [_TAG_KEY, written(tag)]
+    asks = headers.get("reply_to")
+    if asks and own.annotations is None and (kind := _temporary_kind(asks[row])) is not None:
+        annotations += [_REPLY_TO_KEY, kind]
+    parts = [
+        _annotations(annotations, own),
+        _message_properties(headers, row, group, own, applied, left_out),
+    ]
+    if own.application_properties is not None:
+        parts.append(section(APPLICATION_PROPERTIES, own.application_properties))
+    elif applied:
+        parts.append(section(APPLICATION_PROPERTIES, mapped(applied)))
+    parts.append(_body(data, own))
+    if own.footer is not None:
+        parts.append(section(FOOTER, own.footer))
+    return b"".join(parts)
 
 
 def _extras(headers: dict[str, list[Any]], count: int) -> list[AmqpExtras]:
@@ -200,10 +227,13 @@ def _headers(batch: pa.RecordBatch, count: int) -> dict[str, list[Any]]:
     return found
 
 
-def _narrow(batch: pa.RecordBatch) -> dict[str, dict[type, Callable[[Any], Any]]]:
-    """AMQP types for columns narrower than Python's types, by property and Python type."""
+_Narrow = dict[str, dict[type, Callable[[Any], Any]]]
+"""AMQP types for columns narrower than Python's types, by property and Python type."""
+
+
+def _narrow(batch: pa.RecordBatch) -> _Narrow:
     index = batch.schema.get_field_index("properties")
-    found: dict[str, dict[type, Callable[[Any], Any]]] = {}
+    found: _Narrow = {}
     for field in batch.schema.field(index).type if index >= 0 else ():
         if field.type in _NARROW:
             logical = (field.metadata or {}).get(LOGICAL_NAME, field.name.encode()).decode()
@@ -215,7 +245,8 @@ def _narrow(batch: pa.RecordBatch) -> dict[str, dict[type, Callable[[Any], Any]]
 def _application_properties(
     properties: dict[str, Any],
     own: AmqpExtras,
-    narrow: dict[str, dict[type, Callable[[Any], Any]]],
+    narrow: _Narrow,
+    left_out: list[str],
 ) -> tuple[list[bytes], list[bytes]]:
     """Annotations for what application properties cannot hold, and the application properties; keys
     and values in turn."""
@@ -225,7 +256,10 @@ def _application_properties(
     for name, value in properties.items():
         found, is_all = message_value(value, types.get(name, ""))
         if not is_all:
-            others[name] = exact(value)
+            try:
+                others[name] = exact(value)
+            except NoProperty:  # nested too deep
+                left_out.append(name)
             if found is None:
                 continue
         if name in narrow and (kind := narrow[name].get(type(found))) is not None:
@@ -236,7 +270,7 @@ def _application_properties(
 
 def _annotations(added: list[bytes], own: AmqpExtras) -> bytes:
     kept: list[bytes] = []
-    if own.annotations is not None and _is_whole(own.annotations, 0xC1):
+    if own.annotations is not None:
         if not added:
             return section(MESSAGE_ANNOTATIONS, own.annotations)
         kept = _pairs(own.annotations)
@@ -254,23 +288,13 @@ def _pairs(encoded: bytes) -> list[bytes]:
     return found
 
 
-def _is_whole(encoded: bytes, code: int) -> bool:
-    """Whether this is exactly one value of the type ``code``, or of its long form. The bytes may
-    come from any client."""
-    if not encoded or encoded[0] not in (code, code + 0x10):
-        return False
-    try:
-        return skip(encoded, 0) == len(encoded)
-    except Exception:  # noqa: BLE001  whatever is wrong with it, it is not used
-        return False
-
-
 def _message_properties(
     headers: dict[str, list[Any]],
     row: int,
     group: tuple[Any, Any],
     own: AmqpExtras,
     applied: list[bytes],
+    left_out: list[str],
 ) -> bytes:
     def header(name: str) -> Any:
         column = headers.get(name)
@@ -302,13 +326,16 @@ def _message_properties(
     ]
     while values and values[-1] is None:
         values.pop()
-    return section(PROPERTIES, listed([_safely(value) for value in values])) if values else b""
+    if not values:
+        return b""
+    return section(PROPERTIES, listed([_safely(value, left_out) for value in values]))
 
 
-def _safely(value: Any) -> bytes:
+def _safely(value: Any, left_out: list[str]) -> bytes:
     try:
         return written(value)
     except ValueError:  # for example a symbol that is not ASCII
+        left_out.append("a message property")
         return b"\x40"
 
 

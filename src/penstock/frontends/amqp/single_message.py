@@ -207,8 +207,12 @@ def _likeness(
             return None
         time_at, time_end = fields[_CREATION_TIME] + 1, fields[_CREATION_TIME] + 9
         time_place = before + names.index("timestamp")
+    # Without the data, which would be the larger part of what a link remembers.
+    without_data = [*values]
+    without_data[int(row.tag is not None)] = b""
+    head, row = message[:id_at], row._replace(data=b"")
     return MessageTemplate(
-        *(container, kind, row, values, message[:id_at], id_at, id_end),
+        *(container, kind, row, without_data, head, id_at, id_end),
         *(message[id_end:time_at], time_at, time_end, message[time_end : body_at + 1]),
         *(body_at + 1, data_at, message[body_at] in _STRINGS),
         *(id_place, time_place, int(row.tag is not None)),

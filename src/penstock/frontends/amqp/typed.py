@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from datetime import UTC, datetime, timedelta
+from math import isnan
 from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.vocabulary.nesting import NESTING_MAX
 from penstock.wire.amqp.types import (
     NAMES,
     Byte,
@@ -31,6 +34,10 @@ _MS_MIN: Final = -62_135_596_800_000
 _MS_MAX: Final = 253_402_300_799_999
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONG_MAX: Final = (1 << 63) - 1
+LEVELS_MAX: Final = NESTING_MAX - 2
+"""Most levels of a property in a message: the annotations and the map of all such properties are
+around it."""
+_FLOAT32: Final = struct.Struct(">f")
 
 MICROSECONDS: Final = Symbol("penstock:timestamp-us")
 NAIVE: Final = Symbol("penstock:local-us")
@@ -142,16 +149,19 @@ def message_value(value: Any, wanted: str = "") -> tuple[Any, bool]:
     return value, True
 
 
-def exact(value: Any) -> Any:
-    """A property as an AMQP value that says all of it."""
+def exact(value: Any, depth: int = 0) -> Any:
+    """A property as an AMQP value that says all of it. Raises :class:`NoProperty` for a value with
+    more than `LEVELS_MAX` levels."""
+    if depth > LEVELS_MAX:
+        raise NoProperty(f"more than {LEVELS_MAX} levels of lists and dictionaries")
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             return Described(NAIVE, (value - _NAIVE_EPOCH) // _MICROSECOND)
         return Described(MICROSECONDS, (value - EPOCH) // _MICROSECOND)
     if isinstance(value, dict):
-        return {key: exact(inner) for key, inner in value.items()}
+        return {key: exact(inner, depth + 1) for key, inner in value.items()}
     if isinstance(value, list):
-        return [exact(each) for each in value]
+        return [exact(each, depth + 1) for each in value]
     return value
 
 
@@ -175,10 +185,17 @@ def _as(value: Any, name: str) -> Any:
         low, high = _RANGES[name]
         return kind(value) if low <= value <= high else None
     if type(value) is float and kind is Float32:
-        return Float32(value)
+        return Float32(value) if _is_float32(value) else None
     if type(value) is str:
         return _text_as(value, kind)
     return None
+
+
+def _is_float32(value: float) -> bool:
+    try:
+        return isnan(value) or _FLOAT32.unpack(_FLOAT32.pack(value))[0] == value
+    except OverflowError:
+        return False
 
 
 def _text_as(value: str, kind: type) -> Any:

@@ -468,7 +468,14 @@ class RealmCollector(Collector):
         )
         for code, count in sorted(connections.refusals.items()):
             refused.add_metric([code], count)
-        yield from (received, sent, refused)
+        left_out = CounterMetricFamily(
+            "penstock_left_out_parts",
+            "Parts of events that a protocol could not say.",
+            labels=["protocol"],
+        )
+        for protocol in ("amqp", "mqtt"):
+            left_out.add_metric([protocol], connections.traffic[protocol].left_out)
+        yield from (received, sent, refused, left_out)
 
     def _of_mqtt(self) -> Iterator[Metric]:
         """What there is of MQTT, where it is served."""

@@ -47,7 +47,7 @@ from penstock.frontends.shared.ports import SocketServers, open_server
 from penstock.frontends.shared.relayed import PrefaceSniffer
 from penstock.loggers import logger
 from penstock.runtime.access.askers import Asker
-from penstock.runtime.access.open_connections import ByteCounts
+from penstock.runtime.access.open_connections import TrafficCounts
 
 HEAD_BYTES_MAX: Final = 64 << 10
 """Most bytes of a request's first line and headers."""
@@ -92,7 +92,7 @@ class HttpLimits(Struct, frozen=True):
 class _CountedBytes(h11.Connection):
     """What came over a connection, and what goes out over it, head and body, is counted."""
 
-    def __init__(self, traffic: ByteCounts) -> None:
+    def __init__(self, traffic: TrafficCounts) -> None:
         super().__init__(h11.SERVER, HEAD_BYTES_MAX)
         self._traffic = traffic
 

@@ -44,14 +44,16 @@ class OpenConnection(Protocol):
         ...
 
 
-class ByteCounts:
-    """Bytes that connections of one protocol have received and sent since the realm started."""
+class TrafficCounts:
+    """What went over the connections of one protocol since the realm started."""
 
-    __slots__ = ("received_bytes", "sent_bytes")
+    __slots__ = ("left_out", "received_bytes", "sent_bytes")
 
     def __init__(self) -> None:
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.left_out = 0
+        """Parts of events that the protocol could not say, and that clients were not sent."""
 
 
 class MessageCounts:
@@ -113,7 +115,9 @@ class OpenConnections:
         self._open: dict[int, OpenConnection] = {}
         self.opened = 0
         """How many there have been since the realm started."""
-        self.traffic = {protocol: ByteCounts() for protocol in ("native", "amqp", "mqtt", "http")}
+        self.traffic = {
+            protocol: TrafficCounts() for protocol in ("native", "amqp", "mqtt", "http")
+        }
         self.refusals: Counter[str] = Counter()
         """Errors that clients were told since the realm started, by code."""
         self.mqtt: MqttService | None = None

@@ -20,6 +20,7 @@ from penstock.wire.amqp.types import (
     UInt,
     ULong,
     UShort,
+    check_arrays,
     elements,
     listed,
     read,
@@ -150,13 +151,19 @@ def _one_of(*composites: tuple[int, Composite]) -> Check:
     def check(value: Any, where: str) -> None:
         if not isinstance(value, Described):
             raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a described list")
-        code = value.descriptor
-        if isinstance(code, str):
-            code = names.get(code, -1)
+        code = _code_in(names, value.descriptor)
         if (composite := known.get(code)) is not None:
             check_fields(composite, value.value)
 
     return check
+
+
+def _code_in(codes: Mapping[str, int], descriptor: Any) -> int:
+    """The code of a descriptor, which is a number or one of the symbols in ``codes``; -1 for any
+    other value: a descriptor may be of any type, also one that cannot be a key."""
+    if isinstance(descriptor, ULong):
+        return int(descriptor)
+    return codes.get(descriptor, -1) if isinstance(descriptor, Symbol) else -1
 
 
 # --- composites ---------------------------------------------------------------------------
@@ -359,13 +366,15 @@ def performative_of(data: Bytes, at: int) -> Performative:
     if data[at : at + 1] != b"\x00":
         raise RemoteProtocolViolation("an AMQP frame has no performative")
     descriptor, begin = read(data, at + 1)
-    code = _CODES.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
+    code = _code_in(_CODES, descriptor)
     if code not in PERFORMATIVES:
-        raise RemoteProtocolViolation(f"an AMQP frame has an unknown performative: {code!r}")
+        raise RemoteProtocolViolation(
+            f"an AMQP frame has an unknown performative: {str(descriptor)[:40]!r}"
+        )
     values, end = read(data, begin)
     if not isinstance(values, list):
         raise RemoteProtocolViolation(f"a performative is {_named(values)}, not a list")
-    return Performative(int(code), values, begin, end)
+    return Performative(code, values, begin, end)
 
 
 def check_performative(found: Performative) -> list[Any]:
@@ -408,27 +417,8 @@ def check_fields(composite: Composite, values: Any) -> None:
         if value is not None:
             try:
                 field.check(value, where)
-                _check_arrays(value)
+                check_arrays(value)
             except RemoteProtocolViolation as error:
                 raise Unfit(DECODE, f"{where}: {error}") from None
         elif field.is_mandatory:
             raise Unfit(DECODE, f"{where} is missing, but is required")
-
-
-def _check_arrays(value: Any) -> None:
-    """Raise ``RemoteProtocolViolation`` for an array, at any depth, that cannot be decoded.
-
-    Encoding such an array again would have unpredictable results.
-    """
-    if isinstance(value, Array):
-        for each in elements(value):
-            _check_arrays(each)
-    elif isinstance(value, Described):
-        _check_arrays(value.value)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            _check_arrays(key)
-            _check_arrays(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            _check_arrays(inner)

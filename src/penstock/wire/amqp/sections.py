@@ -91,7 +91,7 @@ def _descriptor(message: bytes, at: int) -> tuple[int, int]:
     named, begin = read(message, at + 1)
     code = _NAMES.get(named, -1) if isinstance(named, str) else named
     if not isinstance(code, int) or not HEADER <= code <= FOOTER:
-        raise RemoteProtocolViolation(f"{named!r} is not a section of a message")
+        raise RemoteProtocolViolation(f"{str(named)[:40]!r} is not a section of a message")
     return int(code), begin
 
 

@@ -15,11 +15,10 @@ from uuid import UUID
 from msgspec import Struct
 
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.core.vocabulary.nesting import NESTING_MAX
 
 Bytes = bytes | bytearray | memoryview
 
-NESTING_MAX: Final = 64
-"""Deepest nesting of lists, maps and described values; deeper values are refused as attacks."""
 EMPTY_ELEMENTS_MAX: Final = 65_536
 """Most elements of an array whose type takes no bytes, as its size does not limit their number."""
 
@@ -125,7 +124,10 @@ def skip(data: Bytes, at: int, depth: int = 0) -> int:
         at += 1
         if code == 0:
             if depth >= NESTING_MAX:
-                raise RemoteProtocolViolation(f"more than {NESTING_MAX} described values nested")
+                raise RemoteProtocolViolation(
+                    f"described values are nested too deep; at most {NESTING_MAX} levels are "
+                    "allowed"
+                )
             return skip(data, skip(data, at, depth + 1), depth + 1)
         kind = code >> 4
         if kind in _WIDTHS:
@@ -217,7 +219,30 @@ def _described(data: Bytes, at: int, depth: int) -> tuple[Any, int]:
 
 def _not_deeper(depth: int) -> None:
     if depth >= NESTING_MAX:
-        raise RemoteProtocolViolation(f"AMQP values nested more than {NESTING_MAX} deep")
+        raise RemoteProtocolViolation(
+            f"AMQP values are nested too deep; at most {NESTING_MAX} levels are allowed"
+        )
+
+
+def check_arrays(value: Any, depth: int = 0) -> None:
+    """Raise ``RemoteProtocolViolation`` for an array inside a value that cannot be decoded, or
+    whose elements are nested deeper than `NESTING_MAX` counted from the outermost value.
+
+    Encoding such an array again would have unpredictable results.
+    """
+    if isinstance(value, Array):
+        _not_deeper(depth)
+        for element in elements(value):
+            check_arrays(element, depth + 1)
+    elif isinstance(value, Described):
+        check_arrays(value.value, depth + 1)
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            check_arrays(key, depth + 1)
+            check_arrays(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            check_arrays(inner, depth + 1)
 
 
 def _frame_of(data: Bytes, at: int, *, wide: bool) -> tuple[int, int, int]:
