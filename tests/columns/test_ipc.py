@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -268,3 +269,94 @@ def test_a_stream_with_any_byte_changed_is_read_or_refused() -> None:
         except InvalidEvent:
             continue
         assert table.num_rows <= 1_000
+
+
+def stream_of(batch: pa.RecordBatch, codec: str | None = None) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        stream.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def dictionary_of(value: pa.Array, rows: int) -> pa.Array:
+    indices = pa.array(np.zeros(rows, np.int8))
+    return pa.DictionaryArray.from_arrays(indices, value)
+
+
+@pytest.mark.parametrize("codec", ["zstd", "lz4"])
+def test_what_a_dictionary_claims_is_counted_before_it_is_unpacked(codec: str) -> None:
+    value = pa.array([bytes(100 << 20)], pa.binary())
+    data = stream_of(pa.record_batch({"data": dictionary_of(value, 1)}), codec)
+    del value
+    before = pa.total_allocated_bytes()
+
+    with pytest.raises(InvalidEvent, match=r"compressed Arrow claim to be 1048\d+ bytes"):
+        table_from_stream(data, rows_max=100)
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_dictionaries_and_batches_of_a_stream_are_counted_together() -> None:
+    value = pa.array([bytes(200_000)], pa.binary())
+    columns = {f"c{index}": dictionary_of(value, 1) for index in range(20)}
+    data = stream_of(pa.record_batch(columns), "zstd")
+    assert 64 * len(data) > 200_000, "each of them alone is below the bound"
+
+    with pytest.raises(InvalidEvent, match="compressed Arrow claim to be"):
+        table_from_stream(data, rows_max=100)
+
+
+def test_a_dictionary_is_not_believed_to_have_any_number_of_values() -> None:
+    data = stream_of(pa.record_batch({"a": dictionary_of(pa.nulls(101), 1)}))
+
+    with pytest.raises(InvalidEvent, match="claim to be 101 values of dictionaries"):
+        table_from_stream(data, rows_max=100)
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_string(), pa.string_view()])
+def test_a_value_that_many_rows_share_is_refused_before_it_is_written_out(
+    kind: pa.DataType,
+) -> None:
+    """Not compressed at all: 100 KB of zeros and 10,000 rows of one byte are a gigabyte."""
+    value = pa.array(["0" * 100_000]).cast(kind)
+    data = stream_of(pa.record_batch({"a": dictionary_of(value, 10_000)}))
+    before = pa.total_allocated_bytes()
+
+    with pytest.raises(InvalidEvent, match="bytes as plain columns; send fewer events at once"):
+        table_from_stream(data, rows_max=10_000)
+    assert pa.total_allocated_bytes() - before < 1 << 20
+
+
+def test_views_of_one_value_are_refused_before_they_are_written_out() -> None:
+    _, view, text = pa.array(["0" * 100_000]).cast(pa.string_view()).buffers()
+    many = pa.py_buffer(view.to_pybytes() * 10_000)
+    views = pa.Array.from_buffers(pa.string_view(), 10_000, [None, many, text])
+    data = stream_of(pa.record_batch({"a": views}))
+    assert len(data) < 1 << 20
+
+    with pytest.raises(InvalidEvent, match="bytes as plain columns"):
+        table_from_stream(data, rows_max=10_000)
+
+
+def test_dictionaries_of_usual_texts_are_read() -> None:
+    texts = pa.array(["new", "sent", None] * 1_000).dictionary_encode()
+    nested = pa.StructArray.from_arrays([texts], names=["s"])
+    batch = pa.record_batch({"state": texts, "in": nested})
+
+    assert table_from_stream(stream_of(batch, "zstd"), rows_max=3_000).to_batches() == [batch]
+
+
+def test_a_dictionary_of_lists_is_refused() -> None:
+    data = stream_of(pa.record_batch({"a": dictionary_of(pa.array([["x"]]), 1)}))
+
+    with pytest.raises(InvalidEvent, match="values of type list<item: string>; send the column"):
+        table_from_stream(data, rows_max=10)
+
+
+def test_a_message_of_a_tensor_is_refused() -> None:
+    sink = pa.BufferOutputStream()
+    pa.ipc.write_tensor(pa.Tensor.from_numpy(np.zeros(4)), sink)
+    schema = stream_of(pa.record_batch({"a": [1]}))[:-8]
+
+    with pytest.raises(InvalidEvent, match="a message of type 4; send a schema, record batches"):
+        table_from_stream(schema + bytes(sink.getvalue()), rows_max=10)

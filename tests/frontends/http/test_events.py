@@ -32,6 +32,13 @@ def stream(table: pa.Table, options: ipc.IpcWriteOptions | None = None) -> bytes
     return bytes(sink.getvalue())
 
 
+PACKED = stream(
+    pa.table({"data": pa.array([bytes(80 << 20)], pa.binary()).dictionary_encode()}),
+    ipc.IpcWriteOptions(compression="zstd"),
+)
+"""A few kilobytes that would be 80 MiB of one value, once they are unpacked."""
+
+
 # --- in -----------------------------------------------------------------------------------
 
 
@@ -184,6 +191,7 @@ def test_a_field_transient_of_a_plain_object_stays_a_property(
         ("application/x-ndjson", b"", 400),
         ("application/x-ndjson", b'{"data": "a"}\nno', 400),
         ("application/vnd.apache.arrow.stream", b"no arrow", 422),
+        ("application/vnd.apache.arrow.stream", PACKED, 422),
         ("text/plain", b"hello", 400),
     ],
 )

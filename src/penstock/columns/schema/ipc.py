@@ -5,9 +5,12 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import ipc
 
+from penstock.columns.schema import compute as pc
 from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import Damaged, InvalidEvent
 
@@ -23,8 +26,10 @@ be any size inside."""
 INFLATED_BYTES_MAX: Final = 64 << 20
 """And no larger than this."""
 
+_SCHEMA: Final = 1
+_DICTIONARY_BATCH: Final = 2
 _RECORD_BATCH: Final = 3
-"""The type of record batches among Arrow's messages."""
+"""The types of Arrow's messages that a stream of events has."""
 
 _UNKNOWN: Final = 1 << 62
 
@@ -48,6 +53,13 @@ _INT16: Final = struct.Struct("<h").unpack_from
 
 _REFUSALS: Final = (pa.ArrowException, OSError, EOFError, ValueError)
 """Exceptions that Arrow raises for invalid bytes."""
+
+_BYTES: Final = (
+    pa.types.is_string,
+    pa.types.is_binary,
+    pa.types.is_large_string,
+    pa.types.is_large_binary,
+)
 
 _schemas: dict[bytes, pa.Schema] = {}
 _names: dict[bytes, frozenset[str]] = {}
@@ -107,7 +119,7 @@ def _inflated(message: pa.Buffer) -> int:
     view = memoryview(message)
     try:
         body, batch = _places(view)
-        if not _field(view, batch, 3):
+        if not batch or not _field(view, batch, 3):
             return 0
     except struct.error:
         return 0
@@ -117,12 +129,24 @@ def _inflated(message: pa.Buffer) -> int:
         return _UNKNOWN
 
 
+def _kind_of(view: memoryview) -> int:
+    """The type of a message; 0 where it has none."""
+    start = 8 if _INT32(view, 0)[0] == -1 else 4
+    kind = _field(view, start + _UINT32(view, start)[0], 1)
+    return view[kind] if kind else 0
+
+
 def _places(view: memoryview) -> tuple[int, int]:
-    """Where the buffers of a message begin, and its flatbuffer table of a record batch."""
+    """Where the buffers of a message begin, and its flatbuffer table of a record batch, which a
+    dictionary has one table deeper; 0 where the message has none."""
     start = 8 if _INT32(view, 0)[0] == -1 else 4
     root = start + _UINT32(view, start)[0]
     header = _field(view, root, 2)
-    return start + _UINT32(view, start - 4)[0], header + _UINT32(view, header)[0]
+    batch = header + _UINT32(view, header)[0]
+    if _kind_of(view) == _DICTIONARY_BATCH:
+        data = _field(view, batch, 1)
+        batch = data + _UINT32(view, data)[0] if data else 0
+    return start + _UINT32(view, start - 4)[0], batch
 
 
 def _claimed(view: memoryview, body: int, batch: int) -> int:
@@ -266,46 +290,99 @@ def edges_of(message: memoryview, count: int) -> tuple[int, int] | None:
         return None
 
 
-def _rows_claimed(message: pa.Buffer) -> int:
-    """The number of rows that a message claims to have; 0 if it is not a batch."""
-    view = memoryview(message)
-    try:
-        start = 8 if _INT32(view, 0)[0] == -1 else 4
-        kind = _field(view, start + _UINT32(view, start)[0], 1)
-        if not kind or view[kind] != _RECORD_BATCH:
-            return 0
-        length = _field(view, _places(view)[1], 0)
-        return int(_INT64(view, length)[0]) if length else 0
-    except (struct.error, IndexError):
-        return 0  # for Arrow to find
+def _rows_claimed(view: memoryview) -> int:
+    """The number of rows that a batch or a dictionary claims to have."""
+    batch = _places(view)[1]
+    length = _field(view, batch, 0) if batch else 0
+    return int(_INT64(view, length)[0]) if length else 0
 
 
 def table_from_stream(data: bytes, *, rows_max: int) -> pa.Table:
     """The table in an Arrow IPC stream from a peer; :class:`InvalidEvent` when it is none,
     claims to be far larger than its bytes, or has more than ``rows_max`` rows."""
-    rows = 0
     try:
         messages = ipc.MessageReader.open_stream(pa.py_buffer(data))
-        while True:
-            try:
-                message = messages.read_next_message()
-            except StopIteration:
-                break
-            whole = message.serialize()
-            rows += _rows_claimed(whole)
-            if rows > rows_max:
-                raise InvalidEvent(
-                    f"{len(data)} bytes of Arrow claim to be {rows} events; send at most "
-                    f"{rows_max} of this size at once"
-                )
-            claimed = _inflated(whole)
-            if claimed > _inflated_max(len(data)):
-                raise InvalidEvent(
-                    f"{len(data)} bytes of compressed Arrow claim to be {claimed} bytes; send "
-                    "them uncompressed"
-                )
+        _check_messages(messages, len(data), rows_max)
         table = ipc.open_stream(pa.py_buffer(data)).read_all()
         table.validate(full=True)
-    except _REFUSALS as error:
+    except (*_REFUSALS, struct.error, IndexError) as error:
         raise InvalidEvent(f"{len(data)} bytes are not an Arrow IPC stream: {error}") from error
+    _check_plain_size(table, len(data))
     return table
+
+
+def _check_messages(messages: ipc.MessageReader, size: int, rows_max: int) -> None:
+    """Refuse a stream of ``size`` bytes by what its messages claim, before Arrow reads any."""
+    rows = {_RECORD_BATCH: 0, _DICTIONARY_BATCH: 0}
+    claimed = 0
+    while True:
+        try:
+            message = messages.read_next_message().serialize()
+        except StopIteration:
+            return
+        view = memoryview(message)
+        kind = _kind_of(view)
+        if kind == _SCHEMA:
+            continue
+        if kind not in rows:
+            raise InvalidEvent(
+                f"the Arrow stream has a message of type {kind}; send a schema, record batches "
+                "and their dictionaries"
+            )
+        rows[kind] += _rows_claimed(view)
+        if rows[kind] > rows_max:
+            unit = "events" if kind == _RECORD_BATCH else "values of dictionaries"
+            raise InvalidEvent(
+                f"{size} bytes of Arrow claim to be {rows[kind]} {unit}; send at most "
+                f"{rows_max} of this size at once"
+            )
+        claimed += _inflated(message)
+        if claimed > _inflated_max(size):
+            raise InvalidEvent(
+                f"{size} bytes of compressed Arrow claim to be {claimed} bytes; send "
+                "them uncompressed"
+            )
+
+
+def _check_plain_size(table: pa.Table, size: int) -> None:
+    """Refuse a table that is far larger than its ``size`` bytes once its columns are plain:
+    values of a dictionary, views and buffers can be used many times."""
+    plain = table.nbytes + sum(
+        _decoded_bytes(chunk) for column in table.columns for chunk in column.chunks
+    )
+    if plain > max(size, _inflated_max(size)):
+        raise InvalidEvent(
+            f"{size} bytes of Arrow are {plain} bytes as plain columns; send fewer events at once"
+        )
+
+
+def _decoded_bytes(array: pa.Array) -> int:
+    """Bytes of the values of an array that are written out only when it becomes a plain one."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        indices = array.indices.drop_null().to_numpy()
+        return int(_value_bytes(array.dictionary)[indices].sum())
+    if _is_view(kind):
+        return int(_value_bytes(array).sum())
+    if pa.types.is_struct(kind):
+        return sum(_decoded_bytes(array.field(index)) for index in range(kind.num_fields))
+    return _decoded_bytes(array.values) if hasattr(array, "values") else 0
+
+
+def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Bytes of each value of an array of single values."""
+    kind = values.type
+    if pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
+        raise InvalidEvent(f"a dictionary has values of type {kind}; send the column without one")
+    if _is_view(kind):  # each begins with its length, and has no kernel that tells it
+        views = np.frombuffer(values.buffers()[1], np.int32).reshape(-1, 4)
+        lengths = views[values.offset :][: len(values), 0].astype(np.int64)
+        return np.where(values.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+    if any(is_kind(kind) for is_kind in _BYTES):
+        return pc.binary_length(values).cast(pa.int64()).fill_null(0).to_numpy()
+    width = 0 if pa.types.is_null(kind) else (kind.bit_width + 7) // 8
+    return np.full(len(values), width, np.int64)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
