@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 
-from penstock.columns.protobuf import Descriptors, checked_descriptors, descriptor_set
-from penstock.columns.protobuf.descriptors import DESCRIPTORS_BYTES_MAX
+import penstock
+from penstock.columns.protobuf import Descriptors, Messages, checked_descriptors, descriptor_set
+from penstock.columns.protobuf.descriptors import COLUMN_LEVELS_MAX, DESCRIPTORS_BYTES_MAX
 from penstock.core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
+from penstock.core.vocabulary.nesting import NESTING_MAX
 from tests.protocols import ORDER, shop
 
 
@@ -143,6 +145,62 @@ def a_set(*files: descriptor_pb2.FileDescriptorProto) -> bytes:
 def test_bad_descriptors_are_refused_with_the_reason(given: bytes, complaint: str) -> None:
     with pytest.raises(InvalidDescriptor, match=complaint):
         checked_descriptors(given)
+
+
+def a_chain(count: int, *, closed: bool = False) -> bytes:
+    """Message types of which each has a field of the next one, the last one of the first."""
+    field = {"name": "next", "number": 1, "type": 11, "label": 1}
+    types: list[Any] = [
+        {"name": f"M{index}", "field": [{**field, "type_name": f".M{(index + 1) % count}"}]}
+        for index in range(count)
+    ]
+    if not closed:
+        types[-1] = {"name": f"M{count - 1}"}
+    return a_set(a_file("chain.proto", message_type=types))
+
+
+@pytest.mark.spec("P4")
+def test_types_inside_one_another_on_too_many_levels_are_refused() -> None:
+    checked_descriptors(a_chain(NESTING_MAX))
+
+    for count in (NESTING_MAX + 1, 9_000):
+        with pytest.raises(InvalidDescriptor, match=f"more than {NESTING_MAX} levels"):
+            checked_descriptors(a_chain(count))
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_types_that_nest_too_deep_never_reach_the_decoder_of_columns(closed: bool) -> None:
+    """It recurses in native code: 9,000 levels ended the process."""
+    given = a_chain(9_000, closed=closed)
+    descriptors = Descriptors(given)
+
+    with pytest.raises(InvalidEvent, match="too many for columns; decode its messages one by one"):
+        descriptors.table("M0", pa.array([b""]))
+    with pytest.raises(InvalidEvent, match="M0 has messages inside one another too deep"):
+        descriptors.decoded("M0", b"")
+    seen = Messages("c", given).seen_in(pa.schema([]))
+    assert seen.field("properties").type.num_fields == (0 if closed else COLUMN_LEVELS_MAX - 1)
+
+
+@pytest.mark.spec("P4")
+def test_imports_of_imports_on_too_many_levels_are_refused() -> None:
+    files = [a_file(f"{index}.proto", f"{index + 1}.proto") for index in range(5_000)]
+    files.append(a_file("5000.proto", message_type=[{"name": "M"}]))
+
+    with pytest.raises(InvalidDescriptor, match="imports files that import others on more than"):
+        checked_descriptors(a_set(*files))
+
+
+@pytest.mark.spec("P4")
+def test_a_realm_refuses_types_that_nest_too_deep_and_stays() -> None:
+    with penstock.Realm() as realm, realm.connect() as session:
+        orders = session.channels.create("orders", descriptors=shop())
+        with pytest.raises(InvalidDescriptor, match="more than 100 levels"):
+            session.channels.create("deep", descriptors=a_chain(9_000))
+        with pytest.raises(InvalidDescriptor, match="more than 100 levels"):
+            orders.edit(descriptors=a_chain(9_000))
+
+        assert orders.read(selector="total > 5").num_rows == 0
 
 
 def test_no_descriptors_are_right() -> None:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.topic_templates import (
+    TEMPLATE_CHARACTERS_MAX,
+    TEMPLATES_KEPT_MAX,
     TEMPLATES_MAX,
     covers,
     may_meet,
@@ -54,6 +56,15 @@ def test_a_channel_has_some_templates_of_different_filters() -> None:
         templates_of(["b/{c}", "b/{d}"])
     with pytest.raises(InvalidArgument, match=f"at most {TEMPLATES_MAX} topics"):
         templates_of([f"a{number}" for number in range(TEMPLATES_MAX + 1)])
+
+
+@pytest.mark.spec("M12")
+def test_a_template_is_no_longer_than_a_name_and_few_are_remembered() -> None:
+    assert templates_of(["a" * TEMPLATE_CHARACTERS_MAX])
+    with pytest.raises(InvalidArgument, match="has 256 characters; a topic of a channel has at mo"):
+        templates_of(["a" * (TEMPLATE_CHARACTERS_MAX + 1)])
+
+    assert template_of.cache_info().maxsize == TEMPLATES_KEPT_MAX
 
 
 @pytest.mark.spec("M12")

@@ -15,6 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from penstock.core.vocabulary.errors import InvalidDescriptor, InvalidEvent, Unavailable
+from penstock.core.vocabulary.nesting import NESTING_MAX
 
 DESCRIPTORS_BYTES_MAX: Final = 960 << 10
 """Largest size of a channel's descriptors in bytes: they are part of its description."""
@@ -24,6 +25,10 @@ FIELDS_MAX: Final = 10_000
 
 Each field becomes a column, and a few types that contain each other twice would make millions.
 """
+
+COLUMN_LEVELS_MAX: Final = 30
+"""Most levels of messages inside one another that are read as columns: Arrow takes 64, and a
+repeated message is two of them."""
 
 
 class Descriptors:
@@ -68,7 +73,8 @@ class Descriptors:
         return name in self._known and field in self._type(name).fields_by_name
 
     def is_too_wide(self, name: str) -> bool:
-        """True if a message of this type has more fields than selectors can read."""
+        """True if a message of this type has more fields than selectors can read, or messages
+        inside one another on more than `COLUMN_LEVELS_MAX` levels."""
         found = self._too_wide.get(name)
         if found is None:
             found = self._too_wide[name] = _is_too_wide(self._type(name))
@@ -127,7 +133,12 @@ class Descriptors:
         field that contains its own message type stays binary.
         Raises :class:`InvalidEvent` if the type is unknown, or some bytes do not match it.
         """
-        self._message_class(name)
+        self._check_known(name)
+        if self.is_too_wide(name):  # the decoder would recurse over its levels in native code
+            raise InvalidEvent(
+                f"{name} has more than {FIELDS_MAX:,} fields or {COLUMN_LEVELS_MAX} levels of "
+                "messages, too many for columns; decode its messages one by one"
+            )
         try:
             return self._decoder(name).array_to_record_batch(data)
         except BaseException as error:
@@ -135,6 +146,37 @@ class Descriptors:
             if isinstance(error, ValueError) or type(error).__name__ == "PanicException":
                 raise InvalidEvent(f"data that is not a {name}: {error}") from error
             raise
+
+    def check_depth(self) -> None:
+        """Raise :class:`InvalidDescriptor` if a message type contains others on more than
+        `NESTING_MAX` levels. Types that can contain themselves have no depth of their own."""
+        waiting = {name: self._inside(name) for name in self.types}
+        users: dict[str, list[str]] = {}
+        for name, inside in waiting.items():
+            for inner in inside:
+                users.setdefault(inner, []).append(name)
+        level = [name for name, inside in waiting.items() if not inside]
+        depth = 1
+        while level:
+            if depth > NESTING_MAX:
+                raise InvalidDescriptor(
+                    f"message type {level[0]!r} has messages inside one another on more than "
+                    f"{NESTING_MAX} levels; remove some of the levels"
+                )
+            above = []
+            for inner in level:
+                for name in users.get(inner, ()):
+                    waiting[name].discard(inner)
+                    if not waiting[name]:
+                        above.append(name)
+            level, depth = above, depth + 1
+
+    def _inside(self, name: str) -> set[str]:
+        """The message types of the fields of a type; a map counts as the type of its values."""
+        inside = {field.message_type for field in self._type(name).fields} - {None}
+        maps = {kind for kind in inside if kind.GetOptions().map_entry}
+        values = {kind.fields_by_name["value"].message_type for kind in maps} - {None}
+        return {kind.full_name for kind in (inside - maps) | values}
 
     def _decoder(self, name: str) -> Any:
         import ptars
@@ -152,10 +194,16 @@ class Descriptors:
     def _message_class(self, name: str) -> Any:
         from google.protobuf import message_factory
 
+        self._check_known(name)
+        try:
+            return message_factory.GetMessageClass(self._type(name))
+        except RecursionError:  # it makes the classes of all types inside, one in the other
+            raise InvalidEvent(f"{name} has messages inside one another too deep") from None
+
+    def _check_known(self, name: str) -> None:
         if name not in self._known:
             shown = ", ".join(self.types[:10]) + (", ..." if len(self.types) > 10 else "")
             raise InvalidEvent(f"no message type {name!r} in the descriptors; there are {shown}")
-        return message_factory.GetMessageClass(self._type(name))
 
 
 @lru_cache(maxsize=64)
@@ -165,13 +213,14 @@ def descriptors_of(serialized: bytes) -> Descriptors:
 
 
 def checked_descriptors(serialized: bytes) -> None:
-    """Check the descriptors of a channel (SEM P4). Empty bytes mean none, and are valid.
+    """Check the descriptors that a channel is to have (SEM P4). Empty bytes mean none, and are
+    valid.
 
     Raises :class:`InvalidDescriptor` or :class:`Unavailable`.
     """
     check_size(serialized)
     if serialized:
-        descriptors_of(serialized)
+        descriptors_of(serialized).check_depth()
 
 
 def check_size(serialized: bytes) -> None:
@@ -221,6 +270,11 @@ def _in_order_of_use(files: Any) -> list[Any]:
     def add(name: str) -> None:
         if name in ordered:
             return
+        if len(under_way) > NESTING_MAX:
+            raise InvalidDescriptor(
+                f"{under_way[0]} imports files that import others on more than {NESTING_MAX} "
+                "levels; put them into fewer files"
+            )
         if name in under_way:
             raise InvalidDescriptor(f"the imports form a circle: {' -> '.join([*under_way, name])}")
         file = given.get(name)
@@ -251,7 +305,7 @@ def _is_too_wide(kind: Any) -> bool:
     while waiting:
         message, around = waiting.pop()
         room -= len(message.fields)
-        if room < 0:
+        if room < 0 or len(around) > COLUMN_LEVELS_MAX:
             return True
         for field in message.fields:
             inside = field.message_type

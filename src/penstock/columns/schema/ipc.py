@@ -379,10 +379,11 @@ def _value_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
         lengths = views[values.offset :][: len(values), 0].astype(np.int64)
         return np.where(values.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
     if any(is_kind(kind) for is_kind in _BYTES):
-        return pc.binary_length(values).cast(pa.int64()).fill_null(0).to_numpy()
+        counted: pa.Array = pc.binary_length(values)
+        return np.asarray(counted.fill_null(0).to_numpy(), np.int64)
     width = 0 if pa.types.is_null(kind) else (kind.bit_width + 7) // 8
     return np.full(len(values), width, np.int64)
 
 
 def _is_view(kind: pa.DataType) -> bool:
-    return pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from penstock.core.bounds import NAME_CHARACTERS_MAX
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.topics import filter_fault, name_fault, topic_matches
 
@@ -18,6 +19,10 @@ TOPIC: Final = "topic"
 """The property with an event's topic, which no level of a template may be called."""
 TEMPLATES_MAX: Final = 100
 """Most templates of one channel."""
+TEMPLATE_CHARACTERS_MAX: Final = NAME_CHARACTERS_MAX
+"""Longest template in characters."""
+TEMPLATES_KEPT_MAX: Final = 1_024
+"""Parsed templates kept by the process."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -51,7 +56,7 @@ class Template(NamedTuple):
         return None if name_fault(topic) else topic
 
 
-@cache
+@lru_cache(maxsize=TEMPLATES_KEPT_MAX)
 def template_of(text: str) -> Template:
     """Raises ``InvalidArgument`` for what is no template."""
     levels, names = text.split("/"), list[tuple[int, str]]()
@@ -83,6 +88,11 @@ def templates_of(texts: Iterable[str]) -> tuple[Template, ...]:
     """Raises ``InvalidArgument`` for what is no template, and for two with one filter."""
     found: dict[str, Template] = {}
     for text in texts:
+        if len(text) > TEMPLATE_CHARACTERS_MAX:
+            raise InvalidArgument(
+                f"the topic {text[:40]!r}... has {len(text)} characters; a topic of a channel has "
+                f"at most {TEMPLATE_CHARACTERS_MAX}: cover the rest with #"
+            )
         made = template_of(text)
         if made.filter in found:
             raise InvalidArgument(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.columns.protobuf import MessageFields, checked_descriptors, fields_of
+from penstock.columns.protobuf import MessageFields, descriptors_of, fields_of
 from penstock.core.channel.channel import ChannelMachine
 from penstock.core.realm.directory import Directory
 
@@ -16,4 +16,5 @@ def check_all(directory: Directory) -> None:
     """Raises ``Unavailable`` or ``InvalidDescriptor`` where descriptors of a stored channel
     cannot be used here: better when the realm opens than at an event."""
     for channel in directory.channels.values():
-        checked_descriptors(channel.state.definition.descriptors)
+        if serialized := channel.state.definition.descriptors:
+            descriptors_of(serialized)
