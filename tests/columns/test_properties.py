@@ -11,8 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.columns.events.body import body_of
+from penstock.columns.events.check import check_body
+from penstock.columns.events.event import Event
 from penstock.columns.schema.properties import NO_PROPERTIES, property_columns
 from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.nesting import NESTING_MAX
 from tests.columns.properties import row_properties
 
 from .strategies import typed
@@ -167,6 +171,21 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
     with pytest.raises(InvalidEvent, match="nested too deep"):
         property_columns([{"a": loop}])
+
+
+@pytest.mark.spec("E2")
+@pytest.mark.parametrize("mixed", [True, False])
+def test_values_of_more_levels_than_the_bound_are_refused(mixed: bool) -> None:
+    value: Any = [1, "a"] if mixed else [1]
+    for _ in range(NESTING_MAX - 1):
+        value = [value] if not mixed else {"k": value}
+    batch = batch_of([{"a": value}])
+    check_body(body_of([Event(b"", properties={"a": value})]))
+    assert row_properties(batch, 0) == {"a": value}
+
+    for beyond in ([value], {"k": value}):
+        with pytest.raises(InvalidEvent, match="event 1, property 'a' is nested too deep; at mos"):
+            property_columns([{"a": 1}, {"a": beyond}])
 
 
 def test_no_properties_are_no_columns() -> None:

@@ -8,9 +8,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.columns.events.body import body_of
+from penstock.columns.events.check import check_body
 from penstock.columns.events.event import Event
 from penstock.columns.schema import overflow
 from penstock.columns.selectors import Selector
+from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.nesting import NESTING_MAX
 from tests.columns.selectors.batches import batch_of
 
 
@@ -54,3 +57,31 @@ def test_a_name_in_the_overflow_column_wins() -> None:
 
     assert Selector("n = 1").mask(batch).to_pylist() == [False, True]
     assert Selector("n = 'x'").mask(batch).to_pylist() == [True, False]
+
+
+def nested(levels: int) -> bytes:
+    """A cell of a property with so many levels of lists, as no publisher can send any more."""
+    node: Any = ["l", 7]
+    for _ in range(levels):
+        node = ["a", [node]]
+    return overflow.of_nodes({"deep": node, "n": ["l", 7]})
+
+
+@pytest.mark.parametrize("levels", [NESTING_MAX + 1, 150, 300])
+def test_a_body_with_a_property_of_too_many_levels_is_refused(levels: int) -> None:
+    """As a client of another make may send it, whose library does not count them."""
+    batch = body_of([Event(b"")]).append_column("more", pa.array([nested(levels)], pa.binary()))
+
+    with pytest.raises(InvalidEvent, match="'deep' is nested too deep"):
+        check_body(batch)
+
+
+@pytest.mark.parametrize("levels", [NESTING_MAX, NESTING_MAX + 1, 150, 300])
+def test_a_stored_property_of_too_many_levels_is_unknown_and_fails_no_selector(levels: int) -> None:
+    batch = batch_of([{"data": b""}] * 2)
+    cells = [nested(levels), overflow.encoded({"deep": [7, "a"], "n": 8})]
+    batch = batch.append_column("more", pa.array(cells, pa.binary()))
+
+    assert Selector("deep[] = 7").mask(batch).to_pylist() == [False, True]
+    assert Selector("deep IS NULL").mask(batch).to_pylist() == [levels > NESTING_MAX, False]
+    assert Selector("n = 7").mask(batch).to_pylist() == [True, False]

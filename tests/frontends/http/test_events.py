@@ -192,6 +192,8 @@ def test_a_field_transient_of_a_plain_object_stays_a_property(
         ("application/x-ndjson", b'{"data": "a"}\nno', 400),
         ("application/vnd.apache.arrow.stream", b"no arrow", 422),
         ("application/vnd.apache.arrow.stream", PACKED, 422),
+        ("application/json", b'{"properties": {"a": ' + b"[" * 150 + b"]" * 150 + b"}}", 422),
+        ("application/x-ndjson", b'{"properties": {"a": ' + b"[" * 150 + b"]" * 150 + b"}}", 422),
         ("text/plain", b"hello", 400),
     ],
 )

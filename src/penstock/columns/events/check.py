@@ -19,7 +19,7 @@ from penstock.columns.schema.layout import (
     STAMPED,
     check_property_name,
 )
-from penstock.columns.schema.properties import NESTING_MAX
+from penstock.columns.schema.properties import COLUMN_NESTING_MAX
 from penstock.columns.schema.schema_cache import SchemaMemo
 from penstock.columns.schema.shapes import (
     ListShape,
@@ -85,6 +85,7 @@ def _check_values(name: str, column: pa.Array, elements_max: int) -> None:
         for cell in column.drop_null().to_pylist():
             for property_name in overflow.decoded(cell):
                 check_property_name(property_name)
+            overflow.check_nesting(cell)
     elif name in _NESTED or name == DELIVERY_TIME:
         _check_nested(name, column, elements_max)
 
@@ -167,9 +168,9 @@ def check_properties(shape: StructShape) -> None:
         )
     if holds_empty_struct(shape):
         raise InvalidEvent("properties has a struct without fields; use the column 'more'")
-    if nesting(shape) > NESTING_MAX + 1:
+    if nesting(shape) > COLUMN_NESTING_MAX + 1:
         raise InvalidEvent(
-            f"properties are nested {nesting(shape)} deep; beyond {NESTING_MAX} use 'more'"
+            f"properties are nested {nesting(shape)} deep; beyond {COLUMN_NESTING_MAX} use 'more'"
         )
     _check_slots(shape)
 

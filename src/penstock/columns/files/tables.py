@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from penstock.columns.events.check import check_body
+from penstock.columns.schema import overflow
 from penstock.columns.schema.layout import (
     BODY,
     BODY_ROWS_MAX,
@@ -27,11 +28,13 @@ from penstock.columns.schema.shapes import (
     Unsupported,
     arrow_type,
     grown,
+    nesting,
     shape_of,
     struct_shape,
 )
 from penstock.columns.schema.struct_fields import fields_of
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
+from penstock.core.vocabulary.nesting import NESTING_MAX
 
 _STRUCTS: Final = ("properties", "headers")
 
@@ -264,6 +267,9 @@ def _properties(fields: list[pa.Field], arrays: list[pa.Array], count: int) -> d
         raise InvalidEvent(f"a column is also a field of the column 'properties': {names}")
     struct = pa.StructArray.from_arrays(plain, fields=named)
     shape = struct_shape(struct.type)
+    for slot in shape.slots:
+        if nesting(slot.shape) > NESTING_MAX:
+            raise InvalidEvent(overflow.too_deep(slot.logical))
     wanted = grown(NO_SLOTS, shape.slots)
     leaving = unplaced(shape, wanted)
     columns: dict[str, pa.Array] = {}

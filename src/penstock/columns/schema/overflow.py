@@ -20,6 +20,7 @@ from penstock.columns.schema.shapes import LEAVES, NAIVE, NULL
 from penstock.columns.schema.shapes import UTC as AWARE
 from penstock.columns.schema.values import leaf_of
 from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.nesting import NESTING_MAX
 
 _CODES: Final = {
     "bool": "?",
@@ -81,6 +82,39 @@ def decoded(cell: bytes) -> dict[str, Any]:
         raise InvalidEvent(f"column 'more' does not hold tagged msgpack: {error}") from error
     except RecursionError:
         raise InvalidEvent("column 'more' is nested too deep") from None
+
+
+def check_nesting(cell: bytes) -> None:
+    """Raise :class:`InvalidEvent` if a checked cell has a property of more than `NESTING_MAX`
+    levels."""
+    if cell.count(b"a") + cell.count(b"m") <= NESTING_MAX:  # each level has one of these codes
+        return
+    for name, node in _decoder.decode(cell).items():
+        if is_too_deep(node):
+            raise InvalidEvent(too_deep(name))
+
+
+def is_too_deep(node: Node) -> bool:
+    """True if a value has more than `NESTING_MAX` lists and maps inside one another."""
+    inside = [node]
+    for _ in range(NESTING_MAX + 1):
+        nested = [each for each in inside if each is not None and each[0] in ("a", "m")]
+        if not nested:
+            return False
+        inside = [
+            inner
+            for code, payload in nested
+            for inner in (payload if code == "a" else payload.values())
+        ]
+    return True
+
+
+def too_deep(name: str) -> str:
+    """The sentence about a property of more than `NESTING_MAX` levels."""
+    return (
+        f"property {name!r} is nested too deep; at most {NESTING_MAX} levels of lists and "
+        "dictionaries are allowed"
+    )
 
 
 def _value(node: Node) -> Any:

@@ -30,8 +30,9 @@ from penstock.columns.schema.shapes import (
     nesting,
     united,
 )
-from penstock.columns.schema.values import NATIVE, NotAProperty, refusal, survey
+from penstock.columns.schema.values import NATIVE, NotAProperty, levels_of, refusal, survey
 from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.nesting import NESTING_MAX
 
 Properties = Mapping[str, Any]
 
@@ -49,7 +50,7 @@ class PropertyColumns(NamedTuple):
 
 NO_PROPERTIES: Final = PropertyColumns()
 
-NESTING_MAX: Final = 24
+COLUMN_NESTING_MAX: Final = 24
 """Deepest nesting of lists and dictionaries in columns: Arrow's readers stop at 64 levels.
 
 Values nested deeper are kept in ``more``.
@@ -190,19 +191,28 @@ def _cells(
         except NotAProperty as error:
             raise refusal(error, index, name) from None
         except RecursionError:
-            raise InvalidEvent(f"event {index}, property {name!r} is nested too deep") from None
+            raise _too_deep(index, name) from None
+        if shape is None and levels_of(value) > NESTING_MAX:
+            raise _too_deep(index, name)
         key = (name, shape)
         if key not in places:
             try:
                 check_property_name(name)
             except InvalidEvent as error:
                 raise InvalidEvent(f"event {index}: {error}") from None
-            if shape is None or nesting(shape) > NESTING_MAX:
+            levels = 0 if shape is None else nesting(shape)
+            if levels > NESTING_MAX:
+                raise _too_deep(index, name)
+            if shape is None or levels > COLUMN_NESTING_MAX:
                 places[key] = None
             else:
                 places[key] = growth.place(name, shape)
         cells.append(_Cell(name, places[key], plain, value))
     return cells
+
+
+def _too_deep(index: int, name: str) -> InvalidEvent:
+    return InvalidEvent(f"event {index}, {overflow.too_deep(name)}")
 
 
 class _Written(NamedTuple):

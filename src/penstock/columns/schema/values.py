@@ -22,6 +22,7 @@ from penstock.columns.schema.shapes import (
 )
 from penstock.columns.schema.shapes import UTC as AWARE
 from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.nesting import NESTING_MAX
 
 NATIVE: Final[dict[type, str]] = {
     bool: "bool",
@@ -194,6 +195,23 @@ def _survey_list(value: list[Any]) -> tuple[Shape | None, list[Any]]:
         if union is not None:
             union = None if shape is None else united(union, shape)
     return (None if union is None else ListShape(union)), plain
+
+
+def levels_of(value: Any) -> int:
+    """Return how many lists and dictionaries are inside one another; a larger number than
+    `NESTING_MAX` means only that there are more."""
+    levels = 0
+    inside = [value]
+    while inside and levels <= NESTING_MAX:
+        nested = [each for each in inside if isinstance(each, dict | list)]
+        if nested:
+            levels += 1
+        inside = [
+            inner
+            for each in nested
+            for inner in (each.values() if isinstance(each, dict) else each)
+        ]
+    return levels
 
 
 def is_struct(shape: Shape) -> bool:

@@ -17,6 +17,7 @@ from penstock.columns.schema import overflow
 from penstock.columns.schema.layout import LOGICAL_NAME
 from penstock.columns.selectors.expressions import Step
 from penstock.columns.selectors.lanes import Column
+from penstock.core.vocabulary.errors import InvalidEvent
 
 _ELEMENT: Final = ""
 """Name of the field that wraps each list element in a struct, as types may differ."""
@@ -32,7 +33,7 @@ class Overflow:
     def __init__(self, column: Column) -> None:
         self._rows = len(column)
         self._cells: dict[int, dict[str, Any]] = {
-            int(row): overflow.decoded(column[int(row)].as_py())
+            int(row): _readable(column[int(row)].as_py())
             for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         }
 
@@ -51,6 +52,18 @@ class Overflow:
         covered = np.zeros(self._rows, dtype=bool)
         covered[rows] = True
         return column.take(pa.array(np.arange(self._rows), mask=covered))
+
+
+def _readable(cell: bytes) -> dict[str, Any]:
+    """The properties of a stored cell. Those with more levels than events may have today, which
+    older realms took, are unknown to selectors: one such event must not fail those around it."""
+    try:
+        overflow.check_nesting(cell)
+        return overflow.decoded(cell)
+    except InvalidEvent:
+        nodes = overflow.nodes(cell)
+    shallow = {name: node for name, node in nodes.items() if not overflow.is_too_deep(node)}
+    return dict.fromkeys(nodes) | overflow.decoded(overflow.of_nodes(shallow))
 
 
 def steps_inside(steps: tuple[Step, ...]) -> tuple[Step, ...]:
