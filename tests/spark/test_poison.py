@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from penstock.core.vocabulary.errors import CannotConnect, InvalidArgument
+from penstock.core.vocabulary.errors import CannotConnect, ConnectionLost, InvalidArgument
+from penstock.spark.error_marks import driver_secret, mark
 from penstock.spark.offsets import Position
 from penstock.spark.options import SourceOptions, source_options
 from penstock.spark.poison import (
@@ -106,10 +108,13 @@ def test_a_part_is_read_by_ranges_and_nothing_of_other_channels() -> None:
         CannotConnect("no realm answered"),
         OSError("disk"),
         MemoryError(),
-        RuntimeError("[X] java.lang.OutOfMemoryError: Java heap space"),
-        RuntimeError("Python worker exited unexpectedly (crashed)"),
-        RuntimeError("penstock.core.vocabulary.errors.ConnectionLost: the connection was lost"),
-        RuntimeError("requests.exceptions.ConnectTimeout: timed out"),
+        PySparkRuntimeError("java.lang.OutOfMemoryError: Java heap space"),
+        PySparkRuntimeError("Python worker exited unexpectedly (crashed)"),
+        PySparkRuntimeError(f"Job aborted {mark(ConnectionLost('gone'), driver_secret())}"),
+        PySparkRuntimeError(
+            "Traceback (most recent call last):\n  File 'x'\n"
+            "requests.exceptions.ConnectTimeout: timed out"
+        ),
     ],
 )
 def test_no_event_is_to_blame(error: BaseException) -> None:

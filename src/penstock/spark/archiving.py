@@ -27,6 +27,7 @@ from penstock.core.vocabulary.errors import IllegalState, InvalidArgument
 from penstock.core.vocabulary.names import file_part
 from penstock.core.vocabulary.uris import shown
 from penstock.spark.connections import ask
+from penstock.spark.errors import tells_spark
 from penstock.spark.offsets import Offset
 from penstock.spark.options import SourceOptions, Where, source_options
 from penstock.spark.plan import EventRange
@@ -178,6 +179,7 @@ class ArchiveSource(PenstockSource):
         return msgspec.json.decode(self.options[OPTION], type=Lake)
 
 
+@tells_spark
 class ArchiveReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads as the format ``penstock`` does, up to what becomes of the events."""
 

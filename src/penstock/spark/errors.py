@@ -87,35 +87,50 @@ def _made(own: type[PenstockError], sparks: type[PySparkException]) -> type[Exce
 
 
 @contextmanager
-def in_sparks_types() -> Iterator[None]:
-    """Turn errors of Penstock that are raised inside into errors that are also Spark's."""
+def in_sparks_types(called: object = None) -> Iterator[None]:
+    """Turn errors of Penstock that are raised inside into errors that are also Spark's.
+
+    If the options of ``called`` have a driver's secret, they are marked for this driver.
+    """
     try:
         yield
     except PenstockError as error:
-        found = in_sparks_type(error)
-        if found is error:
+        # Spark loads this module in processes that only look which formats there are.
+        from penstock.spark.error_marks import attach
+
+        both = in_sparks_type(error)
+        attach(both, _secret_of(called))
+        if both is error:
             raise
-        raise found from error.__cause__
+        raise both from error.__cause__
 
 
-def tells_spark(found: C) -> C:
+def tells_spark(called: C) -> C:
     """A class that Spark calls, and whose errors are in Spark's types."""
     for name in _ASKED:
-        if name in vars(found):
-            setattr(found, name, _told(vars(found)[name]))
-    return found
+        if name in vars(called):
+            setattr(called, name, _converting(vars(called)[name]))
+    return called
 
 
-def _told(method: Callable[..., Any]) -> Callable[..., Any]:
+def _converting(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def call(*given: Any, **named: Any) -> Any:
-        with in_sparks_types():
-            result = method(*given, **named)
-        return _each(result) if inspect.isgenerator(result) else result
+    def call(self: Any, *given: Any, **named: Any) -> Any:
+        with in_sparks_types(self):
+            result = method(self, *given, **named)
+        return _each(result, self) if inspect.isgenerator(result) else result
 
     return call
 
 
-def _each(items: Iterator[Any]) -> Iterator[Any]:
-    with in_sparks_types():
+def _secret_of(called: Any) -> str:
+    """The secret in the options that a source, or its reader or writer, was made with."""
+    from penstock.spark.error_marks import secret_in
+
+    parsed = getattr(getattr(called, "_options", None), "error_secret", None)
+    return secret_in(getattr(called, "options", {})) if parsed is None else str(parsed)
+
+
+def _each(items: Iterator[Any], called: object) -> Iterator[Any]:
+    with in_sparks_types(called):
         yield from items

@@ -17,6 +17,7 @@ from penstock.client.copies.object_store_uri import check_place
 from penstock.core.vocabulary.choice import Choice, choice_of
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.core.vocabulary.names import durable_name
+from penstock.spark.error_marks import SECRET_OPTION, secret_in
 from penstock.spark.starts import StartPositions, places
 
 URL_VARIABLE: Final = "PENSTOCK_URL"
@@ -66,6 +67,8 @@ _SINK: Final = (
     "realmRestarts",
 )
 _SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
+_INTERNAL: Final = frozenset((SECRET_OPTION.lower(),))
+"""Options that Penstock sets itself; they are on no page."""
 _ACCESS: Final = ("auto", "local", "remote")
 
 
@@ -126,6 +129,8 @@ class SourceOptions(Struct, frozen=True):
     """URI of a copy of the realm's data directory; empty: files are where the realm has them."""
     reconnect_s: float = RECONNECT_TIMEOUT_S
     """Seconds that tasks and queries wait for a realm that is away."""
+    error_secret: str = ""
+    """Authenticates errors for the driver; empty: they are not marked."""
 
     def __repr__(self) -> str:
         return f"SourceOptions({safe(self.url)!r}, {self.choice!r})"
@@ -175,6 +180,8 @@ class SinkOptions(Struct, frozen=True):
     given."""
     realm_restarts: int = REALM_RESTARTS
     """Number of restarts of the realm within one commit after which the write gives up."""
+    error_secret: str = ""
+    """Authenticates errors for the driver; empty: they are not marked."""
 
 
 def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOptions:
@@ -207,6 +214,7 @@ def source_options(given: Mapping[str, str], default_url: str = "") -> SourceOpt
         _flag("includeNulls", texts),
         _files(texts),
         _seconds("reconnectTimeout", texts),
+        secret_in(given),
     )
 
 
@@ -231,6 +239,7 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
         _one_of("nulls", texts, ("keep", "absent")) == "absent",
         _value(texts),
         _restarts(texts),
+        secret_in(given),
     )
 
 
@@ -279,7 +288,7 @@ def _known(
         elif lower in others:
             side = "write" if known is _SOURCE else "read"
             raise InvalidArgument(f"option {others[lower]} is only for a {side}")
-        elif lower not in _SPARKS_OWN and not lower.startswith("spark."):
+        elif lower not in _SPARKS_OWN | _INTERNAL and not lower.startswith("spark."):
             raise InvalidArgument(f"unknown option {key!r}: {nearest(key, known)}")
     return texts
 

@@ -21,10 +21,18 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from penstock.client.sync.sync import Session
-from penstock.core.vocabulary.errors import Corrupt, InvalidArgument, PenstockError, Unavailable
+from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 from penstock.spark.binding import held, outstanding
 from penstock.spark.channels import Links, links_of, spans_between
 from penstock.spark.connections import ask_realm
+from penstock.spark.error_marks import (
+    active_secret,
+    blame_of,
+    marked_error,
+    secret_options,
+    unmarked,
+)
+from penstock.spark.failure_text import is_elsewhere
 from penstock.spark.offsets import Positions, decode
 from penstock.spark.options import SourceOptions, source_options
 
@@ -34,30 +42,6 @@ if TYPE_CHECKING:
 POISON_MAX: Final = 10
 """Most events of a micro-batch that are buried; with more, the transformation is wrong."""
 
-_ELSEWHERE: Final = (
-    "OutOfMemoryError",
-    "MemoryError",
-    "No space left on device",
-    "Python worker exited unexpectedly",
-    "Python worker failed to connect back",
-    "ExecutorLostFailure",
-    "SparkContext was shut down",
-    "Connection refused",
-    "Connection reset",
-    "Connection aborted",
-    "name resolution",
-    "TimeoutError",
-    "timed out",
-    "Answer from Java side is empty",
-    "penstock.core.vocabulary.errors.CannotConnect",
-    "penstock.core.vocabulary.errors.ConnectionLost",
-    "penstock.core.vocabulary.errors.SessionClosed",
-    "penstock.core.vocabulary.errors.RealmStopping",
-    "penstock.core.vocabulary.errors.StorageFailed",
-    "penstock.core.vocabulary.errors.MemoryLimit",
-    "penstock.core.vocabulary.errors.Damaged",
-)
-"""Words in errors that no event is to blame for."""
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Interrupt|Exit)): (.*)", re.M)
 _CONDITION: Final = re.compile(r"\[[A-Z][A-Z0-9_.]+\] [^\n]*")
 
@@ -211,7 +195,8 @@ def _failing(
 ) -> Callable[[Sequence[EventKey]], str]:
     def fails(keys: Sequence[EventKey]) -> str:
         runs.append(len(keys))
-        reader = spark.read.format("penstock").options(**options, **ranges_of(keys, channels))
+        chosen = {**options, **ranges_of(keys, channels), **secret_options()}
+        reader = spark.read.format("penstock").options(**chosen)
         try:
             attempt(reader.load())
         except Exception as error:
@@ -235,16 +220,25 @@ def ranges_of(keys: Sequence[EventKey], channels: Sequence[str]) -> dict[str, st
 
 
 def blameless(error: BaseException) -> bool:
-    """Whether an error is of a kind that no event is to blame for."""
-    if isinstance(error, Unavailable | Corrupt | OSError | MemoryError):
+    """Whether an error is of a kind that no event is to blame for.
+
+    Its kind decides: the data of an error of Penstock, the class of any other. Words in its text
+    may come from an event.
+    """
+    if isinstance(error, PenstockError):
+        return blame_of(error) == "realm"
+    if isinstance(error, OSError | MemoryError):
         return True
-    text = f"{type(error).__name__}: {error}"
-    return any(sign in text for sign in _ELSEWHERE)
+    if (found := marked_error(str(error), active_secret())) is not None:
+        return found.blame == "realm"
+    return is_elsewhere(error)
 
 
 def reason_of(error: BaseException) -> str:
     """The innermost error of those Spark has wrapped, in one line."""
-    text = str(error)
+    if (found := marked_error(str(error), active_secret())) is not None:
+        return f"{found.text} [{found.code}]"
+    text = unmarked(str(error))
     if raised := _RAISED.findall(text):
         kind, message = raised[-1]
         return f"{kind}: {message}".strip()

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.columns.schema.ipc import schema_bytes, schema_from
+from penstock.spark.error_marks import active_secret, marking
 from penstock.tables import Compacted, DataFile, Format
 from penstock.tables import Table as ArrowTable
 from penstock.tables.table import check_version
@@ -37,7 +38,8 @@ class Table(ArrowTable):
         if last is not None and last >= version:
             return False
         known = self.state.schema or pa.schema([])
-        write = _TaskWriter(self.uri, self.format, self.partition_by, known)
+        partition_by, secret = self.partition_by, active_secret()
+        write = _TaskWriter(self.uri, self.format, partition_by, known, secret)
         results = rows.mapInArrow(write, _RESULT).collect()
         # The columns of the rows, also where no task has any.
         schema = self.with_columns(pa.schema([]), to_arrow_schema(rows.schema, timezone="UTC"))
@@ -94,8 +96,14 @@ class _TaskWriter(msgspec.Struct, frozen=True):
     partition_by: tuple[str, ...]
     columns: pa.Schema
     """The columns that the table has already; the driver knows them, so no task reads its log."""
+    error_secret: str = ""
+    """Authenticates errors for the driver; empty: they are not marked."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with marking(self.error_secret):
+            yield self._written(batches)
+
+    def _written(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch:
         table = ArrowTable.open(self.uri, self.format, self.partition_by)
         writer = table.writer_of(self.columns, self.partition_by)
         try:
@@ -105,7 +113,7 @@ class _TaskWriter(msgspec.Struct, frozen=True):
         finally:
             writer.abandon()
         found = _TaskFiles(files, schema_bytes(writer.schema))
-        yield pa.RecordBatch.from_pydict({"found": pa.array([msgspec.json.encode(found)])})
+        return pa.RecordBatch.from_pydict({"found": pa.array([msgspec.json.encode(found)])})
 
 
 __all__ = ["Compacted", "Table"]

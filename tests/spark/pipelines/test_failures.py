@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from penstock.core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     InvalidEvent,
     NoSuchStage,
+    PenstockError,
     SessionClosed,
+    error_classes,
 )
+from penstock.spark.error_marks import driver_secret, mark
+from penstock.spark.errors import tells_spark
+from penstock.spark.options import SinkOptions, Where
 from penstock.spark.pipelines.failures import FailureCause, cause_of
+from penstock.spark.poison import blameless
 
 STREAM = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: "
 
@@ -30,10 +39,11 @@ PYTHON = """[PYTHON_EXCEPTION] Traceback (most recent call last):
 ZeroDivisionError: integer division or modulo by zero
 """
 
-OURS = """[PYTHON_DATA_SOURCE_ERROR] Failed to commit: Traceback (most recent call last):
+OURS = f"""[PYTHON_DATA_SOURCE_ERROR] Failed to commit: Traceback (most recent call last):
   File "/opt/penstock/spark/writing.py", line 9, in commit
     publish()
-penstock.core.vocabulary.errors.NoSuchStage: the realm has lost rows of this write
+penstock.spark.errors.NoSuchStage: [PENSTOCK_NO_SUCH_STAGE] the realm has lost rows of this write
+{mark(NoSuchStage("the realm has lost rows of this write"), driver_secret())}
 and more
 """
 
@@ -77,11 +87,11 @@ pyspark.errors.exceptions.captured.ArithmeticException: {JAVA}
             FailureCause("Timed out while waiting for the Python worker to connect back", True),
         ),
         ("Python worker exited unexpectedly (crashed)\nmore", None),
-        ("", FailureCause("RuntimeError", False)),
+        ("", FailureCause("PySparkRuntimeError", False)),
     ],
 )
 def test_a_cause_is_one_line(text: str, cause: FailureCause | None) -> None:
-    found = cause_of(RuntimeError(text))
+    found = cause_of(PySparkRuntimeError(text))
 
     assert found == (cause or FailureCause("Python worker exited unexpectedly (crashed)", True))
 
@@ -93,3 +103,82 @@ def test_what_a_restart_of_the_realm_breaks_may_pass(kind: type[Exception]) -> N
 
 def test_what_is_wrong_with_the_rows_stays_wrong() -> None:
     assert cause_of(InvalidEvent("no")) == FailureCause("no [invalid-event]", False)
+
+
+@pytest.mark.parametrize("kind", error_classes().values())
+def test_each_class_of_errors_keeps_its_verdict_on_its_way_through_spark(
+    kind: type[PenstockError],
+) -> None:
+    class Reader:
+        def __init__(self) -> None:
+            self._options = SinkOptions(Where("", ""), error_secret=driver_secret())
+
+        def read(self) -> None:
+            raise kind("the reason\nand more")
+
+    with pytest.raises(PenstockError) as raised:
+        tells_spark(Reader)().read()
+    handed_on = STREAM + "".join(traceback.format_exception(raised.value))
+    error = PySparkRuntimeError(handed_on)
+
+    passes = kind.retryable or kind is SessionClosed
+    assert cause_of(error) == FailureCause(f"the reason [{kind.code}]", passes)
+    assert blameless(error) is not kind.blames_input
+
+
+def test_a_mark_in_the_value_of_an_event_is_not_believed() -> None:
+    forged = mark(ConnectionLost("x"), "another secret")
+    value = f"[CAST_INVALID_INPUT] The value '{forged}' of the type STRING cannot be cast"
+
+    assert not cause_of(PySparkRuntimeError(value)).may_pass
+    assert not blameless(PySparkRuntimeError(value))
+    for other in ("<penstock-error>", f"<penstock-error {'0' * 32} aaaa>"):
+        assert not cause_of(PySparkRuntimeError(f"[CAST_INVALID_INPUT] {other}")).may_pass
+
+
+LIES = (
+    "request timed out",
+    "Connection refused",
+    "OutOfMemoryError",
+    "Python worker exited unexpectedly (crashed)",
+    "ExecutorLostFailure (executor 1 exited",
+    "x\nTraceback (most recent call last):\nMemoryError: no",
+    "java.net.ConnectException: Connection refused",
+    "x: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: "
+    "ExecutorLostFailure (executor 1 exited",
+)
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[CAST_INVALID_INPUT] The value '{}' of the type STRING cannot be cast",
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "steps.py", line 4, in parse\n    raise ValueError(text)\nValueError: {}',
+        "Job aborted due to stage failure: Task 0 in stage 8.0 failed 1 times, most recent "
+        "failure: Lost task 0.0 in stage 8.0 (TID 8) (localhost executor driver): "
+        "java.lang.IllegalArgumentException: {}",
+    ],
+)
+def test_words_that_an_error_quotes_from_an_event_decide_nothing(text: str, lie: str) -> None:
+    for handed_on in (text, STREAM + text):
+        error = PySparkRuntimeError(handed_on.format(lie))
+        assert not cause_of(error).may_pass
+        assert not blameless(error)
+
+
+def test_a_process_of_spark_that_was_killed_is_known_by_where_spark_says_so() -> None:
+    task = (
+        "Job aborted due to stage failure: Task 0 in stage 8.0 failed 1 times, most recent "
+        "failure: Lost task 0.0 in stage 8.0 (TID 8) (localhost executor driver): "
+    )
+    for text in (
+        task + "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).",
+        task + "ExecutorLostFailure (executor 1 exited caused by one of the running tasks)",
+        "An error occurred while calling o136.save.\n: org.apache.spark.SparkException: "
+        + task
+        + "java.io.OptionalDataException\n\tat java.base/x",
+    ):
+        assert cause_of(PySparkRuntimeError(STREAM + text)).may_pass
+        assert blameless(PySparkRuntimeError(STREAM + text))

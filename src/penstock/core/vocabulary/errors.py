@@ -23,6 +23,8 @@ class PenstockError(Exception):
 
     code: ClassVar[str] = "penstock"
     retryable: ClassVar[bool] = False
+    blames_input: ClassVar[bool] = False
+    """Whether an event or argument of the request is the cause: other input may succeed."""
 
 
 class Refused(PenstockError):
@@ -35,6 +37,7 @@ class InvalidName(Refused):
     """A channel or queue name breaks the rules of names (SEM C2)."""
 
     code = "invalid-name"
+    blames_input = True
 
 
 class NameAlreadyBound(Refused):
@@ -47,36 +50,42 @@ class NameDoesNotExist(Refused):
     """No channel, queue or durable has this name."""
 
     code = "name-does-not-exist"
+    blames_input = True
 
 
 class InvalidArgument(Refused):
     """An argument is out of bounds, of the wrong type, or not allowed in this combination."""
 
     code = "invalid-argument"
+    blames_input = True
 
 
 class InvalidEvent(Refused):
     """The data cannot be an event: a property or column has an unsupported type."""
 
     code = "invalid-event"
+    blames_input = True
 
 
 class EventTooLarge(Refused):
     """An event is larger than the realm's ``max_event_bytes`` (SEM E7)."""
 
     code = "event-too-large"
+    blames_input = True
 
 
 class InvalidSelector(Refused):
     """A selector does not parse; the message has line, column and what was expected (SEM F4)."""
 
     code = "invalid-selector"
+    blames_input = True
 
 
 class InvalidDescriptor(Refused):
     """Protocol Buffers descriptors that do not parse, or do not fit together (SEM P4)."""
 
     code = "invalid-descriptor"
+    blames_input = True
 
 
 class CapacityReached(Refused):

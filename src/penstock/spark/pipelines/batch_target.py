@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from penstock.spark.error_marks import secret_options
 from penstock.spark.pipelines.step import ChannelTarget, MicroBatch, TableTarget
 
 if TYPE_CHECKING:
@@ -53,6 +54,6 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
 
 def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: MicroBatch) -> None:
     """Publish rows once: the realm recognises ``batch`` if it is repeated."""
-    options = {"url": url, **target.sink_options()}
+    options = {"url": url, **target.sink_options(), **secret_options()}
     transaction = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
     rows.write.format("penstock").mode("append").options(**options, **transaction).save()

@@ -7,16 +7,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.vocabulary.errors import (
-    CannotConnect,
-    ConnectionLost,
-    PenstockError,
-    SessionClosed,
-    error_classes,
-)
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.spark.error_marks import CarriedError, active_secret, carried, marked_error, unmarked
+from penstock.spark.failure_text import is_lost_process
 
-_OURS: Final = re.compile(rf"{re.escape(PenstockError.__module__)}\.(\w+): ([^\n]*)")
-"""An error of Penstock in a traceback that Spark hands on as text: its class and its message."""
 _PYTHON: Final = re.compile(
     r"^(?:pyspark\.errors\.exceptions\.\w+\.)?([A-Za-z_][\w.]*(?:Error|Exception|Exit)): ([^\n]*)",
     re.MULTILINE,
@@ -33,21 +27,6 @@ _WRAPPERS: Final = frozenset(
 )
 """Error conditions of Spark that only wrap another error."""
 
-_PASSING: Final = (
-    # Spark's own error when queries of one session start at the same time.
-    "OptionalDataException",
-    "ConcurrentModificationException",
-    "StreamCorruptedException",
-    # A process of Spark that was killed from outside.
-    "Python worker exited unexpectedly",
-    "ExecutorLostFailure",
-    # Spark gives a new process ten seconds to import what it needs and to report, in several
-    # different words; a busy machine sometimes takes longer.
-    "Python worker failed to connect back",
-    "waiting for the Python worker to connect back",
-)
-_RECONNECT: Final = (CannotConnect, ConnectionLost, SessionClosed)
-
 
 class FailureCause(Struct, frozen=True):
     """Why something failed."""
@@ -61,20 +40,15 @@ class FailureCause(Struct, frozen=True):
 
 def cause_of(error: BaseException) -> FailureCause:
     """The error at the origin of another, through however many layers it came."""
-    if isinstance(error, PenstockError):
-        return _ours(type(error), str(error))
-    text = str(error)
-    passing = next((sign for sign in _PASSING if sign in text), None)
-    if found := _OURS.findall(text):
-        name, message = found[-1]
-        known = {kind.__name__: kind for kind in error_classes().values()}
-        return _ours(known.get(name, PenstockError), message)
-    return FailureCause(_read(error, text), passing is not None)
+    own = carried(error) if isinstance(error, PenstockError) else None
+    if (found := own or marked_error(str(error), active_secret())) is not None:
+        return _ours(found)
+    return FailureCause(_read(error, unmarked(str(error))), is_lost_process(error))
 
 
-def _ours(kind: type[PenstockError], text: str) -> FailureCause:
-    may_pass = kind.retryable or issubclass(kind, _RECONNECT)
-    return FailureCause(f"{text} [{kind.code}]", may_pass)
+def _ours(error: CarriedError) -> FailureCause:
+    first_line = error.text.partition("\n")[0]
+    return FailureCause(f"{first_line} [{error.code}]", error.may_pass)
 
 
 def _read(error: BaseException, text: str) -> str:

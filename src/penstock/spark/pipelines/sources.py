@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import Struct, field
 
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.spark.error_marks import secret_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -150,7 +151,7 @@ class Source(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.is_table:
             return self._table(spark, path or self.table)
         reader = spark.readStream if self.is_stream else spark.read
-        chosen = {"url": url, **self.format_options(), **options}
+        chosen = {"url": url, **self.format_options(), **options, **secret_options()}
         frame = reader.format("penstock").options(**chosen).load()
         if self.watermark is not None and self.is_stream:
             frame = frame.withWatermark(self.watermark.column, self.watermark.delay)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.spark.error_marks import driver_secret, marking, secret_options
 from penstock.spark.pipelines.batch_target import BatchTarget
 from penstock.spark.pipelines.definition import Pipeline
 from penstock.spark.pipelines.standing import QUERY
@@ -58,12 +59,13 @@ def start(flow: Flow, place: QueryTarget, *, once: bool) -> StreamingQuery:
     )
     if _goes_straight(flow):
         assert flow.channel is not None, "it has no other target"
-        options = {"url": place.url, **flow.channel.sink_options()}
+        options = {"url": place.url, **flow.channel.sink_options(), **secret_options()}
         return writer.format("penstock").options(**options).start()
     write = flow.write or stored(flow, place)
 
     def each(frame: DataFrame, number: int) -> None:
-        write(frame, MicroBatch(_app(frame), number))
+        with marking(driver_secret()):  # the JVM hands an exception of this function on as text
+            write(frame, MicroBatch(_app(frame), number))
 
     return writer.foreachBatch(each).start()
 

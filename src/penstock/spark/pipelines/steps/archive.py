@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.spark.error_marks import secret_options
 from penstock.spark.pipelines.sources import Source, listed
 from penstock.spark.pipelines.step import Context, Flow, MicroBatch, StreamStep
 
@@ -95,7 +96,7 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         options = first | source.format_options()
         if "startingTimestamp" in options:
             del options["startingOffsets"]
-        frame = archived(context.spark, lake, {"url": context.url, **options})
+        frame = archived(context.spark, lake, {"url": context.url, **options, **secret_options()})
         return Flow(
             frame=frame,
             write=self._writer(context.url, lake),

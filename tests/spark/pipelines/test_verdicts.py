@@ -1,0 +1,85 @@
+"""Errors that tasks raise keep their verdict on the driver; words of an event decide nothing."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import ClassVar
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from penstock.core.vocabulary.errors import (
+    InvalidEvent,
+    NoSuchStage,
+    PenstockError,
+    SessionClosed,
+    error_classes,
+)
+from penstock.spark.error_marks import driver_secret, marking
+from penstock.spark.pipelines.failures import FailureCause, cause_of
+from penstock.spark.poison import blameless
+
+pytestmark = pytest.mark.slow
+
+
+def test_each_class_of_errors_raised_in_a_task_keeps_its_verdict(spark: SparkSession) -> None:
+    secret = driver_secret()
+
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What a task tells the JVM, for an error of each class."""
+        from pyspark.util import handle_worker_exception
+
+        from penstock.spark.errors import tells_spark
+
+        class Reader:
+            options: ClassVar = {"errorsecret": secret}
+
+            def read(self, kind: type[PenstockError]) -> None:
+                raise kind("the reason")
+
+        reader = tells_spark(Reader)()
+        codes, texts = [], []
+        for batch in batches:
+            for code in batch.column("code").to_pylist():
+                stream = io.BytesIO()
+                try:
+                    reader.read(error_classes()[code])
+                except PenstockError as error:
+                    handle_worker_exception(error, stream)
+                codes.append(code)
+                texts.append(stream.getvalue()[8:].decode())
+        yield pa.RecordBatch.from_pydict({"code": codes, "text": texts})
+
+    codes = spark.createDataFrame([(code,) for code in error_classes()], "code string")
+    told_by_tasks = codes.coalesce(1).mapInArrow(told, "code string, text string").collect()
+
+    assert len(told_by_tasks) == len(error_classes())
+    for code, text in told_by_tasks:
+        kind = error_classes()[code]
+        error = PySparkRuntimeError(f"An exception was thrown from the Python worker:\n{text}")
+        assert cause_of(error).text == f"the reason [{code}]"
+        assert cause_of(error).may_pass is (kind.retryable or kind is SessionClosed)
+        assert blameless(error) is not kind.blames_input
+
+
+@pytest.mark.parametrize("kind", [NoSuchStage, SessionClosed, InvalidEvent])
+def test_the_error_of_a_task_that_fails_has_its_verdict_in_the_driver(
+    spark: SparkSession, kind: type[PenstockError]
+) -> None:
+    secret = driver_secret()
+
+    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with marking(secret):
+            raise kind("the reason")
+        yield from batches
+
+    with pytest.raises(Exception, match="the reason") as raised:
+        spark.range(1).coalesce(1).mapInArrow(fail, "id bigint").collect()
+
+    assert cause_of(raised.value) == FailureCause(
+        f"the reason [{kind.code}]", kind is not InvalidEvent
+    )
+    assert blameless(raised.value) is (kind is not InvalidEvent)
