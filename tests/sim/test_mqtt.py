@@ -9,9 +9,10 @@ import pytest
 
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.hub import MqttHub
+from penstock.frontends.mqtt.in_flight import InFlight
 from penstock.frontends.mqtt.incoming import Incoming
 from penstock.frontends.mqtt.messages import Gathered
-from penstock.frontends.mqtt.outbox import InFlight, Outbox
+from penstock.frontends.mqtt.outbox import Outbox
 from penstock.frontends.mqtt.session import MqttSession
 from penstock.frontends.mqtt.sessions import MqttSessions
 from tests.sim.mqtt_world import devices_of

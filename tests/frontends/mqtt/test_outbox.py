@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.mqtt.in_flight import MessageSource
 from penstock.frontends.mqtt.messages import TopicMessage
-from penstock.frontends.mqtt.outbox import WAITING_MAX, Filter, MessageSource, Outbox
+from penstock.frontends.mqtt.outbox import WAITING_MAX, Filter, Outbox
 from penstock.frontends.mqtt.reasons import reason_of
 from penstock.runtime.access.open_connections import MessageCounts
 from penstock.testing.stores import StillClock

@@ -502,6 +502,10 @@ class RealmCollector(Collector):
         told = "Messages of QoS 0 left out because their receiver did not read."
         yield _counter("mqtt_dropped_messages", told, counts.dropped)
         yield _counter("mqtt_refused_messages", "Messages that were not stored.", counts.refused)
+        told = "Parts of events left out of messages because MQTT cannot express them."
+        yield _counter("mqtt_left_out_parts", told, counts.left_out)
+        told = "Messages that were too large for a receiver, or that MQTT cannot express."
+        yield _counter("mqtt_unsent_messages", told, counts.unsent)
         for name, text, figure in (
             ("subscriptions", "Filters of all sessions.", found.subscriptions),
             ("in_flight_messages", "Messages not acknowledged to the end.", found.in_flight),

@@ -15,8 +15,9 @@ from penstock.core.vocabulary.messages import Spans
 from penstock.core.vocabulary.start_positions import FromId, FromLatest
 from penstock.core.vocabulary.topic_templates import selector_of
 from penstock.core.vocabulary.topics import topic_matches
+from penstock.frontends.mqtt.in_flight import MessageSource
 from penstock.frontends.mqtt.messages import TopicMessage, messages_of
-from penstock.frontends.mqtt.outbox import Filter, MessageSource
+from penstock.frontends.mqtt.outbox import Filter
 from penstock.loggers import logger
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.mqtt.reading import SHARED
@@ -220,19 +221,16 @@ class DurableFeed:
                 for delivery in self._connection.retained_deliveries:
                     delivery.superseded.add(message.topic)
             source = MessageSource(self._filter.text, event_id, channel=self.channel)
-            try:
-                self._client.outbox.give(message, (self._filter,), source=source)
-            except ValueError as error:  # a native publisher has said what MQTT cannot
-                _log.debug("mqtt.not_given_out", topic=message.topic, reason=str(error))
-                self.acknowledge(event_id)
+            self._client.outbox.give(message, (self._filter,), source=source)
 
     def _messages_of(self, rows: OutgoingBatch) -> list[TopicMessage | None]:
+        counts = self._connection.hub.counts
         if self._topics is None:
-            return messages_of(rows.batch)
+            return messages_of(rows.batch, counts=counts)
         wanted = wanted_of(self._filter.text)
         return [
             each if each is not None and topic_matches(wanted, each.topic) else None
-            for each in messages_of(rows.batch, self._topics.reading)
+            for each in messages_of(rows.batch, self._topics.reading, counts)
         ]
 
     def recall(self, spans: Spans) -> None:

@@ -60,21 +60,37 @@ class FanOut:
             self._version = self._access.version
             self.forget()
         for (topic, qos, is_plain), run in groupby(messages, _kind):
-            found = self.filters.find(topic)
-            if not found:
-                continue
-            receivers, together = self._receivers(topic, found, channel), list(run)
-            alike, one_by_one = receivers.plain, receivers.acknowledging
-            if not is_plain:
-                alike, one_by_one = [], [*alike, *one_by_one]
-            elif not qos:
-                alike, one_by_one = [*alike, *one_by_one], []
-            self._give_alike(together, alike)
-            for message in together if one_by_one or receivers.various else ():
-                for each in one_by_one:
-                    _give(message, each.connection, (each,))
-                for connection, filters in receivers.various:
-                    _give(message, connection, filters)
+            together = list(run)
+            try:
+                self._give_run(topic, qos, together, channel, is_plain=is_plain)
+            except Exception:  # noqa: BLE001  the messages of other topics do not share it
+                _log.exception("mqtt.failed")
+
+    def _give_run(
+        self,
+        topic: str,
+        qos: int,
+        together: Sequence[TopicMessage],
+        channel: TopicChannel | None,
+        *,
+        is_plain: bool,
+    ) -> None:
+        """Give out messages of one topic that follow one another."""
+        found = self.filters.find(topic)
+        if not found:
+            return
+        receivers = self._receivers(topic, found, channel)
+        alike, one_by_one = receivers.plain, receivers.acknowledging
+        if not is_plain:
+            alike, one_by_one = [], [*alike, *one_by_one]
+        elif not qos:
+            alike, one_by_one = [*alike, *one_by_one], []
+        self._give_alike(together, alike)
+        for message in together if one_by_one or receivers.various else ():
+            for each in one_by_one:
+                _give(message, each.connection, (each,))
+            for connection, filters in receivers.various:
+                _give(message, connection, filters)
 
     def _receivers(
         self, topic: str, found: tuple[Filter, ...], channel: TopicChannel | None
@@ -141,5 +157,6 @@ def _give(message: TopicMessage, connection: MqttConnection, filters: Sequence[F
             delivery.superseded.add(message.topic)
     try:
         connection.client.outbox.give(message, wanted)
-    except ValueError as error:  # a native publisher has said what MQTT cannot
-        _log.debug("mqtt.not_given_out", topic=message.topic, reason=str(error))
+    except Exception:  # noqa: BLE001  the other receivers do not share it
+        _log.exception("mqtt.failed", connection=connection.number)
+        connection.abort()

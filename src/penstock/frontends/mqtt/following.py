@@ -77,7 +77,8 @@ class ChannelFollower:
         too."""
         try:
             if not self._hub.filters.is_empty:
-                self._hub.give(messages_in(rows, self.channel.reading), self.channel)
+                messages = messages_in(rows, self.channel.reading, self._hub.counts)
+                self._hub.give(messages, self.channel)
         except Exception:  # noqa: BLE001  whatever it is, the others must live on
             _log.exception("mqtt.failed")
         if self._subscription:

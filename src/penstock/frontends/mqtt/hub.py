@@ -35,6 +35,7 @@ from penstock.frontends.mqtt.messages import (
     one_by_one,
 )
 from penstock.frontends.mqtt.newest_events import make_channel
+from penstock.frontends.mqtt.reasons import reported
 from penstock.frontends.mqtt.retained import RetainedMessages
 from penstock.frontends.mqtt.session import MqttSession
 from penstock.frontends.mqtt.session_store import NEVER
@@ -236,13 +237,19 @@ class MqttHub:
     def _publish(self) -> None:
         gathered, self._gathered = self._gathered, {}
         for publisher, messages in gathered.items():
-            plain = [each for each in messages if isinstance(each, GatheredTogether)]
-            if (
-                len(plain) < len(messages)
-                or self.topics.every
-                or not self._submit_plain(publisher, plain)
-            ):
-                self.submit(publisher, one_by_one(messages))
+            try:
+                self._publish_of(publisher, messages)
+            except Exception as error:  # noqa: BLE001  other publishers' messages do not share it
+                self._refuse(one_by_one(messages), reported(error))
+
+    def _publish_of(self, publisher: str, messages: Sequence[Gathered | GatheredTogether]) -> None:
+        plain = [each for each in messages if isinstance(each, GatheredTogether)]
+        if (
+            len(plain) < len(messages)
+            or self.topics.every
+            or not self._submit_plain(publisher, plain)
+        ):
+            self.submit(publisher, one_by_one(messages))
 
     def _submit_plain(self, publisher: str, messages: Sequence[GatheredTogether]) -> bool:
         """Publish plain messages for the channel of all topics now; False: they do not fit one
@@ -250,15 +257,18 @@ class MqttHub:
         try:
             body = body_of_plain(messages)
             publishes = [(self.channel_id(), [body_from(body)])] if body is not None else []
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  each message is tried by itself
             self._failed(publisher, one_by_one(messages), error)
             return True
 
         def stored() -> None:
             for each in messages:
-                each.whose.stored_together(each.messages)
+                try:
+                    each.whose.stored_together(each.messages)
+                except Exception:  # noqa: BLE001  the other clients are answered
+                    _log.exception("mqtt.failed")
 
-        def failed(error: PenstockError) -> None:
+        def failed(error: BaseException) -> None:
             self._failed(publisher, one_by_one(messages), error)
 
         if publishes:
@@ -269,7 +279,7 @@ class MqttHub:
         """Publish messages now, with what is stored of sessions in the same step."""
         try:
             publishes, refused = self._publishes(messages)
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  each message is tried by itself
             self._failed(publisher, messages, error)
             return
         self._send(
@@ -282,7 +292,7 @@ class MqttHub:
         publisher: str,
         publishes: Sequence[tuple[ChannelId, list[Body]]],
         stored: Callable[[], None],
-        failed: Callable[[PenstockError], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         size = sum(body.weight for _, bodies in publishes for body in bodies)
 
@@ -290,10 +300,8 @@ class MqttHub:
             self.listener.pending_bytes -= size
             if error is None:
                 stored()
-            elif isinstance(error, PenstockError):
-                failed(error)
             else:
-                raise error
+                failed(error)
 
         self.listener.pending_bytes += size
         try:
@@ -303,7 +311,7 @@ class MqttHub:
                 self.realm.publish(*publishes[0], "", 0, reply, publisher=publisher)
             else:
                 reply(None, None)
-        except PenstockError as error:
+        except Exception as error:  # noqa: BLE001  its messages are answered, whatever it is
             reply(None, error)
 
     def _publishes(
@@ -338,14 +346,16 @@ class MqttHub:
                 publishes.append((channel.number, [body]))
         return publishes, refused
 
-    def _failed(self, publisher: str, messages: Sequence[Gathered], error: PenstockError) -> None:
+    def _failed(self, publisher: str, messages: Sequence[Gathered], error: BaseException) -> None:
         """Publish one by one what was refused together, so that only what is wrong is refused."""
         if len(messages) > 1:
             for each in messages:
                 self.submit(publisher, [each])
-            return
-        (message,) = messages
-        message.whose.not_stored(message.message.packet, error)
+        else:
+            self._refuse(messages, reported(error))
+
+    def _refuse(self, messages: Sequence[Gathered], error: PenstockError) -> None:
+        _answer(messages, dict.fromkeys(range(len(messages)), error))
 
     # --- events go out -------------------------------------------------------------------
 
@@ -372,7 +382,7 @@ class MqttHub:
 
     def _give_out(self, rows: OutgoingBatch) -> None:
         if not self.filters.is_empty:  # otherwise only durables have them
-            self.give(messages_in(rows))
+            self.give(messages_in(rows, counts=self.counts))
 
     def give(
         self, messages: Sequence[TopicMessage | None], channel: TopicChannel | None = None
@@ -399,10 +409,14 @@ class MqttHub:
                 connection.end(reason)
 
 
-def _answer(messages: Sequence[Gathered], refused: Mapping[int, MqttViolation]) -> None:
-    """Answer messages that are stored, or of which it is known what is wrong, in their order."""
+def _answer(messages: Sequence[Gathered], refused: Mapping[int, PenstockError]) -> None:
+    """Answer messages that are stored, or of which it is known what is wrong, in their order. A
+    client that cannot be answered keeps nobody else from being."""
     for at, each in enumerate(messages):
-        if (why := refused.get(at)) is None:
-            each.whose.stored(each.message.packet)
-        else:
-            each.whose.not_stored(each.message.packet, why)
+        try:
+            if (why := refused.get(at)) is None:
+                each.whose.stored(each.message.packet)
+            else:
+                each.whose.not_stored(each.message.packet, why)
+        except Exception:  # noqa: BLE001  the other clients are answered
+            _log.exception("mqtt.failed")

@@ -18,16 +18,18 @@ import pyarrow.json as pj
 from penstock.columns.schema.layout import check_property_name
 from penstock.columns.schema.properties import PropertyColumns, property_columns
 from penstock.columns.schema.shapes import holds_empty_struct, leaf_count, nesting, struct_shape
-from penstock.core.vocabulary.errors import InvalidEvent
+from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
+from penstock.core.vocabulary.nesting import NESTING_MAX, check_json_nesting, json_nesting
 from penstock.wire.mqtt.reasons import MqttViolation, Reason
 
 FEW: Final = 16
 """Below so many messages Python is faster than a reader of columns."""
 LEAVES_MAX: Final = 200
-NESTING_MAX: Final = 20
+COLUMN_LEVELS_MAX: Final = 20
 """What is wider or deeper is taken row by row, where there are no such limits."""
 _NO_OBJECT: Final = (
     *(msgspec.MsgspecError, UnicodeDecodeError, InvalidEvent, RecursionError, OverflowError),
+    InvalidArgument,
 )
 _OPEN, _BETWEEN, _CLOSE = b'{"v":', b'}\n{"v":', b"}"
 _VALUE: Final = "v"
@@ -53,6 +55,7 @@ class JsonColumns:
         if not payload:  # what removes a retained message says nothing else
             return {}
         try:
+            check_json_nesting(payload, "the payload")
             found = msgspec.json.decode(payload, type=dict[str, Any])
             plain = {
                 name: value if name in whole and type(value) is int else _plain(value)
@@ -75,9 +78,17 @@ class JsonColumns:
         one form, so that each has to be looked at by itself."""
         if len(payloads) < FEW or not all(payloads):
             return None
+        # Arrow's reader recurses in native code without a bound. A payload cannot hide levels from
+        # the count of another one: what is left open at its end is an error to the reader.
+        if any(
+            each.count(b"[") + each.count(b"{") > NESTING_MAX < json_nesting(each)
+            for each in payloads
+            if len(each) > NESTING_MAX
+        ):
+            return None
         try:
             found = self._read(_OPEN + _BETWEEN.join(payloads) + _CLOSE, len(payloads), whole)
-        except (pa.ArrowException, ValueError):
+        except (pa.ArrowException, ValueError, RecursionError):
             return None
         if found is None:
             return None
@@ -143,7 +154,9 @@ def _parsed(data: bytes, hints: pa.Schema | None) -> pa.StructArray | None:
 def _fits(kind: pa.StructType) -> bool:
     shape = struct_shape(kind)
     return not (
-        holds_empty_struct(shape) or leaf_count(shape) > LEAVES_MAX or nesting(shape) > NESTING_MAX
+        holds_empty_struct(shape)
+        or leaf_count(shape) > LEAVES_MAX
+        or nesting(shape) > COLUMN_LEVELS_MAX
     )
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import repeat
-from typing import Annotated, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
@@ -20,6 +19,14 @@ from penstock.columns.schema.rows import Rows
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.topic_templates import TOPIC
 from penstock.core.vocabulary.topics import name_fault
+from penstock.frontends.mqtt.expressing import (
+    EXPIRY_S_MAX,
+    give_up,
+    leave_out,
+    packet_properties,
+)
+from penstock.frontends.mqtt.residues import NO_RESIDUE, Residue, residue_of, residue_of_amqp
+from penstock.runtime.access.open_connections import MessageCounts
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.mqtt.packets import PublishPacket
 from penstock.wire.mqtt.plain_messages import PlainMessage
@@ -41,51 +48,11 @@ _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
 """The schema where some messages persist and others do not."""
 
 
-_RESIDUES_MAX: Final = 1_024
-"""Most residues that are remembered; many events have the same."""
 _NAMES_MAX: Final = 4_096
 """Most topic names of which it is remembered whether they are right."""
 _FEW_NAMES: Final = 256
-_TEXT_MAX: Final = 16_383
-"""Characters of the longest text that is made of a value; in UTF-8, MQTT has room for it."""
 _SHORT: Final = 100
-"""Characters of the longest of them."""
-
-
-class _Residue(Struct, frozen=True, omit_defaults=True):
-    """What an event has no column for; JSON in its header ``mqtt``."""
-
-    content_type: str | None = None
-    payload_format: Annotated[int, Meta(ge=0, le=1)] | None = None
-    user: tuple[tuple[str, str], ...] | None = None
-    """The user properties in their order."""
-    hex: bool = False
-    """Whether ``correlation_id`` is bytes that are no text, written as hexadecimal digits."""
-    retain: bool = False
-    """Whether it was published to be retained."""
-    qos: Annotated[int, Meta(ge=0, le=2)] | None = None
-    """What it was published with, where the event does not say: retained events all persist, and
-    so does what has QoS 2."""
-
-    @property
-    def says_more(self) -> bool:
-        """Whether there is something besides the retain flag and the QoS."""
-        return self != _Residue(retain=self.retain, qos=self.qos)
-
-    def of_qos(self, persistent: bool) -> int:
-        """The QoS of an event."""
-        return int(persistent) if self.qos is None else self.qos
-
-
-_NO_RESIDUE: Final = _Residue()
-
-
-class _SaidByAmqp(Struct, frozen=True, omit_defaults=True):
-    """What the header ``amqp`` of an event says that MQTT can say, too."""
-
-    body: str = ""
-    content_type: str | None = None
-    correlation_id: str = ""
+"""Characters of the longest name that is remembered."""
 
 
 class Received(Struct, frozen=True):
@@ -244,15 +211,13 @@ def _ttl_ms(properties: PacketProperties) -> int | None:
 
 
 def user_properties_of(message: Received) -> dict[str, Any]:
-    """The user properties of a message as those of an event."""
-    found: dict[str, Any] = {}
+    """The user properties of a message as those of an event. One without a name is only in the
+    header ``mqtt``: no property of an event is called so."""
+    values: dict[str, list[str]] = {}
     for name, value in message.packet.properties.user_properties:
-        known = found.get(name)
-        if known is None:
-            found[name] = value
-        else:
-            found[name] = [*known, value] if isinstance(known, list) else [known, value]
-    return found
+        values.setdefault(name, []).append(value)
+    values.pop("", None)
+    return {name: own[0] if len(own) == 1 else own for name, own in values.items()}
 
 
 def _headers(message: Received, message_type: str) -> dict[str, Any]:
@@ -267,7 +232,7 @@ def _headers(message: Received, message_type: str) -> dict[str, Any]:
         text = _text_in(own.correlation_data)
         is_hex = text is None
         found["correlation_id"] = own.correlation_data.hex() if text is None else text
-    rest = _Residue(
+    rest = Residue(
         content_type=own.content_type,
         payload_format=own.payload_format,
         user=own.user_properties or None,
@@ -275,7 +240,7 @@ def _headers(message: Received, message_type: str) -> dict[str, Any]:
         retain=message.packet.retain,
         qos=_told_qos(message.packet),
     )
-    if rest != _NO_RESIDUE:
+    if rest != NO_RESIDUE:
         found["mqtt"] = msgspec.json.encode(rest).decode()
     return found
 
@@ -361,21 +326,35 @@ ALL_TOPICS: Final = Reading(_told, frozenset())
 """The channel of all topics: the topic is a property, and the others are those of users."""
 
 
-def messages_of(batch: pa.RecordBatch, by: Reading = ALL_TOPICS) -> list[TopicMessage | None]:
-    """The events of a stored batch as messages; None: it has no topic."""
+def messages_of(
+    batch: pa.RecordBatch, by: Reading = ALL_TOPICS, counts: MessageCounts | None = None
+) -> list[TopicMessage | None]:
+    """The events of a stored batch as messages; None: it has no topic. What cannot be a message,
+    or a part of one, is counted, and keeps no other event from being given out."""
     found = _plain_messages(batch, by)
     if found is None:
         rows = Rows(batch, in_order=True)
-        found = [message_of(Event.received(rows, row), by) for row in range(batch.num_rows)]
+        counted = counts or MessageCounts()
+        found = [_message_at(rows, row, by, counted) for row in range(batch.num_rows)]
     return found
 
 
-def messages_in(rows: OutgoingBatch, by: Reading = ALL_TOPICS) -> list[TopicMessage | None]:
+def _message_at(rows: Rows, row: int, by: Reading, counts: MessageCounts) -> TopicMessage | None:
+    try:
+        return message_of(Event.received(rows, row), by, counts)
+    except Exception as error:  # noqa: BLE001  the other events of the batch do not share it
+        give_up(counts, "", repr(error))
+        return None
+
+
+def messages_in(
+    rows: OutgoingBatch, by: Reading = ALL_TOPICS, counts: MessageCounts | None = None
+) -> list[TopicMessage | None]:
     """The events of a delivery as messages. What was published together is read as it came where
     that says all, for it would get ids and times for nobody else."""
     if rows.piece is not None and (found := _plain_messages(rows.piece.batch, by)) is not None:
         return found
-    return messages_of(rows.batch, by)
+    return messages_of(rows.batch, by, counts)
 
 
 def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | None] | None:
@@ -389,7 +368,7 @@ def _plain_messages(batch: pa.RecordBatch, by: Reading) -> list[TopicMessage | N
     headers = _texts(columns.get("headers"), ("application_id", "mqtt"), count)
     if topics is None or headers is None:
         return None
-    residues = [_residue(each) for each in headers[1]]
+    residues = [residue_of(each) for each in headers[1]]
     if any(each.says_more for each in set(residues)):
         return None
     data, persistent = columns.get("data"), columns.get("persistent")
@@ -447,102 +426,26 @@ def _texts(
     return list(found.values())
 
 
-def message_of(event: Event, by: Reading = ALL_TOPICS) -> TopicMessage | None:
+def message_of(
+    event: Event, by: Reading = ALL_TOPICS, counts: MessageCounts | None = None
+) -> TopicMessage | None:
     """An event as a message; None: it has no topic."""
     properties = event.properties
     topic, payload = by.told(event, properties)
     if topic is None or name_fault(topic):
         return None
+    omit = partial(leave_out, counts or MessageCounts(), topic)
     headers = event.headers
     ends_us = 0
     if event.ttl and event.published is not None:
-        ends_us = int(event.published.timestamp() * 1_000_000) + event.ttl * 1_000
+        if event.ttl <= EXPIRY_S_MAX * 1_000:
+            ends_us = int(event.published.timestamp() * 1_000_000) + event.ttl * 1_000
+        else:
+            omit("message expiry", f"{event.ttl} ms; at most {EXPIRY_S_MAX} s are possible")
     client_id = headers.get("application_id") or ""
-    rest = _residue(headers.get("mqtt"))
-    if rest is _NO_RESIDUE and (said := headers.get("amqp")):
-        rest = _remembered_of_amqp(said) if len(said) <= _SHORT else _residue_of_amqp(said)
+    rest = residue_of(headers.get("mqtt"))
+    if rest is NO_RESIDUE and (said := headers.get("amqp")):
+        rest = residue_of_amqp(said)
     qos = rest.of_qos(event.persistent)
-    own = _own(rest, headers, properties)
+    own = packet_properties(rest, headers, properties, omit)
     return TopicMessage(topic, payload, qos, client_id, ends_us, own, rest.retain)
-
-
-def _residue(text: str | None) -> _Residue:
-    if text is None:
-        return _NO_RESIDUE
-    return _decoded(text) if len(text) > _SHORT else _remembered(text)
-
-
-@lru_cache(_RESIDUES_MAX)
-def _remembered(text: str) -> _Residue:
-    return _decoded(text)
-
-
-def _decoded(text: str) -> _Residue:
-    try:
-        return msgspec.json.decode(text or "{}", type=_Residue)
-    except msgspec.MsgspecError:  # whoever published it wrote something else there
-        return _Residue()
-
-
-def _residue_of_amqp(text: str) -> _Residue:
-    try:
-        said = msgspec.json.decode(text, type=_SaidByAmqp)
-    except msgspec.MsgspecError:  # whoever published it wrote something else there
-        return _NO_RESIDUE
-    return _Residue(
-        content_type=said.content_type,
-        payload_format=1 if said.body == "text" else None,
-        hex=said.correlation_id == "binary",
-    )
-
-
-_remembered_of_amqp: Final = lru_cache(_RESIDUES_MAX)(_residue_of_amqp)
-
-
-def _own(
-    rest: _Residue, headers: Mapping[str, Any], properties: Mapping[str, Any]
-) -> PacketProperties:
-    correlation = headers.get("correlation_id")
-    user = rest.user
-    if user is None:
-        user = tuple(_user_properties(properties))
-    reply_to = headers.get("reply_to")
-    found = PacketProperties(
-        payload_format=rest.payload_format,
-        content_type=rest.content_type,
-        response_topic=None if not reply_to or name_fault(reply_to) else reply_to,
-        correlation_data=_correlation(correlation, is_hex=rest.hex),
-        user_properties=user,
-    )
-    return NO_PROPERTIES if found == NO_PROPERTIES else found
-
-
-def _user_properties(properties: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Properties as MQTT has them, which are texts: a list is a name that is repeated."""
-    for name, value in properties.items():
-        for each in value if isinstance(value, list) else (value,):
-            if isinstance(each, str):
-                yield name, each
-            elif each is not None:
-                text = _user_text(each)
-                if len(text) <= _TEXT_MAX:
-                    yield name, text
-
-
-def _user_text(value: Any) -> str:
-    """Numbers as they are written, true and false; times in ISO 8601, bytes in hexadecimal digits,
-    what has parts as JSON."""
-    if isinstance(value, bool | dict | list):
-        return msgspec.json.encode(value).decode()
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def _correlation(text: str | None, *, is_hex: bool) -> bytes | None:
-    if text is None:
-        return None
-    try:
-        return bytes.fromhex(text) if is_hex else text.encode()
-    except ValueError:
-        return text.encode()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard
 
-from msgspec import Struct
-
+from penstock.frontends.mqtt.expressing import EXPIRY_S_MAX, TOO_LARGE, give_up
+from penstock.frontends.mqtt.in_flight import InFlight, MessageSource, WaitingMessage
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
 from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
 from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
@@ -97,50 +97,6 @@ class Filter:
         return not (self.no_local and self.connection.client_id == message.client_id)
 
 
-class MessageSource(NamedTuple):
-    """Where a message of a lasting session comes from, and can be read again."""
-
-    text: str
-    """The filter by which it goes to the client."""
-    event_id: int
-    from_retained: bool = False
-    channel: str = ""
-    """The channel with topics that it is in; empty: the one of all topics."""
-
-
-class WaitingMessage(NamedTuple):
-    message: TopicMessage
-    filters: Sequence[Filter]
-    retain: bool
-    source: MessageSource | None
-
-    @property
-    def qos(self) -> int:
-        if len(self.filters) == 1:
-            return min(self.message.qos, self.filters[0].qos)
-        return min(self.message.qos, max(each.qos for each in self.filters))
-
-
-class InFlight(Struct, eq=False):
-    """A message that the client has not acknowledged to the end."""
-
-    qos: int
-    waiting: WaitingMessage | None
-    """What is sent again; None: it is read again."""
-    source: MessageSource | None
-    is_stored: bool
-    """Whether it may be sent: the id of one of QoS 2 has to be on disk before."""
-    is_sent: bool = False
-    """Whether the client may have heard of it."""
-    is_released: bool = False
-    """Whether the client has said that it has the message (PUBREC), or is not sent it again."""
-    is_complete: bool = False
-    """Whether the client is done with it (PUBCOMP)."""
-    is_settled: bool = False
-    """Whether nothing gives it to the client again: its durable knows, or the client has all that
-    is retained."""
-
-
 class Outbox:
     """The messages on their way to one client; those of a lasting session outlive its
     connection."""
@@ -218,7 +174,10 @@ class Outbox:
             return False
         packet_ids = self._free_ids(count)
         told = [(each.topic, each.payload) for each in plain]
-        packets = plain_publishes(told, packet_ids, connection.version)
+        try:
+            packets = plain_publishes(told, packet_ids, connection.version)
+        except ValueError:  # one of them is longer than any packet
+            return False
         if max(map(len, packets)) > self.packet_bytes_max:
             return False
         filters = (wanted,)
@@ -546,10 +505,36 @@ class Outbox:
     def _put(
         self, waiting: WaitingMessage, qos: int, packet_id: int, *, is_duplicate: bool = False
     ) -> bool:
-        """Send a message; False: it has expired, or is larger than its receiver takes."""
-        connection, message = self._session.connection, waiting.message
+        """Send a message; False: it has expired, or cannot be sent, which is counted. Whatever is
+        wrong with it, its id and its place in the window are given back."""
+        connection = self._session.connection
         if connection is None:
             return True
+        try:
+            written = self._written(connection, waiting, qos, packet_id, is_duplicate=is_duplicate)
+        except Exception as error:  # noqa: BLE001  the client gets what comes behind it
+            give_up(self._counts, waiting.message.topic, repr(error))
+            return False
+        if written is None:
+            return False
+        if len(written) > self.packet_bytes_max:
+            give_up(self._counts, waiting.message.topic, TOO_LARGE)
+            return False
+        connection.write(written)
+        self._counts.sent[qos] += 1
+        return True
+
+    def _written(
+        self,
+        connection: MqttConnection,
+        waiting: WaitingMessage,
+        qos: int,
+        packet_id: int,
+        *,
+        is_duplicate: bool,
+    ) -> bytes | None:
+        """A message as it is sent; None: it has expired."""
+        message = waiting.message
         own: PacketProperties | None = message.properties
         now_us = connection.realm.clock.now_us()
         if is_duplicate:  # its delivery had begun before it expired
@@ -559,23 +544,17 @@ class Outbox:
         elif message.ends_us and message.ends_us <= now_us:
             own = None
         if own is None:
-            return False
+            return None
         if own is message.properties and not is_duplicate:
             before, behind = published_parts(
                 *(message, connection.version, qos), retain=waiting.retain
             )
-            written = before + (packet_id.to_bytes(2) if qos else b"") + behind
-        else:
-            packet = PublishPacket(
-                *(message.topic, message.payload, qos, packet_id, waiting.retain, is_duplicate),
-                properties=own,
-            )
-            written = packet_bytes(packet, connection.version)
-        if len(written) > self.packet_bytes_max:
-            return False
-        connection.write(written)
-        self._counts.sent[qos] += 1
-        return True
+            return before + (packet_id.to_bytes(2) if qos else b"") + behind
+        packet = PublishPacket(
+            *(message.topic, message.payload, qos, packet_id, waiting.retain, is_duplicate),
+            properties=own,
+        )
+        return packet_bytes(packet, connection.version)
 
 
 def _is_from(source: MessageSource | None, text: str, channel: str) -> TypeGuard[MessageSource]:
@@ -595,6 +574,7 @@ def _properties(
     left_us = message.ends_us - now_us
     if message.ends_us and left_us <= 0:
         return None
-    expiry_s = -(-left_us // 1_000_000) if message.ends_us else None
+    # The clock may have been set back since the event was published.
+    expiry_s = min(-(-left_us // 1_000_000), EXPIRY_S_MAX) if message.ends_us else None
     found = {name: getattr(message.properties, name) for name in _KEPT}
     return PacketProperties(**found, message_expiry_s=expiry_s, subscription_ids=numbers)

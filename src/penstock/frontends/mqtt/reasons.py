@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.loggers import logger
+from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.packets import MQTT_3, ConnectPacket
 from penstock.wire.mqtt.reasons import ALLOWED, CONNACK, MqttViolation, Reason
@@ -49,6 +51,18 @@ REASONS: Final[Mapping[str, Reason]] = MappingProxyType(
     {code: reason for reason, codes in _BY_REASON.items() for code in codes}
 )
 """Every error code with its reason code."""
+
+_log = logger("penstock.mqtt")
+
+
+def reported(error: BaseException) -> PenstockError:
+    """Return what clients are told of an error. An unexpected failure is logged, and its incident
+    is all that they are told."""
+    if isinstance(error, PenstockError):
+        return error
+    incident = new_incident_id()
+    _log.error("mqtt.failed", incident=incident, exc_info=error)
+    return as_internal_error(incident)
 
 
 def reason_of(error: PenstockError) -> Reason:

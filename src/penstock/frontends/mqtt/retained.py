@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -11,10 +12,13 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.topic_templates import TOPIC
 from penstock.core.vocabulary.topics import has_wildcards
+from penstock.frontends.mqtt.expressing import TOO_LARGE, give_up
+from penstock.frontends.mqtt.in_flight import MessageSource
 from penstock.frontends.mqtt.messages import TopicMessage, messages_of
 from penstock.frontends.mqtt.newest_events import KeyedChannel
-from penstock.frontends.mqtt.outbox import Filter, MessageSource
+from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.topic_index import TopicIndex
+from penstock.runtime.access.open_connections import MessageCounts
 from penstock.runtime.reading.stretches import batches_at, batches_of
 from penstock.wire.mqtt.properties import NO_PROPERTIES
 from penstock.wire.mqtt.writing import plain_publish
@@ -41,7 +45,9 @@ class RetainedMessages(KeyedChannel):
     def _type(self, beside: str) -> str:
         return "mixed" if beside == "transient" else beside
 
-    async def pages(self, filters: Sequence[str]) -> AsyncIterator[list[tuple[int, TopicMessage]]]:
+    async def pages(
+        self, filters: Sequence[str], counts: MessageCounts
+    ) -> AsyncIterator[list[tuple[int, TopicMessage]]]:
         """What is retained now and may match one of these filters, with its event ids, a page at
         a time. What it costs goes by what matches."""
         channel = await self.open_channel()
@@ -53,7 +59,7 @@ class RetainedMessages(KeyedChannel):
             found: list[tuple[int, TopicMessage]] = []
             for batch in page:
                 event_ids = batch.column("event_id").to_pylist()
-                pairs = zip(event_ids, messages_of(batch), strict=True)
+                pairs = zip(event_ids, messages_of(batch, counts=counts), strict=True)
                 found += [(n, each) for n, each in pairs if each is not None and each.payload]
             yield found
 
@@ -89,7 +95,9 @@ class RetainedDelivery:
         for each in self._wanted:
             session.retained_begun(each)
         try:
-            async for page in self._connection.hub.retained.pages(self._texts):
+            async for page in self._connection.hub.retained.pages(
+                self._texts, self._connection.hub.counts
+            ):
                 if not await self._give(page):
                     return
             for each in self._wanted:
@@ -138,9 +146,13 @@ class RetainedDelivery:
             if message.topic.startswith("$") or message.topic in self.superseded:
                 continue
             if wanted.takes(message) and self._may_have(message, wanted):
-                written = plain_publish(message.topic, message.payload, version, retain=True)
-                if len(written) <= size_max:
+                written = None
+                with contextlib.suppress(ValueError):  # it is longer than any packet
+                    written = plain_publish(message.topic, message.payload, version, retain=True)
+                if written is not None and len(written) <= size_max:
                     packets.append(written)
+                else:
+                    give_up(connection.hub.counts, message.topic, TOO_LARGE)
         if packets:
             connection.hub.counts.sent[0] += len(packets)
             connection.write(b"".join(packets))
@@ -177,8 +189,4 @@ class RetainedDelivery:
         if wanted.owes_retained:
             source = MessageSource(wanted.text, event_id, True)
             session.retained_begun(wanted)
-        try:
-            session.outbox.give(message, (wanted,), from_store=True, source=source)
-        except ValueError:  # a native publisher has said what MQTT cannot
-            if source is not None:
-                session.retained_done(wanted.text)
+        session.outbox.give(message, (wanted,), from_store=True, source=source)

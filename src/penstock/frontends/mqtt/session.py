@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.durable_feed import DurableFeed, durable_of, shared_durable_of
-from penstock.frontends.mqtt.outbox import Filter, MessageSource, Outbox
+from penstock.frontends.mqtt.in_flight import MessageSource
+from penstock.frontends.mqtt.outbox import Filter, Outbox
 from penstock.frontends.mqtt.session_store import (
     NEVER,
     Entry,

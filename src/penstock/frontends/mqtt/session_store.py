@@ -11,9 +11,6 @@ from msgspec import Struct
 from penstock.columns.events.body import body_of_columns
 from penstock.columns.events.event import Event
 from penstock.core.access.rights import Principal
-from penstock.core.vocabulary.errors import (
-    PenstockError,
-)
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.frontends.mqtt.messages import REMOVAL_MS
 from penstock.frontends.mqtt.newest_events import KeyedChannel
@@ -120,12 +117,11 @@ class SessionStore(KeyedChannel):
         )
         return self.channel(), [body_from(body)]
 
-    def submit(self, entries: Sequence[Entry], reply: Reply) -> None:
+    def submit(self, part: tuple[ChannelId, list[Body]], reply: Reply) -> None:
         """Store entries; ``reply`` is called once they are on disk."""
         try:
-            channel, bodies = self.part(entries)
-            self._realm.publish(channel, bodies, "", 0, reply)
-        except PenstockError as error:
+            self._realm.publish(*part, "", 0, reply)
+        except Exception as error:  # noqa: BLE001  who waits for them is answered, whatever it is
             reply(None, error)
 
     # --- reading -------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from penstock.core.vocabulary.start_positions import FromId
 from penstock.frontends.mqtt.durable_feed import is_of_session, is_shared_durable, make_durable
 from penstock.frontends.mqtt.messages import Gathered, Received
 from penstock.frontends.mqtt.outbox import Filter
+from penstock.frontends.mqtt.reasons import reported
 from penstock.frontends.mqtt.session import NOTHING, MqttSession, SessionFigures
 from penstock.frontends.mqtt.session_store import (
     NEVER,
@@ -46,6 +48,8 @@ Answer = Callable[[PenstockError | None], None]
 
 LOOK_S_MAX = 60.0
 """Most seconds until the clock is looked at again: it may have been set."""
+TOGETHER_BYTES_MAX: Final = 1 << 16
+"""Bytes of a client's entries above which they are stored in a step of their own."""
 
 _log = logger("penstock.mqtt")
 
@@ -410,16 +414,38 @@ class MqttSessions:
 
     def _write(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
+        for is_large, several in groupby(waiting, self._is_large):
+            together = list(several)
+            for each in [[one] for one in together] if is_large else [together]:
+                self._submit(each)
+
+    def _is_large(self, waiting: tuple[Sequence[Entry], Answer]) -> bool:
+        """Whether entries could be too large for the realm, which would refuse those of other
+        clients with them."""
+        size = sum(len(name) + len(data) for name, data in waiting[0])
+        return size > min(TOGETHER_BYTES_MAX, self._hub.realm.limits.event_bytes_max // 2)
+
+    def _submit(self, waiting: Sequence[tuple[Sequence[Entry], Answer]]) -> None:
+        """Store the entries of several clients in one step; by themselves if they cannot be an
+        event."""
 
         def reply(_: Any, error: BaseException | None) -> None:
-            if error is not None and not isinstance(error, PenstockError):
-                raise error
+            told = None if error is None else reported(error)
             for _entries, answer in waiting:
-                answer(error)
+                try:
+                    answer(told)
+                except Exception:  # noqa: BLE001  whatever it is, the others must live on
+                    _log.exception("mqtt.failed")
 
-        self._store.submit([entry for entries, _ in waiting for entry in entries], reply)
+        try:
+            part = self._store.part([entry for entries, _ in waiting for entry in entries])
+        except Exception as error:  # noqa: BLE001  the entries of others do not share it
+            if len(waiting) == 1:
+                reply(None, error)
+            for each in waiting if len(waiting) > 1 else ():
+                self._submit([each])
+            return
+        self._store.submit(part, reply)
 
 
 class Farewell:

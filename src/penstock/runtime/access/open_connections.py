@@ -59,7 +59,7 @@ class TrafficCounts:
 class MessageCounts:
     """Messages of MQTT since the realm started."""
 
-    __slots__ = ("dropped", "received", "refused", "sent")
+    __slots__ = ("dropped", "left_out", "received", "refused", "sent", "unsent")
 
     def __init__(self) -> None:
         self.received = [0, 0, 0]
@@ -70,6 +70,10 @@ class MessageCounts:
         """Messages of QoS 0 that were left out because their receiver did not read."""
         self.refused = 0
         """Messages that clients have sent and that were not stored."""
+        self.left_out = 0
+        """Parts of events that MQTT cannot express, and that messages are sent without."""
+        self.unsent = 0
+        """Messages that could not be sent to a receiver, which is done with them all the same."""
 
 
 class MqttFigures(Struct, frozen=True, kw_only=True):

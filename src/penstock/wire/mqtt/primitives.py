@@ -8,7 +8,8 @@ from penstock.wire.mqtt.reasons import malformed
 
 VARIABLE_MAX: Final = 268_435_455
 """The largest variable byte integer."""
-_BYTES_MAX: Final = 65_535
+BYTES_MAX: Final = 65_535
+"""Bytes of the longest text or binary data."""
 
 
 class Cursor:
@@ -99,9 +100,20 @@ def variable_bytes(value: int) -> bytes:
 
 def binary_bytes(value: bytes) -> bytes:
     """Binary data behind its length. Raises ``ValueError`` for more than 65,535 bytes."""
-    if len(value) > _BYTES_MAX:
-        raise ValueError(f"a field has {len(value)} bytes; at most {_BYTES_MAX} are possible")
+    if len(value) > BYTES_MAX:
+        raise ValueError(f"a field has {len(value)} bytes; at most {BYTES_MAX} are possible")
     return len(value).to_bytes(2) + value
+
+
+def text_fault(value: str) -> str:
+    """Return why MQTT cannot express a text; empty: it can."""
+    if "\0" in value:
+        return "MQTT has no texts with null characters"
+    try:
+        size = len(value) if value.isascii() else len(value.encode())
+    except UnicodeEncodeError:
+        return "MQTT has no texts with lone surrogates"
+    return f"{size} bytes; at most {BYTES_MAX} are possible" if size > BYTES_MAX else ""
 
 
 def text_bytes(value: str) -> bytes:

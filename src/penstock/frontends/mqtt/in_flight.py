@@ -1,0 +1,57 @@
+"""Records of messages on their way to one client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+
+from penstock.frontends.mqtt.messages import TopicMessage
+
+if TYPE_CHECKING:
+    from penstock.frontends.mqtt.outbox import Filter
+
+
+class MessageSource(NamedTuple):
+    """Where a message of a lasting session comes from, and can be read again."""
+
+    text: str
+    """The filter by which it goes to the client."""
+    event_id: int
+    from_retained: bool = False
+    channel: str = ""
+    """The channel with topics that it is in; empty: the one of all topics."""
+
+
+class WaitingMessage(NamedTuple):
+    message: TopicMessage
+    filters: Sequence[Filter]
+    retain: bool
+    source: MessageSource | None
+
+    @property
+    def qos(self) -> int:
+        if len(self.filters) == 1:
+            return min(self.message.qos, self.filters[0].qos)
+        return min(self.message.qos, max(each.qos for each in self.filters))
+
+
+class InFlight(Struct, eq=False):
+    """A message that the client has not acknowledged to the end."""
+
+    qos: int
+    waiting: WaitingMessage | None
+    """What is sent again; None: it is read again."""
+    source: MessageSource | None
+    is_stored: bool
+    """Whether it may be sent: the id of one of QoS 2 has to be on disk before."""
+    is_sent: bool = False
+    """Whether the client may have heard of it."""
+    is_released: bool = False
+    """Whether the client has said that it has the message (PUBREC), or is not sent it again."""
+    is_complete: bool = False
+    """Whether the client is done with it (PUBCOMP)."""
+    is_settled: bool = False
+    """Whether nothing gives it to the client again: its durable knows, or the client has all that
+    is retained."""
