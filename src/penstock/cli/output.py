@@ -48,8 +48,19 @@ def write_json_line(value: Any) -> None:
 
 
 def json_text(encoded: bytes) -> str:
-    """A JSON document in printable characters, with the same meaning."""
-    return escaped(encoded.decode(), lambda sign: json.dumps(sign)[1:-1])
+    """A JSON document in printable characters that standard output can encode, with the same
+    meaning."""
+    text = escaped(encoded.decode(), _json_escape)
+    encoding = sys.stdout.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(sign if sign.isascii() else _json_escape(sign) for sign in text)
+    return text
+
+
+def _json_escape(sign: str) -> str:
+    return json.dumps(sign)[1:-1]
 
 
 def cell(value: Any) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any, Final
 
 import typer
@@ -20,6 +22,8 @@ from penstock.core.vocabulary.errors import PenstockError
 REFUSED: Final = 1
 """Exit status when the realm or this program refused; 0 is success, 2 is wrong usage."""
 INTERRUPTED: Final = 130
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a file or device that takes no more output."""
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__
@@ -122,6 +126,12 @@ class Program(CommandGroup):
         except BrokenPipeError:
             _forget_output()
             raise typer.Exit from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            _forget_output()
+            note(f"error: the output could not be written: {error.strerror or error}")
+            raise typer.Exit(REFUSED) from None
         return result
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -195,4 +205,8 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit: 0 done, 1 refused, 2 wrong usage, 130 after Ctrl-C."""
+    for stream in (sys.stdout, sys.stderr):
+        # Characters that the encoding lacks are escaped: an event is shown, not refused.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     app(args=arguments, prog_name="penstock")

@@ -3,6 +3,7 @@ too."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -185,7 +186,7 @@ def send(
     if data is None and (message is not None or not parts):
         wanted = "the message as DATA" if message is not None else "DATA, a --property"
         raise typer.BadParameter(f"give {wanted} or a --file")
-    body = sys.stdin.buffer.read() if data == "-" else (data or "").encode()
+    body = data_of(data)
     with session(url) as realm:
         target = _target(realm, kind, name, delta=delta)
         if message is None:
@@ -197,6 +198,12 @@ def send(
         write(f"event {number} {target.done} {target.store.name}")
     else:
         write(f"event scheduled on {target.store.name} for {moment(at)}, number {number}")
+
+
+def data_of(written: str | None) -> bytes:
+    """Return the bytes of a DATA argument; ``-`` reads them from standard input."""
+    # A shell passes bytes, not characters: fsencode gives back those that are not UTF-8, too.
+    return sys.stdin.buffer.read() if written == "-" else os.fsencode(written or "")
 
 
 class Target(NamedTuple):

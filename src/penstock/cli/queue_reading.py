@@ -101,7 +101,8 @@ def read(
     transactional: Annotated[
         bool,
         typer.Option(
-            "--transactional", help="Events leave the queue by a commit, not by being delivered."
+            "--transactional",
+            help="Commit a few events at a time, or roll back or reject them.",
         ),
     ] = False,
     commit: Annotated[
@@ -142,9 +143,10 @@ def read(
 ) -> None:
     """Take events off a queue as they come and print them, until Ctrl-C.
 
-    A plain reader's events are off the queue once they are here; a transactional reader commits
-    them once they are printed. With --rollback one window of them is read and given back. With
-    --ack-timeout a reader whose output nobody takes does not keep its events for ever.
+    Events leave the queue once they are printed; if the output cannot be written, those that were
+    on their way stay. --transactional reads a few at a time: with --rollback one window of them is
+    read and given back, and with --ack-timeout a reader whose output nobody takes does not keep
+    its events for ever.
 
     \b
     Examples:
@@ -170,20 +172,20 @@ def read(
             )
     with session(url) as realm:
         queue = realm.queues.get(name)
+        # Also without --transactional the reader commits what is printed: a plain reader's events
+        # leave the queue when they arrive here, and are lost if the output is closed then.
+        most = room if transactional else min(FETCH_EVENTS, limit or FETCH_EVENTS)
         with queue.reader(
-            transactional=transactional, window=room, selector=selector, ack_timeout=longest_s
+            transactional=True, window=most, selector=selector, ack_timeout=longest_s
         ) as reader:
             say_waiting(queue.name, timeout)
-            most = room if transactional else FETCH_EVENTS
             parts = _arriving(reader, most, limit, timeout)
-            if transactional and not rolls_back:
+            if not rolls_back:
                 parts = _settled(reader, parts, reject)
             printed = print_events(chain.from_iterable(parts), format, messages=known_to(queue))
             if rolls_back:
                 reader.rollback(delay=wait_s)
                 note(f"{count(printed, 'event')} given back")
-            elif not transactional:
-                reader.flush()
     if not printed and format == "table":
         note("no events came")
 

@@ -15,7 +15,7 @@ import typer
 from penstock.cli import completing, given
 from penstock.cli.events import print_rows
 from penstock.cli.output import count, note, write_json_line
-from penstock.cli.publishing import Data, Priority, Properties, Tag, Ttl, parts_of
+from penstock.cli.publishing import Data, Priority, Properties, Tag, Ttl, data_of, parts_of
 from penstock.cli.reading import WAIT_S, Selector, say_waiting
 from penstock.cli.realm import DEFAULT_URL, Url, session
 from penstock.columns.documents import document_of
@@ -66,7 +66,7 @@ def request(
       penstock request rates EUR --timeout 2
       echo '{"sku": "a"}' | penstock request stock - --format data
     """
-    body = sys.stdin.buffer.read() if data == "-" else (data or "").encode()
+    body = data_of(data)
     parts = parts_of({"properties": properties, "tag": tag, "ttl": ttl, "priority": priority})
     with session(url) as realm:
         answer = _store(realm, name).request(body, timeout, **parts)
@@ -126,7 +126,7 @@ def reply(
     if (command is None) == (data is None):
         raise typer.BadParameter("give --exec or --data: one of them says what to reply")
     arguments = None if command is None else _arguments(command)
-    constant = (data or "").encode()
+    constant = os.fsencode(data or "")
     replied = failed = 0
     with session(url) as realm:
         store = _store(realm, name)

@@ -92,8 +92,8 @@ def test_a_wrong_parameter_of_a_query_is_named(
             "POST",
             EVENTS,
             {"date": "x"},
-            "the body has no field 'date'; there are data, data_base64, tag, properties, headers, "
-            "ttl, priority, persistent, transient, is_delta, deliver_at, message",
+            "the body has no field 'date'; there are data, data_base64, tag, properties, types, "
+            "headers, ttl, priority, persistent, transient, is_delta, deliver_at, message",
         ),
         ("POST", EVENTS, b"{", "the body ends too early"),
         ("POST", EVENTS, b'{"tag": "\xc1"}', "the body must be UTF-8 (invalid start byte"),

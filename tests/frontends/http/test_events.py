@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import gzip
+import math
+from datetime import UTC, datetime
 
 import msgspec
 import pyarrow as pa
@@ -14,6 +17,7 @@ from tests.frontends.http.asking import Web
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 NDJSON = {"content-type": "application/x-ndjson"}
+JSON_TYPE = {"content-type": "application/json"}
 
 
 @pytest.fixture
@@ -328,3 +332,52 @@ def test_a_browse_counts_nowhere(web: Web, orders: penstock.Channel) -> None:
     web.get("channels/orders/events")
 
     assert msgspec.json.encode(orders.info()) == before
+
+
+@pytest.mark.spec("E2")
+def test_an_event_that_is_read_can_be_published_again_with_its_types(
+    session: penstock.Session, web: Web
+) -> None:
+    source, copy = session.channels.create("source"), session.channels.create("copy")
+    at = datetime(2030, 5, 4, 12, tzinfo=UTC)
+    properties = {"at": at, "raw": b"\x00\xff", "x": math.inf, "lines": [{"v": -math.inf}]}
+    source.publish(b"a", properties=properties, headers={"timestamp": at, "expiration": at})
+
+    (shown,) = web.ask("GET", "channels/source/events").document["items"]
+    given_by_realm = ("event_id", "published", "size")
+    again = {name: value for name, value in shown.items() if name not in given_by_realm}
+    web.send("POST", "channels/copy/events", again)
+    (event,) = copy.browse()
+
+    assert shown["types"] == {"/at": "time", "/raw": "bytes", "/x": "inf", "/lines/0/v": "-inf"}
+    assert event.properties == properties
+    assert event.headers["expiration"] == at
+
+
+def test_types_are_those_of_the_chosen_properties(session: penstock.Session, web: Web) -> None:
+    session.channels.create("c").publish(b"", properties={"raw": b"\xff", "x": math.nan})
+
+    reply = web.ask("GET", "channels/c/events", columns="properties.x")
+
+    assert reply.document["items"][0]["types"] == {"/x": "nan"}
+
+
+def test_a_compressed_body_is_refused_with_what_is_accepted(
+    session: penstock.Session, web: Web
+) -> None:
+    session.channels.create("c")
+
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    reply = web.ask("POST", "channels/c/events", gzip.compress(b"{}"), headers=headers)
+
+    assert (reply.status, reply.headers["accept-encoding"]) == (415, "identity")
+    assert reply.reason == "content encoding 'gzip' is not supported; send the body as it is"
+
+
+def test_half_of_a_surrogate_pair_is_named(session: penstock.Session, web: Web) -> None:
+    session.channels.create("c")
+
+    reply = web.ask("POST", "channels/c/events", b'{"data":"\\ud800"}', headers=JSON_TYPE)
+
+    assert (reply.status, reply.code) == (400, "invalid-argument")
+    assert "half of a surrogate pair" in reply.reason

@@ -315,3 +315,18 @@ def test_other_methods_are_told_what_is_taken(web: Web) -> None:
         reply = web.ask(method, path)
 
         assert (reply.status, reply.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+def test_http_1_0_needs_no_host(web: Web, path: str) -> None:
+    with web.raw() as peer:
+        peer.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+
+        assert said(peer).split(b"\r\n")[0].endswith(b" 200 OK")
+
+
+def test_http_1_0_with_a_foreign_host_is_refused(web: Web) -> None:
+    with web.raw() as peer:
+        peer.sendall(b"GET /health HTTP/1.0\r\nhost: evil.example\r\n\r\n")
+
+        assert said(peer).split(b"\r\n")[0].endswith(b" 403 Forbidden")

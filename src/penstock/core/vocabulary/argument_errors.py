@@ -70,7 +70,7 @@ def explain(
         return f"{whole} is nested too deep"
     text = str(fault)
     if text == "Input data was truncated":
-        return f"{whole} ends too early"
+        return f"{whole} ends too early, or a string in it has half of a surrogate pair"
     found = _AT.fullmatch(text)
     what, is_key, path = (found[1], found[2], found[3]) if found else (text, None, "")
     steps = [name or at for name, at in _STEP.findall(path)]

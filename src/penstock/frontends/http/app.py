@@ -140,6 +140,10 @@ class HttpRequest:
         client, local = scope["client"], scope["server"]
         self.host = str(client[0]) if client else "localhost"
         self.local = str(local[0]) if local else "localhost"
+        if self._version == "1.0" and "host" not in self.headers:
+            # HTTP/1.0 needs no Host, and health checks of proxies send none. No browser leaves it
+            # out, so the request cannot come from a page whose name leads here.
+            self.headers["host"] = f"[{self.local}]" if ":" in self.local else self.local
 
     async def answer(self) -> None:
         """Answer the request, or raise why it is refused."""
@@ -327,6 +331,12 @@ class HttpRequest:
     async def _given(self, found: RouteMatch, principal: Principal) -> Any:
         """The body as the route's type."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        encoding = self.headers.get("content-encoding", "identity").strip().lower()
+        if encoding != "identity":
+            error = InvalidArgument(
+                f"content encoding {encoding[:80]!r} is not supported; send the body as it is"
+            )
+            raise Refusal(415, error, [("accept-encoding", "identity")])
         if found.signature.body is not Upload:
             return self._body(found, await self._content(kind, found.route, principal))
         if kind not in TARS:

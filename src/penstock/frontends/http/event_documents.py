@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from penstock.columns.documents import message_in
+from penstock.columns.documents import message_in, types_of
 from penstock.columns.events.event import Event
 from penstock.columns.protobuf import Messages
 from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
@@ -48,6 +48,7 @@ def document_of(
         published=event.published,
         size=len(data),
         properties=event.properties,
+        types=types_of(event.properties),
         tag=event.tag,
         data=text if message is None else None,
         data_base64=encoded if message is None else None,
@@ -136,4 +137,4 @@ def picked(document: EventAnswer, columns: str) -> EventAnswer:
         for name in document.__struct_fields__
         if name in fields or name in _ALWAYS
     }
-    return EventAnswer(**{**kept, "properties": properties})
+    return EventAnswer(**{**kept, "properties": properties, "types": types_of(properties)})

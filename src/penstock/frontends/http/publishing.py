@@ -147,7 +147,7 @@ def event_of_body(given: NewEvent, messages: Messages | None) -> Event:
     for name in _LEFT_OUT_IF_NULL:
         if tree[name] is None:
             del tree[name]
-    for name in ("headers", "transient", "is_delta"):
+    for name in ("headers", "types", "transient", "is_delta"):
         if not tree[name]:
             del tree[name]
     if "message" in tree or "data_base64" in tree:

@@ -353,6 +353,9 @@ class EventAnswer(Answer, frozen=True, omit_defaults=True):
     size: int
     """Bytes of its data, whether shown or not."""
     properties: dict[str, Any]
+    types: dict[str, str] = field(default_factory=dict)
+    """What JSON cannot show, by JSON Pointer inside ``properties``: ``time``, ``bytes`` (shown as
+    base64), ``nan``, ``inf`` and ``-inf`` (shown as null)."""
     tag: str | None = None
     data: str | None = None
     """Its data, if that is UTF-8 text."""
@@ -445,6 +448,9 @@ class NewEvent(RequestBody, frozen=True):
     data_base64: str | None = None
     tag: str | None = None
     properties: dict[str, Any] = {}
+    types: dict[str, str] = {}
+    """What a property is that JSON cannot say, by its JSON Pointer, as in an ``EventAnswer``:
+    ``{"/at": "time"}``."""
     headers: dict[str, Any] = {}
     ttl: Annotated[int, Meta(ge=0, le=TTL_MS_MAX)] | None = None
     priority: Annotated[int, Meta(ge=0, le=9)] | None = None
