@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.frontends.amqp.gate import LIKENESSES_MAX, Gate
-from penstock.wire.amqp.types import UInt
+from penstock.frontends.amqp.checked_frames import LIKENESSES_MAX
+from penstock.frontends.amqp.gate import Gate
+from penstock.wire.amqp.types import UByte, UInt
 from tests.frontends.amqp.dialogue import attach_sender, begin, opening
 from tests.frontends.amqp.frames import DETACH, DISPOSITION, TRANSFER, Raw, said, transfer
 from tests.thorough import examples
@@ -29,6 +30,10 @@ class Watched:
         self.fed += bytes(data)
         if b"\x00\x53\x11" in bytes(data):
             self.gate.began(object())
+            self.gate.wrote()
+
+    def has_states(self) -> None:
+        self.said.append(("connection", "has states"))
 
     def fail(self, condition: str, text: str) -> None:
         self.said.append(("connection", condition))
@@ -60,20 +65,19 @@ def disposed(first: int, last: int) -> bytes:
 
 @settings(max_examples=examples(100))
 @given(
-    frames=st.lists(
-        st.builds(
-            sent,
-            st.integers(0, 1 << 20),
-            handle=st.sampled_from([0, 0, 0, 1]),
-            tag=st.sampled_from([4, 4, 4, 5]),
-        ),
-        max_size=120,
+    forms=st.lists(
+        st.tuples(st.sampled_from([0, 0, 0, 1]), st.sampled_from([4, 4, 4, 5])), max_size=120
     ),
+    begin=st.integers(0, (1 << 32) - 1),
     cuts=st.lists(st.integers(1, 4_000), max_size=12),
 )
 def test_good_frames_arrive_as_they_came_however_they_are_cut(
-    frames: list[bytes], cuts: list[int]
+    forms: list[tuple[int, int]], begin: int, cuts: list[int]
 ) -> None:
+    frames = [
+        sent((begin + number) % (1 << 32), handle, tag)
+        for number, (handle, tag) in enumerate(forms)
+    ]
     watched, data = Watched(), OPENED + b"".join(frames)
     left = data
     for cut in cuts:
@@ -103,6 +107,18 @@ def test_one_among_a_thousand_that_are_alike_is_found(
 
     assert watched.fed == OPENED + b"".join(frames[:place]), "what is behind it does not count"
     assert watched.said == [("session", condition)]
+
+
+@pytest.mark.parametrize("wrong", [0, 4_999], ids=["a step back", "a gap"])
+@pytest.mark.parametrize("place", [1, 2, 17, 63, 64, 499, 999])
+def test_an_id_out_of_turn_is_found_among_a_thousand(place: int, wrong: int) -> None:
+    watched = Watched()
+    frames = [sent(number) for number in range(1_000)]
+    frames[place:place] = [sent(wrong)]
+    watched.gate.feed(OPENED + b"".join(frames))
+
+    assert watched.fed == OPENED + b"".join(frames[:place])
+    assert watched.said == [("session", "amqp:invalid-field")]
 
 
 @pytest.mark.parametrize("place", [0, 1, 40, 99])
@@ -144,13 +160,16 @@ def test_the_rest_of_a_delivery_needs_no_number_and_a_new_one_does() -> None:
 def test_sorts_of_frames_that_are_remembered_are_bounded() -> None:
     watched = Watched()
     sorts = [
-        said(TRANSFER, UInt(handle), UInt(5), bytes(tag), Raw(bytes((0x52, form))), False, False)
+        (UInt(handle), bytes(tag), bool(form & 1), bool(form & 2), bool(form & 4))
         for handle in (0, 1)
         for tag in range(33)
-        for form in range(3, 13)
+        for form in range(8)
     ]
-    for number, each in enumerate(sorts):
-        watched.gate.feed((OPENED if not number else b"") + each)
+    watched.gate.feed(OPENED)
+    for number, (handle, tag, settled, batchable, says) in enumerate(sorts):
+        mode = UByte(0) if says else None
+        fields = (handle, UInt(number), tag, UInt(0), settled, False, mode)
+        watched.gate.feed(said(TRANSFER, *fields, None, False, False, batchable))
 
-    assert len(watched.gate._likenesses) <= LIKENESSES_MAX
+    assert 0 < len(watched.gate._checked) <= LIKENESSES_MAX
     assert watched.said == []

@@ -233,6 +233,10 @@ class AmqpConnection(HostedConnection):
         """Give checked frames to the engine."""
         self.engine.feed(data)
 
+    def has_states(self) -> None:
+        """Have the engine look at the states of transfers, which may name a transaction."""
+        self.engine.has_states = True
+
     def fail(self, condition: str, text: str) -> None:
         """End the connection, because the peer has broken the protocol."""
         _log.warning("amqp.refused", connection=self.number, host=self.host, reason=text)
@@ -419,6 +423,7 @@ class AmqpConnection(HostedConnection):
             return
         if data := self.engine.output():
             self._write(data)
+            self._gate.wrote()
         if self.engine.is_closed:
             self._close_transport()
         self._is_backed_up = len(self.links) > 0 and self.engine.unsent_bytes > UNSENT_MAX

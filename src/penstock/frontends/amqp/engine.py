@@ -134,8 +134,8 @@ class AmqpEngine:
         self._buffer = bytearray(64 << 10)
         self._buffer_at: Pointer = ffi.from_buffer(self._buffer)
         self._view = memoryview(self._buffer)
-        self.has_transactions = False
-        """Whether the peer has asked for a coordinator."""
+        self.has_states = False
+        """Whether the peer has sent a transfer with a state: it may name a transaction."""
         self._tag: Pointer = ffi.new("pn_delivery_tag_t *")
 
     # --- bytes in and out ----------------------------------------------------------------
@@ -361,7 +361,7 @@ class AmqpEngine:
         else:
             message = self._read(pointer, size)
         pn.pn_link_advance(pointer)
-        if self.has_transactions and pn.pn_delivery_remote_state(delivery) == TRANSACTIONAL:
+        if self.has_states and pn.pn_delivery_remote_state(delivery) == TRANSACTIONAL:
             transaction = transaction_of(Delivery.wrap(delivery))
             link.transactions[len(link.messages)] = transaction
         link.messages.append(message)

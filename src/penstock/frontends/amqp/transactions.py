@@ -102,7 +102,6 @@ class TransactionCoordinator:
     def coordinate(self, link: IncomingLink) -> None:
         """Let a link declare and discharge transactions."""
         self._coordinators[link] = None
-        self._connection.engine.has_transactions = True
 
     def coordinates(self, link: IncomingLink) -> bool:
         return link in self._coordinators

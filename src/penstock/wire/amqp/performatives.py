@@ -7,7 +7,7 @@ handle 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
@@ -143,19 +143,36 @@ def _address(value: Any, where: str) -> None:
         )
 
 
-def _one_of(*composites: tuple[int, Composite]) -> Check:
-    """A check for a described list of one of these types; other descriptors are accepted."""
-    known = dict(composites)
-    names = {f"amqp:{composite.name}:list": code for code, composite in composites}
+class _OneOf:
+    """A check for a described list of one of some types; values of other types are accepted."""
 
-    def check(value: Any, where: str) -> None:
+    def __init__(self, *composites: tuple[int, Composite]) -> None:
+        self._composites = dict(composites)
+        self._codes = {f"amqp:{composite.name}:list": code for code, composite in composites}
+
+    def __call__(self, value: Any, where: str) -> None:
         if not isinstance(value, Described):
             raise Unfit(DECODE, f"{where} is {_named(value)}, but must be a described list")
-        code = _code_in(names, value.descriptor)
-        if (composite := known.get(code)) is not None:
+        composite = self._composites.get(_code_in(self._codes, value.descriptor))
+        if composite is not None:
             check_fields(composite, value.value)
 
-    return check
+    def knows(self, value: Any) -> bool:
+        """Whether the value has one of the types."""
+        return (
+            isinstance(value, Described)
+            and _code_in(self._codes, value.descriptor) in self._composites
+        )
+
+    def numbered(self, value: Any) -> Any:
+        """The value with numbers in place of symbols as descriptors, also inside it."""
+        if not self.knows(value) or not isinstance(value.value, list):
+            return value
+        code = _code_in(self._codes, value.descriptor)
+        values = _numbered(self._composites[code], value.value)
+        if isinstance(value.descriptor, ULong) and values is value.value:
+            return value
+        return Described(ULong(code), values)
 
 
 def _code_in(codes: Mapping[str, int], descriptor: Any) -> int:
@@ -176,7 +193,7 @@ ERROR: Final = Composite(
         Field("info", _MAP),
     ),
 )
-_ERROR: Final = _one_of((0x1D, ERROR))
+_ERROR: Final = _OneOf((0x1D, ERROR))
 
 _RECEIVED: Final = Composite(
     "received",
@@ -204,10 +221,10 @@ TRANSACTIONAL: Final = Composite(
     "transactional-state",
     (
         Field("txn-id", _TRANSACTION, is_mandatory=True),
-        Field("outcome", _one_of(*OUTCOMES)),
+        Field("outcome", _OneOf(*OUTCOMES)),
     ),
 )
-_STATE: Final = _one_of(
+_STATE: Final = _OneOf(
     *OUTCOMES,
     (0x33, Composite("declared", (Field("txn-id", _TRANSACTION, is_mandatory=True),))),
     (0x34, TRANSACTIONAL),
@@ -228,13 +245,16 @@ SOURCE: Final = Composite(
         *_TERMINUS,
         Field("distribution-mode", _kind(Symbol, "symbol")),
         Field("filter", _MAP),
-        Field("default-outcome", _one_of(*OUTCOMES)),
+        Field("default-outcome", _OneOf(*OUTCOMES)),
         Field("outcomes", _multiple),
         Field("capabilities", _multiple),
     ),
 )
 TARGET: Final = Composite("target", (*_TERMINUS, Field("capabilities", _multiple)))
 COORDINATOR: Final = Composite("coordinator", (Field("capabilities", _multiple),))
+
+_SOURCES: Final = _OneOf((0x28, SOURCE))
+_TARGETS: Final = _OneOf((0x29, TARGET), (0x30, COORDINATOR))
 
 DECLARE: Final = Composite("declare", (Field("global-id", _any),))
 DISCHARGE: Final = Composite(
@@ -280,8 +300,8 @@ PERFORMATIVES: Final[dict[int, Composite]] = {
             Field("role", _BOOL, is_mandatory=True),
             Field("snd-settle-mode", _number(UByte, "ubyte", 0, 2)),
             Field("rcv-settle-mode", _RECEIVER_MODE),
-            Field("source", _one_of((0x28, SOURCE))),
-            Field("target", _one_of((0x29, TARGET), (0x30, COORDINATOR))),
+            Field("source", _SOURCES),
+            Field("target", _TARGETS),
             Field("unsettled", _MAP),
             Field("incomplete-unsettled", _BOOL),
             Field("initial-delivery-count", _UINT),
@@ -385,6 +405,32 @@ def check_performative(found: Performative) -> list[Any]:
     if found.code == ATTACH and values[2] is False and values[9] is None:
         raise Unfit(DECODE, "initial-delivery-count of attach is missing; a sender must give it")
     return values
+
+
+def numbered(found: Performative) -> list[Any]:
+    """The fields with numbers in place of symbols as descriptors: the standard gives each type
+    both, and Proton knows only numbers in states, outcomes, sources and targets. The same list if
+    it has no such symbol. The fields need not be checked yet."""
+    return _numbered(PERFORMATIVES[found.code], found.values)
+
+
+def _numbered(composite: Composite, values: list[Any]) -> list[Any]:
+    changed: dict[int, Any] = {}
+    for place, (field, value) in enumerate(zip(composite.fields, values, strict=False)):
+        if isinstance(field.check, _OneOf) and value is not None:
+            other = field.check.numbered(value)
+            if other is not value:
+                changed[place] = other
+    return [changed.get(place, value) for place, value in enumerate(values)] if changed else values
+
+
+def unknown_terminus(attach: Sequence[Any]) -> str:
+    """Which end of an attach, whose fields are checked, has a type that the standard does not
+    have, with its descriptor; empty: none."""
+    for what, place, kinds in (("source", 5, _SOURCES), ("target", 6, _TARGETS)):
+        if attach[place] is not None and not kinds.knows(attach[place]):
+            return f"{what} of type {str(attach[place].descriptor)[:40]}"
+    return ""
 
 
 def closing(condition: str, description: str, info: Mapping[Symbol, Any] | None = None) -> bytes:
