@@ -16,8 +16,8 @@ from penstock.cli.checks import Check
 from penstock.cli.cluster_checks import checks_of, how_it_is
 from penstock.cli.program import app
 from penstock.cluster.observation import ClusterExamined, PortReached
-from penstock.core.owning.claims import ClaimRecord, MemberRecord
 from penstock.core.owning.observing import ClusterSeen, MemberSeen
+from penstock.core.owning.register_records import ClaimRecord, MemberRecord
 from penstock.core.vocabulary.ports import EngineCheck, VersionedRecord
 from penstock.runtime.writer.clock import SystemClock
 from penstock.settings.loading import load

@@ -18,7 +18,7 @@ from penstock.cluster.roles import (
     tell_owners,
 )
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
-from penstock.core.owning.claims import MemberRecord
+from penstock.core.owning.register_records import MemberRecord
 from penstock.core.vocabulary.ports import Blobs, Journal, Offload, inline
 from penstock.frontends.http.server import HttpLimits, HttpServer
 from penstock.frontends.mqtt.hub import MqttHub
@@ -143,6 +143,7 @@ class NodeMachine(SimulatedMachine):
             self.name,
             relays=self.relays if secret else None,
             has_quorum=self.node.has_quorum,
+            unfit=lambda: self.node.claims.me.unfit,
         )
         self.task = self.on_machine(self.node.run())
         self.aside = self.on_machine(self.roles.stand_by(self.node, standby, self.told.append))

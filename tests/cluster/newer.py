@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from penstock.cli.program import main
-from penstock.core.owning.claims import MemberRecord
+from penstock.core.owning.register_records import MemberRecord
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.serving import cluster
 

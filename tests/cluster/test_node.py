@@ -9,7 +9,7 @@ import pytest
 
 from penstock import aio
 from penstock.cluster.node import ClusterNode
-from penstock.core.owning.claims import FORMAT_KEY, MemberRecord
+from penstock.core.owning.register_records import FORMAT_KEY, MemberRecord
 from penstock.core.vocabulary.errors import Damaged, Deposed, NameDoesNotExist, NewerFormat
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, inline
 from penstock.frontends.native.listener import NativeLimits, NativeListener
@@ -30,13 +30,15 @@ class NativeServer:
         self.port = port
         self.opened: list[int] = []
         self.before: Callable[[], None] = lambda: None
+        self.realm: RunningRealm | None = None
 
     async def open(
         self, shard: int, journal: Journal, blobs: Blobs, lease: OwnerLease
     ) -> RunningRealm:
         self.opened.append(shard)
         self.before()
-        return await open_realm(journal, blobs, lease)
+        self.realm = await open_realm(journal, blobs, lease)
+        return self.realm
 
     async def serve(self, realm: RunningRealm, stopping: asyncio.Event) -> None:
         listener = NativeListener(realm, "1", NativeLimits())
@@ -55,15 +57,15 @@ class Machine(SimulatedMachine):
         *,
         clock: Clock | None = None,
         format: int = 1,
+        engine: MemoryEngine | None = None,
     ) -> None:
         super().__init__(n)
         self.name = name or f"n{n}"
         self.server = NativeServer(9_000 + n)
         address = f"127.0.0.1:{9_100 + n}"
         me = MemberRecord(self.name, f"start {n}", address=address, format=format)
-        self.node = ClusterNode(
-            MemoryEngine(servers, call=call), me, self.server, clock or the_loop(), lease_s=6.0
-        )
+        engine = engine or MemoryEngine(servers, call=call)
+        self.node = ClusterNode(engine, me, self.server, clock or the_loop(), lease_s=6.0)
         self.task = self.on_machine(self.node.run())
 
 

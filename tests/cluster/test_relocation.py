@@ -19,7 +19,7 @@ from penstock.bootstrap.relocating import RealmMoved, source_realm
 from penstock.client.copies.backup import restore
 from penstock.client.sync.sync import Session
 from penstock.core.owning.arriving import refuse_half_a_realm
-from penstock.core.owning.claims import ClaimRecord
+from penstock.core.owning.register_records import ClaimRecord
 from penstock.core.vocabulary.errors import (
     Damaged,
     DataDirectoryInUse,

@@ -148,7 +148,7 @@ async def ask(port: int, line: str) -> tuple[str, dict[str, str], dict[str, obje
 async def test_over_http_a_node_that_stands_by_tells_its_health_and_who_serves() -> None:
     owner, (other,) = await owner_and_others(EngineServers())
     url = f"http://{HOST}:{owner.http}"
-    told = {"status": "standing-by", "owner": owner.name, "owner_url": url}
+    told = {"status": "standing-by", "owner": owner.name, "owner_url": url, "unfit": ""}
 
     assert (await ask(other.http, "GET /health"))[::2] == ("HTTP/1.1 200 OK", told)
     assert (await ask(other.http, "GET /ready"))[::2] == (
@@ -341,7 +341,7 @@ async def test_without_the_engine_sessions_end_and_are_taken_again_when_it_is_ba
     await until(lambda: not session.is_connected)
     assert isinstance(session.interruption, NoQuorum)
     assert "no majority of its servers" in str(session.interruption)
-    await pass_time(10)
+    await pass_time(9)
     with pytest.raises(CannotConnect, match="no majority of its servers"):
         await aio.connect(owner.url, reconnect_timeout=0)
     assert not publishing.done(), "nothing is refused: it may be stored"

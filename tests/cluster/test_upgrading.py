@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cluster.node import ShardLease
 from penstock.cluster.upgrading import UpgradeState, finish_upgrade, upgrade_state
-from penstock.core.owning.claims import FORMAT_KEY
+from penstock.core.owning.register_records import FORMAT_KEY
 from penstock.core.realm.directory import PublishingPauseSet
 from penstock.core.vocabulary.errors import IllegalState, NewerFormat
 from penstock.runtime.store import records

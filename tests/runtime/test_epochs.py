@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import IllegalState
+from penstock.core.vocabulary.errors import Damaged, IllegalState
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, PurgeEvents, Storage
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Clock, Journal
@@ -136,6 +136,26 @@ async def test_an_owner_removes_what_an_older_one_has_left_and_nobody_knows() ->
 
     async with shard.owner(orderly=False):
         assert await shard.names("segments/") == [*known, newer]
+
+
+@pytest.mark.spec("N3")
+@simulated
+async def test_an_owner_refuses_a_journal_that_was_cut_behind_a_snapshot_it_does_not_see() -> None:
+    shard = Shard()
+    async with shard.owner() as realm:
+        await realm.create_channel("orders", PERSISTENT)
+        written = await ten_at_a_time(realm, 1)
+        await realm.snapshot()
+        written |= await ten_at_a_time(realm, 1, begin=1)
+        await realm.snapshot()
+    epoch, journal, _ = await shard.claimed()
+
+    with pytest.raises(Damaged, match=r"snapshot is of block 0.*Check that this node sees"):
+        async with living(journal, MemoryBlobs(grows=False), epoch=epoch):
+            pass
+
+    async with shard.owner() as realm:
+        assert await events(realm, ORDERS) == written
 
 
 @simulated

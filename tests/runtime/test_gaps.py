@@ -10,7 +10,7 @@ from penstock.core.vocabulary.messages import Definition, Storage
 from penstock.runtime.upkeep.sealer import SealingLimits
 from penstock.storage.memory import MemoryBlobs, MemoryJournal
 from penstock.testing.loop import pass_time, simulated
-from tests.runtime.lives import Lives, named
+from tests.runtime.lives import Lives, datas, named
 from tests.runtime.living import body, events, living, publish
 
 BUSY = SealingLimits(
@@ -69,6 +69,53 @@ async def test_files_that_may_hold_more_than_is_known_are_neither_dropped_nor_re
                 await lives.realm.maintain("other")
             await lives.realm.delete_channel("other")
     assert await lives.store.blobs.list("segments/") == files
+
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_files_are_kept_by_starts_that_follow_one_which_could_not_read_the_snapshot() -> None:
+    lives = Lives(sealing=BUSY)
+    async with lives.life("snapshot"):
+        await lives.create("orders")
+        await lives.put("orders", *named("first"))
+        await lives.sealed("orders")
+    files = await lives.store.blobs.list("segments/")
+    unreadable = [each.name for each in await lives.store.blobs.list("snapshots/")]
+    for name in unreadable:
+        lives.disk.flip(f"/realm/{name}", 50)
+    async with lives.life("closed", damaged=True):
+        await lives.create("made meanwhile")
+        await lives.put("made meanwhile", *named("another"))
+    for name in unreadable:  # the disk can read them again
+        lives.disk.flip(f"/realm/{name}", 50)
+
+    async with lives.life("closed", damaged=True):
+        (contradiction,) = lives.realm.recovered.damage
+        assert "channel 1 ('made meanwhile') where 'orders' is" in contradiction
+        assert datas(await lives.stored("orders")) == ["first"]
+
+    assert await lives.store.blobs.list("segments/") == files
+
+
+@pytest.mark.spec("S1")
+@simulated
+async def test_strays_that_a_damaged_state_did_not_know_are_kept_when_no_damage_is_left() -> None:
+    journal, blobs = MemoryJournal(), MemoryBlobs()
+    async with living(journal, blobs, sealing=SealingLimits(interval_s=1_000.0)) as realm:
+        await realm.create_channel("orders", Definition(type="persistent"))
+    lost, left = (f"segments/{name}.9/{0:020d}-{9:020d}.arrow" for name in ("lost", "left"))
+    await blobs.put(lost, [b"of a channel whose facts are lost"])
+    whole = journal._blocks[0]
+    journal._blocks[0] = b"damaged"
+    async with living(journal, blobs, sealing=SealingLimits(interval_s=1_000.0)) as realm:
+        assert realm.recovered.has_gaps
+    await blobs.put(left, [b"of a crash"])
+    journal._blocks[0] = whole
+
+    async with living(journal, blobs, sealing=SealingLimits(interval_s=1_000.0)) as realm:
+        assert realm.recovered.damage == []
+
+    assert [each.name for each in await blobs.list("segments/")] == [lost]
 
 
 @pytest.mark.spec("S1")

@@ -16,8 +16,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cluster.ordering import change_orders
-from penstock.core.owning.claims import SHARD
 from penstock.core.owning.orders import MoveOrder
+from penstock.core.owning.register_records import SHARD
 from penstock.testing.engine import EngineServers
 from penstock.testing.loop import SimLoop, pass_time, simulate
 from penstock.testing.network import MACHINE, SimNetwork

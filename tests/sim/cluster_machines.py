@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from penstock.bootstrap import rules
 from penstock.cluster.node import ClusterNode
-from penstock.core.owning.claims import MemberRecord
+from penstock.core.owning.register_records import MemberRecord
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.ports import BlobInfo, Blobs, Buffer, Journal

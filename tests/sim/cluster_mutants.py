@@ -84,7 +84,7 @@ def old_fences_new(patch: pytest.MonkeyPatch) -> None:
 
 def all_strays(patch: pytest.MonkeyPatch) -> None:
     """Whoever starts removes every file it does not know (R4)."""
-    patch.setattr(realm, "_remove_strays", _strays)
+    patch.setattr(realm, "remove_strays", _strays)
 
 
 async def _strays(recovered: Any, blobs: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from penstock.cluster.upgrading import finish_upgrade, upgrade_state
-from penstock.core.owning.claims import ClaimRecord
+from penstock.core.owning.register_records import ClaimRecord
 from penstock.core.vocabulary.errors import IllegalState, NewerFormat
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.testing.engine import MemoryInspector, at_once

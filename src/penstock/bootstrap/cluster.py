@@ -22,7 +22,7 @@ from penstock.bootstrap.front_end_urls import front_end_url
 from penstock.client.connection.urls import safe
 from penstock.client.copies.object_store_uri import place
 from penstock.cluster.roles import LOCAL
-from penstock.core.owning.claims import SHARD, MemberRecord
+from penstock.core.owning.register_records import SHARD, MemberRecord
 from penstock.core.vocabulary.errors import Conflict, InvalidArgument, PenstockError, Unavailable
 from penstock.core.vocabulary.ports import (
     Blobs,

@@ -18,8 +18,9 @@ from msgspec.structs import replace
 from penstock.bootstrap import IDENTITY_KEY
 from penstock.bootstrap.directories import absolute, opened
 from penstock.bootstrap.registries import rules
+from penstock.cluster.blob_identity import IDENTITY_BLOBS
 from penstock.core.owning.arriving import ARRIVING_KEY, ArrivingRealm, arriving_in
-from penstock.core.owning.claims import FORMAT_KEY, SHARD, SHARDS, ClaimRecord
+from penstock.core.owning.register_records import FORMAT_KEY, SHARD, SHARDS, ClaimRecord
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -150,6 +151,16 @@ def check_is_free(records: Mapping[str, VersionedRecord], realm: str, cluster: s
         )
 
 
+async def _check_place_is_free(blobs: Blobs) -> None:
+    """Raise ``IllegalState`` for a place of blobs that the nodes of another cluster use."""
+    if others := await blobs.list(IDENTITY_BLOBS):
+        raise IllegalState(
+            f"the place of cluster.blobs has the files of a realm that a cluster has served "
+            f"({others[0].name}). Choose another cluster.blobs or another cluster.name; if that "
+            f"cluster is gone, remove its files"
+        )
+
+
 def planned(source: SourceRealm) -> RealmMoved:
     """What an import would move. Raises as :class:`Relocation` does."""
     return _moved(source, _relocation(source))
@@ -173,8 +184,9 @@ async def import_realm(
     relocation = _relocation(source)
     registry = await engine.registry()
     check_is_free(await _records(registry), source.identity, cluster)
-    arriving, version = await _announce(registry, source.identity, clock)
     blobs = await engine.blobs(SHARD)
+    await _check_place_is_free(blobs)
+    arriving, version = await _announce(registry, source.identity, clock)
     moved = _moved(source, relocation)
     if ahead:
         return replace(moved, copied=await relocation.copy_files(blobs, told))

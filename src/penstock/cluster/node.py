@@ -15,21 +15,23 @@ from typing import Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
+from penstock.cluster.blob_identity import BlobPlaces, GuardedBlobs, token_of
+from penstock.cluster.fitness import NodeFitness
 from penstock.cluster.probing import is_refused
-from penstock.core.owning.claims import (
+from penstock.core.owning.claims import Claims
+from penstock.core.owning.clocks import APART_US_MAX, SECOND_US, WRONG_US_MAX
+from penstock.core.owning.lease import Lease
+from penstock.core.owning.orders import ORDERS_KEY, Orders
+from penstock.core.owning.register_records import (
     FORMAT_KEY,
     MEMBERS,
     SHARDS,
     WHYS,
-    Claims,
-    Lease,
     MemberRecord,
     RegisterLook,
     RegisterWrite,
     TenureCounts,
 )
-from penstock.core.owning.clocks import APART_US_MAX, SECOND_US, WRONG_US_MAX
-from penstock.core.owning.orders import ORDERS_KEY, Orders
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
@@ -154,6 +156,8 @@ class ClusterNode:
         """Set when there is something to see in the register."""
         self._writing: set[asyncio.Task[None]] = set()
         self._tasks: asyncio.TaskGroup
+        self._places: BlobPlaces
+        self._fitness: NodeFitness
         self._left = asyncio.Event()
 
     def holds(self, shard: int) -> bool:
@@ -183,6 +187,8 @@ class ClusterNode:
         """
         registry = await self._engine.registry()
         await self._agree_on_format(registry)
+        self._places = BlobPlaces(self._engine, registry)
+        self._fitness = NodeFitness(self.claims, self._places, self._shards, self.has_quorum)
         door = await self._open_door() if self._opens_door else None
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -190,11 +196,13 @@ class ClusterNode:
                     self._tasks.create_task(self._look_forever(registry)),
                     self._tasks.create_task(self._write_forever(registry)),
                     self._tasks.create_task(self._hear(registry)),
+                    self._tasks.create_task(self._fitness.watch()),
                 ]
                 await self._left.wait()
                 for task in (*own, *self._writing):
                     task.cancel()
         finally:
+            self._places.stop()
             if door is not None:
                 door.close()  # the last of all: whoever finds it closed takes this process for dead
 
@@ -321,6 +329,9 @@ class ClusterNode:
                 continue
 
     async def _write(self, registry: Registry, write: RegisterWrite) -> None:
+        if write.is_claim and not await self._fitness.may_claim(_shard_of(write)):
+            self.claims.withdraw(write)
+            return
         try:
             version = await registry.cas(write.key, write.expected, write.value)
         except Conflict:
@@ -388,6 +399,8 @@ class ClusterNode:
             _log.warning("shard.lost", shard=shard, epoch=tenure.epoch, reason=str(end))
         except PenstockError as failure:
             _log.error("shard.not_served", shard=shard, epoch=tenure.epoch, reason=str(failure))
+            if tenure.realm is None:
+                self._fitness.not_recovered(f"the realm could not be recovered here: {failure}")
         finally:
             if tenure.preparing is not None:
                 tenure.preparing.cancel()
@@ -402,7 +415,11 @@ class ClusterNode:
         if why is not None:
             self.tenures.claims[why] += 1
             self.tenures.takeover_us = self._clock.steady_us() - began_us
+        self._fitness.recovered()
         try:
+            if not realm.recovered.damage:
+                me = self.claims.me
+                await self._places.mark(shard, token_of(me.node, me.nonce, tenure.epoch))
             await self._server.serve(realm, tenure.stopping)
         finally:
             await realm.release()
@@ -414,7 +431,7 @@ class ClusterNode:
         for attempt in count(1):
             journal = await self._engine.journal(shard, epoch)
             try:
-                blobs = await self._engine.blobs(shard)
+                blobs = GuardedBlobs(await self._engine.blobs(shard), self._places, shard)
                 return await self._server.open(shard, journal, blobs, lease)
             except BaseException as failure:
                 await journal.close()
@@ -446,6 +463,10 @@ def orders_of(record: VersionedRecord | None) -> Orders:
         return msgspec.json.decode(record.value, type=Orders)
     except msgspec.DecodeError as error:
         raise Damaged(f"{ORDERS_KEY} in the register is no record of orders: {error}") from error
+
+
+def _shard_of(write: RegisterWrite) -> int:
+    return int(write.key.removeprefix(SHARDS))
 
 
 async def _end(tenure: _Tenure) -> None:

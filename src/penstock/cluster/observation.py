@@ -12,7 +12,9 @@ from msgspec import Struct
 
 from penstock.cluster.node import orders_of
 from penstock.cluster.probing import failure_at, is_refused
-from penstock.core.owning.claims import (
+from penstock.core.owning.observing import ClusterSeen, MemberSeen, Observer, read_record
+from penstock.core.owning.orders import ORDERS_KEY
+from penstock.core.owning.register_records import (
     FORMAT_KEY,
     MEMBERS,
     SHARD,
@@ -20,8 +22,6 @@ from penstock.core.owning.claims import (
     ClaimRecord,
     RegisterLook,
 )
-from penstock.core.owning.observing import ClusterSeen, MemberSeen, Observer, read_record
-from penstock.core.owning.orders import ORDERS_KEY
 from penstock.core.vocabulary.errors import Damaged, Unavailable
 from penstock.core.vocabulary.ports import (
     Clock,

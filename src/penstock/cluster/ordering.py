@@ -14,9 +14,9 @@ from penstock.cluster.changing import change_record
 from penstock.cluster.local_names import change_local_names
 from penstock.cluster.node import orders_of
 from penstock.cluster.observation import LOOK_S, claim_in, observe
-from penstock.core.owning.claims import MEMBERS, SHARD, MemberRecord
 from penstock.core.owning.observing import ClusterSeen, MemberSeen, read_record
 from penstock.core.owning.orders import ORDERS_KEY, MoveOrder, Orders
+from penstock.core.owning.register_records import MEMBERS, SHARD, MemberRecord
 from penstock.core.vocabulary.errors import (
     Conflict,
     IllegalState,

@@ -10,9 +10,9 @@ from typing import Final, NoReturn
 from penstock.api.realm import ClusterInfo, ClusterNodeInfo, LocalStoreInfo
 from penstock.cluster.node import ClusterNode
 from penstock.cluster.standing_by import StandbyListener
-from penstock.core.owning.claims import SHARD, MemberRecord, TenureCounts
 from penstock.core.owning.clocks import SECOND_US
 from penstock.core.owning.local_names import LocalNames
+from penstock.core.owning.register_records import SHARD, MemberRecord, TenureCounts
 from penstock.core.vocabulary.errors import NoQuorum, Unavailable
 from penstock.core.vocabulary.ports import Blobs, Journal, StorageEngine
 from penstock.frontends.native.listener import NativeListener

@@ -52,9 +52,11 @@ class StandbyListener:
         tls: Tls | None = None,
         relays: Relays | None = None,
         has_quorum: Callable[[], bool] = lambda: True,
+        unfit: Callable[[], str] = str,
     ) -> None:
         """``name`` is the node's own. Without ``relays`` nothing is relayed: everybody is told
-        where to go. ``has_quorum`` says whether the node reaches the engine."""
+        where to go. ``has_quorum`` says whether the node reaches the engine, ``unfit`` why
+        it could not take the realm over."""
         self.is_open = False
         self._arrivals = Arrivals(owner, PATIENCE_S, CONNECTIONS_MAX, has_quorum)
         self._followers = OwnerFollowers(owners)
@@ -63,6 +65,7 @@ class StandbyListener:
         self._ports = ports
         self._tls = tls
         self._relays = relays
+        self._unfit = unfit
         self.patience_s = PATIENCE_S
         self._servers: list[asyncio.Server | SocketServers | TlsServer] = []
         self._waiting: dict[Waiting, None] = {}
@@ -79,7 +82,7 @@ class StandbyListener:
         if amqp is not None:
             await self._listen("amqp", amqp, self._amqp, amqp_standby.wants_relay)
         if http is not None:
-            make = partial(StandbyHttpConnection, self._arrivals, self._is_ready)
+            make = partial(StandbyHttpConnection, self._arrivals, self._is_ready, self._unfit)
             await self._listen("http", http, make, http_standby.wants_relay)
         if self._places.mqtt is not None:
             make = partial(StandbyMqttConnection, self._arrivals)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock.cluster.observation import observe
-from penstock.core.owning.claims import FORMAT_KEY
 from penstock.core.owning.observing import ClusterSeen, MemberSeen
+from penstock.core.owning.register_records import FORMAT_KEY
 from penstock.core.vocabulary.errors import Conflict, IllegalState
 from penstock.core.vocabulary.ports import Clock, EngineInspector, Registry
 

@@ -41,7 +41,13 @@ from penstock.runtime.transfer.backups import Backups
 from penstock.runtime.transfer.exports import Exports
 from penstock.runtime.transfer.imports import Imports
 from penstock.runtime.upkeep.history import FlowHistory
-from penstock.runtime.upkeep.recovery import RecoveredRealm, index_keys, keep_unknown, recover
+from penstock.runtime.upkeep.recovery import (
+    RecoveredRealm,
+    index_keys,
+    keep_unknown,
+    recover,
+    remove_strays,
+)
 from penstock.runtime.upkeep.repair_growing_files import mend_files
 from penstock.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
 from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
@@ -61,7 +67,7 @@ from penstock.runtime.writer.transactions import TransactionOperations
 from penstock.runtime.writer.with_files import with_open_files
 
 if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
-    from penstock.core.owning.claims import TenureCounts
+    from penstock.core.owning.register_records import TenureCounts
 
 _log = logger("penstock.realm")
 
@@ -217,8 +223,7 @@ class RunningRealm:
         check_all(recovered.state.directory)
         if recovered.has_gaps:
             keep_unknown(recovered)
-        elif not recovered.damage:
-            await _remove_strays(recovered, blobs)
+        await remove_strays(recovered, blobs)
         await mend_files(recovered.state, blobs, is_damaged=bool(recovered.damage))
         if lease.epoch:
             clock = OwnerClock(clock, recovered.newest_us)
@@ -584,16 +589,3 @@ def _store_closing(group: Group) -> None:
     for channel_id, channel in group.state.channels.items():
         for fact in channel.closing():
             group.realm_fact(channel_id, fact)
-
-
-async def _remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
-    """Segments that were written and never recorded: a crash came between.
-
-    Their events are in the journal still. Where something is damaged, nothing is removed, and
-    nothing that a later owner may have written: whoever starts may have been frozen since.
-    """
-    known = {file.name for store in recovered.state.stores.values() for file in store.files}
-    for info in await blobs.list("segments/"):
-        if info.name not in known and recovered.state.file_names.may_remove(info.name):
-            _log.info("segment.stray_removed", name=info.name)
-            await blobs.delete(info.name)

@@ -41,7 +41,7 @@ from penstock.cluster.roles import (
 )
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.arriving import refuse_half_a_realm
-from penstock.core.owning.claims import SHARD, MemberRecord
+from penstock.core.owning.register_records import SHARD, MemberRecord
 from penstock.core.vocabulary.errors import AddressInUse, PenstockError
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Registry, StorageEngine
 from penstock.frontends.native.listener import NativeListener
@@ -241,6 +241,7 @@ class NodeProcess:
             self._tls,
             relays,
             self._node.has_quorum,
+            lambda: self._node.claims.me.unfit,
         )
         try:
             async with asyncio.TaskGroup() as tasks:

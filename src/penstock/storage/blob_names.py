@@ -6,7 +6,7 @@ import re
 
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidName
 
-BLOB_ROOTS = ("segments", "snapshots", "blocks")
+BLOB_ROOTS = ("segments", "snapshots", "blocks", "realm")
 """The first part of every blob's name."""
 
 _KNOWN = f"{', '.join(BLOB_ROOTS[:-1])} or {BLOB_ROOTS[-1]}"

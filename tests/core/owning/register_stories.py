@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.owning.claims import (
+from penstock.core.owning.claims import Claims
+from penstock.core.owning.clocks import SECOND_US
+from penstock.core.owning.lease import Lease
+from penstock.core.owning.orders import Orders
+from penstock.core.owning.register_records import (
     MEMBERS,
     SHARDS,
     ClaimRecord,
-    Claims,
-    Lease,
     MemberRecord,
     RegisterLook,
     RegisterWrite,
 )
-from penstock.core.owning.clocks import SECOND_US
-from penstock.core.owning.orders import Orders
 from penstock.core.vocabulary.ports import VersionedRecord
 
 LEASE_S = 6

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from penstock.core.owning.claims import ClaimRecord, MemberRecord, RegisterLook
 from penstock.core.owning.clocks import SECOND_US
 from penstock.core.owning.observing import Observer
+from penstock.core.owning.register_records import ClaimRecord, MemberRecord, RegisterLook
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.ports import VersionedRecord
 

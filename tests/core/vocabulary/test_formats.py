@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.owning.claims import MemberRecord
+from penstock.core.owning.register_records import MemberRecord
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.runtime.delivery.owner_lease import ENDLESS
 

@@ -16,136 +16,31 @@ up to the margin of a lease:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from typing import Final, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import msgspec
 
 from penstock.core.owning.clocks import (
     APART_US_MAX,
-    SECOND_US,
     Incarnation,
     MemberClocks,
     farthest,
     off_by,
 )
+from penstock.core.owning.lease import Lease
 from penstock.core.owning.orders import MoveOrder, Orders
-from penstock.core.vocabulary.errors import InvalidArgument
-from penstock.core.vocabulary.formats import FORMAT
+from penstock.core.owning.register_records import (
+    MEMBERS,
+    SHARDS,
+    ClaimRecord,
+    MemberRecord,
+    RegisterLook,
+    RegisterWrite,
+    Why,
+)
 from penstock.core.vocabulary.ports import VersionedRecord
-
-MEMBERS: Final = "node/"
-SHARDS: Final = "shard/"
-SHARD: Final = 0
-"""A cluster has one shard so far, which is the whole realm."""
-FORMAT_KEY: Final = "cluster/format"
-"""Where the register tells the format that all nodes write; the newest they all know."""
-
-MARGIN_US: Final = SECOND_US
-"""A lease ends so much earlier for the node that has it than for those who wait for its end: clocks
-may run apart by as much in one lease."""
-LEASE_S_MIN: Final = 2.0
-LEASE_S_MAX: Final = 60.0
-
-
-class Lease:
-    """Renewed by the node that has it; it begins again after it has run out."""
-
-    def __init__(self, lease_s: float = 6.0) -> None:
-        """Raises ``InvalidArgument`` for a length outside of 2 to 60 seconds."""
-        if not LEASE_S_MIN <= lease_s <= LEASE_S_MAX:
-            raise InvalidArgument(
-                f"a lease of {lease_s} s: choose {LEASE_S_MIN:.0f} to {LEASE_S_MAX:.0f} seconds"
-            )
-        self.length_us = int(lease_s * SECOND_US)
-        self.until_us = 0
-        self.term = 0
-        """Counts how often the lease has begun. What was claimed in an earlier term has to be
-        confirmed: in between somebody may have waited for the end and be about to claim."""
-
-    def renewed(self, began_us: int, now_us: int) -> None:
-        """A renewal was answered that was asked for at ``began_us``.
-
-        It counts from there, for others may have seen it at once. One that is answered after the
-        end of the lease begins a new term.
-        """
-        if not self.holds(now_us):
-            self.term += 1
-        self.until_us = max(self.until_us, began_us + self.length_us - MARGIN_US)
-
-    def holds(self, steady_us: int) -> bool:
-        return steady_us < self.until_us
-
-
-class MemberRecord(msgspec.Struct, frozen=True):
-    """A node of the cluster, as it shows itself under ``node/<id>``."""
-
-    node: str
-    nonce: str
-    """Drawn anew at each start: two processes that were given one name are told apart."""
-    counter: int = 0
-    """Raised with every renewal."""
-    address: str = ""
-    """Where the process listens as long as it lives."""
-    serves: Mapping[str, str] = {}
-    """Addresses of its front ends, by protocol."""
-    version: str = ""
-    format: int = FORMAT
-    """The newest format it knows."""
-    leaving: bool = False
-    """It takes no shard any more."""
-    removed: bool = False
-    """Somebody has told that this process will not come back; the process itself never writes
-    this, so that one that does come back is there again."""
-    wall_us: int = 0
-    """Its clock when it renewed, in microseconds since 1970; 0: it does not tell."""
-    secret_name: str = ""
-    """What it calls the secret of the cluster, by which nodes see that they have the same; empty:
-    it takes no connections that others relay."""
-
-
-class ClaimRecord(msgspec.Struct, frozen=True):
-    """The owner of a shard, under ``shard/<n>``."""
-
-    owner: str
-    """A node; "": nobody, for the process with this nonce has released it."""
-    nonce: str
-    epoch: int
-    """How often the shard was claimed."""
-    format: int
-    """The format it writes."""
-    confirmed: int
-    """The owner's counter when it wrote this."""
-
-
-Why = Literal["first", "released", "refused", "silent", "forced"]
-"""Why a shard can be claimed: nobody ever has, its owner has released it, nobody is at the owner's
-address, the owner has let its lease run out, or people want it to be taken by force."""
-WHYS: Final[tuple[Why, ...]] = get_args(Why)
-
-
-class RegisterWrite(NamedTuple):
-    """A compare-and-set that is due."""
-
-    key: str
-    expected: int
-    value: bytes
-
-
-class RegisterLook(NamedTuple):
-    """The register as it was read: all claims first, then all members."""
-
-    claims: Mapping[int, VersionedRecord]
-    members: Mapping[str, VersionedRecord]
-    began_us: int
-    ended_us: int
-    wall_us: int = 0
-    """What this node's clock shows at the end of the look; 0: nobody compares clocks."""
-    format: int = 0
-    """What stands under ``cluster/format``; 0: nothing yet."""
-    orders: Orders = Orders()
-    """What stands under ``cluster/orders``."""
 
 
 class Owned(NamedTuple):
@@ -166,21 +61,6 @@ class _Watched(NamedTuple):
     counter: int
     since_us: int
     """When the counter was seen for the first time."""
-
-
-class TenureCounts(msgspec.Struct):
-    """What a process has lived through as a node, since it started."""
-
-    claims: dict[Why, int]
-    """How often it has taken the realm over, by why it could be claimed."""
-    takeover_us: int = 0
-    """How long the newest of them took: from its claim until everything was recovered."""
-    deposed: int = 0
-    """How often the realm was taken from it without having been handed over."""
-    leader: str = ""
-    """The engine's server that takes appends, as it was found last; empty: none is known."""
-    damages: set[str] = msgspec.field(default_factory=set)
-    """The damage that was found on the engine's servers."""
 
 
 class Claims:
@@ -300,6 +180,18 @@ class Claims:
         """Take no shard any more. What is owned here has to be given up by itself."""
         self.me = msgspec.structs.replace(self.me, leaving=True)
         self._renewal_began_us = None
+
+    def note_unfit(self, reason: str) -> None:
+        """Claim nothing while this node could not serve, and let others know why; empty: it could
+        again."""
+        self.me = msgspec.structs.replace(self.me, unfit=reason)
+        self._renewal_began_us = None
+
+    def withdraw(self, write: RegisterWrite) -> None:
+        """A write that was due was not sent."""
+        asked = self._asked.get(write.key)
+        if asked is not None and asked.write == write:
+            del self._asked[write.key]
 
     def refused(self, node: str, nonce: str, now_us: int) -> None:
         """Nothing listens at the address of a process: it is gone, and its lease with it."""
@@ -494,7 +386,7 @@ class Claims:
             epoch = 1 if claim is None else claim.epoch + 1
             me = self.me
             wanted = ClaimRecord(me.node, me.nonce, epoch, self._format_to_write, counter)
-            yield self._write(key, wanted)
+            yield self._write(key, wanted)._replace(is_claim=True)
 
     def _why(self, shard: int, claim: ClaimRecord | None) -> Why:
         """Why it may be claimed here at this moment."""
@@ -516,6 +408,8 @@ class Claims:
         me, length_us = self.me, self.lease.length_us
         newest = max(self.format, 0 if claim is None else claim.format)
         if me.leaving or newest > me.format or abs(self.clock_off_us) > APART_US_MAX:
+            return False
+        if me.unfit:
             return False
         if self.orders.is_drained(self._own):
             return False
@@ -559,7 +453,8 @@ class Claims:
             is_silent = now_us - self._watched[process].since_us >= self.lease.length_us
             is_gone = is_silent or process in self._refused_us or self.orders.is_drained(process)
             has_released = claim is not None and not claim.owner and claim.nonce == member.nonce
-            if not (is_gone or has_released or member.leaving or member.format < least):
+            is_unable = member.leaving or member.unfit or member.format < least
+            if not (is_gone or has_released or is_unable):
                 able.add(process)
         return able
 

@@ -12,15 +12,10 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from penstock.core.owning.claims import (
-    MARGIN_US,
-    SHARD,
-    ClaimRecord,
-    MemberRecord,
-    RegisterLook,
-)
 from penstock.core.owning.clocks import SECOND_US, MemberClocks
+from penstock.core.owning.lease import MARGIN_US
 from penstock.core.owning.orders import Orders
+from penstock.core.owning.register_records import SHARD, ClaimRecord, MemberRecord, RegisterLook
 from penstock.core.vocabulary.errors import Damaged
 from penstock.core.vocabulary.ports import VersionedRecord
 

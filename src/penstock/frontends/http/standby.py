@@ -29,15 +29,21 @@ class StandbyHealth(msgspec.Struct, frozen=True):
     """The node that serves; empty while none is known to."""
     owner_url: str
     """Where that one serves HTTP."""
+    unfit: str = ""
+    """Why this node could not take the realm over; empty: it could."""
 
 
 class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
     """Answers one request and ends, so that the next one may find the realm served here."""
 
-    def __init__(self, arrivals: Arrivals, is_ready: Callable[[], bool]) -> None:
-        """``is_ready`` says whether the node relays requests to the owner."""
+    def __init__(
+        self, arrivals: Arrivals, is_ready: Callable[[], bool], unfit: Callable[[], str] = str
+    ) -> None:
+        """``is_ready`` says whether the node relays requests to the owner, ``unfit`` why the node
+        could not take the realm over."""
         super().__init__(arrivals)
         self._is_ready = is_ready
+        self._unfit = unfit
         self._head = b""
 
     def data_received(self, data: bytes) -> None:
@@ -76,6 +82,7 @@ class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):
             status="no-quorum" if is_lost else "standing-by",
             owner="" if owner is None else owner.name,
             owner_url="" if owner is None else owner.url("http"),
+            unfit=self._unfit(),
         )
         is_good = owner is not None and (path == "/health" or self._is_ready())
         return _response(200 if is_good else 503, msgspec.json.encode(told), is_head=is_head)

@@ -6,6 +6,7 @@ It is used live, after each decision, and at recovery, from the snapshot and the
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
@@ -90,6 +91,9 @@ class Copied(Struct):
 class RealmState:
     agreed: AgreedFormat = NewestFormat()
     """Soft: what may be written, so that every node can read it."""
+    contradictions: Mapping[int, str] = MappingProxyType({})
+    """Channels whose number the journal gives twice, each with a description: a start that could
+    not read this state has given it again. What it did with that channel is left out."""
     copied_out: Callable[[], object] = int
     """Called when an outbox has got something; it does nothing until somebody wants to know."""
 
@@ -160,12 +164,17 @@ class RealmState:
         if isinstance(fact, BodiesApart):  # the bodies were found
             return
         own = [self._body(number, ref, bodies, pages) for ref in refs] if refs else ()
+        if self.contradictions and number in self.contradictions:
+            return
         if number and number not in self.channels:
             self.skipped.append(f"{type(fact).__name__} of channel {number}")
             return
         if isinstance(fact, PackedIds):
             fact = unpacked(fact)
         if not refs:
+            if isinstance(fact, ChannelCreated) and fact.number in self.channels:
+                self._contradicted(fact)
+                return
             self.apply(number, fact)
             return
         missing = [ref.schema for ref in refs if not self.schemas.has(ref.schema)]
@@ -173,6 +182,15 @@ class RealmState:
             self.skipped.append(f"events of channel {number} in schema {missing[0]}")
             return
         self.apply(number, fact, self._pieces(record, own), own)
+
+    def _contradicted(self, fact: ChannelCreated) -> None:
+        known = self.channels[fact.number].state.name
+        self.contradictions = {
+            **self.contradictions,
+            fact.number: f"the journal makes channel {fact.number} ({fact.name!r}) where "
+            f"{known!r} is: it was written by a start that could not read all of this realm. "
+            f"{known!r} is kept, and what was done with the other one is left out",
+        }
 
     def _body(
         self, number: int, ref: BodyRef, bodies: Iterator[memoryview], pages: Pages | None

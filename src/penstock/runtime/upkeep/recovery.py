@@ -8,7 +8,13 @@ from msgspec.structs import replace
 from penstock.columns.events.batch import ids_of
 from penstock.core.channel.state import RealmRules
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.errors import Damaged, NameDoesNotExist, NewerFormat, Trimmed
+from penstock.core.vocabulary.errors import (
+    Damaged,
+    NameDoesNotExist,
+    NewerFormat,
+    StorageFailed,
+    Trimmed,
+)
 from penstock.core.vocabulary.messages import Quarantine
 from penstock.core.vocabulary.ports import Blobs, Block, ChecksBlobs, Journal, Pages, PageSlot
 from penstock.garbage import uncollected
@@ -29,8 +35,15 @@ from penstock.runtime.store.state import RealmState
 READ_BLOCKS = 256
 ATTEMPTS_MAX = 10
 """How often to begin again when something was removed that was about to be read."""
+KEPT = "realm/kept-"
+"""Begins the names of blobs that list segments which are never deleted as strays."""
 INDEX_EVENTS = 65_536
 """Events read at once to find the newest of each publish key."""
+
+_SNAPSHOT_ELSEWHERE = (
+    "A cluster never serves such a realm. Check that this node sees the place of cluster.blobs: "
+    "that the folder is mounted, and the URI is the one that the other nodes have"
+)
 
 _log = logger("penstock.recovery")
 
@@ -66,7 +79,9 @@ async def recover(
     """Read everything that is stored, for an owner with this epoch (0: the realm is alone). Damage
     is reported and left where it is (SEM S1).
 
-    Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it.
+    Raises ``NewerFormat``: to serve without what a newer version has written would be to lose it;
+    in a cluster also ``Damaged`` for a journal that was cut behind a snapshot which is not readable
+    here.
     """
     with uncollected():
         return await _recover_whole(journal, blobs, pages, rules, epoch)
@@ -99,10 +114,15 @@ async def _recover(
             "a start cuts it off and keeps a copy in quarantine/"
         )
     if info.floor > sequence:
-        damage.append(
+        gap = (
             f"the journal starts after block {info.floor}, the newest readable snapshot is of "
             f"block {sequence}: what lies between is missing"
         )
+        if epoch:
+            # Owners cut the journal only behind a snapshot that they have written: it exists, and
+            # going on without it would serve a realm that has forgotten what was acknowledged.
+            raise Damaged(f"{gap}. {_SNAPSHOT_ELSEWHERE}")
+        damage.append(gap)
         sequence = info.floor
     blocks = 0
     at = sequence + 1
@@ -122,6 +142,7 @@ async def _recover(
         own, store = channel.state, state.stores[channel_id]
         store.recount(own.stored)
         own.event_bytes = max(own.event_bytes, store.event_bytes)
+    damage += state.contradictions.values()
     has_gaps = bool(state.skipped) or len(damage) > bool(info.cut)
     keep_rest = bool(damage)  # a damaged block may have named other slots
     if isinstance(blobs, ChecksBlobs):
@@ -261,3 +282,47 @@ def keep_unknown(recovered: RecoveredRealm) -> None:
                 f"{file.name} is kept because the journal is damaged and has no record of its "
                 f"events",
             )
+
+
+async def remove_strays(recovered: RecoveredRealm, blobs: Blobs) -> None:
+    """Delete the segments that no fact names; write down those of a state that was rebuilt with
+    damage, which cannot tell the strays of a crash, whose events are still in the journal, from
+    files whose facts it has lost. A later start, which may see no damage any more, keeps them, too
+    (SEM S1).
+
+    An owner deletes nothing that a later owner may have written: it may have been frozen since.
+    """
+    if recovered.damage and not recovered.has_gaps:
+        return  # a torn tail: the next start sees whole blocks only
+    known = {file.name for store in recovered.state.stores.values() for file in store.files}
+    names = [info.name for info in await blobs.list("segments/")]
+    strays = [name for name in names if name not in known]
+    if not strays:
+        return
+    if recovered.has_gaps:
+        await _write_down(strays, blobs)
+        return
+    kept = await _written_down(blobs)
+    for name in strays:
+        if name in kept:
+            _log.warning("segment.stray_kept", name=name)
+        elif recovered.state.file_names.may_remove(name):
+            _log.info("segment.stray_removed", name=name)
+            await blobs.delete(name)
+
+
+async def _write_down(strays: list[str], blobs: Blobs) -> None:
+    from xxhash import xxh3_64_hexdigest
+
+    content = "\n".join(strays).encode()
+    try:
+        await blobs.put(f"{KEPT}{xxh3_64_hexdigest(content)}", [content])
+    except StorageFailed as error:  # a realm on a full disk still starts
+        _log.warning("segment.strays_not_listed", files=len(strays), reason=str(error))
+
+
+async def _written_down(blobs: Blobs) -> set[str]:
+    kept = set[str]()
+    for info in await blobs.list(KEPT):
+        kept.update(bytes(await blobs.get(info.name)).decode().split("\n"))
+    return kept
