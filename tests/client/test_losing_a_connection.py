@@ -3,12 +3,13 @@ only once the client is connected again: others may have it meanwhile."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from penstock import aio
-from penstock.core.vocabulary.errors import ConnectionLost
+from penstock.core.vocabulary.errors import ConnectionLost, IllegalState
 from penstock.testing.loop import pass_time
 from tests.client.simulated import URL, World, in_world
 
@@ -47,9 +48,10 @@ async def test_what_waits_is_not_handed_out_and_what_was_is_stale(world: World, 
 
 
 @in_world
-async def test_an_event_of_a_lost_connection_is_neither_acknowledged_nor_given_back(
+async def test_an_acknowledgement_of_an_event_of_a_lost_connection_is_refused(
     world: World,
 ) -> None:
+    """To give it back has no effect: it has gone back."""
     async with aio.connect(URL) as session:
         orders = await session.channels.create("orders")
         durable = await orders.durables.create("d", type="shared")
@@ -59,9 +61,20 @@ async def test_an_event_of_a_lost_connection_is_neither_acknowledged_nor_given_b
             assert taken is not None
             await parted(world, session)
 
-            await taken[0].ack()
-            await taken[1].rollback()
-            await taken.ack()
+            for settle in (
+                taken[0].ack,
+                partial(taken[0].ack, previous=True),
+                partial(taken[0].reject, "late"),
+                partial(taken[0].extend, "1m"),
+                taken.ack,
+                partial(taken.reject, "late"),
+                partial(taken.extend, "1m"),
+            ):
+                with pytest.raises(IllegalState, match="because the connection was lost"):
+                    await settle()
+            await taken[1].rollback(delay="1h")
+            await taken.rollback()
+            await subscription.flush()
 
             again = await subscription.next_batch(60.0)
             assert again is not None

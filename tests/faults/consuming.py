@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -48,7 +49,8 @@ class Consumer:
         if self.kind in MQTT_CONSUMERS:
             mqtt.Receiver(self._mqtt_at, self.kind, self._number, self._diary).run(self._stop)
             return
-        with connected(self._url, self._stop) as session:
+        # the end of a session raises what was on its way as a connection was lost
+        with suppress(ConnectionLost), connected(self._url, self._stop) as session:
             if self.kind in DURABLES:
                 self._work(session.channels.get(LOG).durables.get(self.kind))
             elif self.kind == "reader":

@@ -18,6 +18,7 @@ from penstock.core.vocabulary.errors import (
     CannotConnect,
     ConnectionLost,
     EventTooLarge,
+    IllegalState,
     PenstockError,
     Refused,
     SessionClosed,
@@ -291,8 +292,12 @@ class LoadRun:
             while (batch := await subscription.next_batch()) is not None:
                 if batch.is_stale:
                     continue  # it is delivered again
-                with suppress(ConnectionLost):  # what was not kept of it comes again
+                try:
                     await self._settle(subscription, batch)
+                except (ConnectionLost, IllegalState):
+                    if not batch.is_stale:
+                        raise
+                    # what was not kept of it comes again
 
     async def _settle(self, subscription: aio.DurableSubscription, batch: DeliveredBatch) -> None:
         at_us = self._at_us()

@@ -15,6 +15,7 @@ from penstock.cli.messages import known_to
 from penstock.cli.output import note, write
 from penstock.cli.patterns import FetchedInTurn, MessagesOfChannels, means_several
 from penstock.cli.realm import DEFAULT_URL, Url, session
+from penstock.core.vocabulary.errors import ConnectionLost, IllegalState
 
 if TYPE_CHECKING:
     from penstock.client.reading.start_positions import StartLike
@@ -305,7 +306,10 @@ class _Settling:
         elif self._reason:
             printed.reject(self._reason)
         else:
-            printed.ack()
+            try:
+                printed.ack()
+            except (IllegalState, ConnectionLost) as error:
+                note(f"not acknowledged: {error}")
 
     def give_back(self) -> None:
         for each in self._held:

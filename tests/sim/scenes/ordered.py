@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from penstock import aio
 from penstock.columns.events.event import Event
-from penstock.core.vocabulary.errors import ConnectionLost, DurableInUse, PenstockError, Unavailable
+from penstock.core.vocabulary.errors import (
+    ConnectionLost,
+    DurableInUse,
+    IllegalState,
+    PenstockError,
+    Unavailable,
+)
 from penstock.core.vocabulary.messages import Definition
 from penstock.testing.loop import pass_time
 from tests.sim.consumers import IsDone, unasked
@@ -167,7 +173,11 @@ class OrderedSeat:
             self.world.note(f"{self.program.name} gives back {event_id}")
             return
         receipts.asking([event_id], self.world.now_us)
-        await event.ack()
+        try:
+            await event.ack()
+        except IllegalState:  # it went back with a connection, and comes again
+            self.world.note(f"too late for {self.program.name} {event_id}")
+            return
         acked.append(event_id)
 
     async def _confirm(self, seat: aio.DurableSubscription, acked: list[int]) -> None:

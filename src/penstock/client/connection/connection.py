@@ -32,6 +32,7 @@ from penstock.client.connection.pending import (
     end_of,
     error_of,
     is_lost,
+    no_connection,
     reason_of,
     reject,
 )
@@ -493,7 +494,7 @@ class RealmConnection:
             self._send(pending)
         elif not waits or self._is_reopening:
             del self._pending[number]
-            reject(answer, ConnectionLost("there is no connection to the realm at the moment"))
+            reject(answer, no_connection())
 
     @property
     def is_closed(self) -> bool:

@@ -94,6 +94,14 @@ def end_of(
     )
 
 
+def no_connection() -> ConnectionLost:
+    """The error of a request that cannot wait for the next connection."""
+    return ConnectionLost(
+        "there is no connection to the realm at the moment: nothing was done, and what the last "
+        "one had in hand is the realm's again"
+    )
+
+
 def is_lost(answer: AnswerFuture) -> bool:
     """Whether the answer is the loss of the connection, after which the outcome is unknown."""
     return isinstance(answer.exception(), ConnectionLost)

@@ -14,6 +14,9 @@ InterruptionListener = Callable[[PenstockError | None], None]
 
 _log: Final = logging.getLogger("penstock.client")
 
+_OWED_MAX: Final = 16
+"""Subscriptions whose errors are kept for the end of the session; more are only reported."""
+
 
 class SessionListeners:
     def __init__(self) -> None:
@@ -22,6 +25,32 @@ class SessionListeners:
         self.interruption: PenstockError | None = None
         """Why there is no connection, as the realm has said last; None: there is one, or there was
         none yet."""
+        self._owed: dict[object, PenstockError] = {}
+        """By subscription, its first error of a settlement that no flush and no close has raised
+        yet."""
+        self._has_paid = False
+        """Whether the session has ended, with an error or without one."""
+
+    def owe(self, owner: object, error: PenstockError) -> None:
+        """Keep an error of a settlement: the end of the session raises it, unless a flush or a
+        close of its ``owner`` does before."""
+        if len(self._owed) < _OWED_MAX and not self._has_paid:
+            self._owed.setdefault(owner, error)
+
+    def pay(self, owner: object) -> None:
+        """Note that the program was raised the error of ``owner``."""
+        self._owed.pop(owner, None)
+
+    def raise_owed(self) -> None:
+        """Raise the first error that the program was not raised yet; the others are dropped."""
+        owed = list(self._owed.values())
+        self.forget_owed()
+        if owed:
+            raise owed[0]
+
+    def forget_owed(self) -> None:
+        """Drop these errors, and those that come after the end of the session."""
+        self._owed, self._has_paid = {}, True
 
     def report(self, error: PenstockError) -> None:
         """Tell of an error that belongs to no call."""

@@ -207,7 +207,8 @@ class Durable:
             return await self._puller._fetch(count, timeout)
 
     async def flush(self) -> None:
-        """Wait until settlements of fetched events are on disk."""
+        """Wait until settlements of fetched events are on disk. Raises the first refusal, and
+        ``ConnectionLost`` when some of it was on its way as the connection was lost."""
         if self._puller is not None:
             await self._puller.flush()
 
@@ -268,7 +269,8 @@ class Durable:
         return await self._connection.ask(message, int, resend=False)
 
     async def close(self) -> None:
-        """Leave the seat :meth:`fetch` has taken."""
-        if self._puller is not None:
-            await self._puller.close()
-            self._puller = None
+        """Leave the seat :meth:`fetch` has taken. Raises as :meth:`flush` what was refused or lost
+        and has not been raised."""
+        puller, self._puller = self._puller, None
+        if puller is not None:
+            await puller.close()

@@ -171,7 +171,7 @@ class Queue(Destination):
         try:
             found = await reader.fetch_batches(1, timeout)
         except BaseException:
-            await reader.close()
+            await reader._close_quietly()
             raise
         self._idle.append(reader)
         return found[0][0] if found else None
@@ -184,7 +184,10 @@ class Queue(Destination):
         return await peek(self._connection, self.number, count, selector)
 
     async def close(self) -> None:
-        """Leave the seats :meth:`pop` has taken."""
+        """Leave the seats :meth:`pop` has taken. Raises ``ConnectionLost`` when the removal of an
+        event was on its way as the connection was lost: it may be delivered again."""
         idle, self._idle = self._idle, []
         for reader in idle:
-            await reader.close()
+            await reader._close_quietly()
+        for reader in idle:
+            reader._settlements.raise_first()

@@ -44,7 +44,7 @@ from penstock.client.reading.pattern_subscription import (
 )
 from penstock.client.reading.start_positions import StartLike, start_of
 from penstock.columns.schema.ipc import batch_bytes
-from penstock.core.vocabulary.errors import ConnectionLost, InvalidArgument, PenstockError
+from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
     from penstock.client.copies.backup import BackupResult, FolderLike
@@ -114,7 +114,7 @@ class Session:
     ) -> None:
         try:
             await self.close()
-        except ConnectionLost:
+        except PenstockError:
             if error is None:
                 raise  # otherwise it was reported, and the earlier error matters
 
@@ -123,12 +123,19 @@ class Session:
 
         It waits until the realm has confirmed what is on its way, however slow the realm is. Raises
         ``ConnectionLost`` if that cannot be confirmed: the last settled events may then be
-        delivered again. Closing again does nothing.
+        delivered again. Otherwise it raises the first error of a settlement that neither a flush
+        nor a close has raised. Closing again does nothing.
         """
+        listeners = self._connection.listeners
         try:
-            await self._requester.close()
-        finally:
-            await self._connection.close()
+            try:
+                await self._requester.close()
+            finally:
+                await self._connection.close()
+        except PenstockError:
+            listeners.forget_owed()  # one error is raised, once
+            raise
+        listeners.raise_owed()
 
     def on_error(self, listener: ErrorListener) -> None:
         """Hear of errors that belong to no call: refused pipelined publishes, lost settlements."""

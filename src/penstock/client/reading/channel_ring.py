@@ -13,6 +13,7 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.reading.received import ReceivedBatch
+from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import Subscription
 from penstock.core.vocabulary.choice import Choice
 from penstock.core.vocabulary.errors import (
@@ -28,6 +29,9 @@ B = TypeVar("B", bound=ReceivedBatch)
 
 OPENED_TOGETHER = 64
 """Subscriptions that are opened at a time: the realm is not asked for thousands at once."""
+ENDED_MAX = 16
+"""Ended seats whose refused settlements are kept for the next flush; older ones are only
+reported."""
 _LEFT_QUIETLY = (NameDoesNotExist, AccessDenied)
 """Ends of a subscription that are no error of the whole: the channel or durable was deleted, or may
 not be read any more."""
@@ -85,6 +89,8 @@ class ChannelRing(Generic[S]):
         self._joining: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
         self._error: PenstockError | None = None
+        self.ended: deque[Settlements] = deque(maxlen=ENDED_MAX)
+        """Settlements of seats that have ended, with errors to be raised."""
 
     # --- opening and closing -------------------------------------------------------------
 
@@ -124,7 +130,8 @@ class ChannelRing(Generic[S]):
             self._later(await self._watch())
 
     async def close(self) -> None:
-        """Close the subscriptions, and watch no more. Raises the first error of theirs."""
+        """Close the subscriptions, and watch no more. Raises the first error of theirs; those of
+        settlements are kept by each."""
         async with self._changing:
             if not self.is_open:
                 return
@@ -145,7 +152,7 @@ class ChannelRing(Generic[S]):
 
         async def leave(inner: S) -> None:
             try:
-                await inner.close()
+                await inner._close_quietly()
             except PenstockError as error:
                 failures.append(error)
 
@@ -223,7 +230,8 @@ class ChannelRing(Generic[S]):
         inner = member.inner
         inner._is_open = False
         if isinstance(inner, DurableSubscription):
-            inner._attachment += 1  # what it has handed out has gone back
+            if not inner._settlements.is_clear:
+                self.ended.append(inner._settlements)
         elif isinstance(error, AccessDenied):
             inner._keep_place()
             self._places[number] = member

@@ -17,6 +17,7 @@ from penstock.columns.events.batch import stretches
 from penstock.columns.events.event import Event
 from penstock.columns.schema.rows import Publishers
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import ConnectionLost, IllegalState
 from penstock.core.vocabulary.messages import Spans
 
 if TYPE_CHECKING:
@@ -27,8 +28,9 @@ class DeliveredEvent(ReceivedEvent):
     """An event to be acknowledged, rolled back or rejected.
 
     The first two are sent at once and confirmed by :meth:`DurableSubscription.flush` (or by closing
-    the subscription or the session); a refusal is reported on the session and raised there. After
-    the close it has gone back: ``ack`` raises ``SessionClosed``.
+    the subscription or the session); a refusal is reported on the session and raised there. Once
+    it has gone back, ``ack``, ``reject`` and ``extend`` raise ``IllegalState``, or
+    ``SessionClosed`` after a close; ``rollback`` has nothing left to do.
     """
 
     __slots__ = ("_attachment", "_number", "_settlements", "_subscription")
@@ -41,7 +43,8 @@ class DeliveredEvent(ReceivedEvent):
     """Its id, for settling it quickly."""
 
     async def ack(self, *, previous: bool = False) -> None:
-        """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
+        """Acknowledge; with ``previous`` every earlier event this subscription holds, too. Raises
+        ``IllegalState`` if the event went back as the connection was lost (SEM D15)."""
         if previous:
             self._subscription._settle_soon(
                 self._number, self._attachment, roll_back=False, previous=True
@@ -66,18 +69,16 @@ class DeliveredEvent(ReceivedEvent):
         """Give it up: it goes to the dead event store at once, with the cause ``rejected`` and the
         ``reason`` (SEM T11). Returns when that is on disk; raises ``IllegalState`` without a dead
         event store, and then it is still in hand."""
-        if self._attachment == self._subscription._attachment:
-            await self._subscription._reject(
-                IdSet((Span(self._number, self._number + 1),)), self._attachment, reason
-            )
+        await self._subscription._reject(
+            IdSet((Span(self._number, self._number + 1),)), self._attachment, reason
+        )
 
     async def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
-        if self._attachment == self._subscription._attachment:
-            await self._subscription._extend(
-                IdSet((Span(self._number, self._number + 1),)), self._attachment, time
-            )
+        await self._subscription._extend(
+            IdSet((Span(self._number, self._number + 1),)), self._attachment, time
+        )
 
 
 class DeliveredBatch(ReceivedBatch):
@@ -165,11 +166,21 @@ class DeliveredBatch(ReceivedBatch):
         return DeliveredBatch(batch, self.redeliveries, self._subscription, self.publishers)
 
     async def ack(self) -> None:
-        """Acknowledge all of them; returns when that is on disk, at once when they are stale.
-        Raises ``SessionClosed`` when they went back as their subscription was closed."""
-        self._subscription._check_held(int(self.event_ids[0]), self._attachment)
+        """Acknowledge all of them; returns when that is on disk. Raises ``IllegalState`` when they
+        are stale, and ``SessionClosed`` when they went back as their subscription was closed."""
+        self._subscription._check_acknowledged(int(self.event_ids[0]), self._attachment)
         if not self.is_stale:
             await self._subscription._settle(self._ids())
+
+    async def _ack_in_loop(self) -> None:
+        """Acknowledge for a loop with ``auto_ack``. Events that go back with their connection are
+        delivered again, so the loop goes on."""
+        try:
+            await self.ack()
+        except (ConnectionLost, IllegalState) as error:
+            if not self.is_stale:
+                raise
+            self._subscription._connection.report(error)
 
     async def rollback(self, *, delay: Duration | None = None) -> None:
         """Give all of them back, to come again after ``delay`` as single events do; returns when
@@ -180,15 +191,13 @@ class DeliveredBatch(ReceivedBatch):
 
     async def reject(self, reason: str) -> None:
         """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
-        disk, at once when they are stale."""
-        if not self.is_stale:
-            await self._subscription._reject(self._ids(), self._attachment, reason)
+        disk. Raises ``IllegalState`` when they are stale."""
+        await self._subscription._reject(self._ids(), self._attachment, reason)
 
     async def extend(self, time: Duration) -> None:
         """Have ``time`` from now on to acknowledge all of them, as :meth:`DeliveredEvent.extend`
         does for one."""
-        if not self.is_stale:
-            await self._subscription._extend(self._ids(), self._attachment, time)
+        await self._subscription._extend(self._ids(), self._attachment, time)
 
     def _ids(self) -> IdSet:
         """The ids of its events."""
@@ -238,8 +247,7 @@ class DeliveringLoops(Looping[DeliveredBatch]):
         return self._loops.add(self._batches)
 
     async def _batches(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredBatch]:
-        self._begins(begun)
-        try:
+        async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 if self._auto_ack:
                     begun.begin(batch, len(batch))  # until the caller has processed it
@@ -248,17 +256,14 @@ class DeliveringLoops(Looping[DeliveredBatch]):
                     return
                 if self._auto_ack:
                     begun.forget()
-                    await batch.ack()
-        finally:
-            await self._ends(begun)
+                    await batch._ack_in_loop()
 
     def __aiter__(self) -> AsyncIterator[DeliveredEvent]:
         """Iterate over arriving events; those that one iteration leaves come with the next."""
         return self._loops.add(self._events)
 
     async def _events(self, begun: OpenBatch[DeliveredBatch]) -> AsyncIterator[DeliveredEvent]:
-        self._begins(begun)
-        try:
+        async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 rest: DeliveredBatch | None = batch
                 while rest is not None:
@@ -277,7 +282,8 @@ class DeliveringLoops(Looping[DeliveredBatch]):
                         if not self._is_open:  # closed meanwhile: all of it has gone back
                             return
                         if self._auto_ack:  # until here it is not processed, and would come again
-                            await event.ack()
+                            try:
+                                await event.ack()
+                            except IllegalState as error:  # it comes again, so the loop goes on
+                                seat._connection.report(error)
                             begun.count += 1
-        finally:
-            await self._ends(begun)

@@ -33,7 +33,12 @@ from penstock.client.reading.subscription import (
 )
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
-from penstock.core.vocabulary.errors import IllegalState, PenstockError, SessionClosed
+from penstock.core.vocabulary.errors import (
+    IllegalState,
+    NameDoesNotExist,
+    PenstockError,
+    SessionClosed,
+)
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.tasks import start_task
@@ -99,6 +104,10 @@ class DurableSubscription(DeliveringLoops):
         while a demand is open; it is set when the demand is met or its withdrawal is confirmed."""
         self._attachment = 0
         """Number of seats taken so far: events delivered to an earlier one have gone back."""
+        self._why_gone = "it was delivered to an earlier subscription"
+        """Why events of the attachment before this one have gone back."""
+        self._is_deleted = False
+        """Whether the channel or durable was deleted: its events may be acknowledged (SEM D15)."""
         self._recalled = IdSet()
         """Taken back by the realm (SEM D11), and not handed out again since."""
         self._has_recalled = False
@@ -158,10 +167,15 @@ class DurableSubscription(DeliveringLoops):
         """The connection is lost: what waits here, and what was handed out, is the realm's again.
         Another client may have it at any time, long before this one is connected again."""
         if self._is_open:
-            self._attachment += 1
-            self._settlements.attachment = self._attachment
+            self._events_gone("the connection was lost")
             self._inbox.clear()
             self._buffered.forget()
+
+    def _events_gone(self, why: str) -> None:
+        """Everything delivered so far has gone back to the realm, because ``why``."""
+        self._attachment += 1
+        self._settlements.attachment = self._attachment
+        self._why_gone = why
 
     async def _reopen(self) -> None:
         if self._is_open:
@@ -217,6 +231,8 @@ class DurableSubscription(DeliveringLoops):
         self._met.set()
 
     def _failed(self, error: PenstockError) -> None:
+        self._events_gone(f"the subscription has ended: {error}")
+        self._is_deleted = isinstance(error, NameDoesNotExist)
         self._inbox.clear()  # the realm has taken these back
         self._buffered.forget()
         self._loops.forget()
@@ -381,7 +397,10 @@ class DurableSubscription(DeliveringLoops):
             self._connection.report(failure)
         else:
             if self._auto_ack and self._is_open:
-                await event.ack()
+                try:
+                    await event.ack()
+                except IllegalState as error:  # it comes again
+                    self._connection.report(error)
 
     # --- settling ------------------------------------------------------------------------
 
@@ -463,7 +482,8 @@ class DurableSubscription(DeliveringLoops):
             )
 
     def _check_held(self, event_id: int, attachment: int) -> None:
-        """Raises ``SessionClosed`` for an event that went back as this was closed (SEM D13)."""
+        """Raises ``SessionClosed`` for an event that went back as this was closed (SEM D13), and
+        ``IllegalState`` for one that went back before (SEM D15)."""
         gone = f"event {event_id} has gone back to durable {self._durable}"
         if attachment <= self._closed_through:
             raise SessionClosed(
@@ -472,6 +492,17 @@ class DurableSubscription(DeliveringLoops):
             )
         if self._connection.is_closed:
             raise SessionClosed(f"the session is closed, and {gone}, which delivers it again")
+        if attachment != self._attachment:
+            raise IllegalState(
+                f"{gone}, because {self._why_gone}; nothing was done now, and while the event is "
+                "outstanding it is delivered again"
+            )
+
+    def _check_acknowledged(self, event_id: int, attachment: int) -> None:
+        """Raise as :meth:`_check_held`, but for an event that was deleted with its channel or
+        durable: an acknowledgement of that is no error, as of one that was purged."""
+        if not self._is_deleted or attachment == self._attachment:
+            self._check_held(event_id, attachment)
 
     def _settle_soon(
         self,
@@ -485,10 +516,10 @@ class DurableSubscription(DeliveringLoops):
         """Settle without waiting; what one turn of the loop settles travels together.
 
         An event of an earlier attachment is the realm's again: nothing is sent for it. Raises
-        ``SessionClosed`` for one that is to be acknowledged and went back with a close.
+        ``IllegalState``, or ``SessionClosed`` after a close, if it is to be acknowledged.
         """
         if not roll_back:
-            self._check_held(event_id, attachment)
+            self._check_acknowledged(event_id, attachment)
         if attachment <= self._closed_through or attachment != self._attachment:
             return
         if not self._settlements.in_order or event_id not in self._recalled:
@@ -499,11 +530,12 @@ class DurableSubscription(DeliveringLoops):
             self._settlements.refuse(self._recall_of(event_id))
 
     def _in_turn(self, settle: Callable[[], None]) -> None:
-        """Settle for another thread, which does not wait for the outcome: a refusal is reported."""
+        """Settle for another thread, which does not wait for the outcome: a refusal is reported,
+        and raised by the next flush or close."""
         try:
             settle()
         except PenstockError as error:
-            self._connection.report(error)
+            self._settlements.refuse(error)
 
     def _recall_of(self, event_id: int | None) -> IllegalState:
         return IllegalState(
@@ -525,7 +557,12 @@ class DurableSubscription(DeliveringLoops):
         return self._inbox.has_failed
 
     async def close(self) -> None:
-        """Confirm settlements, give back the rest, and leave the seat."""
+        """Confirm settlements, give back the rest, and leave the seat. Raises as :meth:`flush` what
+        was refused or lost and has not been raised."""
+        await self._close_quietly()
+        self._settlements.raise_first()
+
+    async def _close_quietly(self) -> None:
         if not self._is_open:
             return
         self._is_open = False

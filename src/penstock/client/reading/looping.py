@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sized
+from types import TracebackType
 from typing import Generic, TypeVar
 
 from penstock.client.reading.inbox import Loops, OpenBatch
@@ -29,15 +30,39 @@ class Looping(ABC, Generic[B]):
     async def close(self) -> None:
         """Stop reading."""
 
-    async def __aexit__(self, *_: object) -> None:
+    async def _close_quietly(self) -> None:
+        """Close, and keep errors of settlements for the next flush or close: the caller has another
+        error, or nobody to raise one to."""
         await self.close()
 
-    def _begins(self, begun: OpenBatch[B]) -> None:
-        self._loops.begins(begun, opens=not self._is_open)
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await (self.close() if error is None else self._close_quietly())
 
-    async def _ends(self, begun: OpenBatch[B]) -> None:
-        if self._loops.ends(begun):
-            await self.close()
+    def _looping(self, begun: OpenBatch[B]) -> _Loop[B]:
+        return _Loop(self, begun)
+
+
+class _Loop(Generic[B]):
+    """One loop over a subscription. If it ends by itself, the close it ends with raises errors; if
+    it is left early, Python finalizes it, and nobody could catch them."""
+
+    __slots__ = ("_begun", "_over")
+
+    def __init__(self, over: Looping[B], begun: OpenBatch[B]) -> None:
+        self._over = over
+        self._begun = begun
+
+    async def __aenter__(self) -> None:
+        self._over._loops.begins(self._begun, opens=not self._over._is_open)
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._over._loops.ends(self._begun):
+            await (self._over.close() if kind is None else self._over._close_quietly())
 
 
 class ReceivingLoops(Looping[ReceivedBatch]):
@@ -48,22 +73,18 @@ class ReceivingLoops(Looping[ReceivedBatch]):
         return self._loops.add(self._batches)
 
     async def _batches(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedBatch]:
-        self._begins(begun)
-        try:
+        async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 yield batch
                 if not self._is_open:  # closed meanwhile
                     return
-        finally:
-            await self._ends(begun)
 
     def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
         """Iterate over arriving events; those that one iteration leaves come with the next."""
         return self._loops.add(self._events)
 
     async def _events(self, begun: OpenBatch[ReceivedBatch]) -> AsyncIterator[ReceivedEvent]:
-        self._begins(begun)
-        try:
+        async with self._looping(begun):
             while (batch := await self.next_batch()) is not None:
                 begun.begin(batch)
                 for event in batch:
@@ -71,5 +92,3 @@ class ReceivingLoops(Looping[ReceivedBatch]):
                     yield event
                     if not self._is_open:
                         return
-        finally:
-            await self._ends(begun)

@@ -14,6 +14,7 @@ from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.reading.looping import ReceivingLoops
 from penstock.client.reading.merging import Merger, key_name_of
 from penstock.client.reading.received import ReceivedBatch
+from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import Subscription
 from penstock.core.vocabulary.choice import choice_of
 from penstock.core.vocabulary.errors import InvalidArgument
@@ -203,13 +204,30 @@ class PatternDurableSubscription(DeliveringLoops):
         """Wait until everything settled so far is on disk, on all channels. Raises the first
         refusal, and ``ConnectionLost`` when some of it was on its way as the connection was
         lost."""
-        for member in list(self._ring.members.values()):
-            await member.inner.flush()
+        for settlements in self._settlements():
+            await settlements.confirm()
+        self._raise_first()
+
+    def _settlements(self) -> list[Settlements]:
+        seats = (member.inner for member in self._ring.members.values())
+        return [*self._ring.ended, *(seat._settlements for seat in seats)]
+
+    def _raise_first(self) -> None:
+        for settlements in self._settlements():
+            settlements.raise_first()
+        self._ring.ended.clear()
 
     async def close(self) -> None:
-        """Confirm settlements, give back the rest, and leave the seats."""
+        """Confirm settlements, give back the rest, and leave the seats. Raises as :meth:`flush`
+        what was refused or lost and has not been raised."""
+        await self._close_quietly()
+        self._raise_first()
+
+    async def _close_quietly(self) -> None:
         self._loops.closed()
         await self._ring.close()
+        for settlements in self._ring.ended:
+            await settlements.confirm()
 
     async def __aenter__(self) -> PatternDurableSubscription:
         return await self.open()

@@ -25,7 +25,7 @@ from penstock.client.connection.arguments import (
 from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.received import ReceivedBatch, ReceivedEvent
-from penstock.client.reading.settlements import Settlements
+from penstock.client.reading.settlements import Settlements, lost_before_sent
 from penstock.client.reading.subscription import received_batch, redelivery_counts
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
@@ -189,7 +189,13 @@ class Reader:
         await self._connection.ask_to_open(message, Subscribed, self._parts.clear)
 
     async def close(self) -> None:
-        """Give back events that are not committed or not handed out, and leave the seat."""
+        """Give back events that are not committed or not handed out, and leave the seat. A plain
+        reader's raises as :meth:`flush` what has not been raised."""
+        await self._close_quietly()
+        self._settlements.raise_first()
+
+    async def _close_quietly(self) -> None:
+        """Close, and keep errors of settlements for the next flush or close."""
         if not self._is_open:
             return
         self._is_open = False
@@ -212,7 +218,7 @@ class Reader:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.close()
+        await (self.close() if error is None else self._close_quietly())
 
     # --- what comes ----------------------------------------------------------------------
 
@@ -341,6 +347,8 @@ class Reader:
         if attachment != self._attachment:
             if self._transactional:
                 self._gone.add(Span(event_id, event_id + 1))
+            else:
+                self._settlements.refuse(lost_before_sent(event_id))
         elif self._transactional:
             self._hold(IdSet((Span(event_id, event_id + 1),)))
         else:
@@ -352,25 +360,31 @@ class Reader:
         self._late.discard_all(ids)
 
     async def __aiter__(self) -> AsyncIterator[ReceivedEvent]:
-        opened_here = not self._is_open
-        try:
+        async with self._looping():
             while (part := await self._next_part()) is not None:
                 for event_id, event in part:
                     self._handed(event_id, part.attachment)
                     yield event
-        finally:
+
+    @contextlib.asynccontextmanager
+    async def _looping(self) -> AsyncIterator[None]:
+        """Close at the end of a loop what it has opened. One that is left early is finalized by
+        Python, and nobody could catch an error."""
+        opened_here = not self._is_open
+        try:
+            yield
+        except BaseException:
             if opened_here:
-                await self.close()
+                await self._close_quietly()
+            raise
+        if opened_here:
+            await self.close()
 
     async def batches(self) -> AsyncIterator[ReceivedBatch]:
         """Iterate over arriving columns; at its end the iteration closes what it has opened."""
-        opened_here = not self._is_open
-        try:
+        async with self._looping():
             while (batch := await self.next_batch()) is not None:
                 yield batch
-        finally:
-            if opened_here:
-                await self.close()
 
     async def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
         """The events that are here, in columns; None if nothing comes for ``timeout`` seconds."""
@@ -427,14 +441,18 @@ class Reader:
         lost = self._gone.overlap(ids)
         if event is None:
             lost = self._gone.copy()
+        self._check_lost(lost)
+        await self._settle(ids, roll_back=False)
+
+    def _check_lost(self, lost: IdSet) -> None:
+        """Raises ``ConnectionLost``, once, for events that went back with a connection."""
         if lost:
             self._gone.remove_all(lost)
             raise ConnectionLost(
                 f"the connection was lost since {len(lost)} of these events were delivered (the "
                 f"first is {lost.lowest}): they went back to the queue and are delivered again; "
-                "nothing was committed"
+                "nothing was done now"
             )
-        await self._settle(ids, roll_back=False)
 
     async def rollback(
         self,
@@ -460,11 +478,12 @@ class Reader:
         """Have ``time`` (``"30s"``, or seconds) from now on to commit events, chosen as for
         :meth:`commit`, with a reader that has an ``ack_timeout`` (SEM D19).
 
-        Raises ``IllegalState`` for an event that is not in this reader's hands any more.
+        Raises ``IllegalState`` for an event that is not in this reader's hands any more, and
+        ``ConnectionLost`` if it went back with the connection.
         """
         time_ms = milliseconds(time, "time")
         ids = self._chosen("extend", event, individual=individual)
-        ids.discard_all(self._gone)
+        self._check_lost(self._gone.copy() if event is None else self._gone.overlap(ids))
         if ids:
             await self._settlements.extend(ids, time_ms)
 
@@ -476,12 +495,13 @@ class Reader:
         disk.
 
         Raises ``IllegalState`` for an event that was not handed out, and without a dead event
-        store; then they are still in hand.
+        store; then they are still in hand. Raises ``SessionClosed`` and ``ConnectionLost`` as
+        :meth:`commit`.
         """
         self._check_returned()
         self._check_late(event)
         ids = self._chosen("reject", event, individual=individual)
-        ids.discard_all(self._gone)  # the realm gives these to somebody again
+        self._check_lost(self._gone.copy() if event is None else self._gone.overlap(ids))
         held, attachment = self._held.overlap(ids), self._attachment
         if ids:
             await self._settlements.reject(ids, reason)

@@ -198,9 +198,18 @@ class Settlements:
         self.takes_acks_of = self.attachment if is_usual else NOBODY
 
     def refuse(self, error: PenstockError) -> None:
-        """A settlement is refused here already."""
-        self._refusal = error
+        """Refuse a settlement here already: it is reported now, and raised by the next
+        :meth:`flush`."""
+        self._keep(error)
+        self._connection.listeners.owe(self, error)
         self._connection.report(error)
+
+    def _keep(self, error: PenstockError) -> None:
+        """Keep the first error of its kind for the next :meth:`flush`."""
+        if isinstance(error, ConnectionLost):
+            self._unconfirmed = self._unconfirmed or error
+        else:
+            self._refusal = self._refusal or error
 
     def hurry(self) -> None:
         """Send pending settlements before anything else is sent."""
@@ -251,22 +260,26 @@ class Settlements:
             await asyncio.wait(list(self._rollbacks))
 
     def watch(self, answer: asyncio.Future[Any]) -> None:
-        """Have :meth:`confirm` wait for ``answer``, and report what it is refused with."""
+        """Have :meth:`confirm` wait for ``answer``, and report what it is refused with. A rollback
+        that is lost with the connection is done by that."""
         self._under_way.add(answer)
-        answer.add_done_callback(self._settled)
+        is_rollback = answer in self._rollbacks
+        answer.add_done_callback(lambda done: self._settled(done, is_rollback=is_rollback))
 
-    def _settled(self, answer: asyncio.Future[Any]) -> None:
+    def _settled(self, answer: asyncio.Future[Any], *, is_rollback: bool = False) -> None:
         self._under_way.discard(answer)
         error = None if answer.cancelled() else answer.exception()
-        if isinstance(error, ConnectionLost):
-            self._unconfirmed = error
+        if is_rollback and isinstance(error, ConnectionLost):
+            return
+        if isinstance(error, SessionClosed):
+            self._keep(error)
         elif isinstance(error, PenstockError):
-            self._refusal = error
-        if isinstance(error, PenstockError) and not isinstance(error, SessionClosed):
-            self._connection.report(error)
+            self.refuse(error)
 
     def forget(self) -> None:
-        """The connection was lost: what was not sent is of no use on another one."""
+        """Drop what was not sent over the connection that is lost: it is of no use on another."""
+        if self.acks:
+            self.refuse(lost_before_sent(self.acks[0]))
         self.acks.clear()
         self.backs.clear()
         self._previous = False
@@ -274,18 +287,35 @@ class Settlements:
         self._seat += 1
 
     async def confirm(self) -> None:
-        """Wait until everything settled so far is answered. Raises the first refusal."""
+        """Wait until everything settled so far is answered, however."""
         self.hurry()
         if self._under_way:
             await asyncio.wait(list(self._under_way))
         while self._again:
             await asyncio.wait(list(self._again))
-        self.raise_refusal()
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether everything is answered, and no error is left to be raised."""
+        is_answered = not (self.acks or self.backs or self._under_way or self._again)
+        return is_answered and self._refusal is None and self._unconfirmed is None
 
     def raise_refusal(self) -> None:
+        """Raise the first refusal, once."""
         refusal, self._refusal = self._refusal, None
-        if refusal is not None:
-            raise refusal
+        self._raise(refusal)
+
+    def raise_first(self) -> None:
+        """Raise the first refusal, or that some of it was on its way as the connection was lost;
+        each once."""
+        self.raise_refusal()
+        unconfirmed, self._unconfirmed = self._unconfirmed, None
+        self._raise(unconfirmed)
+
+    def _raise(self, error: PenstockError | None) -> None:
+        if error is not None:
+            self._connection.listeners.pay(self)
+            raise error
 
     async def flush(self) -> None:
         """Wait until everything settled so far is on disk.
@@ -294,6 +324,12 @@ class Settlements:
         connection was lost: those events may be delivered again.
         """
         await self.confirm()
-        unconfirmed, self._unconfirmed = self._unconfirmed, None
-        if unconfirmed is not None:
-            raise unconfirmed
+        self.raise_first()
+
+
+def lost_before_sent(event_id: int) -> ConnectionLost:
+    """The error for an acknowledgement that did not leave before the connection was lost."""
+    return ConnectionLost(
+        f"the connection was lost before the acknowledgement of event {event_id} was sent: it went "
+        "back, and is delivered again"
+    )

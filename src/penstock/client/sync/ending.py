@@ -25,7 +25,7 @@ from penstock.client.sync.sync_pattern_subscription import (
     PatternDurableSubscription,
     PatternSubscription,
 )
-from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
+from penstock.core.vocabulary.errors import PenstockError
 
 _open: weakref.WeakSet[SessionEnd] = weakref.WeakSet()
 """Sessions of this process that are open."""
@@ -143,8 +143,9 @@ class SessionEnd:
         """End the session in order: settled events are settled, all others go back (SEM D13).
 
         It waits until the realm has confirmed what is on its way. Raises ``ConnectionLost`` if that
-        cannot be confirmed: the last settled events may then be delivered again. Closing again, or
-        in a forked child, does nothing.
+        cannot be confirmed: the last settled events may then be delivered again. Otherwise it
+        raises the first error of a settlement that neither a flush nor a close has raised. Closing
+        again, or in a forked child, does nothing.
         """
         _open.discard(self)
         if not self._loop.is_usable:
@@ -166,6 +167,6 @@ class SessionEnd:
     ) -> None:
         try:
             self.close()
-        except ConnectionLost:
+        except PenstockError:
             if error is None:
                 raise  # otherwise it was reported, and the earlier error matters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, Protocol
 
 from penstock.client.connection.threads import LoopThread
@@ -16,18 +17,23 @@ from penstock.client.reading.received import ReceivedBatch as AioReceivedBatch
 from penstock.client.reading.subscription import Subscription as AioSubscription
 from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
+from penstock.core.vocabulary.errors import IllegalState
 
 
 class _Closable(Protocol):
     """A subscription, a seat at a durable, a reader."""
 
     def close(self) -> Coroutine[Any, Any, None]:
-        """Leave it."""
+        """Leave it, and raise errors of settlements."""
+
+    def _close_quietly(self) -> Coroutine[Any, Any, None]:
+        """Leave it, and keep errors of settlements for the next flush or close."""
 
 
 class _Closing:
     """Closes what an iteration has opened, when it is over. One that is left early (``break``, an
-    error in the loop's body) ends in its generator's finalizer, which must not raise."""
+    error in the loop's body) ends in its generator's finalizer, which must not raise: errors of
+    settlements are kept then."""
 
     __slots__ = ("_is_last", "_loop", "_opened")
 
@@ -45,9 +51,9 @@ class _Closing:
         if not self._is_last():
             return
         if kind is GeneratorExit:
-            self._loop.call_from_finalizer(self._opened.close)
+            self._loop.call_from_finalizer(self._opened._close_quietly)
         else:
-            self._loop.call(self._opened.close())
+            self._loop.call(self._opened.close() if kind is None else self._opened._close_quietly())
 
 
 class SubscriptionIteration:
@@ -110,7 +116,7 @@ class DurableIteration:
                     return
                 if inner._auto_ack:
                     begun.forget()
-                    batch.ack()
+                    self._loop.call(batch._inner._ack_in_loop())
 
     def __iter__(self) -> Iterator[DeliveredEvent]:
         return self._inner._loops.add(self._events)
@@ -133,7 +139,10 @@ class DurableIteration:
                     if not inner._is_open:  # closed meanwhile: all of it has gone back
                         return
                     if inner._auto_ack:  # until here it is not processed, and would come again
-                        event.ack()
+                        try:
+                            event.ack()
+                        except IllegalState as error:  # it comes again, so the loop goes on
+                            self._loop.soon(partial(seat._connection.report, error))
                         begun.count += 1
 
 

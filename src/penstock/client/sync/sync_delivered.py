@@ -18,7 +18,9 @@ class DeliveredEvent(ReceivedEvent):
     """An event to be acknowledged, rolled back or rejected.
 
     The first two are sent at once and confirmed by the subscription's ``flush`` (or by closing it,
-    or the session). After that it has gone back: ``ack`` raises ``SessionClosed``.
+    or the session), which raises a refusal. Once it has gone back, ``ack``, ``reject`` and
+    ``extend`` raise ``IllegalState``, or ``SessionClosed`` after a close; ``rollback`` has nothing
+    left to do.
     """
 
     __slots__ = ("_attachment", "_subscription")
@@ -36,7 +38,8 @@ class DeliveredEvent(ReceivedEvent):
         return twin
 
     def ack(self, *, previous: bool = False) -> None:
-        """Acknowledge; with ``previous`` every earlier event this subscription holds, too."""
+        """Acknowledge; with ``previous`` every earlier event this subscription holds, too. Raises
+        ``IllegalState`` if the event went back as the connection was lost (SEM D15)."""
         self._settle(roll_back=False, previous=previous)
 
     def rollback(self, *, delay: Duration | None = None) -> None:
@@ -52,18 +55,16 @@ class DeliveredEvent(ReceivedEvent):
         event store, and then it is still in hand."""
         subscription, attachment, event_id = self._subscription, self._attachment, self.event_id
         assert event_id is not None, "a delivered event has an id"
-        if attachment == subscription._attachment:
-            ids = IdSet((Span(event_id, event_id + 1),))
-            self._loop.call(subscription._reject(ids, attachment, reason))
+        ids = IdSet((Span(event_id, event_id + 1),))
+        self._loop.call(subscription._reject(ids, attachment, reason))
 
     def extend(self, time: Duration) -> None:
         """Have ``time`` (``"30s"``, or seconds) from now on to acknowledge it, on a durable with
         ``ack_timeout`` (SEM D19). Raises ``IllegalState`` when it has gone back already."""
         subscription, attachment, event_id = self._subscription, self._attachment, self.event_id
         assert event_id is not None, "a delivered event has an id"
-        if attachment == subscription._attachment:
-            ids = IdSet((Span(event_id, event_id + 1),))
-            self._loop.call(subscription._extend(ids, attachment, time))
+        ids = IdSet((Span(event_id, event_id + 1),))
+        self._loop.call(subscription._extend(ids, attachment, time))
 
     def _settle(
         self, *, roll_back: bool, previous: bool = False, delay_ms: int | None = None
@@ -73,7 +74,7 @@ class DeliveredEvent(ReceivedEvent):
         if roll_back:
             subscription._has_rolled_back = True
         else:
-            subscription._check_held(event_id, attachment)
+            subscription._check_acknowledged(event_id, attachment)
         settle = partial(
             subscription._settle_soon,
             event_id,
@@ -113,7 +114,8 @@ class DeliveredBatch(ReceivedBatch):
         return self._inner.is_stale
 
     def ack(self) -> None:
-        """Acknowledge all of them; returns when that is on disk, at once when they are stale."""
+        """Acknowledge all of them; returns when that is on disk. Raises ``IllegalState`` when they
+        are stale, and ``SessionClosed`` when they went back as their subscription was closed."""
         self._loop.call(self._inner.ack())
 
     def rollback(self, *, delay: Duration | None = None) -> None:
@@ -123,7 +125,7 @@ class DeliveredBatch(ReceivedBatch):
 
     def reject(self, reason: str) -> None:
         """Give all of them up, as :meth:`DeliveredEvent.reject` does one; returns when that is on
-        disk, at once when they are stale."""
+        disk. Raises ``IllegalState`` when they are stale."""
         self._loop.call(self._inner.reject(reason))
 
     def extend(self, time: Duration) -> None:

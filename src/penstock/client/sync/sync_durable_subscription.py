@@ -75,7 +75,8 @@ class DurableSubscription(DurableIteration):
         self._loop.call(self._inner.flush())
 
     def close(self) -> None:
-        """Confirm settlements, give back the rest, and leave the seat."""
+        """Confirm settlements, give back the rest, and leave the seat. Raises as :meth:`flush` what
+        was refused or lost and has not been raised."""
         self._loop.call(self._inner.close())
 
     def __enter__(self) -> Self:

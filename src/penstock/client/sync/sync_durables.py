@@ -112,7 +112,8 @@ class Durable(DurableReceiving):
         ]
 
     def flush(self) -> None:
-        """Wait until settlements of fetched events are on disk."""
+        """Wait until settlements of fetched events are on disk. Raises the first refusal, and
+        ``ConnectionLost`` when some of it was on its way as the connection was lost."""
         self._loop.call(self._inner.flush())
 
     def browse(self) -> Subscription:
@@ -158,5 +159,6 @@ class Durable(DurableReceiving):
         return self._loop.call(self._inner.unbind())
 
     def close(self) -> None:
-        """Leave the seat :meth:`fetch` has taken."""
+        """Leave the seat :meth:`fetch` has taken. Raises as :meth:`flush` what was refused or lost
+        and has not been raised."""
         self._loop.call(self._inner.close())

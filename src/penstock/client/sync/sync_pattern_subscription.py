@@ -41,7 +41,7 @@ class _Seats:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        self._loop.call(self._inner.__aexit__(kind, error, traceback))
 
 
 class BlockingPatternSubscription(SubscriptionIteration, _Seats):

@@ -147,7 +147,8 @@ class Queue(QueueStreaming, Destination):
         return self._loop.call(self._inner.peek(count, selector=selector))
 
     def close(self) -> None:
-        """Leave the seats :meth:`pop` has taken."""
+        """Leave the seats :meth:`pop` has taken. Raises ``ConnectionLost`` when the removal of an
+        event was on its way as the connection was lost: it may be delivered again."""
         self._loop.call(self._inner.close())
 
 
@@ -170,7 +171,8 @@ class Reader(ReaderIteration):
         return self
 
     def close(self) -> None:
-        """Give back events that are not committed or not handed out, and leave the seat."""
+        """Give back events that are not committed or not handed out, and leave the seat. A plain
+        reader's raises as :meth:`flush` what has not been raised."""
         self._loop.call(self._inner.close())
 
     def next_batch(self, timeout: float | None = None) -> ReceivedBatch | None:
@@ -222,7 +224,8 @@ class Reader(ReaderIteration):
         """Have ``time`` (``"30s"``, or seconds) from now on to commit events, chosen as for
         :meth:`commit`, with a reader that has an ``ack_timeout`` (SEM D19).
 
-        Raises ``IllegalState`` for an event that is not in this reader's hands any more.
+        Raises ``IllegalState`` for an event that is not in this reader's hands any more, and
+        ``ConnectionLost`` if it went back with the connection.
         """
         self._loop.call(self._inner.extend(event, time=time, individual=individual))
 
@@ -234,7 +237,8 @@ class Reader(ReaderIteration):
         disk.
 
         Raises ``IllegalState`` for an event that was not handed out, and without a dead event
-        store; then they are still in hand.
+        store; then they are still in hand. Raises ``SessionClosed`` and ``ConnectionLost`` as
+        :meth:`commit`.
         """
         self._loop.call(self._inner.reject(event, reason=reason, individual=individual))
 
