@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.wire.amqp import sasl
-from penstock.wire.amqp.types import Described, Symbol, UInt, written
+from penstock.wire.amqp.types import Described, Symbol, UInt, ULong, written
 from tests.frontends.amqp.dialogue import (
     Dialogue,
     Heard,
@@ -198,6 +198,61 @@ def test_3_5_3_what_is_made_has_no_address_before(realm: penstock.Realm, code: i
     dynamic = terminus(code, "mine", UInt(0), Symbol("link-detach"), UInt(0), True)
     with talk(realm) as told:
         told.say(attached(code, dynamic))
+
+        assert told.hear(DETACH).condition == "amqp:invalid-field"
+
+
+def dynamic_with(code: int, properties: Any, *, dynamic: bool = True) -> Raw:
+    expiry = Symbol("link-detach")
+    address = None if dynamic else "work"
+    return terminus(code, address, UInt(0), expiry, UInt(0), dynamic, properties)
+
+
+DELETE_ON_CLOSE = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
+
+
+@pytest.mark.parametrize("code", [0x28, 0x29], ids=["source", "target"])
+@pytest.mark.parametrize(
+    "policy",
+    [None, ULong(0x2B), ULong(0x2C), ULong(0x2E), Symbol("amqp:delete-on-no-messages:list")],
+    ids=str,
+)
+def test_3_5_3_the_answer_says_how_long_what_is_made_really_lives(
+    realm: penstock.Realm, code: int, policy: Any
+) -> None:
+    """It lives as long as its link, whatever was asked for."""
+    asked = None if policy is None else {Symbol("lifetime-policy"): Described(policy, [])}
+    with talk(realm) as told:
+        told.say(attached(code, dynamic_with(code, asked)))
+
+        found = told.hear(ATTACH).values[5 if code == 0x28 else 6].value
+        assert found[5] == DELETE_ON_CLOSE
+
+
+@pytest.mark.parametrize("code", [0x28, 0x29], ids=["source", "target"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        *(UInt(0x2B), "delete-on-close", Symbol("amqp:delete-on-close:list"), [], True),
+        *(Described(ULong(0x28), []), Described(Symbol("example:for-ever:list"), [])),
+    ],
+    ids=str,
+)
+def test_3_5_9_a_lifetime_policy_that_is_none_is_refused(
+    realm: penstock.Realm, code: int, policy: Any
+) -> None:
+    with talk(realm) as told:
+        told.say(attached(code, dynamic_with(code, {Symbol("lifetime-policy"): policy})))
+
+        gone = told.hear(DETACH)
+        assert gone.condition == "amqp:invalid-field"
+        assert "lifetime-policy" in gone.error[1]
+
+
+@pytest.mark.parametrize("code", [0x28, 0x29], ids=["source", "target"])
+def test_3_5_3_what_is_not_made_has_no_properties(realm: penstock.Realm, code: int) -> None:
+    with talk(realm) as told:
+        told.say(attached(code, dynamic_with(code, DELETE_ON_CLOSE, dynamic=False)))
 
         assert told.hear(DETACH).condition == "amqp:invalid-field"
 

@@ -47,6 +47,7 @@ from penstock.frontends.amqp.link_terms import (
     echo_terms,
     is_lookup,
     takes_rejections,
+    tell_node_properties,
     wish_of,
 )
 from penstock.frontends.amqp.places import place_of
@@ -163,6 +164,7 @@ class Attaching:
         if target.dynamic and destination is not None:
             link.target.address = destination.name
             link.target.dynamic = True
+            tell_node_properties(link.target)
         link.max_message_size = limit
         link.open()
         connection.engine.add_incoming(incoming)
@@ -205,6 +207,8 @@ class Attaching:
         consumer.link = outgoing
         link.source.address = destination.name if source.dynamic else source.address
         link.source.dynamic = source.dynamic
+        if source.dynamic:
+            tell_node_properties(link.source)
         if attached.durable is not None and not attached.is_volatile:
             # The durable lasts, whatever the peer asked for: the side that has it says how long
             # (3.5.3, 3.5.6).

@@ -13,6 +13,12 @@ from penstock.frontends.amqp.outcomes import UNREADABLE
 
 _SELECTOR: Final = (0x0000468C00000004, "apache.org:selector-filter:string", "jms-selector")
 _NO_LOCAL: Final = (0x0000468C00000003, "apache.org:no-local-filter:list", "no-local")
+_LIFETIME: Final = symbol("lifetime-policy")
+_DELETE_ON_CLOSE: Final = 0x2B
+_POLICIES: Final = (
+    *(_DELETE_ON_CLOSE, "amqp:delete-on-close:list", 0x2C, "amqp:delete-on-no-links:list"),
+    *(0x2D, "amqp:delete-on-no-messages:list", 0x2E, "amqp:delete-on-no-links-or-messages:list"),
+)
 _GENERAL_MAX: Final = 64 << 10
 """Most characters of a selector."""
 
@@ -46,12 +52,36 @@ def takes_rejections(source: Terminus) -> bool:
 
 
 def check_dynamic(terminus: Terminus, which: str) -> None:
-    """Raise ``InvalidArgument`` for a dynamic terminus that has an address (3.5.3)."""
+    """Raise ``InvalidArgument`` for a dynamic terminus that has an address, for properties of a
+    node without a dynamic one, and for a lifetime policy that is none (3.5.3, 3.5.9)."""
+    properties = _value(terminus.properties)
+    if properties and not terminus.dynamic:
+        raise InvalidArgument(
+            f"a {which} that is not dynamic has dynamic-node-properties; they are for a dynamic "
+            f"one, whose node is created; leave them out"
+        )
+    policy = properties.get(_LIFETIME) if isinstance(properties, dict) else None
+    if policy is not None and not (
+        isinstance(policy, ProtonDescribed) and _is_one_of(policy.descriptor, _POLICIES)
+    ):
+        raise InvalidArgument(
+            f"lifetime-policy of a dynamic {which} is {str(policy)[:40]}; it may be "
+            f"delete-on-close, delete-on-no-links, delete-on-no-messages or "
+            f"delete-on-no-links-or-messages, each a described list"
+        )
     if terminus.dynamic and terminus.address:
         raise InvalidArgument(
             f"a dynamic {which} with the address {terminus.address[:40]!r}: the realm chooses the "
             f"address of a dynamic one; leave one of the two out"
         )
+
+
+def tell_node_properties(ours: Terminus) -> None:
+    """Say what a dynamic node really is, whatever was asked for: it is deleted with the link that
+    has created it (3.5.3, 3.5.10)."""
+    policy = ProtonDescribed(ulong(_DELETE_ON_CLOSE), [])
+    ours.properties.clear()
+    ours.properties.put_object({_LIFETIME: policy})
 
 
 def desired(link_or_connection: Any) -> frozenset[str]:
