@@ -235,7 +235,7 @@ async def test_a_node_that_stands_by_is_as_strict_as_the_owner() -> None:
     late = await call(other.mqtt, b"\x10")
     await until(lambda: late.has_ended)
 
-    assert asked.heard == bytes((0x20, 2, 0, 1))
+    assert asked.heard == bytes((0x20, 3, 0, 0x84, 0))
     assert wrong.heard == late.heard == b""
     await end(owner, other)
 

@@ -78,6 +78,13 @@ class PacketClient:
             self._heard.extend(self._reader.packets())
         return packet_of(*self._heard.popleft(), self._version)
 
+    def receive_bytes(self) -> bytes:
+        """All that comes until the server closes the connection."""
+        found = b""
+        while data := self._line.recv(65_536):
+            found += data
+        return found
+
     def connect(self, client_id: str = "", **fields: Any) -> ConnackPacket:
         self.send(ConnectPacket(client_id, self._version, **fields))
         found = self.receive()

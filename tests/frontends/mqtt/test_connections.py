@@ -10,7 +10,6 @@ import penstock
 from penstock.wire.mqtt.packets import (
     MQTT_3,
     MQTT_5,
-    ConnackPacket,
     ConnectPacket,
     DisconnectPacket,
     PingreqPacket,
@@ -24,7 +23,6 @@ from penstock.wire.mqtt.packets import (
 )
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reasons import Reason
-from penstock.wire.mqtt.writing import packet_bytes
 from tests.frontends.mqtt.clients import Hung, PacketClient, connected
 
 VERSIONS = pytest.mark.parametrize("version", [MQTT_3, MQTT_5])
@@ -283,11 +281,28 @@ def test_what_there_is_not_is_told_at_the_beginning(url: str) -> None:
     with PacketClient(url) as client:
         method = PacketProperties(authentication_method="SCRAM-SHA-256")
         assert client.connect(properties=method).reason == Reason.BAD_AUTHENTICATION_METHOD
-    with PacketClient(url, MQTT_3) as client:
-        client.send_bytes(
-            packet_bytes(ConnectPacket("x"), MQTT_5).replace(b"MQTT\x05", b"MQTT\x7f")
-        )
-        assert client.receive() == ConnackPacket(1)
+
+
+@pytest.mark.spec("M1")
+@pytest.mark.parametrize(
+    ("name", "version", "answer"),
+    [
+        (b"MQIsdp", 3, "20020001"),
+        (b"MQTT", 3, "20020001"),
+        (b"MQTX", 4, "20020001"),
+        (b"MQTT", 6, "2003008400"),
+        (b"MQTT", 255, "2003008400"),
+        (b"MQTX", 5, "2003008400"),
+    ],
+)
+def test_another_version_is_refused_in_a_form_that_it_understands(
+    url: str, name: bytes, version: int, answer: str
+) -> None:
+    body = len(name).to_bytes(2) + name + bytes((version,)) + bytes.fromhex("02003c000000")
+    with PacketClient(url) as client:
+        client.send_bytes(bytes((0x10, len(body))) + body)
+
+        assert client.receive_bytes() == bytes.fromhex(answer)
 
 
 def test_a_payload_that_says_it_is_text_has_to_be(url: str) -> None:

@@ -118,6 +118,15 @@ def test_a_client_publishes_over_websocket(realm: penstock.Realm, url: str) -> N
         assert event.headers["application_id"] == "browser"
 
 
+@pytest.mark.spec("M10")
+def test_clients_of_mqtt_find_it_where_they_look_by_themselves(url: str) -> None:
+    with WebClient(url, path="/mqtt") as client:
+        client.send(masked(BINARY, packet_bytes(ConnectPacket("browser"), 5)))
+        assert client.packet().reason == 0
+    with WebClient(url, path="/mqtt", sec_websocket_protocol="penstock") as client:
+        assert client.status == 400
+
+
 def test_messages_of_a_client_that_has_a_socket_reach_it(realm: penstock.Realm, url: str) -> None:
     with WebClient(url) as client, connected(realm.listen_mqtt(), "browser") as other:
         client.send(masked(BINARY, packet_bytes(ConnectPacket("browser"), 5)))

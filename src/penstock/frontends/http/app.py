@@ -25,7 +25,6 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http import metrics
-from penstock.frontends.http.buffers import SMALL_BYTES
 from penstock.frontends.http.routing import (
     BASE,
     TAR,
@@ -44,6 +43,7 @@ from penstock.frontends.http.routing import (
 )
 from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
 from penstock.frontends.http.statuses import status_of
+from penstock.frontends.shared.buffers import SMALL_BYTES
 from penstock.loggers import logger
 from penstock.runtime.access.askers import asker
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id

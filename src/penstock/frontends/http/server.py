@@ -11,7 +11,7 @@ import contextlib
 import errno
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -32,7 +32,6 @@ from penstock.core.vocabulary.errors import (
 from penstock.frontends.http import metrics
 from penstock.frontends.http.access import Guard
 from penstock.frontends.http.app import App, stopping
-from penstock.frontends.http.buffers import Buffers
 from penstock.frontends.http.console import Files
 from penstock.frontends.http.places import ConnectionPlaces
 from penstock.frontends.http.quotas import Quotas
@@ -40,8 +39,9 @@ from penstock.frontends.http.routes import TABLE
 from penstock.frontends.http.routing import Events
 from penstock.frontends.http.shares import Shares
 from penstock.frontends.http.standstill import STANDSTILL_S, Standstill
-from penstock.frontends.http.tunnel import PATH, Upgrade, WebTunnel, refusal
+from penstock.frontends.http.tunnel import PATHS, Upgrade, WebTunnel, refusal
 from penstock.frontends.native.listener import NativeListener, check_exposed
+from penstock.frontends.shared.buffers import Buffers
 from penstock.frontends.shared.handshakes import Handshake, TlsServer
 from penstock.frontends.shared.ports import SocketServers, open_server
 from penstock.frontends.shared.relayed import PrefaceSniffer
@@ -146,7 +146,7 @@ class HttpConnection(H11Protocol):
     # --- WebSocket -----------------------------------------------------------------------
 
     def _should_upgrade(self) -> bool:
-        return self.scope["path"] == PATH and self._get_upgrade() == b"websocket"
+        return self.scope["path"] in PATHS and self._get_upgrade() == b"websocket"
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Hand the connection over to the protocol that the client wants inside a WebSocket, or
@@ -154,7 +154,9 @@ class HttpConnection(H11Protocol):
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self.headers}
         upgrade = Upgrade(event.method.decode("ascii"), headers)
         protocols = self.listener.native.web_protocols
-        if refused := self._refused(upgrade, headers):
+        if (only := PATHS[self.scope["path"]]) is not None:
+            protocols = {name: made for name, made in protocols.items() if name in only}
+        if refused := self._refused(upgrade, headers, tuple(protocols)):
             self.transport.write(refusal(*refused))
             self.transport.close()
             return
@@ -171,7 +173,9 @@ class HttpConnection(H11Protocol):
         if came:
             tunnel.data_received(came)
 
-    def _refused(self, upgrade: Upgrade, headers: Mapping[str, str]) -> tuple[int, str] | None:
+    def _refused(
+        self, upgrade: Upgrade, headers: Mapping[str, str], protocols: Sequence[str]
+    ) -> tuple[int, str] | None:
         """Why a WebSocket is not opened, with a status; None: it is. A web page opens one only if
         it is one of the console's, for what it sends may change the realm."""
         local = str(self.server[0]) if self.server else "localhost"
@@ -181,7 +185,7 @@ class HttpConnection(H11Protocol):
             return (403 if isinstance(error, CrossSite) else 400), str(error)
         if self.is_spare:
             return 503, "all connections are busy; try again"
-        return upgrade.fault(tuple(self.listener.native.web_protocols))
+        return upgrade.fault(protocols)
 
     # --- looking after it ----------------------------------------------------------------
 

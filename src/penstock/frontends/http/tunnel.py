@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from penstock.frontends.shared.protocol_detection import give
@@ -24,8 +25,11 @@ from penstock.wire.websocket import (
     is_key,
 )
 
-PATH: Final = "/ws"
-"""Where WebSockets are opened."""
+PATHS: Final[Mapping[str, frozenset[str] | None]] = MappingProxyType(
+    {"/ws": None, "/mqtt": frozenset(("mqtt",))}
+)
+"""Where WebSockets are opened, and for which sub-protocols; None: for all that are served. Most
+clients of MQTT go to ``/mqtt`` unless they are told otherwise."""
 
 
 class TunnelTransport(asyncio.Transport):

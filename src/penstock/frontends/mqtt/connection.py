@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
-from penstock.core.access.rights import Principal
+from penstock.core.access.rights import ANONYMOUS, Principal
 from penstock.core.vocabulary.errors import ConnectionLost, PenstockError
 from penstock.frontends.mqtt.incoming import Incoming
 from penstock.frontends.mqtt.outbox import Filter
 from penstock.frontends.mqtt.reasons import (
     connack_reason,
     ending_reason,
+    explanation,
     invalid_client_id,
     reason_of,
     reason_within,
     return_code,
+    version_refusal,
 )
 from penstock.frontends.mqtt.retained import RetainedDelivery
 from penstock.frontends.mqtt.session import MqttSession
@@ -53,9 +55,9 @@ from penstock.wire.mqtt.packets import (
     UnsubscribePacket,
 )
 from penstock.wire.mqtt.plain_messages import PlainMessage, plain_messages
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties, without_problem
+from penstock.wire.mqtt.properties import NO_PROPERTIES, without_problem
 from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
+from penstock.wire.mqtt.reasons import MqttViolation, Reason, UnknownVersion, protocol_error
 from penstock.wire.mqtt.writing import packet_bytes_within
 
 if TYPE_CHECKING:
@@ -64,6 +66,9 @@ if TYPE_CHECKING:
 
 CONNECT_BYTES_MAX: Final = 1 << 18
 """Largest CONNECT packet in bytes."""
+HELD_BYTES_MAX: Final = 1 << 16
+"""Bytes that are received and wait for a sign-in or a subscription, above which a client is not
+read."""
 PACKETS_A_TURN: Final = 256
 _FEW_BYTES: Final = 4_096
 """Bytes that are surely too few packets to keep others waiting."""
@@ -93,6 +98,9 @@ class MqttConnection(HostedConnection):
         self._sign_in = MqttSignIn(self)
         self._tells_problems = True
         self._reader = PacketReader(CONNECT_BYTES_MAX)
+        self._unknown_bytes = 0
+        self._unknown = hub.unknown.open(Principal(ANONYMOUS, ""))
+        """What it has sent before it is known who it is."""
         self._out: list[bytes] = []
         self.takes_more = True
         self._reading = ReadThrottle(self._may_read, self._reads_again, self._take_in)
@@ -110,6 +118,7 @@ class MqttConnection(HostedConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        self._unknown = self.hub.unknown.open(Principal(ANONYMOUS, self.host))
         if not self.listener.opened(self, is_told_later=True):
             self.abort()
 
@@ -120,8 +129,24 @@ class MqttConnection(HostedConnection):
             data = self._rest_behind(data)
             if not data:
                 return
+        elif not self.is_open and not self._is_counted(len(data)):
+            return
         self._reader.receive(data)
         self._reading.came()
+
+    def _is_counted(self, size: int) -> bool:
+        """Count bytes of a client that is not signed in; False: there is no room for them, and its
+        connection ends."""
+        if self.is_ending:
+            return False
+        self._unknown_bytes += size
+        try:
+            self._unknown.grow(self._unknown_bytes)
+        except PenstockError as error:
+            _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
+            self.end(error)
+            return False
+        return True
 
     def _rest_behind(self, data: bytes) -> bytes:
         """Receive the plain messages that ``data`` begins with, and give what is left of it: the
@@ -150,6 +175,7 @@ class MqttConnection(HostedConnection):
         self._transport = None
         self._reading.end()
         self._sign_in.lost()
+        self._unknown.close()
         self._leave()
         self.listener.closed(self)
 
@@ -163,7 +189,8 @@ class MqttConnection(HostedConnection):
 
     def _may_read(self) -> bool:
         is_held_up = self.pace.is_ahead or self.listener.is_congested or self.listener.is_draining
-        return self.takes_more and not is_held_up
+        is_held = self._reader.held_bytes > HELD_BYTES_MAX and self._holds_packets
+        return self.takes_more and not is_held_up and not is_held
 
     @property
     def owes_answers(self) -> bool:
@@ -219,6 +246,8 @@ class MqttConnection(HostedConnection):
         """End the connection of a client that has broken the protocol, with the packet that there
         is for it: before the client is let in, that is a CONNACK."""
         _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=str(error))
+        if isinstance(error, UnknownVersion) and self._connect is None:
+            self.write(version_refusal(error))
         if self._connect is None or self.is_open:
             self.end(error)
             return
@@ -289,6 +318,7 @@ class MqttConnection(HostedConnection):
 
     def _greet(self, packet: ConnectPacket) -> None:
         self._connect, self.version = packet, packet.version
+        self.client.outbox.packet_bytes_max = packet.packet_bytes_max
         if fault := invalid_client_id(packet):
             self.refuse(Reason.CLIENT_IDENTIFIER_NOT_VALID, fault)
             return
@@ -314,7 +344,8 @@ class MqttConnection(HostedConnection):
         """The client is let in."""
         self._keep_alive_s = 1.5 * packet.keep_alive_s
         self._tells_problems = packet.properties.request_problem_information != 0
-        self._reader.packet_bytes_max = packet_bytes_max
+        self._reader.packet_bytes_max, self._reader.is_strict = packet_bytes_max, True
+        self._unknown.close()
         self.is_open = True
 
     def identified(self, principal: Principal) -> None:
@@ -330,7 +361,7 @@ class MqttConnection(HostedConnection):
         """Answer a CONNECT with a refusal, and close."""
         _log.warning("mqtt.refused", connection=self.number, host=self.host, reason=text)
         code = int(reason) if self.version == MQTT_5 else return_code(reason)
-        self.send(ConnackPacket(code, properties=PacketProperties(reason=text)))
+        self.send(ConnackPacket(code, properties=explanation(text)))
         self.is_ending = True
         self.hub.leave(self.client_id, self)
         self._close()
@@ -366,13 +397,14 @@ class MqttConnection(HostedConnection):
 
     # --- out -----------------------------------------------------------------------------
 
-    def send(self, packet: Packet) -> None:
-        """Send a packet, unless it is larger than the client takes."""
+    def send(self, packet: Packet) -> bool:
+        """Send a packet; False: it is larger than the client takes."""
         if not self._tells_problems and isinstance(packet, _ASKED_FOR_PROBLEMS):
             packet = replace(packet, properties=without_problem(packet.properties))
         written = packet_bytes_within(packet, self.version, self.client.outbox.packet_bytes_max)
         if written is not None:
             self.write(written)
+        return written is not None
 
     def acknowledge(self, packet_ids: Sequence[int]) -> None:
         """Send that messages of QoS 1 are stored: the packet that is sent most often."""
@@ -418,11 +450,8 @@ class MqttConnection(HostedConnection):
         if self.is_ending:
             return
         if self.is_open and self.version == MQTT_5:
-            own = PacketProperties(reason=text) if text else NO_PROPERTIES
+            own = explanation(text) if text else NO_PROPERTIES
             self.send(DisconnectPacket(ending_reason(reason), own))
-        elif self._connect is None and reason == Reason.UNSUPPORTED_VERSION:
-            self.version = MQTT_3  # what older clients understand; others see that it is closed
-            self.send(ConnackPacket(return_code(reason)))
         elif self._connect is not None and not self.is_open:
             self._refuse_late(reason, text)
         self.is_ending = True
@@ -433,7 +462,7 @@ class MqttConnection(HostedConnection):
         """Answer a CONNECT that is still being looked at."""
         code = reason if reason in reasons.ALLOWED[reasons.CONNACK] else Reason.SERVER_UNAVAILABLE
         if self.version == MQTT_5:
-            self.send(ConnackPacket(code, properties=PacketProperties(reason=text)))
+            self.send(ConnackPacket(code, properties=explanation(text)))
         else:
             self.send(ConnackPacket(return_code(code)))
 

@@ -41,6 +41,7 @@ from penstock.frontends.mqtt.session import MqttSession
 from penstock.frontends.mqtt.session_store import NEVER
 from penstock.frontends.mqtt.sessions import MqttSessions
 from penstock.frontends.mqtt.topic_channels import TopicChannel, TopicChannels
+from penstock.frontends.shared.buffers import Buffers
 from penstock.loggers import logger
 from penstock.runtime.access.open_connections import MessageCounts, MqttFigures
 from penstock.runtime.store.bodies import Body, body_from
@@ -54,6 +55,10 @@ if TYPE_CHECKING:
 
 VERSIONS: Final = {MQTT_3: "3.1.1", MQTT_5: "5"}
 """What people call the versions of MQTT."""
+UNKNOWN_BYTES_MAX: Final = 16 << 20
+"""Bytes of packets of clients that are not signed in, all together."""
+UNKNOWN_SMALL_BYTES: Final = 4_096
+"""Bytes of each of them that are not counted."""
 FILTERS_SHOWN: Final = 100
 """Most subscriptions that are told of each session."""
 
@@ -79,6 +84,8 @@ class MqttHub:
         self.listener = listener
         self.realm = listener.realm
         self.channel = channel
+        self.unknown = Buffers(UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES)
+        """What clients have sent that are not signed in."""
         self.traffic = listener.realm.connections.traffic["mqtt"]
         self.counts = MessageCounts()
         self._fan_out = FanOut(self.realm.access, self.counts)

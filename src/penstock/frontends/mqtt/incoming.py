@@ -13,7 +13,7 @@ from penstock.frontends.mqtt.messages import (
     Received,
     plain_packet,
 )
-from penstock.frontends.mqtt.reasons import reason_within
+from penstock.frontends.mqtt.reasons import explanation, reason_within
 from penstock.frontends.mqtt.session_store import Entry, received_entry
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.packets import (
@@ -24,7 +24,7 @@ from penstock.wire.mqtt.packets import (
     PubrecPacket,
 )
 from penstock.wire.mqtt.plain_messages import PlainMessage
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
+from penstock.wire.mqtt.properties import NO_PROPERTIES
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class Incoming:
             self.unanswered -= 1
         if packet.qos and connection.version == MQTT_5:
             reason = reason_within(error, reasons.ALLOWED[reasons.PUBLISHED])
-            own = PacketProperties(reason=str(error))
+            own = explanation(str(error))
             answer = PubackPacket if packet.qos == 1 else PubrecPacket
             connection.send(answer(packet.packet_id, reason, own))
         else:

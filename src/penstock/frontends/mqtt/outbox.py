@@ -11,8 +11,13 @@ from penstock.frontends.mqtt.expressing import EXPIRY_S_MAX, TOO_LARGE, give_up
 from penstock.frontends.mqtt.in_flight import InFlight, MessageSource, WaitingMessage
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
 from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
-from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
-from penstock.wire.mqtt.packets import MQTT_5, PublishPacket, PubrelPacket, TopicSubscription
+from penstock.wire.mqtt.packets import (
+    MQTT_5,
+    PACKET_BYTES_MAX,
+    PublishPacket,
+    PubrelPacket,
+    TopicSubscription,
+)
 from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reading import SHARED
 from penstock.wire.mqtt.reasons import MqttViolation, Reason

@@ -10,8 +10,10 @@ from penstock.core.vocabulary.errors import PenstockError
 from penstock.loggers import logger
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.wire.mqtt import reasons
-from penstock.wire.mqtt.packets import MQTT_3, ConnectPacket
-from penstock.wire.mqtt.reasons import ALLOWED, CONNACK, MqttViolation, Reason
+from penstock.wire.mqtt.packets import MQTT_3, MQTT_5, ConnackPacket, ConnectPacket
+from penstock.wire.mqtt.properties import PacketProperties
+from penstock.wire.mqtt.reasons import ALLOWED, CONNACK, MqttViolation, Reason, UnknownVersion
+from penstock.wire.mqtt.writing import packet_bytes
 
 _BY_REASON: Final[dict[Reason, tuple[str, ...]]] = {
     Reason.NOT_AUTHORIZED: ("access-denied", "cross-site", "insecure-connection"),
@@ -65,6 +67,16 @@ def reported(error: BaseException) -> PenstockError:
     return as_internal_error(incident)
 
 
+_REASON_CHARACTERS_MAX: Final = 1_000
+
+
+def explanation(text: str) -> PacketProperties:
+    """Return the reason string of an answer. Texts of errors quote what clients have sent: what
+    MQTT cannot express is replaced, and a long text is cut."""
+    expressible = text[:_REASON_CHARACTERS_MAX].replace("\0", "\ufffd")
+    return PacketProperties(reason=expressible.encode(errors="replace").decode())
+
+
 def reason_of(error: PenstockError) -> Reason:
     """The reason code that an error is reported with."""
     if isinstance(error, MqttViolation):
@@ -108,6 +120,14 @@ _RETURN_CODES: Final = {
 def return_code(reason: Reason) -> int:
     """What MQTT 3.1.1 says for a reason in a CONNACK: 3, the server is unavailable, for most."""
     return _RETURN_CODES.get(reason, 3)
+
+
+def version_refusal(error: UnknownVersion) -> bytes:
+    """Return the CONNACK for a client of another version: in the form of MQTT 5 for later ones,
+    and of 3.1.1 for earlier ones, which have no other."""
+    if error.version >= MQTT_5:
+        return packet_bytes(ConnackPacket(error.reason), MQTT_5)
+    return packet_bytes(ConnackPacket(return_code(error.reason)), MQTT_3)
 
 
 def invalid_client_id(packet: ConnectPacket) -> str:

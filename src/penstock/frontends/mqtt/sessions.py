@@ -345,8 +345,9 @@ class MqttSessions:
     async def _say(self, session: MqttSession, will: StoredWill, entries: Sequence[Entry]) -> None:
         """Publish a will, and store entries in the same step. One that its client may not publish
         is left out. Raises what keeps it from being published for now."""
-        principal, packet = session.principal, _published(will)
+        principal = session.principal
         try:
+            packet = _published(will)  # one that was stored when wills could be larger is refused
             rights = ClientRights(self._hub, principal, session.client_id)
             rights.check_publish(packet.topic, PublishEvents)
         except PenstockError as error:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import AuthenticationFailed, ConnectionLost, PenstockError
-from penstock.core.vocabulary.topics import name_fault
+from penstock.core.vocabulary.topics import TOPIC_BYTES_MAX, name_fault
 from penstock.frontends.mqtt.incoming import ALIASES_MAX, RECEIVE_MAXIMUM
 from penstock.frontends.mqtt.reasons import connack_reason
 from penstock.frontends.mqtt.subscribing import give_retained
@@ -19,20 +19,22 @@ from penstock.frontends.mqtt.topic_rights import ClientRights
 from penstock.frontends.shared.sasl_responses import BEARER, bearer_of, check_own
 from penstock.loggers import logger
 from penstock.wire import scram
-from penstock.wire.mqtt.framing import PACKET_BYTES_MAX
-from penstock.wire.mqtt.packets import AuthPacket, ConnackPacket, ConnectPacket
-from penstock.wire.mqtt.properties import PacketProperties
+from penstock.wire.mqtt.packets import PACKET_BYTES_MAX, AuthPacket, ConnackPacket, ConnectPacket
+from penstock.wire.mqtt.properties import PROPERTIES_BYTES_MAX, PacketProperties
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.connection import MqttConnection
 
-ROOM_BYTES: Final = 1 << 17
+ROOM_BYTES: Final = PROPERTIES_BYTES_MAX + TOPIC_BYTES_MAX + 64
 """Bytes of a packet beside its payload."""
 TOKEN_USER: Final = "token"
 """The user name of a client whose password is a bearer token, unless a user is called so."""
 
 _log = logger("penstock.mqtt")
+
+
+_NOT_TAKEN: Final = "the client takes no packet as large as the one that it waits for"
 
 
 class ProvenIdentity(NamedTuple):
@@ -200,9 +202,10 @@ class MqttSignIn:
             raise ConnectionLost("the client disconnected during sign-in")
         response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._response = response
-        connection.send(
-            AuthPacket(Reason.CONTINUE_AUTHENTICATION, self._properties(challenge or None))
-        )
+        asked = AuthPacket(Reason.CONTINUE_AUTHENTICATION, self._properties(challenge or None))
+        if not connection.send(asked):
+            self._response = None
+            raise MqttViolation(Reason.PACKET_TOO_LARGE, _NOT_TAKEN)
         connection.reads_on()
         return await response
 
@@ -226,7 +229,7 @@ async def _welcome(
     session, present = await hub.sessions.enter(connection, packet, principal)
     connection.client = session
     own = packet.properties
-    session.outbox.packet_bytes_max = own.maximum_packet_bytes or PACKET_BYTES_MAX
+    session.outbox.packet_bytes_max = packet.packet_bytes_max
     session.outbox.in_flight_max = own.receive_maximum or 65_535
     if connection.is_gone:
         hub.leave(connection.client_id, connection)
@@ -243,7 +246,10 @@ async def _welcome(
         maximum_packet_bytes=min(most, PACKET_BYTES_MAX),
         response_information=_answers_of(connection.client_id, own),
     )
-    connection.send(ConnackPacket(0, present, offered))
+    if not connection.send(ConnackPacket(0, present, offered)):
+        _log.warning("mqtt.sign_in_refused", host=connection.host, reason=_NOT_TAKEN)
+        connection.abort()  # a DISCONNECT may not come before the CONNACK
+        return
     owed = []
     if present:
         await hub.follow()

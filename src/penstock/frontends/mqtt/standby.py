@@ -10,7 +10,16 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.frontends.mqtt.reasons import connack_reason, return_code
+from msgspec.structs import replace
+
+from penstock.core.access.rights import ANONYMOUS, Principal
+from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.mqtt.reasons import (
+    connack_reason,
+    explanation,
+    return_code,
+    version_refusal,
+)
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
 from penstock.frontends.shared.serving_node import part
 from penstock.wire.mqtt.framing import PacketReader
@@ -20,9 +29,8 @@ from penstock.wire.mqtt.packets import (
     ConnackPacket,
     ConnectPacket,
 )
-from penstock.wire.mqtt.properties import PacketProperties
 from penstock.wire.mqtt.reading import packet_of
-from penstock.wire.mqtt.reasons import MqttViolation, Reason, protocol_error
+from penstock.wire.mqtt.reasons import Reason, UnknownVersion, protocol_error
 from penstock.wire.mqtt.writing import packet_bytes
 
 CONNECT_BYTES_MAX: Final = 1 << 18
@@ -36,28 +44,33 @@ class StandbyMqttConnection(StandbyProtocol, asyncio.Protocol):
     def __init__(self, arrivals: Arrivals) -> None:
         super().__init__(arrivals)
         self._reader = PacketReader(CONNECT_BYTES_MAX)
+        self._held = arrivals.buffers.open(Principal(ANONYMOUS, ""))
 
     def data_received(self, data: bytes) -> None:
         if self._has_answered or self._transport is None:
             return
         self._reader.receive(data)
         try:
+            self._held.grow(self._reader.held_bytes)
             for first, body in self._reader.packets():
                 packet = packet_of(first, body, MQTT_5)
                 if not isinstance(packet, ConnectPacket):
                     raise protocol_error("the first packet has to be a CONNECT")
                 self._answer(self._transport, self._refusal(packet.version), packet.version)
                 return
-        except MqttViolation as error:
-            if error.reason == Reason.UNSUPPORTED_VERSION:
-                refusal = ConnackPacket(return_code(error.reason))
-                self._answer(self._transport, refusal, MQTT_3)
-            else:
-                self._has_answered = True
-                self._transport.close()
+        except UnknownVersion as error:
+            self._has_answered = True
+            part(self._transport, version_refusal(error))
+        except PenstockError:
+            self._has_answered = True
+            self._transport.close()
 
     def eof_received(self) -> bool:
         return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._held.close()
+        super().connection_lost(exc)
 
     def _answer(self, transport: asyncio.Transport, refusal: ConnackPacket, version: int) -> None:
         self._has_answered = True
@@ -71,7 +84,7 @@ class StandbyMqttConnection(StandbyProtocol, asyncio.Protocol):
         if version == MQTT_3:
             return ConnackPacket(return_code(reason))
         place = owner.url("mqtt").partition("://")[2] if owner is not None else ""
-        said = PacketProperties(reason=str(error), server_reference=place or None)
+        said = replace(explanation(str(error)), server_reference=place or None)
         return ConnackPacket(reason, properties=said)
 
 

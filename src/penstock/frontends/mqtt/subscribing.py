@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.outbox import Filter
-from penstock.frontends.mqtt.reasons import reason_within
+from penstock.frontends.mqtt.reasons import explanation, reason_within
 from penstock.frontends.mqtt.retained import RetainedDelivery
 from penstock.wire.mqtt import reasons
 from penstock.wire.mqtt.packets import (
@@ -16,7 +16,7 @@ from penstock.wire.mqtt.packets import (
     UnsubackPacket,
     UnsubscribePacket,
 )
-from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
+from penstock.wire.mqtt.properties import NO_PROPERTIES
 from penstock.wire.mqtt.reading import SHARED
 from penstock.wire.mqtt.reasons import Reason
 
@@ -48,9 +48,7 @@ class Subscribing:
         session = connection.client
         if session.is_lasting and connection.is_open:
             await connection.hub.sessions.save(session)
-        own = (
-            NO_PROPERTIES if self._refused is None else PacketProperties(reason=str(self._refused))
-        )
+        own = NO_PROPERTIES if self._refused is None else explanation(str(self._refused))
         if connection.is_open:
             connection.send(SubackPacket(packet.packet_id, tuple(granted), own))
         return made

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from penstock.core.vocabulary.errors import PenstockError
+from penstock.frontends.shared.buffers import Buffers
 from penstock.frontends.shared.serving_node import FindOwner, FrontEnd, refusal
+
+BEGINNINGS_BYTES_MAX: Final = 16 << 20
+"""Bytes that the connections of one front end have sent and that are not answered, together."""
+BEGINNING_SMALL_BYTES: Final = 4_096
+"""Bytes of each of them that are not counted."""
 
 
 class Arrivals:
@@ -24,6 +30,8 @@ class Arrivals:
         ``has_quorum`` says whether the node reaches the engine."""
         self.owner = owner
         self.has_quorum = has_quorum
+        self.buffers = Buffers(BEGINNINGS_BYTES_MAX, BEGINNING_SMALL_BYTES)
+        """What clients have sent that are not answered yet."""
         self._patience_s = patience_s
         self._connections_max = connections_max
         self._patience: dict[asyncio.Transport, asyncio.TimerHandle] = {}

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from struct import iter_unpack
 from typing import Final
 
+from penstock.wire.mqtt.packets import PACKET_BYTES_MAX
 from penstock.wire.mqtt.plain_messages import PlainMessage, plain_messages
-from penstock.wire.mqtt.primitives import VARIABLE_MAX
+from penstock.wire.mqtt.properties import PROPERTIES_BYTES_MAX, PUBLISH, SUBSCRIBE, UNSUBSCRIBE
 from penstock.wire.mqtt.reasons import MqttViolation, Reason, malformed
 
-PACKET_BYTES_MAX: Final = VARIABLE_MAX + 5
-"""Bytes of the largest packet of all."""
+CONTROL_BYTES_MAX: Final = PROPERTIES_BYTES_MAX + 1_024
+"""Bytes of the largest packet that a client may send which has neither a payload nor filters."""
+FILTERS_BYTES_MAX: Final = 1 << 18
+"""Bytes of the largest SUBSCRIBE or UNSUBSCRIBE that a client may send."""
 _LENGTH_BYTES_MAX: Final = 4
 _PUBACK_BYTES: Final = 4
 _PUBACKS: Final = re.compile(rb"(?s:\x40\x02(?:[^\0].|\0[^\0])){1,4096}")
@@ -25,6 +28,9 @@ class PacketReader:
     def __init__(self, packet_bytes_max: int = PACKET_BYTES_MAX) -> None:
         self.packet_bytes_max = packet_bytes_max
         """Most bytes of a packet, with its fixed header."""
+        self.is_strict = False
+        """Whether only a PUBLISH may be as large: other packets are `CONTROL_BYTES_MAX` at most,
+        those with filters `FILTERS_BYTES_MAX`."""
         self._data = b""
         self._at = 0
         self._later: list[bytes] = []
@@ -94,11 +100,8 @@ class PacketReader:
                     return
                 length, begin = found
             end = begin + length
-            if end - at > self.packet_bytes_max:
-                raise MqttViolation(
-                    Reason.PACKET_TOO_LARGE,
-                    f"a packet has {end - at} bytes; at most {self.packet_bytes_max} are allowed",
-                )
+            if (size := end - at) > CONTROL_BYTES_MAX or size > self.packet_bytes_max:
+                self._check_size(data[at] >> 4, size)
             if end > len(data):
                 self._wanted_bytes = end - at
                 return
@@ -106,6 +109,17 @@ class PacketReader:
             self.held_bytes -= end - at
             self._wanted_bytes = 0  # who takes this one may come back for the next much later
             yield data[at], data[begin:end]
+
+    def _check_size(self, kind: int, size: int) -> None:
+        most = self.packet_bytes_max
+        if self.is_strict and kind != PUBLISH:
+            has_filters = kind in (SUBSCRIBE, UNSUBSCRIBE)
+            most = min(most, FILTERS_BYTES_MAX if has_filters else CONTROL_BYTES_MAX)
+        if size > most:
+            raise MqttViolation(
+                Reason.PACKET_TOO_LARGE,
+                f"a packet of type {kind} has {size} bytes; at most {most} are allowed",
+            )
 
     def _length(self, data: bytes, at: int) -> tuple[int, int] | None:
         """The length of a packet's body, and where it begins."""

@@ -6,12 +6,15 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.wire.mqtt.primitives import VARIABLE_MAX
 from penstock.wire.mqtt.properties import NO_PROPERTIES, PacketProperties
 from penstock.wire.mqtt.reasons import Reason
 
 MQTT_3: Final = 4
 """The protocol version of MQTT 3.1.1."""
 MQTT_5: Final = 5
+PACKET_BYTES_MAX: Final = VARIABLE_MAX + 5
+"""Bytes of the largest packet of all."""
 
 
 class Will(Struct, frozen=True):
@@ -36,6 +39,11 @@ class ConnectPacket(Struct, frozen=True):
     password: bytes | None = None
     will: Will | None = None
     properties: PacketProperties = NO_PROPERTIES
+
+    @property
+    def packet_bytes_max(self) -> int:
+        """Bytes of the largest packet that the client takes."""
+        return self.properties.maximum_packet_bytes or PACKET_BYTES_MAX
 
 
 class ConnackPacket(Struct, frozen=True):

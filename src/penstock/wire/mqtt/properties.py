@@ -26,6 +26,12 @@ WILL: Final = 16
 """The properties of a will, which are in a CONNECT."""
 
 
+PROPERTIES_BYTES_MAX: Final = 65 << 10
+"""Most bytes of the properties of a packet: one of the largest size, and others beside it."""
+USER_PROPERTIES_MAX: Final = 1_000
+"""Most user properties of a packet."""
+
+
 class PacketProperties(Struct, frozen=True, omit_defaults=True):
     """The properties of one packet; None: it does not have that one."""
 
@@ -89,6 +95,9 @@ _BINARY: Final = WireType(Cursor.binary, binary_bytes)
 _PAIR: Final = WireType(_pair, lambda pair: text_bytes(pair[0]) + text_bytes(pair[1]))
 
 
+_LARGEST: Final = {_BYTE: 0xFF, _TWO: 0xFFFF}
+
+
 class Property(NamedTuple):
     """One property: how it is encoded, where it may stand and what it may be."""
 
@@ -100,6 +109,11 @@ class Property(NamedTuple):
     least: int = 0
     most: int = (1 << 32) - 1
     is_repeated: bool = False
+
+    @property
+    def largest(self) -> int:
+        """The largest value that it may have, which its encoding has room for."""
+        return min(self.most, _LARGEST.get(self.type, self.most))
 
 
 def _in(*packets: int) -> frozenset[int]:
@@ -162,6 +176,9 @@ def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
     size = cursor.variable()
     if not size:
         return NO_PROPERTIES
+    if size > PROPERTIES_BYTES_MAX:
+        text = f"a packet has {size} bytes of properties; {PROPERTIES_BYTES_MAX} are the most"
+        raise MqttViolation(Reason.PACKET_TOO_LARGE, text)
     own = cursor.part(size)
     found: dict[str, Any] = {}
     while own.left:
@@ -177,6 +194,9 @@ def properties_of(cursor: Cursor, packet: int) -> PacketProperties:
             raise protocol_error(f"property {known.name} stands twice in a packet")
         else:
             found[known.name] = value
+    if len(found.get("user_properties", ())) > USER_PROPERTIES_MAX:
+        text = f"a packet has more than {USER_PROPERTIES_MAX} user properties; send fewer"
+        raise MqttViolation(Reason.QUOTA_EXCEEDED, text)
     _check_together(found, packet)
     for name in ("subscription_ids", "user_properties"):
         if name in found:
@@ -189,7 +209,7 @@ def _check(known: Property, value: Any) -> None:
         reason = Reason.PROTOCOL_ERROR
         if known.name == "topic_alias":
             reason = Reason.TOPIC_ALIAS_INVALID
-        bounds = f"{known.least} to {known.most}"
+        bounds = f"{known.least} to {known.largest}"
         raise MqttViolation(reason, f"{known.name} is {value}; allowed are {bounds}")
 
 

@@ -55,8 +55,7 @@ from penstock.wire.mqtt.properties import (
     properties_of,
 )
 from penstock.wire.mqtt.reasons import (
-    MqttViolation,
-    Reason,
+    UnknownVersion,
     malformed,
     protocol_error,
     reason_in,
@@ -137,8 +136,7 @@ def _connect(cursor: Cursor, _: int) -> ConnectPacket:
     name = cursor.binary()
     version = cursor.byte()
     if name != b"MQTT" or version not in (MQTT_3, MQTT_5):
-        text = f"protocol {name[:16]!r}, version {version}: MQTT 3.1.1 and 5 are spoken here"
-        raise MqttViolation(Reason.UNSUPPORTED_VERSION, text)
+        raise UnknownVersion(name, version)
     flags = cursor.byte()
     _check_connect_flags(flags, version)
     keep_alive_s = cursor.two_bytes()

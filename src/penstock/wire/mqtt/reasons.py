@@ -71,6 +71,17 @@ class MqttViolation(RemoteProtocolViolation):
         self.reason = reason
 
 
+class UnknownVersion(MqttViolation):
+    """A CONNECT names a protocol or a version that is not spoken here."""
+
+    def __init__(self, name: bytes, version: int) -> None:
+        super().__init__(
+            Reason.UNSUPPORTED_VERSION,
+            f"protocol {name[:16]!r}, version {version}: MQTT 3.1.1 and 5 are spoken here",
+        )
+        self.version = version
+
+
 def malformed(text: str) -> MqttViolation:
     """A packet that cannot be parsed (0x81)."""
     return MqttViolation(Reason.MALFORMED_PACKET, text)

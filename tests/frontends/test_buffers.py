@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.access.rights import ANONYMOUS, Principal
 from penstock.core.vocabulary.errors import Unavailable
-from penstock.frontends.http.buffers import SMALL_BYTES, Buffers
+from penstock.frontends.shared.buffers import SMALL_BYTES, Buffers
 
 ANN, BOB = Principal("ann", "localhost"), Principal("bob", "localhost")
 LARGE = SMALL_BYTES + 100
