@@ -7,6 +7,7 @@ channel and a commit of unknown outcome are in ``test_streams``, a killed driver
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +104,27 @@ def test_a_repetition_whose_rows_name_another_channel_is_stored_once(
 
     even, odd = halves(500)
     assert found(client) == [[*even, *range(500, 600)], odd]
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused_before_it_loses_rows(
+    spark: SparkSession, url: str, client: Session, tmp_path: Path
+) -> None:
+    orders, checkpoint, copy = create(client), tmp_path / "checkpoint", tmp_path / "copy"
+    publish(orders, 0, 10)
+    run(routed(spark, url), url, checkpoint)
+    shutil.copytree(checkpoint, copy)
+    run(routed(spark, url), url, copy)  # exact: nothing was new
+    publish(orders, 10, 20)
+    run(routed(spark, url), url, checkpoint)
+    publish(orders, 20, 30)
+
+    with pytest.raises(StreamingQueryException, match="a copy was restored") as refused:
+        run(routed(spark, url), url, copy)
+
+    assert "micro-batch 1 of query" in str(refused.value)
+    assert "newest checkpoint" in str(refused.value)
+    run(routed(spark, url), url, checkpoint)
+    assert found(client) == halves(30)
 
 
 def test_a_new_checkpoint_is_another_query_unless_it_has_a_name(

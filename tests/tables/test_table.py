@@ -10,8 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.core.vocabulary.errors import (
+    DifferentContent,
+    InvalidArgument,
+    NameDoesNotExist,
+    Unavailable,
+)
 from penstock.tables import Format, Table
+from penstock.tables.log import CONTENTS_MAX
+from penstock.tables.parquet import ParquetLog
 
 DAY = date(2026, 5, 4)
 
@@ -44,6 +51,34 @@ def test_a_version_is_stored_once(tmp_path: Path, format: Format) -> None:
 
     assert ids(table) == [0, 1, 2, 3, 4]
     assert (table.last_of("app"), table.last_of("nobody")) == (1, None)
+
+
+def test_a_version_with_other_content_is_refused(tmp_path: Path, format: Format) -> None:
+    table = Table.open(str(tmp_path / "t"), format)
+    table.append(rows(0, 1), "app", 0)  # by a version that kept no contents
+    assert not table.append(rows(0, 1), "app", 0, "0-1")
+    for n in range(1, 60):
+        assert table.append(rows(n, n + 1), "app", n, f"{n}-{n + 1}")
+    assert table.append(rows(60, 61), "another app", 7, "60-61")
+
+    again = Table.open(str(tmp_path / "t"), format)
+    assert not again.append(rows(0, 1), "app", 57, "57-58")
+    assert not again.append(rows(0, 1), "app", 58)
+    for version, content in ((59, "59-90"), (40, "40-90"), (0, "0-1")):
+        with pytest.raises(DifferentContent, match=f"has version {version} of app with the"):
+            again.append(rows(59, 90), "app", version, content)
+    assert ids(again) == list(range(61))
+
+
+def test_contents_are_remembered_of_the_last_versions_only(tmp_path: Path) -> None:
+    log = ParquetLog(str(tmp_path / "t"))
+    table = Table(log, "parquet", ())
+    for n in range(2 * CONTENTS_MAX):
+        table.append(rows(n, n + 1), "app", n, str(n))
+
+    assert list(log.contents("app")) == list(range(CONTENTS_MAX, 2 * CONTENTS_MAX))
+    with pytest.raises(DifferentContent, match="of an earlier time"):
+        table.append(rows(3, 4), "app", 3, "3")
 
 
 def test_a_batch_of_no_rows_is_stored_too(tmp_path: Path, format: Format) -> None:

@@ -89,7 +89,9 @@ def archived(spark: SparkSession, lake: Lake, options: dict[str, str]) -> DataFr
     return spark.readStream.format(FORMAT).options(**options, **{OPTION: text}).load()
 
 
-def commit(lake: Lake, written: list[Written], app: str, version: int) -> list[str]:
+def commit(
+    lake: Lake, written: list[Written], app: str, version: int, content: str = ""
+) -> list[str]:
     """Add the files of a micro-batch to their tables, once; gives the channels that have got
     events."""
     by_channel: dict[str, list[Written]] = {}
@@ -102,7 +104,7 @@ def commit(lake: Lake, written: list[Written], app: str, version: int) -> list[s
         for part in parts[1:]:
             columns = table.with_columns(columns, part.columns)
         files = [file for part in parts for file in part.files]
-        table.commit(columns, files, app=app, version=version)
+        table.commit(columns, files, app=app, version=version, content=content)
     return sorted(by_channel)
 
 

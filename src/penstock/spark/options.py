@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -63,6 +64,7 @@ _SINK: Final = (
     "value",
     "txnAppId",
     "txnVersion",
+    "txnContent",
     "reconnectTimeout",
     "realmRestarts",
 )
@@ -180,6 +182,10 @@ class SinkOptions(Struct, frozen=True):
     given."""
     realm_restarts: int = REALM_RESTARTS
     """Number of restarts of the realm within one commit after which the write gives up."""
+    content: str = ""
+    """Identifies what a batch write under ``app`` and ``version`` contains."""
+    checkpoint: str = ""
+    """The checkpoint of a stream, whose entries identify what micro-batches contain."""
     error_secret: str = ""
     """Authenticates errors for the driver; empty: they are not marked."""
 
@@ -239,6 +245,8 @@ def sink_options(given: Mapping[str, str], default_url: str = "") -> SinkOptions
         _one_of("nulls", texts, ("keep", "absent")) == "absent",
         _value(texts),
         _restarts(texts),
+        _content(texts),
+        next((text for key, text in given.items() if key.lower() == "checkpointlocation"), ""),
         secret_in(given),
     )
 
@@ -318,6 +326,14 @@ def _restarts(texts: Mapping[str, str]) -> int:
     if not text.isdecimal():
         raise InvalidArgument(f"realmRestarts is {text!r}; a whole number, 0 or more, is needed")
     return int(text)
+
+
+def _content(texts: Mapping[str, str]) -> str:
+    """What a write contains: short, so that the realm keeps it beside the write's number."""
+    text = texts.get("txnContent", "")
+    if text and "txnVersion" not in texts:
+        raise InvalidArgument("txnContent is for batch writes with txnAppId and txnVersion")
+    return hashlib.sha256(text.encode()).hexdigest()[:24] if text else ""
 
 
 def _value(texts: Mapping[str, str]) -> Literal["", "data", "property"]:

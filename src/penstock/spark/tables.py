@@ -20,22 +20,19 @@ from penstock.columns.schema.ipc import schema_bytes, schema_from
 from penstock.spark.error_marks import active_secret, marking
 from penstock.tables import Compacted, DataFile, Format
 from penstock.tables import Table as ArrowTable
-from penstock.tables.table import check_version
 
 
 class Table(ArrowTable):
     """A table whose rows may be Spark's; see :class:`penstock.tables.Table`."""
 
-    def append(self, rows: Any, app: str, version: int) -> bool:
+    def append(self, rows: Any, app: str, version: int, content: str = "") -> bool:
         """Add rows, once: False when this version of ``app`` is in the table already.
 
         ``rows`` are a DataFrame, or what :meth:`penstock.tables.Table.append` takes.
         """
         if not isinstance(rows, DataFrame):
-            return super().append(rows, app, version)
-        check_version(app, version)
-        last = self.last_of(app)
-        if last is not None and last >= version:
+            return super().append(rows, app, version, content)
+        if self.is_stored(app, version, content):
             return False
         known = self.state.schema or pa.schema([])
         partition_by, secret = self.partition_by, active_secret()
@@ -48,17 +45,18 @@ class Table(ArrowTable):
             found = msgspec.json.decode(encoded, type=_TaskFiles)
             schema = self.with_columns(schema, schema_from(found.columns))
             files += found.files
-        return self.commit(schema, files, app=app, version=version)
+        return self.commit(schema, files, app=app, version=version, content=content)
 
-    def merge(self, rows: Any, key: str | Sequence[str], app: str, version: int) -> bool:
+    def merge(
+        self, rows: Any, key: str | Sequence[str], app: str, version: int, content: str = ""
+    ) -> bool:
         """Put rows in the place of those with the same key; see
         :meth:`penstock.tables.Table.merge`. The rows of a DataFrame come to the driver."""
         if isinstance(rows, DataFrame):
-            last = self.last_of(app)
-            if last is not None and last >= version:
+            if self.is_stored(app, version, content):
                 return False
             rows = rows.toArrow()
-        return super().merge(rows, key, app, version)
+        return super().merge(rows, key, app, version, content)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The table as it is now, by Spark's own Parquet reader: exactly its committed files.

@@ -38,6 +38,7 @@ from penstock.core.vocabulary.errors import (
     NoSuchStage,
     PenstockError,
 )
+from penstock.spark.batch_content import content_of, explaining
 from penstock.spark.connections import ask_realm
 from penstock.spark.errors import tells_spark
 from penstock.spark.options import SinkOptions
@@ -106,7 +107,8 @@ class ChannelWriter(DataSourceArrowWriter):
             app, version = f"once:{uuid.uuid4().hex}", 0
         else:
             app = f"{LASTING_PREFIX}{app}"
-        publish(self._options, messages, app, version)
+        with explaining(f"query {app.removeprefix(LASTING_PREFIX)}", version):
+            publish(self._options, messages, app, version, self._options.content)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         forget(self._options, messages)
@@ -129,7 +131,9 @@ class ChannelStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         queries = {message.query for message in _staged(messages)}
         app = self._options.app or "".join(queries)
-        publish(self._options, messages, f"{LASTING_PREFIX}{app}", batchId)
+        content = content_of(self._options.checkpoint, batchId)
+        with explaining(f"query {app}", batchId):
+            publish(self._options, messages, f"{LASTING_PREFIX}{app}", batchId, content)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         forget(self._options, messages)
@@ -289,18 +293,20 @@ def publish(
     messages: Sequence[WriterCommitMessage | None],
     producer: str,
     sequence: int,
+    content: str = "",
 ) -> None:
     """Publish what the tasks put aside, in the order of the partitions, in one step.
 
     A name of the user's for a write to one channel counts for that channel; every other one, and
     the id of a query, counts for the whole realm: the rows of a repetition may name other channels.
+    ``content`` identifies what is published: another one under a stored number is refused.
     """
     found = sorted(_staged(messages), key=lambda message: message.partition)
     if not any(part.stages for message in found for part in message.parts):
         return
     for attempt in range(options.realm_restarts + 1):
         try:
-            return _commit(options, found, producer, sequence)
+            return _commit(options, found, producer, sequence, content)
         except NoSuchStage as error:
             if attempt == options.realm_restarts or not _is_carried(found):
                 raise NoSuchStage(
@@ -312,7 +318,13 @@ def publish(
         found = _put_again(options, found)
 
 
-def _commit(options: SinkOptions, messages: Sequence[Staged], producer: str, sequence: int) -> None:
+def _commit(
+    options: SinkOptions,
+    messages: Sequence[Staged],
+    producer: str,
+    sequence: int,
+    content: str,
+) -> None:
     names = {part.number: part.channel for message in messages for part in message.parts}
     realms = {message.realm for message in messages}
     stages = _stages(messages)
@@ -326,9 +338,11 @@ def _commit(options: SinkOptions, messages: Sequence[Staged], producer: str, seq
                 "nothing was published: start the query again"
             )
         if of_channel:
-            _commit_to_channel(session, names, stages, producer, sequence)
+            _commit_to_channel(session, names, stages, producer, sequence, content)
         else:
-            session.commit_stages(list(stages.items()), producer=producer, sequence=sequence)
+            session.commit_stages(
+                list(stages.items()), producer=producer, sequence=sequence, content=content
+            )
 
     try:
         ask_realm(options.where.realm, commit, patient=True, known_as=min(realms))
@@ -387,12 +401,13 @@ def _commit_to_channel(
     stages: dict[int, list[str]],
     producer: str,
     sequence: int,
+    content: str,
 ) -> None:
     for number, name in names.items():
         channel = session.channels.get(name)
         if channel.number != number or len(names) > 1:
             raise NameDoesNotExist(f"channel {name} was replaced by another one")
-        channel.commit_stages(stages[number], producer=producer, sequence=sequence)
+        channel.commit_stages(stages[number], producer=producer, sequence=sequence, content=content)
 
 
 def forget(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -12,7 +12,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,10 +24,17 @@ from penstock.core.vocabulary.errors import InvalidArgument, Unavailable
 from penstock.core.vocabulary.uris import shown
 from penstock.tables.disk import Folder, filesystem_of, is_local, local_path
 from penstock.tables.files import ID_COLUMN, DataFile
-from penstock.tables.log import UNCOMMITTED_HOURS, Commit, CommitConflict, State
+from penstock.tables.log import CONTENTS_MAX, UNCOMMITTED_HOURS, Commit, CommitConflict, State
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+_APP: Final = "penstockApp"
+_VERSION: Final = "penstockVersion"
+_CONTENT: Final = "penstockContent"
+"""Keys in the metadata of a commit: which version it stored, and what identifies its content."""
+_HISTORY_MAX: Final = 1_000
+"""Commits that are searched for the contents of a writer's versions, the newest first."""
 
 _ESCAPE: Final = re.compile("%[0-9a-fA-F]{2}")
 _READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"})
@@ -103,6 +110,15 @@ class DeltaLog:
     def last_of(self, app: str) -> int | None:
         return None if self._table is None else self._table.transaction_version(app)
 
+    def contents(self, app: str) -> Mapping[int, str]:
+        if self._table is None:
+            return {}
+        found: dict[int, str] = {}
+        for commit in self._table.history(_HISTORY_MAX):
+            if commit.get(_APP) == app and len(found) < CONTENTS_MAX:
+                found[int(commit[_VERSION])] = commit[_CONTENT]
+        return found
+
     def open(self, file: DataFile) -> Any:
         return self._filesystem.open_input_file(f"{self._root}/{file.path}")
 
@@ -139,7 +155,9 @@ class DeltaLog:
 
         # Not retried by delta-rs: after a conflict, the caller must first look
         # whether it is stored already.
+        content = {_APP: commit.app, _VERSION: str(commit.version), _CONTENT: commit.content}
         once = CommitProperties(
+            custom_metadata=content if commit.content else None,
             app_transactions=[Transaction(commit.app, commit.version)] if commit.app else None,
             max_commit_retries=0,
         )

@@ -13,6 +13,9 @@ from penstock.tables.files import DataFile
 
 Format = Literal["delta", "parquet"]
 
+CONTENTS_MAX: Final = 64
+"""Versions of a writer whose content is remembered at least."""
+
 UNCOMMITTED_HOURS: Final = 24
 """Hours that an uncommitted file is kept, because a writer may still commit it."""
 
@@ -27,6 +30,9 @@ class State(Struct, frozen=True):
     files: tuple[DataFile, ...] = ()
     apps: Mapping[str, int] = field(default_factory=dict)
     """By writer, the last version it stored. Empty for Delta tables: see :meth:`Log.last_of`."""
+    contents: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """By writer, what identifies the content of its last versions. Empty for Delta tables: see
+    :meth:`Log.contents`."""
 
 
 class Commit(Struct, frozen=True):
@@ -42,6 +48,8 @@ class Commit(Struct, frozen=True):
     version: int = 0
     changes_data: bool = True
     """False if only files change and not rows, as in a compaction."""
+    content: str = ""
+    """Identifies what this version contains; empty: not known."""
 
 
 class CommitConflict(Exception):
@@ -59,6 +67,11 @@ class Log(Protocol):
 
     def last_of(self, app: str) -> int | None:
         """The last version stored by this writer, in the state that was read last."""
+        ...
+
+    def contents(self, app: str) -> Mapping[int, str]:
+        """What identifies the content of versions of this writer, of the last ones for which it was
+        given, in the state that was read last."""
         ...
 
     def commit(self, based_on: State, commit: Commit) -> None:

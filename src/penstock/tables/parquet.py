@@ -25,7 +25,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ from penstock.core.vocabulary.argument_errors import explain
 from penstock.core.vocabulary.errors import Damaged, InvalidArgument, InvalidEvent, NewerFormat
 from penstock.tables.disk import Folder, local_path
 from penstock.tables.files import DataFile
-from penstock.tables.log import UNCOMMITTED_HOURS, Commit, CommitConflict, State
+from penstock.tables.log import CONTENTS_MAX, UNCOMMITTED_HOURS, Commit, CommitConflict, State
 
 COMMITS: Final = "_penstock/commits"
 ASIDE: Final = "_penstock/aside"
@@ -66,9 +66,11 @@ class _Record(Struct, frozen=True, omit_defaults=True):
     """The columns of the table as a Base64 Arrow schema; empty if unchanged."""
     partition_by: tuple[str, ...] | None = None
     """The partition columns; only in the first commit."""
+    content: str = ""
+    """Identifies what this version contains; empty: not known."""
 
 
-class _Whole(Struct, frozen=True):
+class _Whole(Struct, frozen=True, omit_defaults=True):
     """The content of a state file: the whole table after a commit."""
 
     v: int
@@ -76,6 +78,7 @@ class _Whole(Struct, frozen=True):
     partition_by: tuple[str, ...]
     files: tuple[DataFile, ...]
     apps: dict[str, int]
+    contents: dict[str, dict[int, str]] = {}
 
 
 class ParquetLog:
@@ -155,7 +158,7 @@ class ParquetLog:
         name = f"{number:020}.state"
         whole: _Whole = self._read(name, _Whole)
         columns = self._schema(name, whole.columns)
-        return State(number, columns, whole.partition_by, whole.files, whole.apps)
+        return State(number, columns, whole.partition_by, whole.files, whole.apps, whole.contents)
 
     def _after(self, state: State, number: int, record: _Record) -> State:
         gone = frozenset(record.remove)
@@ -168,10 +171,14 @@ class ParquetLog:
             state.partition_by if record.partition_by is None else record.partition_by,
             (*files, *(each.file for each in record.add)),
             apps,
+            _with_content(state.contents, record),
         )
 
     def last_of(self, app: str) -> int | None:
         return self._state.apps.get(app)
+
+    def contents(self, app: str) -> Mapping[int, str]:
+        return self._state.contents.get(app, {})
 
     def open(self, file: DataFile) -> Any:
         return pa.memory_map(str(self._folder.path / self._place(file)))
@@ -220,6 +227,7 @@ class ParquetLog:
             commit.version,
             "" if same else _text(commit.schema),
             commit.partition_by if number == 0 else None,
+            commit.content,
         )
         if added:
             self._folder.settle(self._folder.path / ASIDE)
@@ -268,6 +276,7 @@ class ParquetLog:
             state.partition_by,
             state.files,
             dict(state.apps),
+            {app: dict(contents) for app, contents in state.contents.items()},
         )
         self._publish(f"{state.version:020}.state", msgspec.json.encode(whole))
         # Readers that are reading older commits start again from this state.
@@ -307,6 +316,17 @@ def _named(commit: Commit, file: DataFile, count: int, number: int) -> _Added:
         stem = f"compacted-{number:012}-{count:03}"
     path = f"{folder}/{stem}.parquet" if folder else f"{stem}.parquet"
     return _Added(msgspec.structs.replace(file, path=path), aside)
+
+
+def _with_content(
+    contents: Mapping[str, Mapping[int, str]], record: _Record
+) -> Mapping[str, Mapping[int, str]]:
+    """The contents of the last versions of each writer, after a commit."""
+    if not record.content:
+        return contents
+    own = {**contents.get(record.app, {}), record.version: record.content}
+    newest = dict(sorted(own.items())[-CONTENTS_MAX:])
+    return {**contents, record.app: newest}
 
 
 def _replaced(path: str) -> str:

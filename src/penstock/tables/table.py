@@ -9,7 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.core.vocabulary.errors import (
+    DifferentContent,
+    InvalidArgument,
+    NameDoesNotExist,
+    Unavailable,
+)
 from penstock.core.vocabulary.uris import shown
 from penstock.tables.disk import filesystem_of, is_local, local_path
 from penstock.tables.files import (
@@ -149,16 +154,38 @@ class Table:
 
     # --- writing -------------------------------------------------------------------------
 
-    def append(self, rows: Any, app: str, version: int) -> bool:
+    def is_stored(self, app: str, version: int, content: str = "") -> bool:
+        """Whether ``app`` has stored this version, or a later one.
+
+        ``content`` identifies what the version contains now. Raises ``DifferentContent`` if the
+        table has other content under this version, or no longer knows which.
+        """
+        check_version(app, version)
+        last = self.last_of(app)
+        if last is None or last < version:
+            return False
+        contents = self._log.contents(app) if content else {}
+        stored = contents.get(version)
+        if stored is None and (version == last or not contents):
+            return True  # stored before contents were kept
+        if stored != content:
+            raise DifferentContent(
+                f"the table at {shown(self.uri)} has version {version} of {app} with the content "
+                f"{stored or 'of an earlier time'}, and it comes again with the content {content}"
+            )
+        return True
+
+    def append(self, rows: Any, app: str, version: int, content: str = "") -> bool:
         """Add rows exactly once. False if this version of ``app`` is in the table already.
+
+        ``content`` may identify the rows, such as the positions they were read from: another one
+        under the same version raises ``DifferentContent``.
 
         ``rows`` are an Arrow table or record batches, or a pandas or polars table. New columns are
         added to the table. A column of another type is cast if no value changes by it. Raises
         ``InvalidArgument`` for values that the table cannot hold.
         """
-        check_version(app, version)
-        last = self.last_of(app)
-        if last is not None and last >= version:
+        if self.is_stored(app, version, content):
             return False
         writer = self.writer()
         try:
@@ -167,7 +194,7 @@ class Table:
             files = writer.close()
         finally:
             writer.abandon()
-        return self.commit(writer.schema, files, app=app, version=version)
+        return self.commit(writer.schema, files, app=app, version=version, content=content)
 
     def writer(self) -> RowWriter:
         """A writer of data files, for rows that are written and committed in different places."""
@@ -179,16 +206,20 @@ class Table:
         return RowWriter(self._log, schema, tuple(partition_by))
 
     def commit(
-        self, schema: pa.Schema, files: Sequence[DataFile], *, app: str, version: int
+        self,
+        schema: pa.Schema,
+        files: Sequence[DataFile],
+        *,
+        app: str,
+        version: int,
+        content: str = "",
     ) -> bool:
         """Add files of writers exactly once. False if this version was committed already."""
-        check_version(app, version)
         for _ in range(ATTEMPTS_MAX):
-            last = self.last_of(app)
-            if last is not None and last >= version:
+            if self.is_stored(app, version, content):
                 return False
             try:
-                self._commit(schema, files, (), app, version)
+                self._commit(schema, files, (), app, version, content)
             except CommitConflict:
                 continue
             return True
@@ -201,13 +232,14 @@ class Table:
         remove: Sequence[DataFile],
         app: str = "",
         version: int = 0,
+        content: str = "",
     ) -> None:
         """Commit on top of the state read last. Raises ``CommitConflict`` if one is newer."""
         state = self.state
         wanted = united(state.schema or pa.schema([]), schema)
         check_partitions(wanted, self.partition_by)
         changes = bool(app)
-        commit = Commit(wanted, self.partition_by, add, remove, app, version, changes)
+        commit = Commit(wanted, self.partition_by, add, remove, app, version, changes, content)
         self._log.commit(state, commit)
         self.refresh()
 
@@ -218,7 +250,9 @@ class Table:
             f"write; nothing was stored: try again"
         )
 
-    def merge(self, rows: Any, key: str | Sequence[str], app: str, version: int) -> bool:
+    def merge(
+        self, rows: Any, key: str | Sequence[str], app: str, version: int, content: str = ""
+    ) -> bool:
         """Replace rows that have the same key, and add rows with new keys. Exactly once, like
         :meth:`append`.
 
@@ -230,13 +264,12 @@ class Table:
         keys = (key,) if isinstance(key, str) else tuple(key)
         given = pa.Table.from_batches(list(record_batches(rows)))
         for _ in range(ATTEMPTS_MAX):
-            last = self.last_of(app)
-            if last is not None and last >= version:
+            if self.is_stored(app, version, content):
                 return False
             writer = self.writer()
             try:
                 gone = self._rewrite(writer, given, keys)
-                self._commit(writer.schema, writer.close(), gone, app, version)
+                self._commit(writer.schema, writer.close(), gone, app, version, content)
             except (CommitConflict, FileNotFoundError):
                 continue  # the table has changed since
             finally:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.access.name_owners import owned
+from penstock.core.access.name_owners import owned, with_content
 from penstock.core.channel.producers import (
     FORGET_AFTER_US,
     LASTING_FORGET_AFTER_US,
     LASTING_NAMES_MAX,
+    LASTING_REMEMBERED_MAX,
     NAMES_MAX,
     REMEMBERED_MAX,
     Producers,
 )
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import SequenceTooOld
+from penstock.core.vocabulary.errors import DifferentContent, SequenceTooOld
 from penstock.core.vocabulary.messages import Digest, Publish
 from tests.core.plays import play_of
 
@@ -134,3 +135,41 @@ def test_made_up_producers_push_out_the_silent_ones_and_no_pipeline() -> None:
     assert producers.stored_as("p0", 1) is None
     assert producers.stored_as(f"p{NAMES_MAX}", 1) == Span(NAMES_MAX + 1, NAMES_MAX + 2)
     assert producers.stored_as("txn:job", 1) == Span(0, 1)
+
+
+@pytest.mark.parametrize("how", ["none", "restart", "restart_from_snapshot"])
+@pytest.mark.parametrize("user", ["", "anna"])
+def test_the_same_number_with_other_content_is_refused(how: str, user: str) -> None:
+    def batch(content: str, sequence: int) -> Publish:
+        return by(owned(with_content("txn:query", content), user), sequence)
+
+    play = play_of()
+    play.do(batch("", 6))
+    play.do(batch("offsets 0-10", 7))
+    play.do(batch("offsets 10-20", 8))
+    if how != "none":
+        getattr(play, how)()
+
+    for content in ("offsets 0-10", ""):  # a client that says nothing is answered as ever
+        play.do(batch(content, 7))
+        assert play.answer == Span(2, 4)
+    play.do(batch("offsets 0-10", 6))
+    assert play.answer == Span(0, 2), "stored before contents were kept"
+    with pytest.raises(DifferentContent, match="publish 7 of producer txn:query is stored with"):
+        play.do(batch("offsets 0-30", 7))
+    play.do(batch("offsets 20-30", 9))
+    assert play.answer == Span(6, 8)
+
+
+def test_contents_are_forgotten_with_their_publishes() -> None:
+    producers = Producers()
+    for n in range(10 * LASTING_REMEMBERED_MAX):
+        producers.stored(with_content("txn:query", f"c{n}"), n, Span(n, n + 1), n)
+    restored = Producers()
+    restored.restore(producers.state())
+
+    assert len(producers) == len(restored) == 1
+    assert len(producers.state()) <= 2 * LASTING_REMEMBERED_MAX
+    assert restored.state() == producers.state()
+    with pytest.raises(SequenceTooOld):
+        producers.stored_as(with_content("txn:query", "c1"), 1)

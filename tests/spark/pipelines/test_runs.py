@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -333,6 +334,36 @@ def test_an_event_that_makes_a_step_fail_is_buried(
     assert (report.steps[0].state, report.steps[0].restarts) == ("done", 1)
     assert numbers(late) == [0, 1, 3]
     assert dead.read().column("text").to_pylist() == [texts[2]]
+
+
+@pytest.mark.parametrize("format", ["delta", "parquet"])
+def test_an_older_copy_of_the_checkpoints_is_refused_by_channel_and_table(
+    runs: Runs, flights: Channel, late: Channel, tmp_path: Path, format: str
+) -> None:
+    step = {
+        "name": "late",
+        "sql": "SELECT n FROM flights",
+        "channel": "late",
+        "table": {"path": "lake", "format": format},
+    }
+    publish(flights, 0, 10)
+    runs(step)
+    shutil.copytree(tmp_path / "checkpoints", tmp_path / "copy")
+    publish(flights, 10, 20)
+    runs(step)
+    publish(flights, 20, 30)
+    (tmp_path / "checkpoints").rename(tmp_path / "newest")
+    (tmp_path / "copy").rename(tmp_path / "checkpoints")
+
+    with pytest.raises(StepFailed, match=r"micro-batch 1 .*a copy was restored.*different-content"):
+        runs(step)
+
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "newest").rename(tmp_path / "checkpoints")
+    runs(step)
+    assert numbers(late) == list(range(30))
+    stored = Table.found(str(tmp_path / "lake")).to_arrow().column("n").to_pylist()
+    assert sorted(stored) == list(range(30))
 
 
 @pytest.mark.process

@@ -35,6 +35,7 @@ from penstock.columns.events.event import Event
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema.ipc import batch_bytes
 from penstock.columns.schema.schema import ChannelSchema
+from penstock.core.access.name_owners import with_content
 from penstock.core.vocabulary.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -211,13 +212,18 @@ class Channel(Destination):
         buffers = [memoryview(batch_bytes(part)) for part in parts]
         return await stage(self._connection, self.number, parts, buffers)
 
-    async def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
+    async def commit_stages(
+        self, stages: Sequence[str], *, producer: str, sequence: int, content: str = ""
+    ) -> range:
         """Publish stages of any session, in the given order and in one step (SEM X1).
 
         Repeating it with the same ``producer`` and ``sequence`` gives the ids of the first time
-        (SEM X3), although the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
+        (SEM X3), although the stages are gone. ``content`` may identify what is published, such as
+        the positions it was read from: with another one a repetition is refused. Raises
+        ``NoSuchStage``, ``SequenceTooOld``, ``DifferentContent``.
         """
-        message = CommitStages(self.number, producer, sequence, tuple(stages))
+        name = with_content(producer, content)
+        message = CommitStages(self.number, name, sequence, tuple(stages))
         return ids_of_answer(await self._connection.request(message))
 
     async def drop_stages(self, stages: Sequence[str]) -> None:

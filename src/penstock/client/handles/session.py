@@ -44,6 +44,7 @@ from penstock.client.reading.pattern_subscription import (
 )
 from penstock.client.reading.start_positions import StartLike, start_of
 from penstock.columns.schema.ipc import batch_bytes
+from penstock.core.access.name_owners import with_content
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
 
 if TYPE_CHECKING:
@@ -283,17 +284,24 @@ class Session:
         return await stage(self._connection, store.number, parts, buffers, group)
 
     async def commit_stages(
-        self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int
+        self,
+        stages: Sequence[tuple[int, Sequence[str]]],
+        *,
+        producer: str,
+        sequence: int,
+        content: str = "",
     ) -> dict[int, range]:
         """Publish stages of any session on several channels and queues, in one step (SEM X4).
 
         ``stages`` has pairs of a store's number and its stages; gives the ids by number. Repeating
         it with the same ``producer`` and ``sequence``, which count for the whole realm, gives the
-        ids of the first time, whatever stages it names (SEM X3). Raises ``NoSuchStage``,
-        ``SequenceTooOld``, ``NameDoesNotExist`` for a deleted store, ``CapacityReached``.
+        ids of the first time, whatever stages it names (SEM X3). ``content`` may identify what is
+        published: with another one a repetition is refused. Raises ``NoSuchStage``,
+        ``SequenceTooOld``, ``DifferentContent``, ``NameDoesNotExist`` for a deleted store,
+        ``CapacityReached``.
         """
         parts = tuple((number, tuple(names)) for number, names in stages)
-        message = CommitStagedParts(producer, sequence, parts)
+        message = CommitStagedParts(with_content(producer, content), sequence, parts)
         info = await self._connection.ask(message, TransactionInfo)
         return {number: range(first, end) for number, (first, end) in info.spans}
 

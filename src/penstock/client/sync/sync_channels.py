@@ -154,14 +154,18 @@ class Channel(ChannelStreaming, Destination):
         """
         return self._loop.call(self._inner.stage(table))
 
-    def commit_stages(self, stages: Sequence[str], *, producer: str, sequence: int) -> range:
+    def commit_stages(
+        self, stages: Sequence[str], *, producer: str, sequence: int, content: str = ""
+    ) -> range:
         """Publish stages of any session, in the given order and in one step (SEM X1).
 
         Repeating it with the same ``producer`` and ``sequence`` gives the ids of the first time
-        (SEM X3), although the stages are gone. Raises ``NoSuchStage``, ``SequenceTooOld``.
+        (SEM X3), although the stages are gone. ``content`` may identify what is published, such as
+        the positions it was read from: with another one a repetition is refused. Raises
+        ``NoSuchStage``, ``SequenceTooOld``, ``DifferentContent``.
         """
         return self._loop.call(
-            self._inner.commit_stages(stages, producer=producer, sequence=sequence)
+            self._inner.commit_stages(stages, producer=producer, sequence=sequence, content=content)
         )
 
     def drop_stages(self, stages: Sequence[str]) -> None:

@@ -116,17 +116,24 @@ class Session(SessionEnd):
         return self._loop.call(self._inner.stage(store, bodies, group=group))
 
     def commit_stages(
-        self, stages: Sequence[tuple[int, Sequence[str]]], *, producer: str, sequence: int
+        self,
+        stages: Sequence[tuple[int, Sequence[str]]],
+        *,
+        producer: str,
+        sequence: int,
+        content: str = "",
     ) -> dict[int, range]:
         """Publish stages of any session on several channels and queues, in one step (SEM X4).
 
         ``stages`` has pairs of a store's number and its stages; gives the ids by number. Repeating
         it with the same ``producer`` and ``sequence``, which count for the whole realm, gives the
-        ids of the first time, whatever stages it names (SEM X3). Raises ``NoSuchStage``,
-        ``SequenceTooOld``, ``NameDoesNotExist`` for a deleted store, ``CapacityReached``.
+        ids of the first time, whatever stages it names (SEM X3). ``content`` may identify what is
+        published: with another one a repetition is refused. Raises ``NoSuchStage``,
+        ``SequenceTooOld``, ``DifferentContent``, ``NameDoesNotExist`` for a deleted store,
+        ``CapacityReached``.
         """
         return self._loop.call(
-            self._inner.commit_stages(stages, producer=producer, sequence=sequence)
+            self._inner.commit_stages(stages, producer=producer, sequence=sequence, content=content)
         )
 
     def drop_stages(self, stages: Sequence[str]) -> None:

@@ -12,9 +12,16 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from penstock.core.access.name_owners import MARK, owner_of, plain
+from penstock.core.access.name_owners import (
+    CONTENT_MARK,
+    MARK,
+    owner_of,
+    plain,
+    with_content,
+    without_content,
+)
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import SequenceTooOld
+from penstock.core.vocabulary.errors import DifferentContent, SequenceTooOld
 from penstock.core.vocabulary.messages import ProducerState
 
 Ids = TypeVar("Ids")
@@ -44,10 +51,12 @@ dropped."""
 
 
 class _ProducerMemory(Generic[Ids]):
-    __slots__ = ("at_us", "forgotten", "recent")
+    __slots__ = ("at_us", "contents", "forgotten", "recent")
 
     def __init__(self, at_us: int) -> None:
         self.at_us = at_us
+        self.contents: dict[int, str] = {}
+        """What identifies the content of publishes, by sequence, where it was said."""
         self.recent: list[tuple[int, Ids]] = []
         self.forgotten = -1
         """The highest sequence whose ids are forgotten."""
@@ -70,8 +79,11 @@ class Remembered(Generic[Ids]):
     def stored_as(self, name: str, sequence: int) -> Ids | None:
         """The ids that this publish got when it was stored; None if it was never stored.
 
-        Raises ``SequenceTooOld`` if it is too old to tell.
+        Raises ``SequenceTooOld`` if it is too old to tell, and ``DifferentContent`` if both the
+        stored publish and ``name`` identify their content, and differ.
         """
+        if CONTENT_MARK in name:
+            return self._stored_with(*without_content(name), sequence)
         memory = self._by_name.get(name)
         is_new = memory is not None and memory.recent and sequence > memory.recent[-1][0]
         if is_new and MARK not in name:  # the usual case
@@ -80,6 +92,21 @@ class Remembered(Generic[Ids]):
         if found is None and (before := plain(name)) != name:
             return self._stored_as(before, sequence)  # stored when the realm did not know its users
         return found
+
+    def _stored_with(self, name: str, content: str, sequence: int) -> Ids | None:
+        """The ids of this publish, if it was stored with this content or it is not known which."""
+        ids = self.stored_as(name, sequence)
+        if ids is None:
+            return None
+        memory = self._by_name.get(name) or self._by_name.get(plain(name))
+        stored = memory.contents.get(sequence, content) if memory is not None else content
+        if stored != content:
+            raise DifferentContent(
+                f"publish {sequence} of producer {plain(name)} is stored with the content "
+                f"{stored}, and comes again with the content {content}; nothing was stored. Go on "
+                f"with the state that was saved last, or use a new producer"
+            )
+        return ids
 
     def newest(self, name: str) -> int:
         """The highest sequence of a producer's publishes that is known to be stored; -1: none is.
@@ -105,6 +132,9 @@ class Remembered(Generic[Ids]):
         return None
 
     def stored(self, name: str, sequence: int, ids: Ids, at_us: int) -> None:
+        content = ""
+        if CONTENT_MARK in name:
+            name, content = without_content(name)
         memory = self._by_name.get(name)
         if memory is None:
             memory = _ProducerMemory(at_us)
@@ -116,11 +146,15 @@ class Remembered(Generic[Ids]):
             recent.append((sequence, ids))
         else:
             insort(recent, (sequence, ids), key=lambda entry: entry[0])
+        if content:
+            memory.contents[sequence] = content
         lasting = name.startswith(LASTING_PREFIX)
         limit = LASTING_REMEMBERED_MAX if lasting else REMEMBERED_MAX
         if len(recent) >= 2 * limit:
             memory.forgotten = recent[-limit - 1][0]
             del recent[:-limit]
+            for old in [each for each in memory.contents if each <= memory.forgotten]:
+                del memory.contents[old]
         if at_us - self._pruned_us >= FORGET_AFTER_US // 24:
             self._prune(at_us)
 
@@ -160,14 +194,24 @@ class Remembered(Generic[Ids]):
 
     def remembered(self) -> Iterator[tuple[str, int, int, tuple[tuple[int, Ids], ...]]]:
         """Everything remembered: name, highest forgotten sequence, time of the newest, sequences
-        with ids."""
+        with ids. A publish with an identity of its content has an entry under a name with that."""
         for name, memory in self._by_name.items():
-            yield name, memory.forgotten, memory.at_us, tuple(memory.recent)
+            contents = memory.contents
+            others = tuple(entry for entry in memory.recent if entry[0] not in contents)
+            yield name, memory.forgotten, memory.at_us, others if contents else tuple(memory.recent)
+            for sequence, ids in memory.recent if contents else ():
+                if sequence in contents:
+                    full_name = with_content(name, contents[sequence])
+                    yield full_name, -1, memory.at_us, ((sequence, ids),)
 
     def put_back(
         self, name: str, forgotten: int, at_us: int, recent: list[tuple[int, Ids]]
     ) -> None:
         """Take in what :meth:`remembered` gave."""
+        if CONTENT_MARK in name:
+            for sequence, ids in recent:
+                self.stored(name, sequence, ids, at_us)
+            return
         memory: _ProducerMemory[Ids] = _ProducerMemory(at_us)
         memory.forgotten, memory.recent = forgotten, recent
         self._added(name, memory)

@@ -140,6 +140,13 @@ class SequenceTooOld(Refused):
     code = "sequence-too-old"
 
 
+class DifferentContent(Refused):
+    """A publish of this producer and sequence is stored with other content (SEM X3), most likely
+    because an older copy of a checkpoint was restored. Nothing was stored."""
+
+    code = "different-content"
+
+
 class NoSuchStage(Refused):
     """Staged rows are unknown: never staged, dropped, expired, or lost in a restart or when another
     node took over."""

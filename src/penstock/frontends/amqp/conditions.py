@@ -47,7 +47,14 @@ _BY_CONDITION: Final[dict[str, tuple[str, ...]]] = {
         *("already-aborted", "already-committed", "illegal-state", "lease-ended"),
     ),
     "amqp:precondition-failed": (
-        *("conflict", "no-reply", "publishing-paused", "refused", "sequence-too-old"),
+        *(
+            "conflict",
+            "different-content",
+            "no-reply",
+            "publishing-paused",
+            "refused",
+            "sequence-too-old",
+        ),
     ),
     DELETED: ("data-lost", "durable-unbound", "trimmed"),
     UNKNOWN_TRANSACTION: ("no-such-transaction",),

@@ -18,7 +18,8 @@ _BY_STATUS: Final[dict[int, tuple[str, ...]]] = {
     404: ("name-does-not-exist", "no-such-stage", "no-such-transaction"),
     409: (
         *("already-aborted", "already-committed", "address-in-use", "capacity-reached"),
-        *("conflict", "data-directory-in-use", "durable-in-use", "durable-unbound"),
+        *("conflict", "data-directory-in-use", "different-content"),
+        *("durable-in-use", "durable-unbound"),
         *("illegal-state", "lease-ended", "name-already-bound", "sequence-too-old"),
     ),
     410: ("data-lost", "trimmed"),

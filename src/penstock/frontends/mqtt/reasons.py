@@ -41,7 +41,13 @@ _BY_REASON: Final[dict[Reason, tuple[str, ...]]] = {
             "lease-ended",
         ),
         *("invalid-name", "invalid-selector", "damaged-backup", "damaged-export", "refused"),
-        *("no-such-stage", "no-such-transaction", "sequence-too-old", "trimmed"),
+        *(
+            "different-content",
+            "no-such-stage",
+            "no-such-transaction",
+            "sequence-too-old",
+            "trimmed",
+        ),
     ),
     Reason.UNSPECIFIED: (
         *("address-in-use", "cannot-connect", "corrupt", "damaged", "data-directory-in-use"),

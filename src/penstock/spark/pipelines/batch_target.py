@@ -40,7 +40,7 @@ class BatchTarget(Struct, frozen=True, kw_only=True, dict=True):
 
     def to_table(self, table: Table, rows: DataFrame, batch: MicroBatch) -> None:
         """Put the rows of a micro-batch into the table."""
-        table.append(rows, batch.app, batch.number)
+        table.append(rows, batch.app, batch.number, batch.content)
 
     @cached_property
     def opened(self) -> Table:
@@ -56,4 +56,6 @@ def publish(rows: DataFrame, target: ChannelTarget, url: str, batch: MicroBatch)
     """Publish rows once: the realm recognises ``batch`` if it is repeated."""
     options = {"url": url, **target.sink_options(), **secret_options()}
     transaction = {"txnAppId": batch.app, "txnVersion": str(batch.number)}
+    if batch.content:
+        transaction["txnContent"] = batch.content
     rows.write.format("penstock").mode("append").options(**options, **transaction).save()

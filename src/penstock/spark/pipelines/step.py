@@ -39,6 +39,10 @@ class MicroBatch(Struct, frozen=True):
     number: int
     """Counts from 0 within ``app``; a target that has stored it already skips it."""
 
+    content: str = ""
+    """Identifies what it contains; a target that has stored other content under the number refuses
+    it. Empty: not known."""
+
 
 class ChannelTarget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A channel to publish to: ``channel = "delays"``, or a table with these keys."""

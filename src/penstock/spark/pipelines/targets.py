@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from penstock.core.vocabulary.errors import InvalidArgument
+from penstock.spark.batch_content import content_of, explaining
 from penstock.spark.error_marks import driver_secret, marking, secret_options
 from penstock.spark.pipelines.batch_target import BatchTarget
 from penstock.spark.pipelines.definition import Pipeline
@@ -65,7 +66,9 @@ def start(flow: Flow, place: QueryTarget, *, once: bool) -> StreamingQuery:
 
     def each(frame: DataFrame, number: int) -> None:
         with marking(driver_secret()):  # the JVM hands an exception of this function on as text
-            write(frame, MicroBatch(_app(frame), number))
+            batch = MicroBatch(_app(frame), number, content_of(place.checkpoint, number))
+            with explaining(f"step {place.name}", number):
+                write(frame, batch)
 
     return writer.foreachBatch(each).start()
 

@@ -110,7 +110,8 @@ class ArchiveStep(StreamStep, frozen=True, kw_only=True, forbid_unknown_fields=T
         def write(frame: DataFrame, batch: MicroBatch) -> None:
             from penstock.spark import archiving
 
-            channels = archiving.commit(lake, archiving.written_in(frame), batch.app, batch.number)
+            written = archiving.written_in(frame)
+            channels = archiving.commit(lake, written, batch.app, batch.number, batch.content)
             for channel in channels:
                 if self.register and channel not in named:
                     archiving.register(url, lake, channel)
