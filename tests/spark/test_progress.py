@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import DoubleType
 
 import penstock
 from penstock.client.sync.sync import Session
@@ -90,3 +91,48 @@ def test_properties_that_a_running_query_leaves_out_are_said(url: str, client: S
     micro_batch(end)
     assert later() == {"orders": ["price::string", "sku"]}
     assert later_columns(None) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.spec("E10")
+@pytest.mark.parametrize(
+    ("first", "then", "told"), [(3, 9.5, {"orders": ["price::float"]}), (9.5, 3, {})]
+)
+def test_a_query_of_integers_tells_of_floats_and_one_of_floats_shows_integers(
+    url: str, client: Session, first: float, then: float, told: dict[str, list[str]]
+) -> None:
+    orders = client.channels.create("orders")
+    orders.publish(properties={"price": first})
+    given = PenstockSource({"url": url, "channel": "orders", "startingOffsets": "earliest"})
+    reader = given.streamReader(given.schema())
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(10))
+    reader.partitions(reader.initialOffset(), start)
+    orders.publish(properties={"price": then})
+
+    end = reader.latestOffset(start, ReadMaxRows(10))
+    batches = [b for part in reader.partitions(start, end) for b in reader.read(part)]
+    newest = json.dumps(reader.reportLatestOffset())
+
+    assert later_columns({"sources": [{"endOffset": "{}", "latestOffset": newest}]}) == told
+    [row] = [row for batch in batches for row in batch.to_pylist()]
+    assert row["price"] == (None if told else 3.0)
+    assert given.schema()["price"].dataType == DoubleType()
+
+
+@pytest.mark.slow
+@pytest.mark.spec("E10")
+def test_a_property_with_an_integer_beyond_doubles_has_typed_columns(
+    url: str, client: Session
+) -> None:
+    orders = client.channels.create("orders")
+    orders.publish_many([penstock.Event(properties={"n": n, "m": n}) for n in (1.5, 1e300, 7)])
+    given = PenstockSource({"url": url, "channel": "orders"})
+    assert given.schema().names[4:] == ["n", "m"], "floats beyond 2**53 are exact"
+
+    orders.publish(properties={"n": (1 << 53) + 1})
+
+    assert given.schema().names[4:] == ["n::float", "n::int", "m"]
+    reader = given.reader(given.schema())
+    rows = [row for p in reader.partitions() for b in reader.read(p) for row in b.to_pylist()]
+    assert [row["n::int"] for row in rows] == [None, None, 7, (1 << 53) + 1]
+    assert [row["m"] for row in rows] == [1.5, 1e300, 7.0, None]

@@ -186,3 +186,85 @@ def test_events_without_data_have_empty_data() -> None:
     batch = stamp(body, Span(0, 2), 0)
 
     assert read(batch, channel_of(batch)).column("data").to_pylist() == [b"", b""]
+
+
+def united(*rows: dict[str, Any]) -> tuple[list[pa.RecordBatch], pa.Schema]:
+    """Each event in a batch of its own, and the channel that has them."""
+    batches = [stored(row, first=at) for at, row in enumerate(rows)]
+    return batches, channel_of(*batches)
+
+
+def values(
+    batches: list[pa.RecordBatch], channel: pa.Schema, wanted: pa.Schema, *, by_type: bool = False
+) -> list[dict[str, Any]]:
+    projection = Projection(channel, wanted, by_type=by_type)
+    rows = [projection.of(batch).to_pylist()[0] for batch in batches]
+    return [{name: row[name] for name in wanted.names[4:]} for row in rows]
+
+
+@pytest.mark.spec("E10")
+@pytest.mark.parametrize("by_type", [True, False])
+def test_integers_and_floats_of_a_property_are_one_column_of_doubles(by_type: bool) -> None:
+    rows: list[dict[str, Any]] = [{"p": 3}, {"p": 9.5}, {"p": "x"}, {"d": {"n": 1}, "xs": [1]}]
+    batches, channel = united(*rows, {"d": {"n": 0.5}, "xs": [0.5]})
+    wanted = arrow_schema(spark_schema([channel]))
+
+    assert wanted.names[4:] == ["p", "p::string", "d", "xs"]
+    found = values(batches, channel, wanted, by_type=by_type)
+    assert [(row["p"], row["p::string"]) for row in found[:3]] == [
+        (3.0, None),
+        (9.5, None),
+        (None, "x"),
+    ]
+    assert [(row["d"], row["xs"]) for row in found[3:]] == [
+        ({"n": 1.0}, [1.0]),
+        ({"n": 0.5}, [0.5]),
+    ]
+
+
+@pytest.mark.spec("E10")
+def test_exact_columns_of_numbers_are_chosen_by_name() -> None:
+    batches, channel = united({"p": 3}, {"p": 9.5})
+
+    for schema in (
+        spark_schema([channel], columns=("event_id", "published", "tag", "data", "p::int", "p")),
+        spark_schema([channel], typed={"p"}),
+    ):
+        found = values(batches, channel, arrow_schema(schema))
+        assert [row["p::int"] for row in found] == [3, None]
+        assert [row.get("p", row.get("p::float")) for row in found] in ([3.0, 9.5], [None, 9.5])
+
+
+@pytest.mark.spec("E10")
+@pytest.mark.parametrize("by_type", [True, False])
+def test_an_integer_without_an_exact_double_is_an_error_that_says_what_to_do(by_type: bool) -> None:
+    batches, channel = united({"p": (1 << 53) + 1}, {"p": 9.5})
+    wanted = arrow_schema(spark_schema([channel]))
+
+    with pytest.raises(InvalidArgument, match=r"column p has doubles .* start the query again"):
+        Projection(channel, wanted, by_type=by_type).of(batches[0])
+
+
+@pytest.mark.spec("E10")
+@pytest.mark.parametrize("by_type", [True, False])
+def test_a_query_that_began_with_integers_leaves_floats_out_until_it_starts_again(
+    by_type: bool,
+) -> None:
+    """They are told as a later column, `p::float`; one that began with floats has them all."""
+    batches, channel = united({"p": 3}, {"p": 9.5})
+    began = arrow_schema(spark_schema([batches[0].schema]))
+    with_floats = arrow_schema(spark_schema([batches[1].schema]))
+
+    assert values(batches, channel, began, by_type=by_type) == [{"p": 3}, {"p": None}]
+    assert values(batches, channel, with_floats, by_type=by_type) == [{"p": 3.0}, {"p": 9.5}]
+
+
+@pytest.mark.spec("E10")
+def test_channels_with_integers_and_with_floats_share_a_column() -> None:
+    whole, texts, floats = stored({"p": 3}), stored({"p": "x"}), stored({"p": 9.5})
+    wanted = arrow_schema(spark_schema([each.schema for each in (texts, whole, floats)]))
+    assert wanted.names[4:] == ["p", "p::number"]
+
+    for batch, value in ((whole, 3.0), (floats, 9.5)):
+        [row] = values([batch], batch.schema, wanted, by_type=True)
+        assert row == {"p": None, "p::number": value}

@@ -97,11 +97,11 @@ def test_what_is_published_with_new_columns_appears_with_the_next_start(
     assert run() == ["price", "small"]
     orders.publish(properties={"price": 2.5, "sku": "a"})
     orders.publish(properties={"price": "three", "lines": [{"sku": "b", "count": 4}]})
-    assert run() == ["price", "small", "price::float", "sku", "price::string", "lines"]
+    assert run() == ["price", "small", "sku", "price::string", "lines"]
 
     assert properties(out, 3) == [
         {"price": 1, "small": True},
-        {"price::float": 2.5, "sku": "a"},
+        {"price": 2.5, "sku": "a"},
         {"price::string": "three", "lines": [{"sku": "b", "count": 4}]},
     ]
 

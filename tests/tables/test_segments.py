@@ -67,8 +67,12 @@ def test_duckdb_and_pandas_take_it_as_it_is(tmp_path: Path) -> None:
     assert found is not None
     assert found.fetchall() == [("a0", 667), ("a1", 668), ("a2", 666)]
     frame = orders.to_pandas()
-    assert frame["price::float"].dropna().tolist() == [2.5]
-    assert frame["price"].sum() == sum(range(2_000))
+    assert frame["price"].sum() == sum(range(2_000)) + 2.5
+    average = duckdb.sql("SELECT avg(price), count(price) FROM orders")
+    assert average is not None
+    assert average.fetchall() == [((sum(range(2_000)) + 2.5) / 2_001, 2_001)]
+    exact = penstock.segments(tmp_path, "orders", columns=["price::float", "price::int"])
+    assert exact.column("price::float").drop_null().to_pylist() == [2.5]
 
 
 def test_what_two_files_have_is_there_once(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import typer
 
 from penstock.cli.messages import shown
-from penstock.cli.output import TextTable, write, write_json_line
+from penstock.cli.output import TextTable, note, write, write_json_line
 from penstock.columns.documents import document_of
 from penstock.core.vocabulary.errors import InvalidArgument
 
@@ -205,6 +205,6 @@ def _with_channels(table: pa.Table, channels: list[str]) -> pa.Table:
 
 def one_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     """Stored batches under one schema that fits all of them."""
-    from penstock.columns.events.lifted_columns import table_of
+    from penstock.columns.events.lifted_columns import table_of, typed_note
 
-    return table_of(batches)
+    return table_of(batches, told=lambda names: note(typed_note(names)))

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
 
 from penstock.client.sync.sync import Session
+from penstock.columns.schema.number_columns import EXACT_MAX, shown_columns
+from penstock.columns.schema.schema import ChannelSchema
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import IllegalState, InvalidArgument, NameDoesNotExist
+from penstock.core.vocabulary.errors import (
+    IllegalState,
+    InvalidArgument,
+    InvalidSelector,
+    NameDoesNotExist,
+)
 from penstock.spark.connections import ChannelLink, link
 from penstock.spark.offsets import Position, Positions
 from penstock.spark.options import SourceOptions
@@ -28,6 +39,41 @@ def links_of(session: Session, options: SourceOptions) -> Links:
             if name in options.choice.names:
                 raise  # otherwise it was deleted a moment ago
     return found
+
+
+def typed_properties(links: Links, stored: Mapping[str, pa.Schema]) -> set[str]:
+    """The properties that are to have a column for integers and one for floats, because some
+    integer has no exact double (SEM E10). Only channels with both types are asked for one."""
+    schema = ChannelSchema.empty()
+    for each in stored.values():
+        schema = schema.grown(each)
+    joined = {
+        column.logical
+        for column in shown_columns(schema.properties)
+        if len(column.sources) > 1 and _NAME.fullmatch(column.logical)
+    }
+    if not joined:
+        return set()
+    return {
+        slot.logical
+        for name, each in stored.items()
+        for slot in ChannelSchema.empty().grown(each).properties.slots
+        if slot.logical in joined
+        if slot.shape == "int64" and _has_inexact(links[name], slot.logical)
+    }
+
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""Properties that a selector can name."""
+
+
+def _has_inexact(found: ChannelLink, name: str) -> bool:
+    selector = f"{name} > {EXACT_MAX} OR {name} < -{EXACT_MAX}"
+    try:
+        with found.store.browse(selector=selector) as events:
+            return any(type(event.properties[name]) is int for event in events)
+    except InvalidSelector:  # a word of the language; the tasks tell
+        return False
 
 
 def first_wanted(options: SourceOptions, link: ChannelLink, default: str) -> int:

@@ -17,16 +17,22 @@ from penstock.spark.options import nearest
 Kinds = dict[str, pa.DataType]
 
 
-def chosen(kinds: Mapping[str, pa.DataType], columns: Sequence[str]) -> Kinds:
-    """The columns that were named, in that order, each with the fields that were named.
+def chosen(
+    kinds: Mapping[str, pa.DataType],
+    columns: Sequence[str],
+    hidden: Mapping[str, pa.DataType] | None = None,
+) -> Kinds:
+    """The columns that were named, in that order, each with the fields that were named;
+    ``hidden`` are those that only a name brings.
 
     Raises ``InvalidArgument`` for one that is not there, with the nearest that is.
     """
     paths: dict[str, list[tuple[str, ...]]] = {}
+    known = {**(hidden or {}), **kinds}
     for column in columns:
-        name, path = _split(kinds, column)
+        name, path = (column, ()) if column in known else _split(kinds, column)
         paths.setdefault(name, []).append(path)
-    return {name: _pruned(kinds[name], below, name) for name, below in paths.items()}
+    return {name: _pruned(known[name], below, name) for name, below in paths.items()}
 
 
 def _split(kinds: Mapping[str, pa.DataType], column: str) -> tuple[str, tuple[str, ...]]:

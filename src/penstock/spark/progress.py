@@ -7,14 +7,15 @@ reported, with everything else in that text: so the text carries the lag.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from msgspec import Struct
 
 from penstock.columns.schema.ipc import schema_from
 from penstock.spark.offsets import Offset, Positions
-from penstock.spark.projection import property_names
+from penstock.spark.projection import property_names, shown_in
 
 
 class Lag(Struct, frozen=True):
@@ -56,7 +57,7 @@ def later_columns(progress: Mapping[str, Any] | None) -> dict[str, list[str]]:
 class PropertyGrowth:
     """The properties that were added to channels since a query began."""
 
-    def __init__(self, wanted: Container[str]) -> None:
+    def __init__(self, wanted: pa.Schema) -> None:
         self._wanted = wanted
         self._first: dict[str, bytes] = {}
         self.later: dict[str, list[str]] = {}
@@ -68,7 +69,8 @@ class PropertyGrowth:
         if stored != first:
             before = property_names(schema_from(first))
             new = [each for each in property_names(schema_from(stored)) if each not in before]
-            if left_out := [each for each in new if each not in self._wanted]:
+            shown = shown_in(schema_from(stored), self._wanted) if new else set()
+            if left_out := [each for each in new if each not in shown]:
                 self.later[channel] = left_out
 
 

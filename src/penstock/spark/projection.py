@@ -6,8 +6,8 @@ cast, without loss, or with an error that says which column does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Container, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,21 +18,30 @@ from pyspark.sql.types import StructType
 from penstock.columns.events.batch import FLAT
 from penstock.columns.events.lifted_columns import lifted, rows_with_more
 from penstock.columns.events.publishers import with_publishers
-from penstock.columns.schema import compute as pc
 from penstock.columns.schema.layout import FIELDS, HEADERS, ORIGIN, STAMPED
+from penstock.columns.schema.number_columns import (
+    NotExact,
+    ShownColumn,
+    joined_shape,
+    shown_columns,
+    typed_columns,
+)
 from penstock.columns.schema.rows import Publishers
 from penstock.columns.schema.schema import ChannelSchema
 from penstock.columns.schema.schema_cache import SchemaMemo
 from penstock.columns.schema.schema_fit import fitted, place_of
 from penstock.columns.schema.shapes import (
+    ListShape,
     Shape,
     Slot,
     StructShape,
     Unsupported,
+    arrow_type,
     fits,
     shape_of,
     struct_shape,
 )
+from penstock.columns.schema.struct_fields import field_of
 from penstock.core.vocabulary.errors import InvalidArgument
 from penstock.spark.nesting import chosen, narrowed
 from penstock.spark.nulls import NULLS, NULLS_TYPE, nulls_of
@@ -89,22 +98,33 @@ NO_EXTRAS: Final = Extras()
 
 
 def spark_schema(
-    stored: Sequence[pa.Schema], *, columns: tuple[str, ...] = (), extras: Extras = NO_EXTRAS
+    stored: Sequence[pa.Schema],
+    *,
+    columns: tuple[str, ...] = (),
+    extras: Extras = NO_EXTRAS,
+    typed: Container[str] = (),
 ) -> StructType:
     """Spark's schema for channels that store ``stored``: all columns, or the chosen ones.
 
     Columns of one name and type are one; of a further type they are one more, such as
-    ``price::string``, as in one channel. Raises ``InvalidArgument`` for a chosen column that
-    is not there.
+    ``price::string``, as in one channel. Integers and floats of a property are one column of
+    doubles (SEM E10), but of those in ``typed``. Raises ``InvalidArgument`` for a chosen column
+    that is not there.
     """
     kinds: dict[str, pa.DataType] = {
         name: STAMPED[name] if name in STAMPED else FIELDS[name].type for name in FLAT
     }
     kinds |= extras.kinds
-    for slot_name, kind in _property_types(_united(stored)):
-        name = f"{_PROPERTIES}.{slot_name}" if slot_name in kinds else slot_name
-        kinds[name] = _readable(kind)
-    wanted = chosen(kinds, columns) if columns else kinds
+    shape = _shape_in(_united(stored))
+    exact = typed_columns(shape)
+    names = {index: name for name, index in exact.items()}
+    for column in shown_columns(shape):
+        if len(column.sources) > 1 and column.logical in typed:
+            kinds |= {names[at]: _kind(shape.slots[at].shape) for at in column.sources}
+        else:
+            kinds[_placed(column.name, kinds)] = _kind(column.shape)
+    hidden = {name: _kind(shape.slots[at].shape) for name, at in exact.items()}
+    wanted = chosen(kinds, columns, hidden) if columns else kinds
     return from_arrow_schema(pa.schema(list(wanted.items())))
 
 
@@ -122,9 +142,29 @@ def _united(stored: Sequence[pa.Schema]) -> pa.Schema:
     return schema.arrow
 
 
+def _shape_in(stored: pa.Schema) -> StructShape:
+    index = stored.get_field_index(_PROPERTIES)
+    return StructShape() if index < 0 else struct_shape(stored.field(index).type)
+
+
+def _placed(name: str, taken: Container[str]) -> str:
+    """The column of a property: its name has a prefix where another column has it."""
+    return f"{_PROPERTIES}.{name}" if name in taken else name
+
+
+def _kind(shape: Shape) -> pa.DataType:
+    return _readable(arrow_type(shape))
+
+
 def property_names(stored: pa.Schema) -> list[str]:
     """Names of the properties of a channel that stores ``stored``."""
     return [name for name, _ in _property_types(stored)]
+
+
+def shown_in(stored: pa.Schema, wanted: pa.Schema) -> set[str]:
+    """Names of the properties of a channel whose values are in columns that are ``wanted``."""
+    found = _by_name(_shape_in(stored), wanted, FLAT)
+    return {slot.name for name in wanted.names if name in found for slot in found[name].slots}
 
 
 def _property_types(stored: pa.Schema) -> list[tuple[str, pa.DataType]]:
@@ -151,15 +191,33 @@ _SHAPES: Final = {
 }
 
 
+class _PropertySource(NamedTuple):
+    """What a wanted column has of a channel's properties: a field, or those of its numbers."""
+
+    logical: str
+    slots: tuple[Slot, ...]
+    joined: ShownColumn | None = None
+
+
+class _Child(Struct, frozen=True):
+    """A field of the struct of properties, which may have a narrower shape than the channel's."""
+
+    index: int
+    source: Shape
+    target: Shape
+
+
 class _ColumnSource(Struct, frozen=True):
     """The source of one wanted column in batches of one schema."""
 
     index: int
-    child: int | None = None
-    """Index in the struct of properties; None: another column."""
+    children: tuple[_Child, ...] = ()
+    """Fields of the struct of properties; empty: another column."""
+    joined: ShownColumn | None = None
+    """Set where the column has to be made from its fields."""
     source: Shape | None = None
     target: Shape | None = None
-    """Set where the stored shape may be a narrower one."""
+    """Set where the stored shape of another column may be a narrower one."""
 
 
 class Projection:
@@ -183,15 +241,10 @@ class Projection:
         self._wanted = wanted
         self._extras = extras.kinds
         self._channel = channel
-        index = stored.get_field_index(_PROPERTIES)
-        shape = StructShape() if index < 0 else struct_shape(stored.field(index).type)
+        shape = _shape_in(stored)
         taken = {*FLAT, *self._extras}
-        self._slots = {
-            f"{_PROPERTIES}.{slot.name}" if slot.name in taken else slot.name: slot
-            for slot in shape.slots
-        }
-        if by_type:
-            self._slots = _by_type(shape, wanted, taken)
+        find = _by_type if by_type else _by_name
+        self._slots: dict[str, _PropertySource] = find(shape, wanted, taken)
         self._shape = shape
         self._steps = SchemaMemo(self._plan)
 
@@ -255,12 +308,14 @@ class Projection:
     def _step(
         self, name: str, schema: pa.Schema, properties: int, shape: StructShape
     ) -> _ColumnSource | None:
-        slot = self._slots.get(name)
-        if slot is not None:
-            child = self._source(slot, shape)
-            if child is None:
-                return None
-            return _ColumnSource(properties, child, shape.slots[child].shape, slot.shape)
+        wanted = self._slots.get(name)
+        if wanted is not None:
+            children = [
+                _Child(child, shape.slots[child].shape, slot.shape)
+                for slot in wanted.slots
+                if (child := self._source(slot, shape)) is not None
+            ]
+            return _ColumnSource(properties, tuple(children), wanted.joined) if children else None
         index = schema.get_field_index(name) if name in FLAT or name in self._extras else -1
         if index < 0:
             return None
@@ -278,7 +333,30 @@ class Projection:
         return None
 
 
-def _by_type(shape: StructShape, wanted: pa.Schema, taken: set[str]) -> dict[str, Slot]:
+def _by_name(
+    shape: StructShape, wanted: pa.Schema, taken: Container[str]
+) -> dict[str, _PropertySource]:
+    """The channel's property for each wanted column of its name.
+
+    A column of an integer type has the integers only: so it was planned before the channel had
+    floats of that name, which are told as a later column.
+    """
+    exact = typed_columns(shape)
+    found = {name: _as_stored(shape, at) for name, at in exact.items()}
+    found |= {
+        _placed(slot.name, taken): _as_stored(shape, at) for at, slot in enumerate(shape.slots)
+    }
+    for column in shown_columns(shape):
+        name = _placed(column.name, taken)
+        index = wanted.get_field_index(name)
+        if column.is_joined and (index < 0 or _takes(wanted.field(index).type, column.shape)):
+            found[name] = _as_shown(shape, column)
+    return found
+
+
+def _by_type(
+    shape: StructShape, wanted: pa.Schema, taken: Container[str]
+) -> dict[str, _PropertySource]:
     """The channel's property for each wanted column: one that fits its type, otherwise the one of
     its name if no other column fits that better."""
     columns: dict[str, list[tuple[str, Shape | None]]] = {}
@@ -286,17 +364,60 @@ def _by_type(shape: StructShape, wanted: pa.Schema, taken: set[str]) -> dict[str
         if field.name not in taken:
             logical, _, _ = field.name.removeprefix(f"{_PROPERTIES}.").partition("::")
             columns.setdefault(logical, []).append((field.name, _property_shape(field.type)))
-    found: dict[str, Slot] = {}
-    for slot in shape.slots:
-        free = [each for each in columns.get(slot.logical, []) if each[0] not in found]
-        fitting = [name for name, kind in free if kind is not None and fits(kind, slot.shape)]
+    offered: list[tuple[str, Shape, _PropertySource]] = []
+    for column in shown_columns(shape):
+        kinds = [kind for _, kind in columns.get(column.logical, []) if kind is not None]
+        if column.is_joined and _is_shown(column, kinds):
+            offered.append((column.name, column.shape, _as_shown(shape, column)))
+        else:
+            for at in column.sources:
+                slot = shape.slots[at]
+                offered.append((slot.name, slot.shape, _as_stored(shape, at)))
+    found: dict[str, _PropertySource] = {}
+    left: list[tuple[str, _PropertySource]] = []
+    for own, source_shape, source in offered:
+        free = [each for each in columns.get(source.logical, []) if each[0] not in found]
+        fitting = [name for name, kind in free if kind is not None and _holds(kind, source_shape)]
         if fitting:
-            found[fitting[0]] = slot
-    for slot in shape.slots:
-        plain = f"{_PROPERTIES}.{slot.name}" if slot.name in taken else slot.name
-        if slot not in found.values() and plain in wanted.names and plain not in found:
-            found[plain] = slot
+            found[fitting[0]] = source
+        else:
+            left.append((_placed(own, taken), source))
+    for plain, source in left:
+        if plain in wanted.names and plain not in found:
+            found[plain] = source
     return found
+
+
+def _is_shown(column: ShownColumn, wanted: Sequence[Shape]) -> bool:
+    """True if the columns of a property that are wanted are the shown one, not typed ones."""
+    if len(column.sources) == 1:
+        return all(_takes(arrow_type(each), column.shape) for each in wanted)
+    numbers = [each for each in wanted if joined_shape(each, column.shape) is not None]
+    return numbers == [column.shape]
+
+
+def _as_stored(shape: StructShape, index: int) -> _PropertySource:
+    slot = shape.slots[index]
+    return _PropertySource(slot.logical, (slot,))
+
+
+def _as_shown(shape: StructShape, column: ShownColumn) -> _PropertySource:
+    slots = tuple(shape.slots[index] for index in column.sources)
+    return _PropertySource(column.logical, slots, column)
+
+
+def _holds(wide: Shape, narrow: Shape) -> bool:
+    return fits(wide, narrow) or joined_shape(wide, narrow) == wide
+
+
+def _takes(kind: pa.DataType, shown: Shape) -> bool:
+    """False if an integer column is wanted where doubles are shown, at any depth."""
+    if isinstance(shown, StructShape):
+        fields = {field.name: field.type for field in kind} if pa.types.is_struct(kind) else {}
+        return all(_takes(fields[s.name], s.shape) for s in shown.slots if s.name in fields)
+    if isinstance(shown, ListShape):
+        return not pa.types.is_list(kind) or _takes(kind.value_type, shown.element)
+    return shown != "double" or not pa.types.is_integer(kind)
 
 
 def _property_shape(kind: pa.DataType) -> Shape | None:
@@ -312,13 +433,28 @@ def _column(batch: pa.RecordBatch, step: _ColumnSource | None, field: pa.Field) 
             return _cast(_no_data(batch.num_rows), field)
         return pa.nulls(batch.num_rows, field.type)
     array: Any = batch.column(step.index)
-    if step.child is not None:
-        # Without nulls of its own the struct hides no nulls of its fields.
-        by_index = [step.child]
-        array = pc.struct_field(array, by_index) if array.null_count else array.field(step.child)
+    if step.children:
+        return _cast(_property(array, step, field), field)
     if step.source is not None and step.target is not None:
         array = fitted(array, step.source, step.target)
     return _cast(array, field)
+
+
+def _property(struct: pa.StructArray, step: _ColumnSource, field: pa.Field) -> pa.Array:
+    arrays = [
+        fitted(field_of(struct, child.index), child.source, child.target) for child in step.children
+    ]
+    if step.joined is None:
+        return arrays[0]
+    try:
+        return step.joined.of(arrays, [child.target for child in step.children])
+    except NotExact as error:
+        raise InvalidArgument(
+            f"column {field.name} has doubles for the integers and floats of a property, and one "
+            f"of the integers has no exact double ({error}); start the query again, which then "
+            f"reads the two types in columns of their own, such as `{step.joined.logical}::int` "
+            f"and `{step.joined.logical}::float`"
+        ) from None
 
 
 def _no_data(rows: int) -> pa.Array:

@@ -44,8 +44,9 @@ class PenstockSource(DataSource):
         from penstock.spark.projection import extras_of, spark_schema
 
         options = self._source()
-        stored = ask_realm(options.realm, lambda session: _stored(session, options))
-        return spark_schema(stored, columns=options.columns, extras=extras_of(options))
+        stored, typed = ask_realm(options.realm, lambda session: _stored(session, options))
+        extras = extras_of(options)
+        return spark_schema(stored, columns=options.columns, extras=extras, typed=typed)
 
     def reader(self, schema: StructType) -> ChannelReader:
         from penstock.spark.reading import ChannelReader
@@ -95,9 +96,10 @@ class PenstockSource(DataSource):
         return options
 
 
-def _stored(session: Session, options: SourceOptions) -> list[pa.Schema]:
+def _stored(session: Session, options: SourceOptions) -> tuple[list[pa.Schema], set[str]]:
+    """The schemas of the channels, and the properties whose numbers are no one column."""
     from penstock.core.vocabulary.errors import NameDoesNotExist
-    from penstock.spark.channels import links_of
+    from penstock.spark.channels import links_of, typed_properties
 
     links = links_of(session, options)
     if not links:
@@ -107,7 +109,8 @@ def _stored(session: Session, options: SourceOptions) -> list[pa.Schema]:
             f"{', '.join(there) or 'none'}. A stream may start without one if you give it a "
             f".schema(...)"
         )
-    return [found.store.columns() for found in links.values()]
+    stored = {name: found.store.columns() for name, found in links.items()}
+    return list(stored.values()), typed_properties(links, stored)
 
 
 def source_with(url: str) -> type[PenstockSource]:

@@ -35,7 +35,8 @@ def segments(
     """The events in the segment files of one channel, oldest first, as a flat table.
 
     Its columns are ``event_id``, ``published``, ``tag``, ``data``, then one for each property in
-    any of the files. DuckDB, Polars and pandas accept such a table directly::
+    any of the files; its integers and floats are one column (SEM E10), and ``price::int`` and
+    ``price::float`` name the exact ones. DuckDB, Polars and pandas accept such a table directly::
 
         orders = penstock.segments("data", "orders", columns=["event_id", "price"])
         duckdb.sql("SELECT avg(price) FROM orders")
@@ -65,15 +66,7 @@ def segments(
         found += batches
     for batch in found:
         schema = schema.grown(batch.schema)
-    table = flat_table(_in_order(found), schema)
-    if columns is None:
-        return table
-    unknown = [name for name in columns if name not in table.column_names]
-    if unknown:
-        raise InvalidArgument(
-            f"no column {', '.join(unknown)}; there are {', '.join(table.column_names)}"
-        )
-    return table.select(list(columns))
+    return flat_table(_in_order(found), schema, columns)
 
 
 def _folder(path: Path, channel: str) -> Path:

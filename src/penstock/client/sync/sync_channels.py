@@ -250,8 +250,10 @@ class Channel(ChannelStreaming, Destination):
         """Read events from ``start`` up to and including ``end`` as one table.
 
         It has ``event_id``, ``published``, ``tag``, ``data`` and a column for each property that
-        was ever published here; ``columns`` chooses among them. Events that have left the channel
-        come from its archive, or from the one that is named, as in :meth:`subscribe`.
+        was ever published here; ``columns`` chooses among them. Integers and floats of a property
+        are one column (SEM E10); ``price::int`` and ``price::float`` name the exact ones. Events
+        that have left the channel come from its archive, or from the one that is named, as in
+        :meth:`subscribe`.
         """
         return self._loop.call(
             self._inner.read(

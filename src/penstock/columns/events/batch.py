@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.columns.events.event import Event
 from penstock.columns.schema.layout import BODY, FIELDS, LOGICAL_NAME, STAMPED, STAMPED_FIELDS
+from penstock.columns.schema.number_columns import has_joined
 from penstock.columns.schema.rows import BLOCK_ROWS, Publishers, Rows
 from penstock.columns.schema.schema_cache import SchemaMemo
 from penstock.columns.schema.struct_fields import fields_of
@@ -113,6 +114,8 @@ class _Flat(NamedTuple):
     struct: int
     children: tuple[int, ...]
     """Indexes of the picked fields in the struct of properties."""
+    has_joined: bool
+    """True if numbers of one property are in two fields."""
 
 
 def flat_field(name: str) -> pa.Field:
@@ -135,7 +138,8 @@ def _flat(schema: pa.Schema, properties: Sequence[str] | None = None) -> _Flat:
         if properties is None or logical in properties or field.name in properties:
             fields.append(field.with_name(flat_name(field.name)))
             children.append(index)
-    return _Flat(pa.schema(fields), columns, struct, tuple(children))
+    joins = bool(children) and has_joined(schema.field(struct).type)
+    return _Flat(pa.schema(fields), columns, struct, tuple(children), joins)
 
 
 _flat_plans = SchemaMemo(_flat)
@@ -275,12 +279,13 @@ class EventBatch:
         return self._batch
 
     def to_table(self) -> pa.Table:
-        """A flat table: ``event_id, published, tag, data``, then one column per property."""
-        if "more" in self._batch.schema.names:
+        """A flat table: ``event_id, published, tag, data``, then one column per property, with
+        its integers and floats in one (SEM E10)."""
+        plan = _flat_plans.of(self._batch.schema)
+        if plan.has_joined or "more" in self._batch.schema.names:
             from penstock.columns.events.lifted_columns import table_of  # imports this module
 
             return table_of([self._batch])
-        plan = _flat_plans.of(self._batch.schema)
         return pa.Table.from_arrays(_flat_columns(self._batch, plan), schema=plan.schema)
 
     def to_pandas(self) -> Any:

@@ -6,7 +6,8 @@ A table shows each property in its column, wherever the file keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,6 +16,13 @@ import pyarrow as pa
 from penstock.columns.events.batch import FLAT, flat_field, flat_name
 from penstock.columns.schema import overflow
 from penstock.columns.schema.layout import BODY
+from penstock.columns.schema.number_columns import (
+    NotExact,
+    ShownColumn,
+    shown_columns,
+    typed_columns,
+    typed_field,
+)
 from penstock.columns.schema.properties import property_columns
 from penstock.columns.schema.schema import ChannelSchema, Parts, sparse_columns
 from penstock.columns.schema.schema_fit import explicit_nulls, fitted, place_of
@@ -28,6 +36,7 @@ from penstock.columns.schema.shapes import (
     struct_shape,
 )
 from penstock.columns.schema.struct_fields import field_of
+from penstock.core.vocabulary.errors import InvalidArgument
 
 UNLIMITED: Final = 1 << 30
 SCATTERED: Final = 64
@@ -166,33 +175,46 @@ def in_columns(batch: pa.RecordBatch, channel: ChannelSchema) -> pa.RecordBatch:
 # --- flat tables --------------------------------------------------------------------------
 
 
-def flat_table(batches: Sequence[pa.RecordBatch], channel: ChannelSchema) -> pa.Table:
+Told = Callable[[Sequence[str]], None]
+"""What is done about properties whose numbers are shown in typed columns, by their names."""
+
+
+def flat_table(
+    batches: Sequence[pa.RecordBatch],
+    channel: ChannelSchema,
+    columns: Sequence[str] | None = None,
+    *,
+    told: Told | None = None,
+) -> pa.Table:
     """Stored events as a flat table: ``event_id, published, tag, data``, then each property of
-    the channel.
+    the channel; ``columns`` chooses among them.
+
+    Numbers of one property are one column (SEM E10). Where they cannot be, the table has their
+    typed columns, and ``told`` is called with the properties; without it, Python warns.
 
     Columns without a value in a batch share one array of nulls, and columns with few values are
     built from pieces, so a name used by one event costs the other rows no memory.
+
+    Raises ``InvalidArgument`` for a column that is not there.
     """
     shape = channel.properties
-    columns: dict[str, list[pa.Array]] = {name: [] for name in FLAT}
-    fields = [flat_field(name) for name in FLAT]
-    for slot in shape.slots:
-        columns[flat_name(slot.name)] = []
-        fields.append(arrow_field(slot).with_name(flat_name(slot.name)))
-    for batch in batches:
-        part = _Part(batch, shape)
-        for field, name in zip(fields[: len(FLAT)], FLAT, strict=True):
-            columns[name].append(part.own(name, field))
-        for slot in shape.slots:
-            columns[flat_name(slot.name)] += part.property(slot)
-    arrays = [
-        pa.chunked_array(chunks, field.type)
-        for field, chunks in zip(fields, columns.values(), strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    parts = [_Part(batch, shape) for batch in batches]
+    found = _FlatColumns(parts, shape)
+    names = found.names if columns is None else columns
+    unknown = [name for name in names if not found.has(name)]
+    if unknown:
+        raise InvalidArgument(f"no column {', '.join(unknown)}; there are {', '.join(found.names)}")
+    pairs = [pair for name in names for pair in found.of(name)]
+    table = pa.Table.from_arrays(
+        [pa.chunked_array(chunks, field.type) for field, chunks in pairs],
+        schema=pa.schema([field for field, _ in pairs]),
+    )
+    if found.typed:
+        (told or _warn)(found.typed)
+    return table
 
 
-def table_of(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+def table_of(batches: Sequence[pa.RecordBatch], *, told: Told | None = None) -> pa.Table:
     """Stored events as a flat table with a column for each property that occurs in them."""
     schema = ChannelSchema.empty()
     for batch in batches:
@@ -200,7 +222,67 @@ def table_of(batches: Sequence[pa.RecordBatch]) -> pa.Table:
         rows = rows_with_more(batch)
         if len(rows):
             schema = schema.grown(lifted(batch.take(pa.array(rows))).schema)
-    return flat_table(batches, schema)
+    return flat_table(batches, schema, told=told)
+
+
+def typed_note(names: Sequence[str]) -> str:
+    """The sentence about properties whose numbers are shown in typed columns."""
+    return (
+        f"{', '.join(names)}: some integers are beyond 2**53 and have no exact double, so integers "
+        f"and floats are in columns of their own, such as {names[0]}::int and {names[0]}::float"
+    )
+
+
+def _warn(names: Sequence[str]) -> None:
+    warnings.warn(typed_note(names), stacklevel=4)
+
+
+_Chunks = tuple[pa.Field, list[pa.Array]]
+
+
+class _FlatColumns:
+    """The columns of a flat table, each made when it is asked for."""
+
+    def __init__(self, parts: Sequence[_Part], shape: StructShape) -> None:
+        self._parts = parts
+        self._shape = shape
+        self._shown = {flat_name(column.name): column for column in shown_columns(shape)}
+        self._stored = typed_columns(shape)
+        self.names = [*FLAT, *self._shown]
+        self.typed: list[str] = []
+        """Properties whose numbers are not in one column."""
+
+    def has(self, name: str) -> bool:
+        return name in FLAT or name in self._shown or name in self._stored
+
+    def of(self, name: str) -> list[_Chunks]:
+        """The column, or the typed ones in its place."""
+        if name in FLAT:
+            field = flat_field(name)
+            return [(field, [part.own(name, field) for part in self._parts])]
+        column = self._shown.get(name)
+        if column is None:
+            return [self._as_stored(name, self._stored[name])]
+        if not column.is_joined:
+            field = column.field.with_name(name)
+            slot = self._shape.slots[column.sources[0]]
+            return [(field, [chunk for part in self._parts for chunk in part.property(slot)])]
+        try:
+            return [(column.field.with_name(name), [self._joined(p, column) for p in self._parts])]
+        except NotExact:
+            self.typed.append(column.logical)
+        stored = {at: typed for typed, at in self._stored.items()}
+        return [self._as_stored(stored.get(at, name), at) for at in column.sources]
+
+    def _joined(self, part: _Part, column: ShownColumn) -> pa.Array:
+        slots = [self._shape.slots[index] for index in column.sources]
+        arrays = [pa.concat_arrays(part.property(slot)) for slot in slots]
+        return column.of(arrays, [slot.shape for slot in slots])
+
+    def _as_stored(self, name: str, index: int) -> _Chunks:
+        slot = self._shape.slots[index]
+        chunks = [chunk for part in self._parts for chunk in part.property(slot)]
+        return typed_field(name, slot), chunks
 
 
 class _Part:

@@ -37,8 +37,9 @@ rows are merged.
 
 Two types under one name. The first type seen has the plain field name; each further type has
 a field of its own, such as ``price::string``, with the metadata ``penstock.name`` = ``price``.
-At most one of them is non-null in a row. Widening (int8 to int64, float32 to float64, null to
-anything) stays in one field. The same holds for the fields of structs at any depth.
+At most one of them is non-null in a row. Readers of tables see integers and floats as one column
+(:mod:`penstock.columns.schema.number_columns`). Widening (int8 to int64, float32 to float64, null
+to anything) stays in one field. The same holds for the fields of structs at any depth.
 
 ``more`` (module :mod:`penstock.columns.schema.overflow`) holds what columns cannot: lists of mixed
 types, dictionaries without any key, and properties beyond :data:`PROPERTY_COLUMNS_MAX`. In a file

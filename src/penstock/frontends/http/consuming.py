@@ -326,7 +326,7 @@ def _arrow(told: Fetched, parts: Sequence[Part], tells_channels: bool) -> bytes:
 
 
 def _table(batches: Sequence[EventBatch]) -> pa.Table:
-    table = _aside(table_of([each.to_arrow() for each in batches]), REDELIVERIES)
+    table = _aside(table_of([each.to_arrow() for each in batches], told=_stay_silent), REDELIVERIES)
     counts: list[int] = []
     for each in batches:
         known = each.redeliveries
@@ -335,6 +335,10 @@ def _table(batches: Sequence[EventBatch]) -> pa.Table:
         else:
             counts += [0] * len(each)
     return table.append_column(*_counts(counts))
+
+
+def _stay_silent(properties: Sequence[str]) -> None:
+    """The names of the columns say that they are typed."""
 
 
 def _aside(table: pa.Table, own: str) -> pa.Table:
