@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from rich.console import Console
 from rich.live import Live as Screen
 
 from penstock.cli.flowing import Lines, LiveTable
+from penstock.cli.pipelines import realm_of
 from penstock.client.sync.sync import Channel
 from penstock.spark.pipelines import load
 from penstock.spark.pipelines.standing import Keeping, Status, alone
@@ -61,7 +63,17 @@ def test_a_definition_is_checked(penstock_command: Run, file: Path) -> None:
     result = penstock_command("pipeline", "check", str(file))
 
     assert result.exit_code == 0
-    assert result.output == f"{file}: 1 source, 1 step, nothing wrong to be seen\n"
+    assert result.output.startswith(f"{file}: 1 source, 1 step, realm penstock://")
+    assert "the definition is valid (SQL is checked when a step starts)" in result.output
+
+
+def test_a_pipeline_runs_on_the_realm_of_this_machine_if_none_is_named(file: Path) -> None:
+    pipeline = load(file)
+
+    assert realm_of(pipeline, "") == "penstock://localhost:9000"
+    named = msgspec.structs.replace(pipeline, url="penstock://realm:9000")
+    assert realm_of(named, "") == "penstock://realm:9000"
+    assert realm_of(named, "penstock://other:9000") == "penstock://other:9000"
 
 
 def test_what_is_wrong_in_a_definition_is_told(penstock_command: Run, file: Path) -> None:
@@ -85,6 +97,18 @@ def test_steps_are_listed_with_where_they_stand(
     assert document[0]["reads"] == ["channel orders"]
     assert document[0]["writes"] == ["channel dear", "table lake/dear"]
     assert (document[0]["batch"], document[0]["next"]) == (1, {"orders": 3})
+
+
+def test_a_step_of_a_run_that_was_killed_does_not_run_because_another_step_does(
+    penstock_command: Run, file: Path, stands: Keeping
+) -> None:
+    status = stands.status()
+    assert status is not None
+    status.pid = 1  # of another run
+    stands.write(status)
+
+    with alone(load(file)):
+        assert "broken off" in penstock_command("pipeline", "list", str(file)).output
 
 
 def test_a_step_that_never_ran_says_so(penstock_command: Run, file: Path) -> None:

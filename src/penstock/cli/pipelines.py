@@ -25,6 +25,7 @@ from penstock.cli.output import (
     write_json,
     write_table,
 )
+from penstock.cli.realm import DEFAULT_URL
 from penstock.core.vocabulary.errors import PenstockError, Unavailable
 
 if TYPE_CHECKING:
@@ -37,7 +38,10 @@ File = Annotated[Path, typer.Argument(help="The definition, a TOML file.", metav
 Realm = Annotated[
     str,
     typer.Option(
-        "--url", envvar="PENSTOCK_URL", help="The realm. [default: what FILE says]", metavar="URL"
+        "--url",
+        envvar="PENSTOCK_URL",
+        help=f"The realm. [default: what FILE says, {DEFAULT_URL}]",
+        metavar="URL",
     ),
 ]
 
@@ -87,7 +91,7 @@ def run_(
         report = _until_told(
             lambda stopping: run(
                 pipeline,
-                url=url,
+                url=realm_of(pipeline, url),
                 master=master,
                 once=once,
                 steps=step or (),
@@ -106,9 +110,13 @@ def check(file: File) -> None:
     Example:
       penstock pipeline check flights.toml
     """
+    from penstock.client.connection.urls import safe
+
     pipeline = _load(file)
     sources, steps = len(pipeline.sources), len(pipeline.steps)
-    write(f"{file}: {count(sources, 'source')}, {count(steps, 'step')}, nothing wrong to be seen")
+    realm = safe(realm_of(pipeline, os.environ.get("PENSTOCK_URL", "")))
+    parts = f"{count(sources, 'source')}, {count(steps, 'step')}, realm {realm}"
+    write(f"{file}: {parts}; the definition is valid (SQL is checked when a step starts)")
 
 
 @commands.command("list")
@@ -155,7 +163,7 @@ def show(
     pipeline = _load(file)
     chosen = [pipeline.step(step)] if step else list(pipeline.steps)
     documents = [_document(pipeline, each) for each in chosen]
-    _add_lags(documents, url or pipeline.url)
+    _add_lags(documents, realm_of(pipeline, url))
     if format == "json":
         write_json(documents[0] if step else documents)
         return
@@ -239,13 +247,18 @@ def _document(pipeline: Pipeline, step: Step) -> dict[str, Any]:
 
 
 def _state(pipeline: Pipeline, status: Status | None, positions: Positions) -> str:
-    from penstock.spark.pipelines.standing import is_running
+    from penstock.spark.pipelines.standing import runner_of
 
     if status is None:
         return "unknown" if positions.batch is not None else "never ran"
-    if status.state in ("starts", "runs", "restarts") and not is_running(pipeline):
+    if status.state in ("starts", "runs", "restarts") and status.pid != runner_of(pipeline):
         return "broken off"
     return status.state
+
+
+def realm_of(pipeline: Pipeline, url: str) -> str:
+    """The realm of a command: as everywhere, the one on this machine if no other is named."""
+    return url or pipeline.url or DEFAULT_URL
 
 
 def _add_lags(documents: list[dict[str, Any]], url: str) -> None:

@@ -76,20 +76,20 @@ class ChannelLink:
         return 0 if published is None else max(0, (now - published) // timedelta(milliseconds=1))
 
 
-def ask(where: Where, question: Callable[[ChannelLink], T]) -> T:
+def ask(where: Where, question: Callable[[ChannelLink], T], *, patient: bool = False) -> T:
     """Ask ``question`` of the channel; it may be called twice, so it must be safe to repeat.
 
     Raises ``CannotConnect``, and ``NameDoesNotExist`` naming the channel.
     """
-    return ask_realm(where.realm, lambda session: question(link(session, where)))
+    return ask_realm(where.realm, lambda session: question(link(session, where)), patient=patient)
 
 
-def check_there(where: Where) -> None:
+def check_there(where: Where, *, patient: bool = False) -> None:
     """Raises ``NameDoesNotExist`` naming the channel, and ``CannotConnect``. What was there once is
     not asked for again: for each micro-batch Spark makes a writer twice, and tasks find out."""
     key = (os.getpid(), where)
     if key not in _there:
-        ask(where, lambda link: link.epoch)
+        ask(where, lambda link: link.epoch, patient=patient)
         _there.add(key)
 
 
@@ -106,7 +106,9 @@ def ask_realm(
     with another realm is older than that realm's end, so a new one is opened.
 
     Tasks, and callers that are ``patient``, wait for a realm that is away as a session does, for as
-    long as ``realm`` says: the query has reached it before. Raises ``CannotConnect``.
+    long as ``realm`` says: the query has reached it before. So are all that belong to a stream but
+    its first look at the columns, for Spark may ask each question in a new process, which has no
+    session that could wait. Raises ``CannotConnect``.
     """
     settle_down()
     realm = RealmAt(realm) if isinstance(realm, str) else realm

@@ -114,7 +114,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 }
             )
 
-        return ask_realm(self._options.realm, first)
+        return ask_realm(self._options.realm, first, patient=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.events_per_trigger)
@@ -123,10 +123,14 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         def target(session: Session) -> dict[str, int]:
             return {name: link.end for name, link in links_of(session, self._options).items()}
 
-        self._target = ask_realm(self._options.realm, target)
+        self._target = ask_realm(self._options.realm, target, patient=True)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        latest = ask_realm(self._options.realm, lambda session: self._latest(session, start, limit))
+        latest = ask_realm(
+            self._options.realm,
+            lambda session: self._latest(session, start, limit),
+            patient=True,
+        )
         self._reached = decode(latest)
         return latest
 
@@ -142,7 +146,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return reported(encode(ends), self._reached, waiting, self._growth.later)
 
         now = datetime.now(UTC)
-        return ask_realm(self._options.realm, newest)
+        return ask_realm(self._options.realm, newest, patient=True)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         def plan(session: Session) -> list[InputPartition]:
@@ -157,7 +161,7 @@ class ChannelStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._growth.saw(part.channel, part.stored)
             return [*found]
 
-        return ask_realm(self._options.realm, plan)
+        return ask_realm(self._options.realm, plan, patient=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows_of(self._options, self._wanted, partition)

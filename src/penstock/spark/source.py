@@ -69,14 +69,19 @@ class PenstockSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> ChannelWriter:
         from penstock.spark.writing import ChannelWriter
 
-        return ChannelWriter(self._sink(schema, overwrite=overwrite))
+        options = self._sink(schema, overwrite=overwrite)
+        # A write with a number belongs to a program that has reached the realm before.
+        self._check_target(options, patient=options.version is not None)
+        return ChannelWriter(options)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> ChannelStreamWriter:
         from penstock.spark.writing import ChannelStreamWriter
 
-        return ChannelStreamWriter(self._sink(schema, overwrite=overwrite))
+        options = self._sink(schema, overwrite=overwrite)
+        self._check_target(options, patient=True)
+        return ChannelStreamWriter(options)
 
     def _source(self) -> SourceOptions:
         from penstock.spark.options import source_options
@@ -84,16 +89,20 @@ class PenstockSource(DataSource):
         return source_options(self.options, self.default_url)
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
-        from penstock.spark.connections import check_there
         from penstock.spark.options import sink_options, with_routes
         from penstock.spark.rows import check_writable
 
         options = sink_options(self.options, self.default_url)
         options = with_routes(options, schema.names, self.options)
         check_writable(schema, options, overwrite=overwrite)
-        if options.where.channel:  # a missing channel is found before the tasks start
-            check_there(options.where)
         return options
+
+    def _check_target(self, options: SinkOptions, *, patient: bool) -> None:
+        """Find that the channel is missing before the tasks start."""
+        from penstock.spark.connections import check_there
+
+        if options.where.channel:
+            check_there(options.where, patient=patient)
 
 
 def _stored(session: Session, options: SourceOptions) -> tuple[list[pa.Schema], set[str]]:

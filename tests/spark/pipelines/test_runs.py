@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -415,6 +416,19 @@ def test_a_realm_restarted_between_staging_and_commit_costs_no_event(
     assert (seen.lines[0], seen.lines[-1]) == ("late: runs", "late: done")
     if not restages:
         assert "starts again in 1 s: the realm lost rows of this write" in seen.lines[1]
+
+
+def test_a_given_session_runs_a_pipeline_in_another_thread(
+    runs: Runs, flights: Channel, late: Channel
+) -> None:
+    publish(flights, 0, 10)
+    step = {"name": "late", "sql": "SELECT n FROM flights", "channel": "late"}
+
+    with ThreadPoolExecutor(1) as thread:
+        report = thread.submit(runs, step).result()
+
+    assert report.steps[0].state == "done"
+    assert numbers(late) == list(range(10))
 
 
 def test_rows_say_which_channel_they_go_to(

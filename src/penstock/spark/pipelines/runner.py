@@ -365,6 +365,10 @@ def run(
         stopping=stopping or threading.Event(),
         session=spark,
     )
+    if spark is not None:
+        from penstock.spark.session import activate
+
+        activate(spark)  # the caller may be another thread than the one that made the session
     with alone(pipeline):
         supervised = [Supervised(run, step) for step in chosen]
         try:

@@ -170,14 +170,22 @@ def _taken(file: IO[str]) -> bool:
 
 def is_running(pipeline: Pipeline) -> bool:
     """Whether a process runs the pipeline now."""
+    return runner_of(pipeline) is not None
+
+
+def runner_of(pipeline: Pipeline) -> int | None:
+    """The id of the process that runs the pipeline now, perhaps only some of its steps; 0 if it has
+    not written its id yet; None: no process does."""
     try:
         with _lock(pipeline).open() as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = re.match(r"process (\d+)", file.read())
+                return int(holder[1]) if holder is not None else 0
     except OSError:
-        return False
-    return False
+        return None
+    return None
 
 
 def _lock(pipeline: Pipeline) -> Path:
