@@ -333,7 +333,7 @@ def test_a_failing_handler_gives_the_event_back_and_is_reported(
             assert sorted(seen) == [(0, 0), (1, 0), (1, 1), (2, 0), (3, 0), (4, 0)]
         await eventually(lambda: says(durable.info, "outstanding", 0))
         await do(handler.close)
-        assert reports == ["the handler failed on event 1: ValueError('not today')"]
+        assert reports == ["the handler of durable d failed on event 1: ValueError('not today')"]
 
     run(realm, client, live)
 

@@ -257,7 +257,7 @@ def test_a_handler_that_fails_gives_the_event_back_and_is_reported(
 
     assert counts == [0, 1, 2]
     assert [str(report) for report in reports] == [
-        "the handler failed on event 3: ValueError('not today')"
+        "the handler of durable d failed on event 3: ValueError('not today')"
     ] * 2
     assert durable.info().outstanding == 0
 

@@ -97,6 +97,62 @@ def test_what_was_acknowledged_before_the_interpreter_ends_is(realm: penstock.Re
         assert (info.outstanding, info.redelivered, info.clients) == (5, 0, ())
 
 
+WAITS = """
+import sys, threading, penstock
+
+session = penstock.connect(sys.argv[1])
+orders, work = session.channels.get("orders"), session.queues.get("work")
+billing, taken = orders.durables.get("billing"), threading.Event()
+
+
+def loop(subscription):
+    for event in subscription:
+        pass
+
+
+def acknowledge():
+    for event in billing.fetch(1, 10.0):
+        taken.set()
+        while True:
+            event.ack()
+
+
+for target in (
+    lambda: loop(orders.subscribe()),
+    lambda: loop(orders.durables.get("other").subscribe(auto_ack=True)),
+    lambda: work.pop(),
+    lambda: orders.durables.get("other").fetch(10, 100.0),
+    lambda: loop(work.reader()),
+    acknowledge,
+):
+    threading.Thread(target=target, daemon=True).start()
+taken.wait()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_daemon_threads_that_use_a_session_end_with_the_interpreter_without_a_word(
+    realm: penstock.Realm,
+) -> None:
+    with realm.connect() as there:
+        orders = there.channels.create("orders")
+        orders.durables.create("billing")
+        orders.durables.create("other")
+        there.queues.create("work")
+        orders.publish(b"0")
+
+        ended = subprocess.run(
+            [sys.executable, "-c", WAITS, realm.listen()],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
 STOPPED = """
 import pathlib, sys, penstock
 

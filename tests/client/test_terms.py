@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.client.connection.terms import DEAD_AFTER_S, PING_AFTER_S, SessionTerms
 from penstock.client.connection.urls import Address
 from penstock.core.vocabulary.errors import Elsewhere
@@ -168,3 +170,28 @@ def test_a_session_at_an_address_that_no_node_calls_its_own_stays_there() -> Non
     next(terms.places([C]))
 
     assert not relayed(terms, C), "it may be a load balancer, before which no node is reached"
+
+
+def pauses(terms: SessionTerms, session: str, waited_s: float) -> list[float]:
+    return [terms.pause_s(session, attempt, waited_s) for attempt in range(40)]
+
+
+@pytest.mark.parametrize("is_clustered", [False, True])
+def test_sessions_that_were_cut_off_together_do_not_come_back_together(is_clustered: bool) -> None:
+    terms = at(A, A, B) if is_clustered else SessionTerms()
+    sessions = [f"{number:032x}" for number in range(300)]
+
+    first = [terms.pause_s(session, 5, 0.5) for session in sessions]
+
+    assert len(set(first)) == 300
+    assert max(first) <= (0.25 if is_clustered else 2.0)
+    assert max(first) > 1.8 * min(first)
+
+
+def test_a_pause_grows_with_the_time_that_a_session_has_waited() -> None:
+    terms = at(A, A, B)
+
+    soon, late = pauses(terms, "a", 1.0), pauses(terms, "a", 60.0)
+
+    assert max(soon) <= 0.25, "another node takes over within seconds"
+    assert 1.0 <= min(late[10:]) <= max(late) <= 2.0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import uuid
 from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeVar
@@ -313,19 +314,16 @@ class RealmConnection:
             link.send(wire.Asked(0, Ping()))
 
     async def _connect(self, may_try_again: Callable[[], bool]) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._reconnect_timeout_s
-        pause_s = 0.05
-        while True:
+        now = asyncio.get_running_loop().time
+        begun_s = now()
+        for attempt in itertools.count():
             try:
-                await self._connect_once()
+                return await self._connect_once()
             except CannotConnect:
-                if loop.time() >= deadline or not may_try_again():
+                waited_s = now() - begun_s
+                if waited_s >= self._reconnect_timeout_s or not may_try_again():
                     raise
-                await asyncio.sleep(pause_s)
-                pause_s = min(pause_s * 2, self._terms.pause_max_s)
-            else:
-                return
+                await asyncio.sleep(self._terms.pause_s(self.session_id, attempt, waited_s))
 
     async def _reconnect(self) -> None:
         self._asked_here = set()

@@ -57,7 +57,8 @@ class SessionListeners:
         for listener in self.on_error:
             listener(error)
         if not self.on_error:
-            _log.warning("session.error: %s [%s]", error, error.code)
+            cause = error.__cause__  # the application's error, with its traceback
+            _log.warning("session.error: %s [%s]", error, error.code, exc_info=cause)
 
     def interrupted(self, reason: PenstockError | None, why: str) -> None:
         """Note that the connection is lost, or that a new one was refused, for ``reason`` if the
@@ -68,12 +69,14 @@ class SessionListeners:
             reason = known or ConnectionLost(f"the connection was lost ({why})")
         self.interruption = reason
         if known is None or known.code != reason.code:
+            _log.warning("session.interrupted: %s [%s]", reason, reason.code)
             self._tell(reason)
 
     def resumed(self) -> None:
         """Note that there is a connection."""
         if self.interruption is not None:
             self.interruption = None
+            _log.info("session.resumed: the session is connected again")
             self._tell(None)
 
     def ended_by(self, error: PenstockError) -> PenstockError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
+from zlib import crc32
 
 from penstock.client.connection.urls import Address, address_of
 from penstock.core.vocabulary.errors import Elsewhere, NoQuorum
@@ -19,8 +20,13 @@ DEAD_AFTER_HEARTBEATS: Final = 3
 """In a cluster that is as long as a lease."""
 _PAUSE_MAX_S: Final = 2.0
 _CLUSTER_PAUSE_MAX_S: Final = 0.25
-"""In a cluster another node is the owner after some seconds, and nobody waits for longer."""
-
+"""In a cluster another node is the owner after some seconds, and nobody waits for longer than this
+at first."""
+_WAITED_SHARE: Final = 8
+"""Later a pause is as long as this part of the time waited so far: sessions that come back all the
+time would slow down the node that takes over."""
+_PAUSE_FIRST_S: Final = 0.05
+_DOUBLED_MAX: Final = 16
 
 WORDLESS_S: Final = 1.0
 """For so long a new session tries again what was closed without a word: a node of a cluster does so
@@ -176,8 +182,13 @@ class SessionTerms:
         patience_s = min(CONNECT_TIMEOUT_S, self._heartbeat_s or CONNECT_TIMEOUT_S)
         return patience_s / 2 if self.at == self._silent else patience_s
 
-    @property
-    def pause_max_s(self) -> float:
-        """Most seconds between two attempts to reconnect."""
-        is_node = self._heartbeat_s or self.is_expected
-        return _CLUSTER_PAUSE_MAX_S if is_node else _PAUSE_MAX_S
+    def pause_s(self, session_id: str, attempt: int, waited_s: float) -> float:
+        """Seconds to wait after a failed ``attempt`` to connect, counted from 0. The pause grows,
+        and half of it differs from session to session: they were all cut off at once, and should
+        not all come back at once."""
+        longest_s = _PAUSE_MAX_S
+        if self._heartbeat_s or self.is_expected:
+            longest_s = min(longest_s, max(_CLUSTER_PAUSE_MAX_S, waited_s / _WAITED_SHARE))
+        pause_s = min(_PAUSE_FIRST_S * (1 << min(attempt, _DOUBLED_MAX)), longest_s)
+        share = crc32(f"{session_id}/{attempt}".encode()) / (1 << 32)
+        return pause_s * (0.5 + share / 2)

@@ -29,6 +29,22 @@ def fast_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+_ending = threading.Event()
+"""Set when the interpreter ends, before it closes the sessions."""
+
+
+def interpreter_ends() -> None:
+    """Note that the interpreter is about to close the sessions that the program has not."""
+    _ending.set()
+
+
+def hold_daemon() -> None:
+    """Hold a daemon thread for good if the interpreter has ended its session. Python ends such
+    threads without a word, so an error there would only be printed behind the program's output."""
+    if _ending.is_set() and threading.current_thread().daemon:
+        threading.Event().wait()
+
+
 class LoopThread:
     """Runs coroutines for blocking callers. Safe to use from several threads."""
 
@@ -64,16 +80,22 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except PenstockError:
             work.close()
+            hold_daemon()
             raise
         except BaseException as error:  # a Ctrl-C, or another thread has closed the loop
             self._give_up(work)
             if isinstance(error, RuntimeError) and self._loop.is_closed():
+                hold_daemon()
                 raise SessionClosed("the session is closed") from None
             raise
         try:
             return future.result()
         except CancelledError:
+            hold_daemon()
             raise SessionClosed("the session was closed meanwhile") from None
+        except SessionClosed:
+            hold_daemon()
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -114,6 +136,7 @@ class LoopThread:
         """Run ``action`` on the loop, without waiting; from wherever."""
         refusal = self._end()
         if refusal is not None:
+            hold_daemon()
             raise refusal
         self._loop.call_soon_threadsafe(action)
 

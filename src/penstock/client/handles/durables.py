@@ -36,7 +36,8 @@ from penstock.client.handles.if_missing import (
 )
 from penstock.client.reading.browsing import DurableBrowse
 from penstock.client.reading.delivered import DeliveredBatch, DeliveredEvent
-from penstock.client.reading.durable_subscription import DurableSubscription, Handler
+from penstock.client.reading.durable_subscription import DurableSubscription
+from penstock.client.reading.handling import Handler
 from penstock.client.reading.holding import DurableHold
 from penstock.client.reading.start_positions import StartLike, check_range, start_of
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX, Subscription

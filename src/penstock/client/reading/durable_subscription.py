@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
@@ -18,11 +18,11 @@ from penstock.client.connection.connection import RealmConnection
 from penstock.client.connection.delivery_route import DeliveryRoute
 from penstock.client.reading.delivered import (
     DeliveredBatch,
-    DeliveredEvent,
     DeliveringLoops,
     joined,
     may_join,
 )
+from penstock.client.reading.handling import Handler, HandlerLoop
 from penstock.client.reading.inbox import Buffered, Inbox
 from penstock.client.reading.settlements import Settlements
 from penstock.client.reading.subscription import (
@@ -41,13 +41,10 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
-from penstock.tasks import start_task
 from penstock.wire.native import messages as wire
 
 MERGED_ROWS_MAX = 16_384
 """Deliveries that wait are handed out as one batch up to about this many events."""
-
-Handler = Callable[[DeliveredEvent], Awaitable[None] | None]
 
 
 class DurableSubscription(DeliveringLoops):
@@ -94,7 +91,7 @@ class DurableSubscription(DeliveringLoops):
         self._is_open = False
         self._settlements = Settlements(connection)
         """Acknowledgements and rollbacks without an answer yet."""
-        self._handling: asyncio.Task[None] | None = None
+        self._handling: HandlerLoop | None = None
         self._changing = asyncio.Lock()
         """Held while opening or closing: a seat is left before the next one is taken."""
         self._met = asyncio.Event()
@@ -134,8 +131,13 @@ class DurableSubscription(DeliveringLoops):
                 raise
             self._is_open = True
             if self._handler is not None:
-                self._handling = start_task(
-                    self._handle(self._handler), on_failure=self._handling_failed
+                self._handling = HandlerLoop(
+                    self,
+                    self._handler,
+                    self._connection,
+                    self._channel,
+                    self._durable,
+                    auto_ack=self._auto_ack,
                 )
 
     async def _attach(self) -> None:
@@ -362,46 +364,6 @@ class DurableSubscription(DeliveringLoops):
             self._demand = 0
             self._connection.tell(wire.Demand(self._number, 0))
 
-    async def _handle(self, handler: Handler) -> None:
-        try:
-            while self._is_open and (batch := await self._next(None)) is not None:
-                rest: DeliveredBatch | None = batch
-                while rest is not None:
-                    batch, rest = rest, None
-                    for row, event in enumerate(batch):
-                        if self._may_recall:
-                            rest = await self._left_of(batch, row)
-                            break
-                        if batch.is_stale or self._has_ended or not self._is_open:
-                            break
-                        await self._handle_one(handler, event)
-        except PenstockError as error:
-            if not isinstance(error, SessionClosed):
-                self._connection.report(error)
-
-    def _handling_failed(self, error: BaseException) -> None:
-        failure = PenstockError(f"no more events are handed to the handler: {error!r}")
-        failure.__cause__ = error
-        self._connection.report(failure)
-
-    async def _handle_one(self, handler: Handler, event: DeliveredEvent) -> None:
-        try:
-            result = handler(event)
-            if result is not None:
-                await result
-        except Exception as error:  # noqa: BLE001  the application's: give back and report
-            if self._is_open:
-                await event.rollback()
-            failure = PenstockError(f"the handler failed on event {event.event_id}: {error!r}")
-            failure.__cause__ = error
-            self._connection.report(failure)
-        else:
-            if self._auto_ack and self._is_open:
-                try:
-                    await event.ack()
-                except IllegalState as error:  # it comes again
-                    self._connection.report(error)
-
     # --- settling ------------------------------------------------------------------------
 
     async def ack(self, event_ids: Iterable[int], *, previous: bool = False) -> None:
@@ -573,9 +535,8 @@ class DurableSubscription(DeliveringLoops):
     async def _close(self) -> None:
         self._closed_through = self._attachment
         try:
-            if self._handling is not None and self._handling is not asyncio.current_task():
-                self._handling.cancel()
-                await asyncio.wait([self._handling])
+            if self._handling is not None:
+                await self._handling.end()
             await self._settlements.confirm()
         finally:
             self._inbox.fail(SessionClosed("the subscription is closed"))

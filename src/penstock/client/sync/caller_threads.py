@@ -14,7 +14,7 @@ from penstock.client.publishing.transaction import JointTransaction as AioJointT
 from penstock.client.publishing.transaction import Named
 from penstock.client.publishing.transaction import Transaction as AioTransaction
 from penstock.client.reading.delivered import DeliveredEvent as AioDeliveredEvent
-from penstock.client.reading.durable_subscription import Handler as AioHandler
+from penstock.client.reading.handling import Handler as AioHandler
 from penstock.client.reading.subscription import BUFFER_BYTES_MAX
 from penstock.client.sync.sync_delivered import DeliveredBatch, DeliveredEvent
 from penstock.client.sync.sync_durable_subscription import DurableSubscription

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, overload
 
 from penstock.client.connection.session_listeners import ErrorListener, InterruptionListener
-from penstock.client.connection.threads import LoopThread
+from penstock.client.connection.threads import LoopThread, interpreter_ends
 from penstock.client.handles.session import Session as AioSession
 from penstock.client.reading.pattern_subscription import CHANNEL_BUFFER_BYTES
 from penstock.client.reading.pattern_subscription import (
@@ -34,7 +34,8 @@ _open: weakref.WeakSet[SessionEnd] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     """Confirm what was settled last: the interpreter ends, and of all threads only the clients'
-    own are left. What cannot be confirmed was reported."""
+    own and daemon threads are left. What cannot be confirmed was reported."""
+    interpreter_ends()
     for session in list(_open):
         with contextlib.suppress(PenstockError):
             session.close()

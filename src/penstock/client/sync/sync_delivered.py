@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 
 from penstock.client.connection.arguments import Duration, milliseconds
-from penstock.client.connection.threads import LoopThread
+from penstock.client.connection.threads import LoopThread, hold_daemon
 from penstock.client.reading import delivered
 from penstock.client.reading.durable_subscription import DurableSubscription
 from penstock.client.sync.sync_received import ReceivedBatch, ReceivedEvent
 from penstock.columns.events.event import Event
 from penstock.core.ids.ids import IdSet, Span
+from penstock.core.vocabulary.errors import SessionClosed
 
 
 class DeliveredEvent(ReceivedEvent):
@@ -74,7 +75,11 @@ class DeliveredEvent(ReceivedEvent):
         if roll_back:
             subscription._has_rolled_back = True
         else:
-            subscription._check_acknowledged(event_id, attachment)
+            try:
+                subscription._check_acknowledged(event_id, attachment)
+            except SessionClosed:
+                hold_daemon()
+                raise
         settle = partial(
             subscription._settle_soon,
             event_id,
