@@ -13,7 +13,13 @@ import pytest
 from penstock import aio
 from penstock.bootstrap import rules
 from penstock.core.ids.ids import Span
-from penstock.core.vocabulary.errors import Deposed, NameDoesNotExist, Unknown
+from penstock.core.vocabulary.errors import (
+    Deposed,
+    NameDoesNotExist,
+    RealmStopping,
+    Unavailable,
+    Unknown,
+)
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Definition, Storage
@@ -304,3 +310,43 @@ async def test_a_client_of_a_deposed_owner_is_answered_by_the_next_one() -> None
     await session.close()
     await first.end()
     await second.end()
+
+
+class Broken(MemoryJournal):
+    """A journal whose appends fail in a way that its adapter should not let through."""
+
+    def __init__(self, failure: Exception) -> None:
+        super().__init__()
+        self.failure = failure
+
+    async def append(self, expected: int, block: object, *, sync: bool = True) -> int:
+        raise self.failure
+
+
+FAILURES = [RuntimeError("cannot switch to state 12"), Unavailable("the servers sync lazily")]
+
+
+@pytest.mark.spec("N4")
+@pytest.mark.parametrize("failure", FAILURES)
+@simulated
+async def test_an_owner_that_fails_answers_nobody_so_that_clients_ask_the_next_one(
+    failure: Exception,
+) -> None:
+    async with owning(HandLease(), Broken(failure)) as (realm, running):
+        cut: list[str] = []
+        realm.on_deposed(lambda: cut.append("cut"))
+        making = asyncio.get_running_loop().create_task(realm.create_channel("orders", KEPT))
+        await asyncio.wait([running, making])
+
+        assert cut == ["cut"]
+        assert error_of(running) is failure
+        assert isinstance(making.exception(), Unknown)
+
+
+@simulated
+async def test_a_realm_of_its_own_that_fails_says_that_it_is_closed() -> None:
+    async with owning(ENDLESS, Broken(RuntimeError("a defect"))) as (realm, running):
+        making = asyncio.get_running_loop().create_task(realm.create_channel("orders", KEPT))
+        await asyncio.wait([running, making])
+
+        assert isinstance(making.exception(), RealmStopping)

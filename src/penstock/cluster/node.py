@@ -27,6 +27,7 @@ from penstock.core.owning.register_records import (
     MEMBERS,
     SHARDS,
     WHYS,
+    ClaimRecord,
     MemberRecord,
     RegisterLook,
     RegisterWrite,
@@ -149,6 +150,10 @@ class ClusterNode:
         self._opens_door = opens_door
         self._tenures: dict[int, _Tenure] = {}
         self._clock_said: ClockSaid = "right"
+        self._look_failure = ""
+        """Why the register could not be read at the last look, once it has been logged."""
+        self._unreadable: set[str] = set()
+        """Keys of members' records that could not be decoded, which have been logged."""
         self._changed = asyncio.Event()
         """Set, and exchanged for another, with every change of what is owned."""
         self._wakes = asyncio.Event()
@@ -265,7 +270,14 @@ class ClusterNode:
 
     async def _look_forever(self, registry: Registry) -> None:
         while True:
-            await self._look(registry)
+            try:
+                await self._look(registry)
+            except PenstockError as error:
+                # A record that cannot be read, or an engine that refuses: without a look nothing is
+                # claimed and the lease ends, and the next look may succeed.
+                await self._look_failed(error)
+                continue
+            self._look_failure = ""
             if not self.claims.owned:  # what it still writes, all can read
                 self._refuse_newer(self.claims.format)
             self._compare_clocks()
@@ -276,10 +288,20 @@ class ClusterNode:
                     await self._looks.wait()
             self._looks.clear()
 
+    async def _look_failed(self, error: PenstockError) -> None:
+        if str(error) != self._look_failure:
+            self._look_failure = str(error)
+            _log.error("register.not_read", reason=str(error))
+        await asyncio.sleep(self._turn_s)
+
     async def _hear(self, registry: Registry) -> None:
-        """Look at once when somebody claims or releases a shard."""
-        async for _ in registry.watch(SHARDS):
-            self._looks.set()
+        """Look at once when a node claims or releases a shard."""
+        while True:
+            try:
+                async for _ in registry.watch(SHARDS):
+                    self._looks.set()
+            except PenstockError as error:
+                await self._look_failed(error)
 
     async def _look(self, registry: Registry) -> None:
         """Read all claims, and then all members: who claims relies on this order."""
@@ -287,11 +309,18 @@ class ClusterNode:
         claims: dict[int, VersionedRecord] = {}
         for shard in range(self._shards):
             if (record := await registry.get(f"{SHARDS}{shard}")) is not None:
+                if not _is_readable(record, ClaimRecord):
+                    raise Damaged(f"{SHARDS}{shard} in the register is no record of an owner")
                 claims[shard] = record
         members: dict[str, VersionedRecord] = {}
         for key in await registry.list(MEMBERS):
-            if (record := await registry.get(key)) is not None:
+            if (record := await registry.get(key)) is None:
+                continue
+            if _is_readable(record, MemberRecord):
                 members[key.removeprefix(MEMBERS)] = record
+            elif key not in self._unreadable:
+                self._unreadable.add(key)
+                _log.error("register.not_read", reason=f"{key} is not the record of a node")
         format, orders = await _format_in(registry), await orders_in(registry)
         ended_us, wall_us = self._clock.steady_us(), self._clock.now_us()
         self.claims.looked(
@@ -335,7 +364,11 @@ class ClusterNode:
         try:
             version = await registry.cas(write.key, write.expected, write.value)
         except Conflict:
-            await self._look(registry)  # somebody was faster: maybe this node itself
+            with suppress(PenstockError):  # the next look tells
+                await self._look(registry)  # another node was faster: maybe this node itself
+        except PenstockError as error:
+            self.claims.failed(write)
+            await self._look_failed(error)
         else:
             self.claims.wrote(write, version, self._clock.steady_us())
         self._follow()
@@ -399,8 +432,11 @@ class ClusterNode:
             _log.warning("shard.lost", shard=shard, epoch=tenure.epoch, reason=str(end))
         except PenstockError as failure:
             _log.error("shard.not_served", shard=shard, epoch=tenure.epoch, reason=str(failure))
-            if tenure.realm is None:
-                self._fitness.not_recovered(f"the realm could not be recovered here: {failure}")
+            self._note_failure(tenure, str(failure))
+        except Exception as failure:  # noqa: BLE001  the node lives on: another one may serve
+            reason = f"{type(failure).__name__}: {failure}"
+            _log.exception("shard.not_served", shard=shard, epoch=tenure.epoch, reason=reason)
+            self._note_failure(tenure, reason)
         finally:
             if tenure.preparing is not None:
                 tenure.preparing.cancel()
@@ -408,6 +444,10 @@ class ClusterNode:
             self.claims.give_up(shard)
             self._tell()
         _log.info("shard.given_up", shard=shard, epoch=tenure.epoch)
+
+    def _note_failure(self, tenure: _Tenure, reason: str) -> None:
+        if tenure.realm is None:
+            self._fitness.not_recovered(f"the realm could not be recovered here: {reason}")
 
     async def _serve(self, shard: int, tenure: _Tenure) -> None:
         began_us, why = self._clock.steady_us(), self.claims.why.get(shard)
@@ -440,6 +480,14 @@ class ClusterNode:
         raise AssertionError("it counts on")
 
 
+def _is_readable(record: VersionedRecord, kind: type[Struct]) -> bool:
+    try:
+        msgspec.json.decode(record.value, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
 async def _format_in(registry: Registry) -> int:
     """The format that the nodes of a cluster write; 0: nobody has said yet. Raises ``Damaged``."""
     record = await registry.get(FORMAT_KEY)
@@ -461,7 +509,7 @@ def orders_of(record: VersionedRecord | None) -> Orders:
         return Orders()
     try:
         return msgspec.json.decode(record.value, type=Orders)
-    except msgspec.DecodeError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Damaged(f"{ORDERS_KEY} in the register is no record of orders: {error}") from error
 
 

@@ -334,6 +334,12 @@ class Claims:
             self._asked[write.key] = _Asked(write, now_us, self.lease.term)
         return writes
 
+    def failed(self, write: RegisterWrite) -> None:
+        """The register refused a write for sure; it is asked again when it is due."""
+        asked = self._asked.get(write.key)
+        if asked is not None and asked.write == write:
+            del self._asked[write.key]
+
     def wrote(self, write: RegisterWrite, version: int, now_us: int) -> None:
         """A write was answered, or was seen to be done."""
         asked = self._asked.get(write.key)

@@ -204,14 +204,16 @@ class Shard:
         except (Deposed, Unknown) as end:
             self._failed = end
             _log.warning("shard.deposed", reason=str(end))
-            self.on_deposed()
             raise
-        except Exception:
-            _log.exception("shard.broken")  # clients that wait are told that the realm is closed
+        except Exception as error:
+            _log.exception("shard.broken", exc_info=not isinstance(error, PenstockError))
+            if self._dispatch.lease.epoch:  # the next owner knows what was stored (SEM N4)
+                self._failed = Unknown(f"the owner failed ({error}); ask the next one")
             raise
         finally:
-            if self._failed is None:
-                self._failed = RealmStopping("the realm is closed")
+            self._failed = self._failed or RealmStopping("the realm is closed")
+            if isinstance(self._failed, Deposed | Unknown):
+                self.on_deposed()  # nobody is answered
             self._refuse_waiting(self._failed)
             self.ended.set()
 
@@ -586,8 +588,7 @@ def _outcome(work: ShardRequest, group: Group) -> tuple[Any, BaseException | Non
 
 
 def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> None:
-    """Send an answer. One that cannot be sent affects its client alone: the work is done, or
-    refused."""
+    """Send an answer; a failure to send it affects its client alone: the work is settled."""
     if reply is None:
         return
     try:

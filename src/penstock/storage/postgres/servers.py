@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from penstock.core.vocabulary.errors import NoQuorum, StorageFailed
+from penstock.core.vocabulary.errors import NoQuorum, PenstockError, StorageFailed
 from penstock.storage.postgres import guard
 
 T = TypeVar("T")
@@ -35,6 +35,9 @@ PAUSE_S: Final = 0.2
 NO_ANSWER: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    # The driver in the middle of a call that was given up, or an answer it does not understand: a
+    # server that is killed leaves both. It is a plain Exception, not an InterfaceError.
+    asyncpg.InternalClientError,
     asyncpg.OperatorInterventionError,
     asyncpg.ReadOnlySQLTransactionError,
     asyncpg.CannotConnectNowError,
@@ -48,7 +51,9 @@ REFUSED: Final = (
     asyncpg.InsufficientPrivilegeError,
 )
 """What no other attempt will change."""
-
+PASSING: Final = ("08", "25006", "40", "53", "55", "57", "58", "XX000")
+"""Beginnings of the SQLSTATE of errors that may be gone at the next attempt, or on another server:
+connections, a server that only reads, rollbacks, resources, states, shutdowns, I/O, internal."""
 
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS penstock_head (
@@ -145,9 +150,15 @@ class Servers:
                 self._drop()
                 self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
                 raise OutcomeUnknown(self._last_failure) from error
-            except (asyncpg.DiskFullError, *REFUSED) as error:
-                raise StorageFailed(f"PostgreSQL refuses: {error}") from error
-            except asyncio.CancelledError:
+            except (PenstockError, asyncpg.DataCorruptedError):
+                raise  # an answer: the connection is fit for the next call
+            except asyncpg.PostgresError as error:
+                if not _is_passing(error):
+                    raise StorageFailed(f"PostgreSQL refuses: {error}") from error
+                self._drop()
+                self._last_failure = f"{type(error).__name__}: {error}".strip(": ")
+                raise OutcomeUnknown(self._last_failure) from error
+            except BaseException:
                 self._drop()  # an answer to this call must not be taken for the next one's
                 raise
             if self._warned:
@@ -217,6 +228,12 @@ class Servers:
         except TimeoutError:
             return False
         return True
+
+
+def _is_passing(error: asyncpg.PostgresError) -> bool:
+    """Whether another attempt may succeed. A full disk is told at once: nothing was stored."""
+    is_full = isinstance(error, asyncpg.DiskFullError)
+    return not is_full and str(error.sqlstate or "").startswith(PASSING)
 
 
 async def make_tables(connection: Any, server: str) -> None:

@@ -1,0 +1,120 @@
+"""What a call to PostgreSQL ends with, whatever the driver raises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import asyncpg
+import pytest
+
+from penstock.core.vocabulary.errors import StorageFailed, Unavailable
+from penstock.storage.postgres.servers import OutcomeUnknown, Servers
+from penstock.testing.loop import simulated
+
+UNCLEAR = [
+    asyncpg.InternalClientError("cannot switch to state 12; another operation (2) is in progress"),
+    asyncpg.exceptions.ProtocolError("unexpected message"),
+    asyncpg.InterfaceError("the connection is closed"),
+    asyncpg.ConnectionDoesNotExistError("the connection was closed in the middle of operation"),
+    asyncpg.CannotConnectNowError("the database system is starting up"),
+    asyncpg.AdminShutdownError("terminating connection"),
+    asyncpg.CrashShutdownError("terminating connection because of a crash"),
+    asyncpg.QueryCanceledError("canceling statement"),
+    asyncpg.ReadOnlySQLTransactionError("cannot execute UPDATE in a read-only transaction"),
+    asyncpg.DeadlockDetectedError("deadlock detected"),
+    asyncpg.TooManyConnectionsError("too many clients already"),
+    asyncpg.OutOfMemoryError("out of memory"),
+    asyncpg.PostgresIOError("could not read block"),
+    asyncpg.InternalServerError("cache lookup failed"),
+    ConnectionResetError("reset"),
+    TimeoutError("no answer"),
+]
+REFUSED = [
+    asyncpg.DiskFullError("could not extend file"),
+    asyncpg.UndefinedTableError('relation "penstock_head" does not exist'),
+    asyncpg.UniqueViolationError("duplicate key"),
+    asyncpg.InsufficientPrivilegeError("permission denied"),
+    asyncpg.InvalidCatalogNameError("no such database"),
+]
+
+
+class Driver:
+    """A connection of the driver whose calls fail."""
+
+    is_gone = False
+
+    def is_closed(self) -> bool:
+        return False  # as it is while another operation is in progress
+
+    def terminate(self) -> None:
+        self.is_gone = True
+
+
+class OneServer(Servers):
+    def __init__(self) -> None:
+        super().__init__(["postgres://127.0.0.1:1/penstock"])
+        self.drivers: list[Driver] = []
+
+    async def _connected(self) -> Any:
+        self.drivers.append(Driver())
+        return self.drivers[-1]
+
+    async def fail_with(self, error: Exception) -> None:
+        async def call(_: Any) -> None:
+            raise error
+
+        await self.try_once(call)
+
+    async def succeed(self) -> str:
+        async def call(_: Any) -> str:
+            return "done"
+
+        return await self.try_once(call)
+
+
+@pytest.mark.parametrize("error", UNCLEAR, ids=lambda error: type(error).__name__)
+@simulated
+async def test_what_says_nothing_of_the_outcome_is_asked_again_on_a_new_connection(
+    error: Exception,
+) -> None:
+    servers = OneServer()
+
+    with pytest.raises(OutcomeUnknown):
+        await servers.fail_with(error)
+
+    assert servers.drivers[0].is_gone
+    assert await servers.succeed() == "done"
+    assert len(servers.drivers) == 2
+
+
+@pytest.mark.parametrize("error", REFUSED, ids=lambda error: type(error).__name__)
+@simulated
+async def test_what_the_server_refuses_is_told_as_such(error: Exception) -> None:
+    servers = OneServer()
+
+    with pytest.raises(StorageFailed, match="PostgreSQL refuses"):
+        await servers.fail_with(error)
+
+    assert await servers.succeed() == "done"
+
+
+@pytest.mark.parametrize("error", [Unavailable("a block is missing"), asyncpg.DataCorruptedError()])
+@simulated
+async def test_what_a_call_says_itself_keeps_the_connection(error: Exception) -> None:
+    servers = OneServer()
+
+    with pytest.raises(type(error)):
+        await servers.fail_with(error)
+
+    assert await servers.succeed() == "done"
+    assert len(servers.drivers) == 1
+
+
+@simulated
+async def test_a_mistake_in_a_call_leaves_no_connection_in_the_middle_of_an_answer() -> None:
+    servers = OneServer()
+
+    with pytest.raises(KeyError):
+        await servers.fail_with(KeyError("size"))
+
+    assert servers.drivers[0].is_gone
