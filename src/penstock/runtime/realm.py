@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from penstock.api.channels import ChannelInfo, ChannelOpened, Maintained
 from penstock.api.joins import Redriven
@@ -22,15 +20,16 @@ from penstock.core.vocabulary.names import destination_name
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, JournalInfo, Offload, Pages
 from penstock.loggers import logger
 from penstock.runtime.access.access import AccessControl
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.access.open_connections import OpenConnections
 from penstock.runtime.delivery.delivery import Dispatch
 from penstock.runtime.delivery.owner_lease import ENDLESS, OwnerLease
+from penstock.runtime.limits import Limits as Limits
 from penstock.runtime.store.bodies import Body, digest_of
-from penstock.runtime.store.large_blocks import BLOCK_BYTES_MAX, LargeBlocks
+from penstock.runtime.store.large_blocks import LargeBlocks
 from penstock.runtime.store.message_fields import check_all
 from penstock.runtime.store.sealed_file import SealedFile
 from penstock.runtime.subscriptions import views
-from penstock.runtime.subscriptions.lease_book import LeaseLimits
 from penstock.runtime.subscriptions.leases import Leases
 from penstock.runtime.subscriptions.pattern_durables import PatternDurableOperations
 from penstock.runtime.subscriptions.pattern_leases import PatternLeases
@@ -48,6 +47,7 @@ from penstock.runtime.upkeep.recovery import (
     recover,
     remove_strays,
 )
+from penstock.runtime.upkeep.regular_work import RegularWork, run_again
 from penstock.runtime.upkeep.repair_growing_files import mend_files
 from penstock.runtime.upkeep.reply_queues import ReplyQueues, StoreOperations
 from penstock.runtime.upkeep.sealer import Sealer, SealingLimits
@@ -56,7 +56,7 @@ from penstock.runtime.writer.clock import OwnerClock
 from penstock.runtime.writer.group import Group
 from penstock.runtime.writer.joins import JoinOperations
 from penstock.runtime.writer.pattern_durables import check_new, make_own
-from penstock.runtime.writer.placement import MemoryLimits, Placing
+from penstock.runtime.writer.placement import Placing
 from penstock.runtime.writer.redrive import MayPublish, Redriving
 from penstock.runtime.writer.requests import PublishBatches, Reply
 from penstock.runtime.writer.schedules import Alarm
@@ -70,25 +70,6 @@ if TYPE_CHECKING:  # a realm on its own loads nothing of a cluster
     from penstock.core.owning.register_records import TenureCounts
 
 _log = logger("penstock.realm")
-
-
-class Limits(Struct, frozen=True):
-    """Limits and intervals of a realm."""
-
-    event_bytes_max: int = 20 << 20
-    memory: MemoryLimits = MemoryLimits()
-    """Limits for each kind of memory (SEM C6)."""
-    stage_bytes_max: int = 2 << 30
-    backlog_bytes_max: int = 64 << 20
-    """Bytes of publishes waiting; above it connections are not read until it shrinks."""
-    tail_bytes_max: int = 512 << 20
-    """Bytes not sealed yet; above it publishers wait for the sealing."""
-    block_bytes_max: int = BLOCK_BYTES_MAX
-    """On a storage engine: bytes of events in a block of the log; more of them go into a blob."""
-    sweep_interval_s: float = 1.0
-    """Seconds between two searches for expired events (SEM T1)."""
-    leases: LeaseLimits = LeaseLimits()
-    """How much clients may have fetched by HTTP, and not settled (SEM H3)."""
 
 
 class RunningRealm:
@@ -122,7 +103,10 @@ class RunningRealm:
         self._state.run = f"{clock.now_us():x}" + (f".{lease.epoch}" if lease.epoch else "")
         self._journal, self.blobs = journal, blobs
         self.dispatch = Dispatch(
-            blobs, clock, offload, cache_bytes_max=sealing.cache_bytes_max, lease=lease
+            *(blobs, clock, offload),
+            cache_bytes_max=sealing.cache_bytes_max,
+            lease=lease,
+            name_of=self._name_of,
         )
         self.placing = Placing(pages)
         self.view = RealmView(self._state, pages, clock)
@@ -164,7 +148,7 @@ class RunningRealm:
             self.shard, self.subscriptions, self.dispatch.choosing
         )
         self._redriving = Redriving(self.shard, self.dispatch)
-        self._alarm = Alarm(self.shard, clock)
+        self._alarm = Alarm(self.shard, clock, self.incidents)
         self.reply_queues = ReplyQueues(
             self.directory,
             StoreOperations(self.create_channel, self.open_channel, self.delete_channel),
@@ -183,7 +167,11 @@ class RunningRealm:
         """Users and rights; replaced before the first client connects."""
         self.connections = OpenConnections()
         self.history = FlowHistory(
-            self._state, self.dispatch.latencies, lambda: self.journal_info.syncs, clock
+            self._state,
+            self.dispatch.latencies,
+            lambda: self.journal_info.syncs,
+            clock,
+            self.incidents,
         )
         self.disk_space: Callable[[], tuple[int, int]] | None = None
         """Tells the free bytes and all bytes of its disk; None: it has none of its own."""
@@ -276,7 +264,37 @@ class RunningRealm:
         """Set who has a say in the names of new stores."""
         self.names = self.imports.names = names
 
+    def _name_of(self, number: int) -> str | None:
+        channel = self._state.channels.get(number)
+        return None if channel is None else channel.state.name
+
+    @property
+    def incidents(self) -> Incidents:
+        """What background tasks could not do."""
+        return self.dispatch.incidents
+
     # --- running -------------------------------------------------------------------------
+
+    def background_tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """The tasks that run beside the writer, by name."""
+        regular = {
+            "history": self.history.take_in_turns,
+            "subscriptions": self.subscriptions.forget_places,
+            "leases": self.leases.expire,
+            "reply queues": lambda: self.reply_queues.remove_idle(self.access),
+            "stages": self.stages.expire,
+            "exports": self.exports.expire,
+            "backups": self.backups.expire,
+            "imports": self.imports.expire,
+        }
+        return {
+            "sealing": self._sealer.run,
+            "regular work": RegularWork(
+                self.shard, self.clock, self.incidents, self.limits.sweep_interval_s, regular
+            ).run,
+            "schedules": self._alarm.run,
+            "files of imports": self.imports.run,
+        }
 
     def on_deposed(self, cut: Callable[[], None]) -> None:
         """Have ``cut`` called when another owner has taken over: it drops every connection, so that
@@ -295,32 +313,15 @@ class RunningRealm:
         self.access.on_new_version = self.watches.rights_changed
         self.joins.check_owners(self.access)  # rights may have changed while the realm was stopped
         async with asyncio.TaskGroup() as group:
-            sealing = group.create_task(self._sealer.run())
-            sweeping = group.create_task(self._sweep_forever())
-            waking = group.create_task(self._alarm.run())
-            removing = group.create_task(self.imports.run())
+            tasks = [
+                group.create_task(run_again(self.incidents, name, work), name=name)
+                for name, work in self.background_tasks().items()
+            ]
             try:
                 await self.shard.run()
             finally:
-                sealing.cancel()
-                sweeping.cancel()
-                waking.cancel()
-                removing.cancel()
-
-    async def _sweep_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self.limits.sweep_interval_s)
-            now_us = self.clock.now_us()
-            for channel_id in self._state.sweep_times.due(now_us):
-                self.shard.wake(channel_id)
-            await self.history.take_in_turns()
-            self.subscriptions.forget_places()
-            self.leases.expire()
-            await self.reply_queues.remove_idle(self.access)
-            self.stages.expire()
-            self.exports.expire()
-            self.backups.expire()
-            self.imports.expire()
+                for task in tasks:
+                    task.cancel()
 
     async def prepare_to_close(self) -> None:
         """Write down, while clients are served, what :meth:`close` would let them wait for."""
@@ -330,7 +331,7 @@ class RunningRealm:
         """Store what an orderly end stores. Everything acknowledged is on disk already, except
         on channels that asked for ``sync = "none"``: that is synced here."""
         try:
-            await self.shard.act(_store_closing)
+            await self.shard.act(self._store_closing)
             await self._sealer.snapshot_at_the_end(self._journal_bytes_max // 16)
         except StorageFailed as failure:
             _log.warning("snapshot.skipped", reason=str(failure))
@@ -344,6 +345,12 @@ class RunningRealm:
         """Wait until everything that was asked before has been decided and answered. Raises
         ``RealmStopping``, and what has ended the realm."""
         await self.shard.act(_nothing, sweeps=())
+
+    def _store_closing(self, group: Group) -> None:
+        for channel_id, channel in group.state.channels.items():
+            with self.incidents.barrier("closing", channel_id):
+                for fact in channel.closing():
+                    group.realm_fact(channel_id, fact)
 
     async def snapshot(self) -> None:
         """Write the whole state down and cut the journal behind it."""
@@ -573,7 +580,8 @@ class RunningRealm:
     @property
     def is_congested(self) -> bool:
         """Whether publishers should wait."""
-        return self._state.meter.waiting_bytes > self.limits.tail_bytes_max
+        waiting = self._state.meter.waiting_bytes - self._sealer.unsealable_bytes
+        return waiting > self.limits.tail_bytes_max
 
     @property
     def waiting_bytes(self) -> int:
@@ -583,9 +591,3 @@ class RunningRealm:
 
 def _nothing(_: Group) -> None:
     """Changes nothing, at its place in the order."""
-
-
-def _store_closing(group: Group) -> None:
-    for channel_id, channel in group.state.channels.items():
-        for fact in channel.closing():
-            group.realm_fact(channel_id, fact)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, quote
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.api.realm import ReadRates
 from penstock.core.access.rights import ANONYMOUS, Principal
@@ -25,6 +26,7 @@ from penstock.core.vocabulary.errors import (
 )
 from penstock.core.vocabulary.names import destination_name
 from penstock.frontends.http import metrics
+from penstock.frontends.http.health import INCIDENTS_SHOWN_MAX, Health, State
 from penstock.frontends.http.routing import (
     BASE,
     TAR,
@@ -41,7 +43,7 @@ from penstock.frontends.http.routing import (
     run_while_there,
     target_of,
 )
-from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, Health, State
+from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail
 from penstock.frontends.http.statuses import status_of
 from penstock.frontends.shared.buffers import SMALL_BYTES
 from penstock.loggers import logger
@@ -190,8 +192,26 @@ class HttpRequest:
         state: State = self._server.state
         if path == "/ready" and state == "ok" and self._server.stands_still:
             state = "standstill"
-        is_good = state == "ok" if path == "/ready" else state not in ("failed", "no-quorum")
-        await self.reply(200 if is_good else 503, msgspec.json.encode(Health(status=state)))
+        incidents = self._server.realm.incidents.open()
+        if incidents:
+            state = "degraded" if state == "ok" else state
+            if not await self._may_monitor():
+                incidents = [replace(each, channel="") for each in incidents]
+        is_serving = state in ("ok", "degraded")
+        is_good = is_serving if path == "/ready" else state not in ("failed", "no-quorum")
+        health = Health(status=state, incidents=incidents[:INCIDENTS_SHOWN_MAX])
+        await self.reply(200 if is_good else 503, msgspec.json.encode(health))
+
+    async def _may_monitor(self) -> bool:
+        guard = self._server.guard
+        try:
+            principal = await guard.identify(
+                self.headers, self.host, self.certificate, changes=False
+            )
+            check(Caller(self._server.realm, principal), ReadRates())
+        except (Refusal, PenstockError):
+            return False
+        return True
 
     async def _metrics(self) -> None:
         guard = self._server.guard

@@ -341,8 +341,10 @@ class HttpServer:
             await asyncio.sleep(CHECK_S)
             for peer in list(self.uvicorn.connections):
                 assert isinstance(peer, HttpConnection), "it has made them"
-                peer.check(loop.time())
-            self._check_views()
+                with self.realm.incidents.barrier("http connections"):
+                    peer.check(loop.time())
+            with self.realm.incidents.barrier("http views"):
+                self._check_views()
             backlog = (self.native.pending_bytes, self.realm.waiting_bytes)
             self._standstill.look(loop.time(), backlog, is_congested=self.is_congested)
 

@@ -121,16 +121,6 @@ class After(QueryParameters, frozen=True):
 # --- the realm ----------------------------------------------------------------------------
 
 
-State = Literal["ok", "starting", "stopping", "failed", "standstill", "no-quorum", "standing-by"]
-
-
-class Health(Answer, frozen=True):
-    status: State
-    """``standstill``, only at ``/ready``: publishers have not been read for five seconds.
-    ``no-quorum``: the engine of the cluster cannot store anything. ``standing-by``: another node of
-    the cluster serves."""
-
-
 class RealmAnswer(Answer, frozen=True):
     """The document that ``penstock info --format json`` prints, and how to reach the realm."""
 

@@ -9,8 +9,9 @@ from typing import Final
 import msgspec
 
 from penstock.core.vocabulary.errors import InvalidArgument, PenstockError
+from penstock.frontends.http.health import StandbyHealth
 from penstock.frontends.http.routing import BASE
-from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail, State
+from penstock.frontends.http.shapes import ErrorAnswer, ErrorDetail
 from penstock.frontends.http.statuses import status_of
 from penstock.frontends.shared.arrivals import Arrivals, StandbyProtocol
 from penstock.frontends.shared.serving_node import ServingNode, part
@@ -19,18 +20,6 @@ HEAD_BYTES_MAX: Final = 64 << 10
 """Most bytes of a request's first line and headers."""
 _REASONS: Final = {200: "OK", 307: "Temporary Redirect", 400: "Bad Request"}
 _LOOKS: Final = ("/health", "/ready")
-
-
-class StandbyHealth(msgspec.Struct, frozen=True):
-    """The state of a node that stands by."""
-
-    status: State
-    owner: str
-    """The node that serves; empty while none is known to."""
-    owner_url: str
-    """Where that one serves HTTP."""
-    unfit: str = ""
-    """Why this node could not take the realm over; empty: it could."""
 
 
 class StandbyHttpConnection(StandbyProtocol, asyncio.Protocol):

@@ -32,6 +32,7 @@ from penstock.frontends.shared.relayed import PrefaceSniffer, RelayGate
 from penstock.frontends.shared.tls import Tls
 from penstock.loggers import logger
 from penstock.runtime.access.access import Mode
+from penstock.runtime.access.internal_errors import new_incident_id
 from penstock.runtime.access.quota import ConnectionLimits
 from penstock.runtime.realm import RunningRealm
 from penstock.wire.addresses import is_loopback
@@ -205,10 +206,19 @@ class NativeListener:
         """Run a request of a connection concurrently. Once :meth:`run` ends nothing is begun any
         more: connections may be lost later than that."""
         assert self._tasks is not None, "run() has been started"
+        apart = self._apart(work)
         try:
-            self._tasks.create_task(work)
+            self._tasks.create_task(apart)
         except RuntimeError:  # the group is over
+            apart.close()
             work.close()
+
+    async def _apart(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do the work of one connection; its failure is not that of the others."""
+        try:
+            await work
+        except Exception:  # noqa: BLE001  the root of a task: the others must live on
+            _log.exception("request.failed", incident=new_incident_id())
 
     def flush_soon(self, connection: PeerConnection) -> None:
         """Send what a connection has queued at the end of this turn of the loop."""
@@ -373,7 +383,8 @@ class NativeListener:
         while True:
             await asyncio.sleep(self.limits.check_interval_s)
             for connection in list(self.connections):
-                connection.check(loop.time())
+                with self.realm.incidents.barrier("connections"):
+                    connection.check(loop.time())
 
     @property
     def is_stopping(self) -> bool:

@@ -25,6 +25,7 @@ from penstock.core.vocabulary.identities import SubscriptionId
 from penstock.core.vocabulary.messages import Quarantine, Skip, Spans, StallSession, Withhold
 from penstock.core.vocabulary.ports import Blobs, Clock, Offload
 from penstock.loggers import logger
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.access.internal_errors import as_internal_error, new_incident_id
 from penstock.runtime.delivery.byte_credit import Room, parted
 from penstock.runtime.delivery.choosers import Choosers, SelectorUse
@@ -127,6 +128,7 @@ class Dispatch:
         *,
         cache_bytes_max: int = CACHE_BYTES_MAX,
         lease: OwnerLease = ENDLESS,
+        name_of: Callable[[int], str | None] = lambda _: None,
     ) -> None:
         self._blobs = blobs
         self.lease = lease
@@ -138,6 +140,7 @@ class Dispatch:
         self.files_at = ""
         """URI of the place where a cluster keeps its files; empty: nobody else can read them."""
         self.ahead = ReadAhead()
+        self.incidents = Incidents(name_of)
         self.latencies = DeliveryLatencies()
         self.withheld = {"answers": 0, "deliveries": 0}
         """How often something waited because the lease did not hold."""

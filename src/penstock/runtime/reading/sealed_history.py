@@ -24,9 +24,11 @@ from penstock.core.vocabulary.messages import Cause, Definition, Removed
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, Pages
 from penstock.runtime.access.access import AccessControl
 from penstock.runtime.delivery.owner_lease import EndlessLease
-from penstock.runtime.realm import Limits, RunningRealm
+from penstock.runtime.limits import Limits
+from penstock.runtime.realm import RunningRealm
 from penstock.runtime.store.file_names import SNAPSHOTS
 from penstock.runtime.store.state import RealmState
+from penstock.runtime.upkeep.regular_work import RegularWork, run_again
 from penstock.runtime.writer.store_names import StoreNames
 
 if TYPE_CHECKING:
@@ -161,18 +163,17 @@ class SealedHistory:
     async def run(self) -> None:
         """Answer, and let events expire (SEM T1), until cancelled or stopped."""
         async with asyncio.TaskGroup() as tasks:
-            sweeping = tasks.create_task(self._sweep_forever())
+            regular = self._regular_work()
+            sweeping = tasks.create_task(run_again(self.realm.incidents, "expiry", regular.run))
             try:
                 await self.realm.shard.run()
             finally:
                 sweeping.cancel()
 
-    async def _sweep_forever(self) -> None:
+    def _regular_work(self) -> RegularWork:
         realm = self.realm
-        while True:
-            await asyncio.sleep(realm.limits.sweep_interval_s)
-            for channel_id in realm.shard.state.sweep_times.due(realm.clock.now_us()):
-                realm.shard.wake(channel_id)
+        interval_s = realm.limits.sweep_interval_s
+        return RegularWork(realm.shard, realm.clock, realm.incidents, interval_s, {})
 
     async def close(self) -> None:
         """End it."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from penstock.core.channel.channel import ChannelMachine
+
+
+def _raise(_: int, failure: Exception) -> None:
+    raise failure
 
 
 class SweepTimes:
@@ -14,6 +18,8 @@ class SweepTimes:
 
     def __init__(self, channels: Mapping[int, ChannelMachine]) -> None:
         self._channels = channels
+        self.on_failed: Callable[[int, Exception], None] = _raise
+        """Called for a channel of which it is impossible to say whether something is due."""
         self._touched: set[int] = set()
         self._times: list[tuple[int, int]] = []
         """A heap of times in microseconds, each with its channel; others than the one below are
@@ -25,7 +31,8 @@ class SweepTimes:
         self._touched.update(numbers)
 
     def due(self, now_us: int) -> Iterator[int]:
-        """The channels that need a sweep now, in the order of their numbers."""
+        """The channels that need a sweep now, in the order of their numbers. One that cannot be
+        asked is reported, and asked again with the next call."""
         while self._times and self._times[0][0] <= now_us:
             at_us, number = heapq.heappop(self._times)
             if self._time_of.get(number) == at_us:
@@ -36,11 +43,18 @@ class SweepTimes:
             channel = self._channels.get(number)
             if channel is None:
                 self._time_of.pop(number, None)
-            elif channel.needs_sweep(now_us):
+                continue
+            try:
+                is_due = channel.needs_sweep(now_us)
+                if not is_due:
+                    self._note_time(number, channel.due_us)
+            except Exception as failure:  # noqa: BLE001  it costs this channel alone
+                self._touched.add(number)
+                self.on_failed(number, failure)
+                continue
+            if is_due:
                 self._touched.add(number)  # until there is nothing more
                 yield number
-            else:
-                self._note_time(number, channel.due_us)
 
     def _note_time(self, number: int, at_us: int | None) -> None:
         if at_us is not None and at_us < self._time_of.get(number, at_us + 1):

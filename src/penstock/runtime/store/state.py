@@ -94,6 +94,8 @@ class RealmState:
     contradictions: Mapping[int, str] = MappingProxyType({})
     """Channels whose number the journal gives twice, each with a description: a start that could
     not read this state has given it again. What it did with that channel is left out."""
+    unsealable: Mapping[int, int] = MappingProxyType({})
+    """Soft: channels that accept no more events, which cannot be sealed; with the bytes."""
     copied_out: Callable[[], object] = int
     """Called when an outbox has got something; it does nothing until somebody wants to know."""
 
@@ -121,11 +123,9 @@ class RealmState:
         self.freed: set[int] = set()
         """Soft: channels with places in pages to give back."""
         self.moved: set[int] = set()
-        """Soft: channels something was done on since the history took this: it looks at no other.
-        """
+        """Soft: channels something was done on since the history took this: it looks at these."""
         self.worn: set[int] = set()
-        """Soft: channels whose files, or the events in them, have changed since the maintainer took
-        this: it looks at no other."""
+        """Soft: channels whose files or their events changed since the maintainer took this."""
         self.freed_bytes = 0
         """Soft: about how many bytes of the journal a purge or a deletion has made useless."""
         self.skipped: list[str] = []

@@ -48,6 +48,7 @@ from penstock.core.vocabulary.errors import (
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Offload
 from penstock.loggers import logger
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import FileNames
 from penstock.runtime.store.open_files import OpenFiles
@@ -97,9 +98,11 @@ class Maintainer:
         files: OpenFiles,
         offload: Offload,
         limits: MaintenanceLimits,
+        incidents: Incidents,
         *,
         has_gaps: bool = False,
     ) -> None:
+        self._incidents = incidents
         self._shard = shard
         self._blobs = blobs
         self._files = files
@@ -119,11 +122,15 @@ class Maintainer:
             await asyncio.sleep(self._limits.interval_s)
             worn, state.worn = state.worn, set()
             for channel_id in map(ChannelId, sorted(worn)):
-                if channel_id in self._busy:
+                if channel_id in self._busy or self._incidents.is_aside("maintenance", channel_id):
                     state.worn.add(channel_id)  # that may come to nothing
-                elif self._is_due(channel_id):
+                    continue
+                with self._incidents.barrier("maintenance", channel_id):
                     state.worn.add(channel_id)  # until a look finds that it was done
-                    await self._try(channel_id)
+                    if self._is_due(channel_id):
+                        await self._try(channel_id)
+                    else:
+                        state.worn.discard(channel_id)
 
     def _is_due(self, channel_id: ChannelId) -> bool:
         channel = self._shard.state.channels.get(channel_id)

@@ -24,6 +24,7 @@ from penstock.core.realm.directory import HIDDEN_KINDS
 from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.ports import Clock
 from penstock.core.vocabulary.timings import BOUNDS_US, DELIVERY_BOUNDS_US, Timings, quantile_us
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.delivery.latencies import DeliveryLatencies
 from penstock.runtime.store.state import RealmState
 
@@ -105,7 +106,9 @@ class FlowHistory:
         latencies: DeliveryLatencies,
         syncs: Callable[[], Timings | None],
         clock: Clock,
+        incidents: Incidents,
     ) -> None:
+        self._incidents = incidents
         self._state = state
         self._latencies = latencies
         self._syncs = syncs
@@ -198,9 +201,9 @@ class FlowHistory:
             if channel is None:
                 self._forget(number)
             elif channel.state.definition.kind not in HIDDEN_KINDS:
-                rates, own = yield from self._note_store(number, channel.state, steps, elapsed_s)
-                total = _sum(total, rates)
-                waits = _sum(waits, own)
+                with self._incidents.barrier("history", number):
+                    kept = yield from self._note_store(number, channel.state, steps, elapsed_s)
+                    total, waits = _sum(total, kept[0]), _sum(waits, kept[1])
             yield
         syncs = self._syncs()
         counts = self._sync_waits if syncs is None else list(syncs.counts)

@@ -34,12 +34,9 @@ from penstock.core.vocabulary.compression import Compression
 from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
-    Deposed,
     IllegalState,
     NameDoesNotExist,
-    RealmStopping,
     StorageFailed,
-    Unknown,
 )
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.ports import Blobs, Buffer, Journal, Offload
@@ -50,7 +47,13 @@ from penstock.runtime.store.channel_store import ChannelStore
 from penstock.runtime.store.file_names import SNAPSHOTS, snapshot_stem
 from penstock.runtime.store.merge_store import MergeStore
 from penstock.runtime.store.open_files import CACHE_BYTES_MAX
-from penstock.runtime.store.records import Extended, Sealed, SegmentDropped
+from penstock.runtime.store.records import (
+    Extended,
+    FactRecord,
+    Sealed,
+    SegmentDropped,
+    encode_block,
+)
 from penstock.runtime.store.sealed_file import Publishers, SealedFile
 from penstock.runtime.store.tail_batch import TailBatch
 from penstock.runtime.upkeep.backoff import RetryPauses
@@ -63,6 +66,7 @@ from penstock.runtime.upkeep.compaction import (
     put_segment,
     released_behind,
 )
+from penstock.runtime.upkeep.regular_work import ENDS, run_again
 from penstock.runtime.upkeep.sealed_rows import NewRows, image_of, publishers_of
 from penstock.runtime.upkeep.snapshot_image import made_beside
 from penstock.runtime.writer.group import Group
@@ -74,6 +78,11 @@ FREED_BYTES_MIN = 1 << 20
 FEW_BLOCKS = 50
 """So many blocks behind a snapshot are read by the next owner in less time than another snapshot
 takes."""
+
+UNSEALABLE_BYTES_MAX = 64 << 20
+"""Bytes of unsealed events above which a channel that cannot be sealed accepts no more."""
+
+SEALING, SNAPSHOTTING, DROPPING = "sealing", "snapshots", "dropping files"
 
 _log = logger("penstock.sealing")
 
@@ -141,48 +150,37 @@ class Sealer:
         self._covered_bytes = 0
         self._image_bytes = 0
         """Bytes of the newest snapshot of this run: the cost of freeing some of the journal."""
-        self._broken: set[int] = set()
-        """Channels whose events could not be sealed: they stay in the journal."""
+        self._incidents = dispatch.incidents
+        self.unsealable_bytes = 0
+        """Bytes of events of channels that cannot be sealed, up to the limit for all unsealed ones:
+        other publishers do not wait for these."""
         self._backoff = RetryPauses(limits.retry_s, limits.retry_max_s)
         self._freed = FreedMemory()
         self._busy: dict[int, asyncio.Event] = {}
         """Channels that are being sealed, and what is set when they are no more; a channel is
         sealed by one task at a time."""
         self.maintainer = Maintainer(
-            shard, blobs, dispatch.files, offload, limits.maintenance, has_gaps=keeps_journal
+            *(shard, blobs, dispatch.files, offload, limits.maintenance, dispatch.incidents),
+            has_gaps=keeps_journal,
         )
 
     async def run(self) -> None:
-        """Seal what is due until cancelled. A full disk is reported, and tried again later. An
-        unexpected failure ends the sealer with an error; the realm then continues with the journal
-        alone."""
+        """Seal and maintain what is due until cancelled. A full disk is reported, and tried again
+        later. A channel that cannot be sealed is an incident, and set aside."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._run())
-            group.create_task(self._maintain())
-
-    async def _maintain(self) -> None:
-        try:
-            await self.maintainer.run()
-        except (RealmStopping, Deposed, Unknown):
-            return
-        except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
-            _log.exception("maintenance.ended")
+            group.create_task(run_again(self._incidents, SEALING, self._run))
+            group.create_task(run_again(self._incidents, "maintenance", self.maintainer.run))
 
     async def _run(self) -> None:
         self._snapshot_s = self._covered_s = asyncio.get_running_loop().time()
-        try:
-            while True:
-                await asyncio.sleep(self._limits.interval_s)
-                try:
-                    await self._look()
-                    self._backoff.succeeded()
-                except StorageFailed as failure:
-                    _log.warning("sealing.postponed", reason=str(failure))
-                    await asyncio.sleep(self._backoff.failed())
-        except (RealmStopping, Deposed, Unknown):
-            return
-        except Exception:  # noqa: BLE001  the root of a task: said once, with its traceback
-            _log.exception("sealing.ended")
+        while True:
+            await asyncio.sleep(self._limits.interval_s)
+            try:
+                await self._look()
+                self._backoff.succeeded()
+            except StorageFailed as failure:
+                _log.warning("sealing.postponed", reason=str(failure))
+                await asyncio.sleep(self._backoff.failed())
 
     async def _look(self) -> None:
         numbers, self._shard.changed = self._shard.changed, set()
@@ -195,14 +193,57 @@ class Sealer:
             self._shard.changed |= numbers
             raise
         self._shard.changed.update(each for each in numbers if self._waits(ChannelId(each)))
+        self._note_unsealable()
+        if not self._incidents.is_aside(SNAPSHOTTING, None):
+            await self._reporting(self._snapshot_when_due)
+        if self._freed.is_worth_it(self._journal.info().size):
+            await self._offload(self._freed.give_back)
+
+    async def _snapshot_when_due(self) -> None:
         await self.snapshot_above(self._limits.journal_bytes_max)
         if self._names.epoch and self._is_long_ago():
             await self._snapshot_unless_gaps()
         if self._shard.state.freed_bytes >= max(FREED_BYTES_MIN, self._image_bytes):
             await self.snapshot_above(FREED_BYTES_MIN)
             self._shard.state.freed_bytes = 0
-        if self._freed.is_worth_it(self._journal.info().size):
-            await self._offload(self._freed.give_back)
+
+    def _note_unsealable(self) -> None:
+        """Note which channels accept no more events, because too many of them wait in memory for
+        a sealing that fails."""
+        sizes = {
+            channel_id: self._unsealed_bytes(channel_id)
+            for channel_id in self._incidents.channels_of(SEALING)
+        }
+        self.unsealable_bytes = sum(sizes.values())
+        self._shard.state.unsealable = {
+            channel_id: size for channel_id, size in sizes.items() if size > UNSEALABLE_BYTES_MAX
+        }
+
+    async def _reporting(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Take snapshots that ``work`` finds to be due. Where that fails, the channels are reported
+        whose state cannot be written; sealing goes on, and the journal is not cut."""
+        try:
+            await work()
+        except ENDS:
+            raise
+        except StorageFailed:
+            raise
+        except Exception as failure:  # noqa: BLE001  it is logged as an incident
+            await self._report_snapshot(failure)
+
+    async def _report_snapshot(self, failure: Exception) -> None:
+        is_found = False
+        for channel_id in list(self._shard.state.channels):
+            if (channel := self._shard.state.channels.get(channel_id)) is None:
+                continue
+            try:
+                encode_block(0, [FactRecord(channel_id, channel.snapshot())], ())
+            except Exception as own:  # noqa: BLE001  it is logged as an incident
+                self._incidents.report(SNAPSHOTTING, own, channel_id)
+                is_found = True
+            await asyncio.sleep(0)
+        if not is_found:
+            self._incidents.report(SNAPSHOTTING, failure)
 
     async def snapshot_above(self, size: int) -> None:
         """Take a snapshot if the journal has more bytes that none covers."""
@@ -213,13 +254,16 @@ class Sealer:
         """Take snapshots for the owner that is to go on, so that the end need not take one. Two of
         them: the journal goes back to the older one, and the next owner reads all of it."""
         if self._names.epoch:
-            await self._snapshot_unless_gaps()
-            await self._snapshot_unless_gaps()
+            await self._reporting(self._snapshot_unless_gaps)
+            await self._reporting(self._snapshot_unless_gaps)
             self._is_prepared = True
 
     async def snapshot_at_the_end(self, size: int) -> None:
         """Take the last snapshot of this run: where another owner is to go on, of all that is new
         unless that is little, else if there is more than so many bytes of it."""
+        await self._reporting(partial(self._snapshot_at_the_end, size))
+
+    async def _snapshot_at_the_end(self, size: int) -> None:
         if self._names.epoch:
             if not self._is_prepared or self._shard.tail - self._snapshot > FEW_BLOCKS:
                 await self._snapshot_unless_gaps()
@@ -253,21 +297,18 @@ class Sealer:
         """Whether there is to be another look: something else has the channel's files now."""
         store = self._shard.state.stores.get(channel_id)
         frozen = store is not None and any(file.is_frozen for file in store.files)
-        return frozen or channel_id in self._busy
+        is_aside = self._incidents.is_aside(SEALING, channel_id)
+        return frozen or is_aside or channel_id in self._busy
 
     async def _seal(self, channel_id: ChannelId, *, everything: bool = False) -> bool:
         """Seal the oldest unsealed events of a channel if they fill a segment."""
-        if channel_id in self._broken or channel_id in self._busy:
+        if channel_id in self._busy or self._incidents.is_aside(SEALING, channel_id):
             return False
         self._busy[channel_id] = asyncio.Event()
         with released_behind(self._shard, lambda: self._busy.pop(channel_id).set()):
-            try:
+            with self._incidents.barrier(SEALING, channel_id):
                 return await self._try_seal(channel_id, everything=everything)
-            except pa.ArrowException as error:
-                # A broken channel must not end the realm; its events are safe where they are.
-                self._broken.add(channel_id)
-                _log.error("channel.not_sealed", channel=channel_id, reason=str(error))
-                return False
+            return False  # its events are safe in the journal
 
     async def _try_seal(self, channel_id: ChannelId, *, everything: bool) -> bool:
         channel = self._shard.state.channels.get(channel_id)
@@ -378,14 +419,22 @@ class Sealer:
         for channel_id in map(ChannelId, numbers):
             if channel_id not in state.channels:  # deleted meanwhile
                 continue
-            store = state.stores[channel_id]
-            store.recount(state.channels[channel_id].state.stored)
-            for file in store.empty_files():
-                if reason := await self._damage(file):
-                    store.keep_damaged(file, reason)
-                    _log.error("segment.kept", name=file.name, reason=reason)
-                else:
-                    await self._drop(channel_id, file)
+            if self._incidents.is_aside(DROPPING, channel_id):
+                self._shard.changed.add(channel_id)
+                continue
+            with self._incidents.barrier(DROPPING, channel_id):
+                await self._drop_empty_of(channel_id)
+
+    async def _drop_empty_of(self, channel_id: ChannelId) -> None:
+        state = self._shard.state
+        store = state.stores[channel_id]
+        store.recount(state.channels[channel_id].state.stored)
+        for file in store.empty_files():
+            if reason := await self._damage(file):
+                store.keep_damaged(file, reason)
+                _log.error("segment.kept", name=file.name, reason=reason)
+            else:
+                await self._drop(channel_id, file)
 
     async def _damage(self, file: SealedFile) -> str:
         """Describe the damage of a file; its events may have left because they were unreadable."""
@@ -451,6 +500,7 @@ class Sealer:
             if isinstance(store := self._shard.state.stores.get(number), MergeStore):
                 store.covered.update(names)
                 self._shard.changed.add(number)
+        self._incidents.close(SNAPSHOTTING, None)
         _log.info("realm.snapshot_taken", block=sequence)
 
     async def _seal_if_large(self, channel_id: ChannelId) -> None:
@@ -467,9 +517,12 @@ class Sealer:
         self._covered_bytes = self._journal.info().size
 
     def _is_large(self, channel_id: ChannelId) -> bool:
+        return self._unsealed_bytes(channel_id) > self._limits.snapshot_tail_bytes_max
+
+    def _unsealed_bytes(self, channel_id: int) -> int:
         store = self._shard.state.stores.get(channel_id)
         unsealed = store.all_unsealed() if store else ()
-        return sum([len(piece.body) for piece in unsealed]) > self._limits.snapshot_tail_bytes_max
+        return sum([len(piece.body) for piece in unsealed])
 
     def _image(self, group: Group) -> tuple[int, Callable[[], Awaitable[list[Buffer]]]]:
         """The state as the newest stored block left it.

@@ -21,7 +21,7 @@ from penstock.core.channel.state import ChannelState
 from penstock.core.ids.id_lists import listed
 from penstock.core.ids.ids import IdSet, Span
 from penstock.core.realm.directory import ChannelCreated
-from penstock.core.vocabulary.errors import NameDoesNotExist, PublishingPaused
+from penstock.core.vocabulary.errors import NameDoesNotExist
 from penstock.core.vocabulary.formats import FORMAT
 from penstock.core.vocabulary.messages import (
     Ack,
@@ -161,13 +161,6 @@ class Group:
             return []
         return [(n, below) for n, below in self.began.items() if n in early]
 
-    def refuse_while_paused(self) -> None:
-        """Raises ``PublishingPaused`` (SEM X5)."""
-        if self.state.directory.publishing_paused:
-            raise PublishingPaused(
-                "publishing is paused on this realm; try again once an administrator resumes it"
-            )
-
     def may_look(self, cost: int) -> bool:
         """Whether selectors may be put to events in this turn, at this cost; if so, it counts."""
         fits = self._looked + cost <= looking_ahead.TURN_COST_MAX
@@ -275,11 +268,18 @@ class Group:
             self.sweep(number)
         return False
 
-    def sweep_touched(self) -> None:
-        """Remove what is due from all channels something was done on, if it is time."""
+    def sweep_touched(self, failed: Callable[[str, Exception, int], None]) -> None:
+        """Remove what is due from all touched channels, if it is time; ``failed`` reports some."""
         for number in list(self.touched):
-            if number not in self._quiet and number in self.state.channels:
+            if number in self._quiet or number not in self.state.channels:
+                continue
+            self.begin_work()
+            try:
                 self.sweep_in_time(number)
+            except Exception as failure:
+                if self.is_half_done:
+                    raise
+                failed("expiry", failure, number)
         self.state.moved.update(self.touched)
 
     def publish(

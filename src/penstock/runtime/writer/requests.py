@@ -9,11 +9,17 @@ from msgspec import Struct
 
 from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.ids.ids import Span
+from penstock.core.vocabulary.errors import PenstockError
 from penstock.core.vocabulary.messages import Ack, AckPrevious, Command, Digest, SetDemand
+from penstock.loggers import logger
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.looking_ahead import NeedsLook
+from penstock.runtime.writer.publish_stops import refuse_stopped
 from penstock.runtime.writer.schedules import scheduled, waits
+
+_log = logger("penstock.shard")
 
 Reply = Callable[[Any, BaseException | None], None]
 """Called once, after what the work led to is stored: with an answer, or with an error."""
@@ -122,10 +128,10 @@ class PublishBatches(Struct):
             if DELIVERY_TIME in body.names:
                 later = waits(self.bodies)
                 break
-        if later or group.state.directory.publishing_paused:
+        if later or group.state.directory.publishing_paused or group.state.unsealable:
             if (known := self._stored_as(group, later=later)) is not None:
                 return known  # SEM X3: also while publishing is paused
-            group.refuse_while_paused()
+            refuse_stopped(group, (number,))
         if later:
             own = group.channel(number).state
             merging.refuse(own, group.state.stores[number], self.bodies, digest)
@@ -201,3 +207,34 @@ def split_at(
         if size > limit:
             return waiting[: max(i, 1)], waiting[max(i, 1) :]
     return waiting, []
+
+
+def outcome_of(work: ShardRequest, group: Group) -> tuple[Any, BaseException | None]:
+    """The answer, or the error that it was refused with. An unexpected failure affects this work
+    alone if nothing was applied yet. Otherwise it is raised, and the realm has to be recovered from
+    disk."""
+    group.begin_work()
+    try:
+        return work.run(group), None
+    except PenstockError as refusal:
+        return None, refusal
+    except Exception as failure:
+        if group.is_half_done or isinstance(failure, NeedsLook):
+            raise
+        if work.reply is None:  # otherwise the callee logs it
+            _log.exception("work.failed", work=type(work).__name__)
+        return None, failure
+
+
+def send_answer(reply: Reply | None, result: Any, error: BaseException | None) -> None:
+    """Send an answer. One that cannot be sent affects its client alone: the work is done, or
+    refused."""
+    if reply is None:
+        return
+    try:
+        reply(result, error)
+    except Exception as failure:  # noqa: BLE001
+        try:
+            reply(None, failure)
+        except Exception:  # noqa: BLE001
+            _log.exception("answer.failed")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from penstock.columns.events.digest import event_sizes
 from penstock.columns.selectors import Selector, selector_of
 from penstock.columns.selectors.frames import EventFrame
+from penstock.core.channel.channel import ChannelMachine
 from penstock.core.channel.dead import moved_at_once
 from penstock.core.channel.state import ChannelState
 from penstock.core.ids.ids import IdSet
@@ -165,12 +166,21 @@ def bytes_that_move(state: RealmState, numbers: Iterable[int], now_us: int) -> i
     total = 0
     for number in numbers:
         channel = state.channels.get(number)
-        if channel is None or not channel.state.moves_dead or not channel.needs_sweep(now_us):
+        if channel is None or not channel.state.moves_dead or not _is_due(channel, now_us):
             continue
         own = channel.state
         rows = min(len(own.stored), moved_at_once(own))
         total += int(rows * (own.event_bytes + _ROW_BYTES))
     return total
+
+
+def _is_due(channel: ChannelMachine, now_us: int) -> bool:
+    """Whether a sweep is due. Nothing moves from a channel where that is impossible to say: its
+    sweep fails as well, and reports it."""
+    try:
+        return channel.needs_sweep(now_us)
+    except Exception:  # noqa: BLE001
+        return False
 
 
 def _reached(state: RealmState, number: int) -> list[int]:

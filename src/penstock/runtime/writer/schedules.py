@@ -17,6 +17,7 @@ from penstock.columns.schema.layout import DELIVERY_TIME
 from penstock.core.vocabulary.errors import InvalidEvent
 from penstock.core.vocabulary.messages import Digest, Spans
 from penstock.core.vocabulary.ports import Clock
+from penstock.runtime.access.incidents import Incidents
 from penstock.runtime.store.bodies import Body
 
 if TYPE_CHECKING:
@@ -69,9 +70,10 @@ class Alarm:
     """Wakes schedules, and channels where rolled-back events wait (SEM D18), exactly when something
     is due, not at the next look for expired events."""
 
-    def __init__(self, shard: Shard, clock: Clock) -> None:
+    def __init__(self, shard: Shard, clock: Clock, incidents: Incidents) -> None:
         self._shard = shard
         self._clock = clock
+        self._incidents = incidents
         self.changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -104,7 +106,10 @@ class Alarm:
         if (woken := state.wakes.next(state.channels)) is not None:
             earliest, numbers = woken[0], [woken[1]]
         for number in state.schedules:
-            due_us = state.channels[number].state.ages.due_us(0)
+            due_us = None
+            if not self._incidents.is_aside("schedules", number):
+                with self._incidents.barrier("schedules", number):
+                    due_us = state.channels[number].state.ages.due_us(0)
             if due_us is None:
                 continue
             if earliest is None or due_us < earliest:

@@ -39,6 +39,8 @@ from penstock.runtime.writer.requests import (
     RunAction,
     RunCommand,
     ShardRequest,
+    outcome_of,
+    send_answer,
     size_of,
     sizes_of,
     split_at,
@@ -117,7 +119,7 @@ class Shard:
     def submit(self, work: ShardRequest, *, first: bool = False) -> None:
         """Queue ``work`` (or put it ahead of all that waits); its reply comes once it is stored."""
         if self._failed is not None or self._stopping:
-            _reply(work.reply, None, self._failed or RealmStopping("the realm is closing"))
+            send_answer(work.reply, None, self._failed or RealmStopping("the realm is closing"))
             return
         (self._ahead if first else self._waiting).append(work)
         if self._idle is not None:
@@ -253,7 +255,7 @@ class Shard:
         self._serving, self._ahead, self._waiting = [], [], []
         self._dispatch.choosers.close()
         for work in waiting:
-            _reply(work.reply, None, failure)
+            send_answer(work.reply, None, failure)
         between, self._between = self._between, []
         for _, done in between:
             if not done.done():
@@ -292,7 +294,7 @@ class Shard:
         answers = self._decide(waiting, group)
         if self.state.to_open:
             await self._open_files()
-        group.sweep_touched()
+        group.sweep_touched(self._dispatch.incidents.report)
         group.held_s = loop.time() - began_s
         for look in group.looks:
             self.looking.sweeps_after(look)
@@ -327,7 +329,7 @@ class Shard:
                 self._dispatch.recall(channel)
         self.is_answering = True
         for reply, result, error in answers:
-            _reply(reply, result, error)
+            send_answer(reply, result, error)
         self.is_answering = False
         if group.made:
             self.on_made(group.made)
@@ -345,7 +347,7 @@ class Shard:
                 self._serving = [each for each in self._serving if each is not work]
             else:
                 try:
-                    answers.append((work.reply, *_outcome(work, group)))
+                    answers.append((work.reply, *outcome_of(work, group)))
                 except NeedsLook as look:
                     self.looking.waits_for(work, look)
                     self._serving = [each for each in self._serving if each is not work]
@@ -422,9 +424,9 @@ class Shard:
                     if not has_no_side_effects(self.state, number):
                         side_effect_bytes(self.state, number, bodies)
             except PenstockError as refusal:
-                _reply(work.reply, None, refusal)
+                send_answer(work.reply, None, refusal)
             except Exception as failure:  # noqa: BLE001
-                _reply(work.reply, None, failure)
+                send_answer(work.reply, None, failure)
             else:
                 kept.append(work)
         return kept
@@ -453,7 +455,7 @@ class Shard:
             if not size_of(work):
                 kept.append(work)
             elif not (isinstance(work, PublishBatches) and self._is_light(work, ids)):
-                _reply(work.reply, None, failure)
+                send_answer(work.reply, None, failure)
             # an earlier publish may be what makes this one write
             elif any(not size_of(before) for before in kept):
                 self._waiting = [*waiting[i:], *self._waiting]
@@ -568,33 +570,3 @@ class Shard:
         moved = await self._dispatch.perform(number, channel, store, self, below)
         self.state.note_time(number, channel)
         return moved
-
-
-def _outcome(work: ShardRequest, group: Group) -> tuple[Any, BaseException | None]:
-    """The answer, or the error that it was refused with. An unexpected failure affects this work
-    alone if nothing was applied yet. Otherwise it is raised, and the realm has to be recovered from
-    disk."""
-    group.begin_work()
-    try:
-        return work.run(group), None
-    except PenstockError as refusal:
-        return None, refusal
-    except Exception as failure:
-        if group.is_half_done or isinstance(failure, NeedsLook):
-            raise
-        if work.reply is None:  # otherwise the callee logs it
-            _log.exception("work.failed", work=type(work).__name__)
-        return None, failure
-
-
-def _reply(reply: Reply | None, result: Any, error: BaseException | None) -> None:
-    """Send an answer; a failure to send it affects its client alone: the work is settled."""
-    if reply is None:
-        return
-    try:
-        reply(result, error)
-    except Exception as failure:  # noqa: BLE001
-        try:
-            reply(None, failure)
-        except Exception:  # noqa: BLE001
-            _log.exception("answer.failed")

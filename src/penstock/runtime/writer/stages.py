@@ -17,6 +17,7 @@ from penstock.core.vocabulary.errors import MemoryLimit, NoSuchStage
 from penstock.core.vocabulary.ports import Clock
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.publish_stops import refuse_stopped
 from penstock.runtime.writer.requests import PublishBatches, Reply
 
 STAGE_LIFETIME_US = 3_600 * 1_000_000
@@ -137,7 +138,7 @@ class CommitStaged(Struct):
             known = channel.state.producers.stored_as(self.producer, self.sequence)
             if known is not None:
                 return known
-        group.refuse_while_paused()
+        refuse_stopped(group, (self.number,))
         bodies = self.stages.of(self.names, self.number)
         digest = digest_of(bodies, self.event_bytes_max)
         return PublishBatches(

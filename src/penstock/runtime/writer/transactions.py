@@ -16,6 +16,7 @@ from penstock.core.vocabulary.messages import Digest
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.store.records import StagesCommitted, TransactionEnded
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.publish_stops import refuse_stopped
 from penstock.runtime.writer.removals import Removal, check_there, is_redrive, leave
 from penstock.runtime.writer.requests import Reply
 from penstock.runtime.writer.schedules import waits
@@ -53,8 +54,8 @@ class PublishTransaction(Struct):
         """The ids of each store's events. Raises ``Refused``, and nothing is stored."""
         group.settle()
         begun = group.state.transactions.begun(self.transaction)
-        group.refuse_while_paused()
         publishes = self._publishes()
+        refuse_stopped(group, publishes)
         check_there(group, self.leaving)
         if is_redrive(self.leaving):  # nothing is evicted for events that come back
             group.check(publishes, evicts=False)
@@ -109,8 +110,8 @@ class PublishStagedParts(Struct):
         known = self._known(group)
         if known is not None:
             return known
-        group.refuse_while_paused()
         publishes = self._publishes(group)
+        refuse_stopped(group, publishes)
         # A unit of its own: stores that were not full may overshoot (SEM T4).
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)

@@ -11,6 +11,7 @@ from penstock.core.vocabulary.messages import Ack, AckPrevious, Digest, Spans
 from penstock.runtime.store import merging
 from penstock.runtime.store.bodies import Body, digest_of
 from penstock.runtime.writer.group import Group
+from penstock.runtime.writer.publish_stops import refuse_stopped
 from penstock.runtime.writer.requests import Reply
 from penstock.runtime.writer.schedules import scheduled, waits
 
@@ -55,7 +56,7 @@ class UnitOfWork(Struct):
             group.channel(each.number).decide(each.command, group.now_us)
         publishes = self._publishes(group)
         if publishes:
-            group.refuse_while_paused()
+            refuse_stopped(group, publishes)
         # A unit of its own: stores that were not full may overshoot (SEM T4).
         below = {n for n in publishes if not group.channel(n).state.is_full}
         group.check(publishes, below)
