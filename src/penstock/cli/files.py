@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.csv import CSVStreamingReader
 
     from penstock.columns.events.event import Event
 
@@ -118,17 +119,92 @@ def _ndjson(file: BinaryIO, name: str, parse: Parse) -> Pieces:
 
 
 def _open_csv(path: str) -> OpenedFile:
-    from pyarrow import csv
-
     size = Path(path).stat().st_size
 
     def pieces() -> Pieces:
-        options = csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
+        if not size:
+            return
         with _explained(path), Path(path).open("rb") as file:
-            for batch in csv.open_csv(file, read_options=options) if size else ():
-                yield FileEvents(_dates_as_text(batch), file.tell())
+            for batch in _csv(file, _texts_in(path)):
+                yield FileEvents(_parts_of_events(_dates_as_text(batch)), file.tell())
 
     return OpenedFile(pieces(), size)
+
+
+def _csv(file: BinaryIO, texts: Iterable[str], only: Sequence[str] = ()) -> CSVStreamingReader:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    return csv.open_csv(
+        file,
+        read_options=csv.ReadOptions(block_size=CSV_BLOCK_BYTES),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(texts, pa.string()), include_columns=list(only)
+        ),
+    )
+
+
+def _texts_in(path: str) -> set[str]:
+    """The columns that are text, though Arrow would take them for numbers: those of names that are
+    parts of an event, and those with numbers that would be another number or lose a zero."""
+    import pyarrow as pa
+
+    with Path(path).open("rb") as file:
+        schema = _csv(file, ()).schema
+    texts = {name for name in ("data", "tag") if name in schema.names}
+    numbers = [
+        field.name
+        for field in schema
+        if (pa.types.is_integer(field.type) or pa.types.is_floating(field.type))
+        and field.name not in texts
+    ]
+    if numbers:
+        floats = {name for name in numbers if pa.types.is_floating(schema.field(name).type)}
+        with Path(path).open("rb") as file:
+            for batch in _csv(file, numbers, numbers):
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    if name not in texts and _is_identifier(column, name in floats):
+                        texts.add(name)
+    return texts
+
+
+def _is_identifier(column: pa.Array, has_floats: bool) -> bool:
+    """True if a column of numbers has one with a leading zero, or one that its type rounds."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    if pc.any(pc.match_substring_regex(column, _LEADING_ZERO)).as_py():
+        return True
+    long = column.filter(pc.match_substring_regex(column, _LONG))
+    if not len(long):
+        return False
+    try:
+        long.cast(pa.int64()).cast(pa.float64() if has_floats else pa.int64())
+    except pa.ArrowInvalid:
+        return True
+    return False
+
+
+_LEADING_ZERO: Final = r"^-?0[0-9]+(\.[0-9]*)?$"
+_LONG: Final = "^-?[0-9]{16,}$"
+"""Whole numbers that may have no exact double."""
+
+
+def _parts_of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with texts and times as the parts of an event have them: nobody can cast a CSV."""
+    import pyarrow as pa
+    from pyarrow import compute as pc
+
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if "data" in columns:
+        columns["data"] = columns["data"].cast(pa.binary())
+    if "tag" in columns:  # an empty cell is no tag
+        tags = columns["tag"]
+        columns["tag"] = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
+    due = columns.get("deliver_at")
+    if due is not None and pa.types.is_timestamp(due.type) and due.type.tz is None:
+        columns["deliver_at"] = pc.assume_timezone(due, "UTC")
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
 def _dates_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:

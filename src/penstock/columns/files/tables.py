@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -61,7 +61,6 @@ _CASTS: Final[tuple[tuple[_Is, str], ...]] = (
     (pa.types.is_uint8, "int16"),
     (pa.types.is_float16, "float32"),
     (pa.types.is_decimal, "float64, or string to keep all digits"),
-    (pa.types.is_date, "timestamp[us]"),
     (pa.types.is_time, "string, or int64"),
     (pa.types.is_duration, "int64"),
     (pa.types.is_interval, "string"),
@@ -70,6 +69,11 @@ _CASTS: Final[tuple[tuple[_Is, str], ...]] = (
     (pa.types.is_map, "a struct, or a list of structs with key and value"),
     (pa.types.is_union, "one column for each type"),
 )
+
+
+DECIMAL_DIGITS_MAX: Final = 15
+"""Most digits of a decimal that becomes a double: so many come back by rounding to its scale."""
+_INT64_DIGITS_MAX: Final = 18
 
 
 def _has_zone(kind: pa.DataType) -> bool:
@@ -102,7 +106,7 @@ def bodies_of_table(obj: Any, *, max_rows: int = 65_536) -> list[pa.RecordBatch]
     :data:`~penstock.columns.schema.layout.GIVEN`, and structs ``properties`` and ``headers``, mean
     what they mean in :mod:`penstock.columns.schema.layout`;
     null ``data`` is empty. Every other column is a property of that name, and a null in it is an
-    explicit null.
+    explicit null (SEM E11).
 
     Raises :class:`InvalidEvent` with the column, its type and the cast to use.
     """
@@ -127,10 +131,12 @@ def _table(obj: Any) -> pa.Table:
             table = obj
         elif isinstance(obj, pa.RecordBatchReader):
             table = obj.read_all()
+        elif type(obj).__module__.partition(".")[0] == "pandas" and hasattr(obj, "index"):
+            # A range is not stored as a column unless it is asked for, even where it has a name.
+            is_named = any(name is not None for name in obj.index.names)
+            table = pa.Table.from_pandas(obj, preserve_index=is_named)
         elif hasattr(obj, "__arrow_c_stream__") or hasattr(obj, "__arrow_c_array__"):
             table = pa.table(obj)
-        elif type(obj).__module__.partition(".")[0] == "pandas":
-            table = pa.Table.from_pandas(obj)
         else:
             raise InvalidArgument(
                 f"{type(obj).__name__} is not a table; pass a pyarrow Table, RecordBatch or "
@@ -142,13 +148,15 @@ def _table(obj: Any) -> pa.Table:
 
 
 def _without_index(table: pa.Table) -> pa.Table:
-    """The table without the index columns that pandas added; they are not data of the user."""
-    described = (table.schema.metadata or {}).get(b"pandas")
-    if described is None:
+    """The table without index columns that have no name but the one pandas gave them: they only
+    count rows. An index with a name is a column like any other."""
+    if b"pandas" not in (table.schema.metadata or {}):
         return table
-    columns = json.loads(described).get("index_columns", [])
-    names = [name for name in columns if isinstance(name, str) and name in table.schema.names]
+    names = [name for name in table.schema.names if _UNNAMED_INDEX.fullmatch(name)]
     return table.drop_columns(names) if names else table
+
+
+_UNNAMED_INDEX: Final = re.compile(r"__index_level_\d+__")
 
 
 def _check_names(schema: pa.Schema) -> None:
@@ -258,7 +266,7 @@ def _kept(field: pa.Field) -> pa.Field:
 
 def _properties(fields: list[pa.Field], arrays: list[pa.Array], count: int) -> dict[str, pa.Array]:
     plain = [
-        _cast(field.name, array, _plain(field.type, field.name))
+        _cast(field.name, _whole(array), _plain(field.type, field.name))
         for field, array in zip(fields, arrays, strict=True)
     ]
     named = [field.with_type(array.type) for field, array in zip(fields, plain, strict=True)]
@@ -294,8 +302,9 @@ def _plain(kind: pa.DataType, path: str) -> pa.DataType:
         )
     if any(is_list(kind) for is_list in _LISTS):
         return pa.list_(_plain(kind.value_type, f"{path}[]"))
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    converted = _converted(kind)
+    if converted is not None:
+        return converted
     for is_kind, plain in _PLAIN:
         if is_kind(kind):
             return plain
@@ -311,15 +320,76 @@ def _plain(kind: pa.DataType, path: str) -> pa.DataType:
         ) from None
 
 
+def _converted(kind: pa.DataType) -> pa.DataType | None:
+    """The type of times, dates and decimals whose values keep their meaning in it (SEM E11)."""
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    if pa.types.is_date(kind):
+        return pa.timestamp("us")
+    if pa.types.is_decimal(kind):
+        if kind.scale == 0 and kind.precision <= _INT64_DIGITS_MAX:
+            return pa.int64()
+        if kind.precision <= DECIMAL_DIGITS_MAX:
+            return pa.float64()
+    return None
+
+
 def _cast(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type.equals(kind, check_metadata=True):
         return array
     try:
+        if _has(pa.types.is_decimal, array.type):
+            array = _decimals_as_text(array)
         return array.cast(kind)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidEvent(
             f"column {name!r} of type {array.type} does not fit {kind} without loss: {error}"
         ) from None
+
+
+def _decimals_as_text(array: pa.Array) -> pa.Array:
+    """The array with decimals as text, from which Arrow reads the nearest doubles; its own cast to
+    doubles may miss them."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _decimals_as_text(array.cast(kind.value_type))
+    return array.cast(_with_text(kind))
+
+
+def _with_text(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_text(field.type)) for field in kind])
+    if any(is_list(kind) for is_list in _LISTS):
+        return pa.list_(_with_text(kind.value_type))
+    return pa.string() if pa.types.is_decimal(kind) else kind
+
+
+def _has(is_kind: _Is, kind: pa.DataType) -> bool:
+    """True if a type is of this kind, or one inside it is."""
+    if pa.types.is_struct(kind):
+        return any(_has(is_kind, field.type) for field in kind)
+    if any(is_list(kind) for is_list in _LISTS) or pa.types.is_dictionary(kind):
+        return _has(is_kind, kind.value_type)
+    return is_kind(kind)
+
+
+def _whole(array: pa.Array) -> pa.Array:
+    """The array with as many nulls in its lists of nothing but nulls as the lists say: the JVM's
+    Arrow counts the lists."""
+    kind = array.type
+    if not _has(pa.types.is_null, kind) or not pa.types.is_nested(kind):
+        return array
+    if pa.types.is_struct(kind):
+        children = [_whole(array.field(index)) for index in range(kind.num_fields)]
+        mask = array.is_null() if array.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=mask)
+    if not pa.types.is_list(kind):
+        return array
+    end = array.offsets[-1].as_py()
+    is_short = pa.types.is_null(kind.value_type) and end > len(array.values)
+    values = pa.nulls(end) if is_short else _whole(array.values)
+    own = array.buffers()[:2]
+    return pa.Array.from_buffers(kind, len(array), own, array.null_count, array.offset, [values])
 
 
 def _system(name: str, array: pa.Array) -> pa.Array:
