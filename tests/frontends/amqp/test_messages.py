@@ -162,7 +162,7 @@ ODD = {
     "ids of other types": message(properties=[ULong(5), None, None, None, None, UUID(int=1)]),
     "ids of bytes": message(properties=[b"\x00\xff"]),
     "a user that is no text": message(properties=[None, b"\xff"]),
-    "times before the years": message(properties=[*[None] * 8, Timestamp(-(1 << 62))]),
+    "a creation before the years": message(properties=[*[None] * 9, Timestamp(-(1 << 62))]),
     "a property nobody may name so": message(application={"": 1, "$penstock": 2, "ok": Int(3)}),
     "a large ulong": message(application={"n": ULong(1 << 63), "ok": True}),
     "a described value": message(application={"d": Described(ULong(9), 1)}),

@@ -4,20 +4,30 @@ with it."""
 from __future__ import annotations
 
 import base64
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from proton import Message, symbol
 
 import penstock
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of
 from penstock.columns.events.event import Event
+from penstock.core.bounds import TTL_MS_MAX
+from penstock.core.ids.ids import Span
 from penstock.frontends.amqp import incoming, message_header
+from penstock.frontends.amqp.conditions import condition_of
 from penstock.frontends.amqp.message_header import KNOWN_CHARACTERS_MAX, PLAIN, PROPERTIES
+from penstock.frontends.amqp.outgoing import EncodedMessages
 from penstock.frontends.amqp.single_message import SingleMessages
-from penstock.wire.amqp.sections import entries, sections_of
-from penstock.wire.amqp.types import Symbol, written
-from tests.frontends.amqp.clients import texts
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock.wire.amqp.sections import entries, fields, sections_of
+from penstock.wire.amqp.types import Decimal, Symbol, Timestamp, UInt, ULong, written
+from tests.frontends.amqp.clients import WAIT_S, texts
 from tests.frontends.amqp.conftest import Connect
 from tests.frontends.amqp.test_messages import NOW_MS, message, of_native
+from tests.frontends.amqp.test_messages import event as stored_event
 from tests.frontends.http.asking import Web
 
 
@@ -81,7 +91,7 @@ def test_what_was_left_out_is_counted(
     assert texts(connect().receiver("jobs"), 1) == [b"x"]
 
     metrics = Web(realm.listen_http()).ask("GET", "/metrics").data.decode()
-    assert 'penstock_left_out_parts_total{protocol="amqp"} 1.0' in metrics
+    assert "penstock_amqp_left_out_parts_total 1.0" in metrics
 
 
 def test_sizes_of_data_sections_cannot_multiply_the_data() -> None:
@@ -129,3 +139,170 @@ def test_a_link_remembers_no_data_of_its_last_message() -> None:
     again = lone.body(large, NOW_MS, "")
     assert again is not None
     assert again.weight > 20_000
+
+
+# --- what was to wait -----------------------------------------------------------------------
+
+TIME, DELAY = Symbol("x-opt-delivery-time"), Symbol("x-opt-delivery-delay")
+YEAR_9999 = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+LONG_MAX = (1 << 63) - 1
+
+
+def due(annotations: dict[Any, Any]) -> datetime:
+    batches, unusable = incoming.batches_of([message(annotations=annotations)], NOW_MS, "")
+    assert not unusable
+    (found,) = batches[0].batch.column("deliver_at").to_pylist()
+    assert isinstance(found, datetime)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({TIME: NOW_MS + 5_000}, NOW_MS + 5_000),
+        ({TIME: ULong(NOW_MS + 5_000)}, NOW_MS + 5_000),
+        ({TIME: Timestamp(NOW_MS + 5_000)}, NOW_MS + 5_000),
+        ({DELAY: 3_600_000}, NOW_MS + 3_600_000),
+        ({DELAY: UInt(3_600_000)}, NOW_MS + 3_600_000),
+        ({DELAY: 3_600_000, TIME: NOW_MS + 5_000}, NOW_MS + 5_000),
+    ],
+    ids=str,
+)
+def test_a_message_that_is_to_wait_waits(annotations: dict[Any, Any], expected: int) -> None:
+    assert due(annotations) == datetime.fromtimestamp(expected / 1_000, UTC)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {TIME: LONG_MAX},
+        {TIME: ULong((1 << 64) - 1)},
+        {TIME: 253_402_300_800_000},
+        {DELAY: LONG_MAX},
+        {DELAY: ULong((1 << 64) - 1)},
+    ],
+    ids=str,
+)
+def test_one_that_is_to_wait_longer_than_time_lasts_waits_to_its_end(
+    annotations: dict[Any, Any],
+) -> None:
+    assert due(annotations) == YEAR_9999
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        *({TIME: 1e12}, {TIME: "2030-01-01"}, {TIME: True}, {TIME: [1]}, {TIME: b"1"}),
+        {TIME: -LONG_MAX - 1},
+        *({DELAY: -1}, {DELAY: 5.0}, {DELAY: "5s"}, {DELAY: False}),
+    ],
+    ids=str,
+)
+def test_one_that_does_not_say_how_long_is_refused(annotations: dict[Any, Any]) -> None:
+    batches, unusable = incoming.batches_of([message(annotations=annotations)], NOW_MS, "")
+
+    assert not batches
+    (refused,) = unusable
+    assert "x-opt-delivery-" in str(refused.error)
+    assert condition_of(refused.error) == "amqp:invalid-field"
+
+
+def test_a_message_delayed_by_a_client_comes_after_its_delay(
+    session: penstock.Session, connect: Connect
+) -> None:
+    jobs = session.queues.create("jobs")
+    sender = connect().sender("jobs")
+    sender.send(Message(body="later", annotations={symbol("x-opt-delivery-delay"): 3_600_000}))
+    sender.send(Message(body="now"))
+
+    found = jobs.pop(timeout=WAIT_S)
+
+    assert found is not None
+    assert found.data == b"now"
+    assert jobs.pop(timeout=0) is None
+    assert len(jobs.scheduled.list()) == 1
+
+
+# --- times to live --------------------------------------------------------------------------
+
+
+def lived(ms: int, **headers: Any) -> tuple[Any, Any]:
+    """Time to live and absolute expiry of the message of an event, half a day after it was
+    published."""
+    event = Event(b"data", ttl=ms, headers=headers)
+    rows = OutgoingBatch((Span(0, 1),), batch=stamp(body_of([event]), Span(0, 1), NOW_MS * 1_000))
+    now_us = (NOW_MS + HALF_DAY_MS) * 1_000
+    sections = sections_of(EncodedMessages(rows, now_us).message(0, 0))
+    ttl = [*fields(sections.header), None, None, None][2]
+    return ttl, [*fields(sections.properties), *[None] * 9][8]
+
+
+HALF_DAY_MS = 12 * 3_600_000
+UINT_MAX = (1 << 32) - 1
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [
+        (UINT_MAX + HALF_DAY_MS, (UINT_MAX, None)),
+        (UINT_MAX + HALF_DAY_MS + 1, (None, NOW_MS + UINT_MAX + HALF_DAY_MS + 1)),
+        (60 * 86_400_000, (None, NOW_MS + 60 * 86_400_000)),
+        (TTL_MS_MAX, (None, None)),
+    ],
+)
+def test_a_time_to_live_beyond_49_days_is_told_as_the_time_of_its_end(
+    ms: int, said: tuple[int | None, int | None]
+) -> None:
+    assert lived(ms) == said
+
+
+def test_an_expiry_that_the_event_has_is_told_as_it_is() -> None:
+    expiry = datetime.fromtimestamp((NOW_MS + 5) / 1_000, UTC)
+
+    assert lived(60 * 86_400_000, expiration=expiry) == (None, NOW_MS + 5)
+
+
+@pytest.mark.parametrize("creation", [Timestamp(LONG_MAX), Timestamp(-LONG_MAX), None])
+@pytest.mark.parametrize(
+    ("expiry", "ttl"),
+    [(NOW_MS + 5_000, 5_000), (NOW_MS - 5, 1), (-LONG_MAX, 1), (LONG_MAX, TTL_MS_MAX), (0, 0)],
+)
+def test_an_absolute_expiry_holds_whatever_the_creation_time_is(
+    creation: Timestamp | None, expiry: int, ttl: int | None
+) -> None:
+    times = [*[None] * 8, Timestamp(expiry), creation]
+
+    assert stored_event(message(properties=times)).ttl == ttl
+
+
+# --- numbers that events do not have --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (ULong(1 << 63), "9223372036854775808"),
+        (ULong((1 << 64) - 1), "18446744073709551615"),
+        (Decimal(bytes.fromhex("31c00000000004e2")), "1250"),
+        (Decimal(bytes.fromhex("31a00000000004e2")), "125.0"),
+        (Decimal(bytes.fromhex("b1a00000000004e2")), "-125.0"),
+        (Decimal(bytes.fromhex("32800005")), "5"),
+        (Decimal(bytes.fromhex("6cb8967f")), "9999999"),
+        (Decimal(bytes.fromhex("303e" + "00" * 13 + "7b")), "12.3"),
+        (Decimal(bytes.fromhex("7800000000000000")), "Infinity"),
+        (Decimal(bytes.fromhex("f8000000")), "-Infinity"),
+        (Decimal(bytes.fromhex("7c000000")), "NaN"),
+        (Timestamp(LONG_MAX), "9223372036854775807"),
+    ],
+    ids=str,
+)
+def test_a_number_no_property_can_have_is_seen_as_a_text(value: Any, text: str) -> None:
+    """By others than AMQP clients, which get what was sent."""
+    raw = message(application={"n": value, "ok": 1})
+
+    event = stored_event(raw)
+
+    assert event.properties == {"n": text, "ok": 1}
+    assert isinstance(event.properties["ok"], int)
+    again = sections_of(of_native(event)).application_properties
+    assert entries(again) == {"n": value, "ok": 1}

@@ -46,7 +46,7 @@ from penstock.frontends.amqp.link_terms import (
     check_dynamic,
     echo_terms,
     is_lookup,
-    takes_rejections,
+    takes_outcome,
     tell_node_properties,
     wish_of,
 )
@@ -137,7 +137,8 @@ class Attaching:
         link.rcv_settle_mode = Link.RCV_FIRST
         credit = min(self._hub.limits.credit, connection.pace.per_s or self._hub.limits.credit)
         incoming = IncomingLink(link, credit=credit, message_bytes_max=limit)
-        incoming.takes_rejections = takes_rejections(link.remote_source)
+        incoming.takes_rejections = takes_outcome(link.remote_source, "rejected")
+        incoming.takes_releases = takes_outcome(link.remote_source, "released")
         if target.type == Terminus.COORDINATOR:
             if attached.is_closed:
                 return

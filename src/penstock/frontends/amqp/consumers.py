@@ -16,6 +16,7 @@ from penstock.core.vocabulary.errors import IllegalState, PenstockError
 from penstock.core.vocabulary.identities import ChannelId
 from penstock.core.vocabulary.messages import Spans
 from penstock.frontends.amqp.conditions import (
+    INVALID,
     STOLEN,
     TOO_LARGE,
     condition_of_attached,
@@ -284,7 +285,9 @@ class Consumer:
         if accepted:
             self.acknowledge(accepted)
         for outcome in outcomes:
-            if outcome.transaction is None:
+            if outcome.fault:
+                self._connection.end_link(link, INVALID, outcome.fault)  # the event goes back
+            elif outcome.transaction is None:
                 self._settle(outcome)
             else:
                 self._connection.transactions.settled(self, outcome)

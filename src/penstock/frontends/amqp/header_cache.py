@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from penstock.columns.schema.layout import PRIORITY_MAX, check_property_name
 from penstock.core.vocabulary.errors import InvalidEvent, RemoteProtocolViolation
 from penstock.frontends.amqp import message_header
-from penstock.frontends.amqp.typed import NoProperty, in_range, property_of
+from penstock.frontends.amqp.typed import MS_MAX, NoProperty, in_range, property_of, whole_ms
 from penstock.wire.amqp.sections import entries, fields
 from penstock.wire.amqp.types import mapped, written
 
@@ -30,6 +30,9 @@ class MessageHeader(NamedTuple):
 
 class Annotations(NamedTuple):
     deliver_ms: int | None
+    """When to deliver, in milliseconds since 1970."""
+    delay_ms: int
+    """How long to wait from now on, if there is no such time."""
     tag: str | None
     properties: dict[str, Any]
     rest: bytes | None
@@ -38,7 +41,7 @@ class Annotations(NamedTuple):
 _headers_known: dict[bytes, MessageHeader] = {
     b"": MessageHeader(durable=False, priority=None, ttl=0)
 }
-_annotations_known: dict[bytes, Annotations] = {b"": Annotations(None, None, {}, None)}
+_annotations_known: dict[bytes, Annotations] = {b"": Annotations(None, 0, None, {}, None)}
 
 
 def header_in(encoded: bytes) -> MessageHeader:
@@ -68,10 +71,9 @@ def annotations_in(encoded: bytes) -> Annotations:
 def _read_annotations(encoded: bytes) -> Annotations:
     all_of_them = entries(encoded)
     left = dict(all_of_them)
-    deliver = left.get(message_header.DELIVERY_TIME)
-    deliver_ms = None
-    if isinstance(deliver, int) and not isinstance(deliver, bool) and in_range(deliver):
-        deliver_ms = int(deliver)  # kept in the rest, because a delivered event does not show it
+    # Both are kept in the rest, because a delivered event does not show them.
+    deliver_ms = _delivery_time(left.get(message_header.DELIVERY_TIME))
+    delay_ms = _delay(left.get(message_header.DELIVERY_DELAY))
     tag = (
         str(left.pop(message_header.TAG)) if isinstance(left.get(message_header.TAG), str) else None
     )
@@ -89,7 +91,31 @@ def _read_annotations(encoded: bytes) -> Annotations:
     if left:
         pairs = [written(each) for pair in left.items() for each in pair]
         rest = mapped(pairs) if len(left) < len(all_of_them) else encoded
-    return Annotations(deliver_ms, tag, properties, rest)
+    return Annotations(deliver_ms, delay_ms, tag, properties, rest)
+
+
+def _delivery_time(value: Any) -> int | None:
+    """When to deliver a message; a time after the year 9999 is its end. Raises ``InvalidEvent`` for
+    a value that means no time: a message that was to wait must not come at once."""
+    if value is None:
+        return None
+    ms = whole_ms(value, message_header.DELIVERY_TIME)
+    if ms <= MS_MAX and not in_range(ms):
+        raise InvalidEvent(
+            f"{message_header.DELIVERY_TIME} is {ms} ms, before the year 1; it counts "
+            f"milliseconds since 1970"
+        )
+    return min(ms, MS_MAX)
+
+
+def _delay(value: Any) -> int:
+    """How long a message waits. Raises ``InvalidEvent``."""
+    if value is None:
+        return 0
+    ms = whole_ms(value, message_header.DELIVERY_DELAY)
+    if ms < 0:
+        raise InvalidEvent(f"{message_header.DELIVERY_DELAY} is {ms} ms; it must not be negative")
+    return ms
 
 
 def _remember(known: dict[bytes, Any], encoded: bytes, found: Any) -> None:

@@ -179,10 +179,17 @@ class AmqpHub:
                 return messages
         messages = EncodedMessages(rows, self.realm.clock.now_us())
         if messages.left_out:
-            self.traffic.left_out += len(messages.left_out)
-            _log.debug("amqp.left_out", parts=messages.left_out[:10])
+            self._leave_out(messages.left_out)
         self._written = [(rows, messages), *self._written[: _WRITTEN_MAX - 1]]
         return messages
+
+    def _leave_out(self, parts: list[str]) -> None:
+        """Count parts of events that messages do not have. The log has a line for the first,
+        second, fourth, eighth and so on."""
+        before = self.traffic.left_out
+        count = self.traffic.left_out = before + len(parts)
+        if count.bit_length() > before.bit_length():
+            _log.warning("amqp.left_out", parts=parts[:10], count=count)
 
     def forget_written(self) -> None:
         """Drop the written messages at the end of a turn."""

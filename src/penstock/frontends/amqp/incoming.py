@@ -37,7 +37,16 @@ from penstock.frontends.amqp.header_cache import (
     header_in,
 )
 from penstock.frontends.amqp.message_header import KNOWN_CHARACTERS_MAX, AmqpExtras
-from penstock.frontends.amqp.typed import ARROW, EPOCH, KEPT, NoProperty, in_range, property_of
+from penstock.frontends.amqp.typed import (
+    ARROW,
+    EPOCH,
+    KEPT,
+    MS_MAX,
+    NoProperty,
+    in_range,
+    property_of,
+    text_of,
+)
 from penstock.wire.amqp.sections import (
     DATA,
     SEQUENCE,
@@ -197,8 +206,11 @@ def row_of(place: int, message: bytes, now_ms: int) -> Row:
     ttl = header.ttl
     if not ttl and expires_ms:
         ttl = min(max(1, expires_ms - now_ms), TTL_MS_MAX)
+    deliver_ms = annotations.deliver_ms
+    if deliver_ms is None and annotations.delay_ms:
+        deliver_ms = min(now_ms + annotations.delay_ms, MS_MAX)
     return Row(
-        *(place, data, header, annotations.deliver_ms, annotations.tag),
+        *(place, data, header, deliver_ms, annotations.tag),
         *(signature, properties, headers, ttl),
     )
 
@@ -320,10 +332,20 @@ def _usable(found: dict[Any, Any]) -> dict[str, Any]:
     for name, value in found.items():
         try:
             check_property_name(name)
-            usable[str(name)] = property_of(value)
+            usable[str(name)] = _visible(value)
         except (InvalidEvent, NoProperty):
             continue
     return usable
+
+
+def _visible(value: Any) -> Any:
+    """The property, or the text, by which other clients see a value. Raises ``NoProperty``."""
+    try:
+        return property_of(value)
+    except NoProperty:
+        if (text := text_of(value)) is None:
+            raise
+        return text
 
 
 _IDS: Final[dict[type, str]] = {ULong: "ulong", UUID: "uuid", bytes: "binary"}
@@ -392,12 +414,11 @@ def _times(values: list[Any], headers: dict[str, Any], rest: dict[str, Any]) -> 
         if not isinstance(value, Timestamp | None):
             raise RemoteProtocolViolation("a time in a message must be a timestamp")
         given.append(None if value is None else int(value))
-    if any(ms is not None and not in_range(ms) for ms in given):
-        rest["times"] = (given[0], given[1])
-        return 0
     for name, ms in zip(("expiration", "timestamp"), given, strict=True):
-        if ms is not None:
+        if ms is not None and in_range(ms):
             headers[name] = ms * 1_000
+        elif ms is not None:  # an event cannot have this time, but its messages do
+            rest["times"] = (given[0], given[1])
     return given[0] or 0
 
 

@@ -27,6 +27,8 @@ class IncomingLink:
         """Parts of a message that is not complete."""
         self.takes_rejections = True
         """Whether the sender accepts the outcome ``rejected``."""
+        self.takes_releases = True
+        """Whether the sender accepts the outcome ``released``."""
         self.is_over = False
         self.is_wanted = True
         self.is_freed = False

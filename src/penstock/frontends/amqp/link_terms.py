@@ -44,11 +44,11 @@ def capabilities(terminus: Terminus) -> frozenset[str]:
     return frozenset(map(str, _listed(_value(terminus.capabilities))))
 
 
-def takes_rejections(source: Terminus) -> bool:
-    """Whether the sender accepts the outcome ``rejected``; it does if it names no outcomes
+def takes_outcome(source: Terminus, outcome: str) -> bool:
+    """Whether the sender accepts an outcome, such as ``rejected``; it does if it names no outcomes
     (3.5.3)."""
     named = _listed(_value(source.outcomes))
-    return not named or "amqp:rejected:list" in map(str, named)
+    return not named or f"amqp:{outcome}:list" in map(str, named)
 
 
 def check_dynamic(terminus: Terminus, which: str) -> None:

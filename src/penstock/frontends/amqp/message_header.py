@@ -25,6 +25,9 @@ PROPERTIES: Final = "x-opt-penstock-properties"
 """The message annotation with properties that application properties cannot hold: nested ones."""
 DELIVERY_TIME: Final = "x-opt-delivery-time"
 """The message annotation with the time to deliver at, in milliseconds since 1970."""
+DELIVERY_DELAY: Final = "x-opt-delivery-delay"
+"""The message annotation with the time to wait, in milliseconds; it counts where there is no
+`DELIVERY_TIME`."""
 
 GROUP_ID: Final = "JMSXGroupID"
 GROUP_SEQUENCE: Final = "JMSXGroupSeq"

@@ -14,6 +14,7 @@ from uuid import UUID
 import proton
 
 from penstock.frontends.amqp.message_header import DELIVERY_TIME
+from penstock.frontends.amqp.typed import whole_ms
 from penstock.wire.amqp.sections import HEADER, MESSAGE_ANNOTATIONS, places_of, section
 from penstock.wire.amqp.types import (
     Byte,
@@ -38,6 +39,7 @@ from penstock.wire.amqp.types import (
 BYTES_MAX: Final = 16 << 20
 """Limit in bytes for all remembered annotations; the oldest are forgotten first."""
 _OVERHEAD: Final = 512
+_NULL: Final = b"\x40"
 
 Added = Mapping[Any, bytes]
 """Values as AMQP encodes them, by key."""
@@ -107,13 +109,10 @@ def _entries(message: bytes, at: int, end: int) -> dict[Any, bytes]:
 
 def take_delivery_time(added: dict[Any, bytes]) -> int | None:
     """Take out when the receiver wants the message again, in milliseconds since 1970; None: it does
-    not say. Other servers know the annotation, too."""
-    value = added.pop(Symbol(DELIVERY_TIME), None)
-    if value is None:
-        return None
-    time_ms, _ = read(value, 0)
-    is_time = isinstance(time_ms, int) and not isinstance(time_ms, bool)
-    return int(time_ms) if is_time else None
+    not say. Other servers know the annotation, too. Raises ``InvalidEvent`` for a value that means
+    no time."""
+    value, _ = read(added.pop(Symbol(DELIVERY_TIME), _NULL))
+    return None if value is None else whole_ms(value, DELIVERY_TIME)
 
 
 # --- Proton's values --------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Final
 from cproton_ffi import lib as pn
 from proton import Delivery, Described, ProtonException
 
+from penstock.core.vocabulary.errors import InvalidEvent
 from penstock.frontends.amqp.modified import added_by, take_delivery_time
 
 ACCEPTED: Final[int] = pn.PN_ACCEPTED
@@ -34,6 +35,7 @@ class Outcome:
         "delivery_time_ms",
         "event_id",
         "failed",
+        "fault",
         "reason",
         "state",
         "transaction",
@@ -48,6 +50,8 @@ class Outcome:
         self.failed = False
         self.undeliverable = False
         self.reason = ""
+        self.fault = ""
+        """What is wrong with the outcome, which ends the link."""
         self.added: dict[Any, bytes] = {}
         """Annotations that the message gets from now on."""
         self.delivery_time_ms: int | None = None
@@ -88,14 +92,20 @@ def describe(outcome: Outcome, delivery: Delivery) -> None:
             if outcome.state == MODIFIED:
                 failed, undeliverable, annotations, *_ = [*values, None, None, None]
                 outcome.failed, outcome.undeliverable = bool(failed), bool(undeliverable)
-                outcome.added = added_by(annotations)
-                outcome.delivery_time_ms = take_delivery_time(outcome.added)
+                _take_annotations(outcome, added_by(annotations))
     elif outcome.state == MODIFIED:
         outcome.failed, outcome.undeliverable = bool(found.failed), bool(found.undeliverable)
-        outcome.added = _annotations(found)
-        outcome.delivery_time_ms = take_delivery_time(outcome.added)
+        _take_annotations(outcome, _annotations(found))
     elif outcome.state == REJECTED:
         outcome.reason = _reason(found)
+
+
+def _take_annotations(outcome: Outcome, added: dict[Any, bytes]) -> None:
+    outcome.added = added
+    try:
+        outcome.delivery_time_ms = take_delivery_time(added)
+    except InvalidEvent as error:
+        outcome.fault = str(error)
 
 
 def _annotations(found: Any) -> dict[Any, bytes]:

@@ -16,7 +16,7 @@ from penstock.core.vocabulary.errors import RemoteProtocolViolation
 from penstock.core.vocabulary.temporary import is_temporary
 from penstock.frontends.amqp import message_header
 from penstock.frontends.amqp.message_header import PLAIN, AmqpExtras
-from penstock.frontends.amqp.typed import EPOCH, NoProperty, exact, message_value
+from penstock.frontends.amqp.typed import EPOCH, MS_MAX, NoProperty, exact, message_value
 from penstock.runtime.store.outgoing_batch import OutgoingBatch
 from penstock.wire.amqp.sections import (
     APPLICATION_PROPERTIES,
@@ -80,12 +80,15 @@ class EncodedMessages:
         self._ttls = _remaining(batch, count, now_us)
         self.left_out: list[str] = []
         """Parts of the events that a message cannot say."""
-        self.rests, self.containers, self._residues = _rests(batch, self.left_out)
+        expiries = _expiries(self._ttls, now_us)
+        self.rests, self.containers, self._residues = _rests(batch, expiries, self.left_out)
         self._heads: dict[tuple[Any, ...], bytes] = {}
 
     def message(self, row: int, deliveries: int) -> bytes:
         """The message of a row that was delivered ``deliveries`` times before."""
         priority, ttl = self._priorities[row], self._ttls[row]
+        if ttl is not None and ttl > _UINT_MAX:
+            ttl = None  # its absolute expiry says it
         if (own := self._residues[row]) is not PLAIN:
             if own.priority is not None and priority == PRIORITY_MAX:
                 priority = max(PRIORITY_MAX, min(own.priority, 255))
@@ -121,20 +124,37 @@ def _remaining(batch: pa.RecordBatch, count: int, now_us: int) -> list[int | Non
     ]
 
 
+def _expiries(ttls: list[int | None], now_us: int) -> list[int | None]:
+    """Absolute expiries in milliseconds since 1970, for times to live that the field of a message,
+    which has 32 bits, cannot say: 49.7 days and more. An event that lives beyond the year 9999 does
+    not expire. Empty: there is none."""
+    if not any(ttl is not None and ttl > _UINT_MAX for ttl in ttls):
+        return []
+    now_ms = now_us // 1_000
+    ends = [now_ms + ttl if ttl is not None and ttl > _UINT_MAX else None for ttl in ttls]
+    return [end if end is not None and end <= MS_MAX else None for end in ends]
+
+
 def _rests(
-    batch: pa.RecordBatch, left_out: list[str]
+    batch: pa.RecordBatch, expiries: list[int | None], left_out: list[str]
 ) -> tuple[list[bytes], list[str | None], list[AmqpExtras]]:
     """For each event the sections after the header, the container it came from, and its header
     ``amqp``. What a message cannot say is noted in ``left_out``."""
     count = batch.num_rows
     datas = [data or b"" for data in _values(batch, "data", count, b"")]
     names = batch.schema.names
-    if not {"tag", "properties", "headers", "more"} & {*names}:
+    if not expiries and not {"tag", "properties", "headers", "more"} & {*names}:
         return [_data_section(data) for data in datas], [None] * count, [PLAIN] * count
     tags = _values(batch, "tag", count, None)
     headers = _headers(batch, count)
     containers = headers.pop("application_id", [None] * count)
     residues = _extras(headers, count)
+    if expiries:
+        said = headers.get("expiration") or [None] * count
+        headers["expiration"] = [
+            each if end is None or each is not None else EPOCH + end * _MILLISECOND
+            for each, end in zip(said, expiries, strict=True)
+        ]
     rows = Rows(batch, in_order=True)
     has_properties = "properties" in names or "more" in names
     narrow = _narrow(batch) if has_properties else {}
@@ -300,7 +320,9 @@ def _message_properties(
         column = headers.get(name)
         return None if column is None else column[row]
 
-    times = own.times or (_ms(header("expiration")), _ms(header("timestamp")))
+    expiry, creation = own.times or (None, None)
+    expiry = _ms(header("expiration")) if expiry is None else expiry
+    creation = _ms(header("timestamp")) if creation is None else creation
     user = header("user")
     group_id, sequence = group
     if group_id is not None and not isinstance(group_id, str):
@@ -318,8 +340,8 @@ def _message_properties(
         _id(header("correlation_id"), own.correlation_id),
         None if own.content_type is None else Symbol(own.content_type),
         None if own.content_encoding is None else Symbol(own.content_encoding),
-        None if times[0] is None else Timestamp(times[0]),
-        None if times[1] is None else Timestamp(times[1]),
+        None if expiry is None else Timestamp(expiry),
+        None if creation is None else Timestamp(creation),
         group_id,
         None if sequence is None else UInt(sequence),
         own.reply_to_group_id,

@@ -216,7 +216,7 @@ class LinkProducer:
             if delivery is not None:
                 if link.takes_rejections:
                     connection.engine.reject(delivery, condition, description)
-                else:
+                elif link.takes_releases:  # if not, the end of the link is all there is to say
                     connection.engine.settle(delivery, RELEASED)
                 link.unanswered -= 1
         if not link.takes_rejections or any(delivery is None for delivery in deliveries):

@@ -87,7 +87,6 @@ class TransactionCoordinator:
         """Add the outcome of a delivery."""
         transaction = self.of(outcome.transaction)
         if transaction is None:  # it has ended: the event goes back
-            consumer.give_back([outcome.event_id], counted=True, reply=consumer.answer(outcome))
             if consumer.link is not None:
                 text = "a delivery was settled in a transaction that is not open here"
                 self._connection.end_link(consumer.link, UNKNOWN_TRANSACTION, text)
@@ -248,8 +247,9 @@ class TransactionCoordinator:
     ) -> None:
         if link.takes_rejections:
             self._connection.engine.reject(delivery, condition, description)
-        else:  # code 4.3 of the standard
-            self._connection.engine.settle(delivery, RELEASED)
+        else:  # what the standard wants where rejections are not accepted (4.3)
+            if link.takes_releases:
+                self._connection.engine.settle(delivery, RELEASED)
             self._connection.end_link(link, condition, description)
         link.unanswered -= 1
         self._connection.answered(link)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import struct
 from datetime import UTC, datetime, timedelta
 from math import isnan
@@ -11,11 +12,13 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from penstock.core.vocabulary.errors import InvalidEvent
 from penstock.core.vocabulary.nesting import NESTING_MAX
 from penstock.wire.amqp.types import (
     NAMES,
     Byte,
     Char,
+    Decimal,
     Described,
     Float32,
     Int,
@@ -31,7 +34,8 @@ from penstock.wire.amqp.types import (
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NAIVE_EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without a zone stays so
 _MS_MIN: Final = -62_135_596_800_000
-_MS_MAX: Final = 253_402_300_799_999
+MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, in milliseconds since 1970."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONG_MAX: Final = (1 << 63) - 1
 LEVELS_MAX: Final = NESTING_MAX - 2
@@ -88,9 +92,19 @@ class NoProperty(ValueError):
     """A value that cannot be a property."""
 
 
+def whole_ms(value: Any, name: str) -> int:
+    """Milliseconds in an annotation. Raises ``InvalidEvent`` for a value that is not an integer."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidEvent(
+            f"{name} is {str(value)[:40]!r} of type {type(value).__name__}; it must be whole "
+            f"milliseconds, as a long or a timestamp"
+        )
+    return int(value)
+
+
 def in_range(ms: int) -> bool:
     """Whether an event can have the timestamp: it is in the years 1 to 9999."""
-    return _MS_MIN <= ms <= _MS_MAX
+    return _MS_MIN <= ms <= MS_MAX
 
 
 def property_of(value: Any) -> Any:
@@ -115,6 +129,39 @@ def property_of(value: Any) -> Any:
     if isinstance(value, Described) and isinstance(value.value, int):
         return _described(value)
     raise NoProperty(f"{kind.__name__} is not a type that a property can have")
+
+
+def text_of(value: Any) -> str | None:
+    """The text by which clients of other protocols see a value that no property can have exactly: a
+    decimal, a number above int64, or a time outside of the years 1 to 9999, in milliseconds; None
+    for any other value."""
+    if isinstance(value, Decimal):
+        return _decimal_text(value)
+    return str(int(value)) if type(value) in (ULong, Timestamp) else None
+
+
+_DECIMALS: Final = {4: (8, 101, 7), 8: (10, 398, 16), 16: (14, 6_176, 34)}
+"""Bits of the exponent, its bias and the most digits of a decimal, by bytes (IEEE 754-2008)."""
+
+
+def _decimal_text(value: Decimal) -> str:
+    """A decimal in binary integer encoding, as digits."""
+    width, bias, digits = _DECIMALS[len(value)]
+    bits, size = int.from_bytes(value, "big"), 8 * len(value)
+    sign, rest = bits >> (size - 1), bits & ((1 << (size - 1)) - 1)
+    if rest >> (size - 5) == 0b1111:
+        is_number = rest >> (size - 6) & 1
+        return "NaN" if is_number else "-Infinity" if sign else "Infinity"
+    if rest >> (size - 3) == 0b11:  # the coefficient has an implicit 100 in front
+        tail = size - 3 - width
+        exponent = rest >> tail & ((1 << width) - 1)
+        coefficient = 0b100 << tail | rest & ((1 << tail) - 1)
+    else:
+        tail = size - 1 - width
+        exponent, coefficient = rest >> tail, rest & ((1 << tail) - 1)
+    if coefficient >= 10**digits:  # not canonical: it counts as 0
+        coefficient = 0
+    return str(decimal.Decimal((sign, tuple(map(int, str(coefficient))), exponent - bias)))
 
 
 def _dictionary(value: dict[Any, Any]) -> dict[str, Any]:

@@ -468,14 +468,9 @@ class RealmCollector(Collector):
         )
         for code, count in sorted(connections.refusals.items()):
             refused.add_metric([code], count)
-        left_out = CounterMetricFamily(
-            "penstock_left_out_parts",
-            "Parts of events that a protocol could not say.",
-            labels=["protocol"],
-        )
-        for protocol in ("amqp", "mqtt"):
-            left_out.add_metric([protocol], connections.traffic[protocol].left_out)
-        yield from (received, sent, refused, left_out)
+        yield from (received, sent, refused)
+        told = "Parts of events left out of messages because AMQP cannot express them."
+        yield _counter("amqp_left_out_parts", told, connections.traffic["amqp"].left_out)
 
     def _of_mqtt(self) -> Iterator[Metric]:
         """What there is of MQTT, where it is served."""

@@ -167,4 +167,4 @@ def header_of(
 def _uint(value: int) -> bytes:
     if value < 256:
         return bytes((0x52, value))
-    return b"\x70" + min(value, (1 << 32) - 1).to_bytes(4, "big")
+    return b"\x70" + value.to_bytes(4, "big")
