@@ -13,7 +13,12 @@ from pyspark.errors import (
 from pyspark.sql.types import BinaryType, DoubleType, StringType, StructType
 
 import penstock
-from penstock.core.vocabulary.errors import InvalidArgument, NameDoesNotExist, Unavailable
+from penstock.core.vocabulary.errors import (
+    InvalidArgument,
+    InvalidEvent,
+    NameDoesNotExist,
+    Unavailable,
+)
 from penstock.spark.connections import disconnect
 from penstock.spark.errors import in_sparks_type, in_sparks_types
 from penstock.spark.options import SinkOptions, Where, sink_options, source_options
@@ -124,3 +129,15 @@ def test_a_value_among_other_columns_is_a_property_as_any() -> None:
         check_writable(both, says, overwrite=False)
     with pytest.raises(InvalidArgument, match="the rows have no column value"):
         check_writable(StructType().add("n", StringType()), says, overwrite=False)
+
+
+def test_a_column_that_differs_from_one_of_events_in_case_only_is_refused() -> None:
+    where = Where(URL, "out")
+    for name in ("Tag", "Data", "Event_ID", "PRIORITY"):
+        schema = StructType().add("n", StringType()).add(name, StringType())
+        with pytest.raises(
+            InvalidEvent, match=f"the column {name} differs .*name it {name.lower()}"
+        ):
+            check_writable(schema, SinkOptions(where), overwrite=False)
+    routed = StructType().add("n", StringType()).add("TAG", StringType())
+    check_writable(routed, SinkOptions(where, channel_column="TAG"), overwrite=False)

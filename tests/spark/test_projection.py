@@ -268,3 +268,40 @@ def test_channels_with_integers_and_with_floats_share_a_column() -> None:
     for batch, value in ((whole, 3.0), (floats, 9.5)):
         [row] = values([batch], batch.schema, wanted, by_type=True)
         assert row == {"p": None, "p::number": value}
+
+
+@pytest.mark.parametrize("by_type", [False, True])
+def test_names_that_differ_in_case_only_are_columns_that_spark_tells_apart(by_type: bool) -> None:
+    batch = stored(
+        {"amount": 1, "Amount": "x", "Tag": "t", "Published": 2, "EVENT_ID": 3, "AMOUNT": 4.5}
+    )
+    schema = spark_schema([batch.schema])
+    names = [name.lower() for name in schema.names]
+    assert len(set(names)) == len(names)
+    assert {"amount", "properties.Amount", "properties.Tag"} <= set(schema.names)
+
+    wanted = arrow_schema(schema)
+    row = Projection(batch.schema, wanted, by_type=by_type).of(batch).to_pylist()[0]
+
+    assert (row["amount"], row["properties.Amount"], row["properties.Tag"]) == (1, "x", "t")
+    assert (row["properties.Published"], row["properties.EVENT_ID"]) == (2, 3)
+    assert row["properties.AMOUNT.2"] == 4.5
+    assert row["tag"] is None
+
+
+def test_a_query_may_say_a_name_in_its_exact_case() -> None:
+    batch = stored({"amount": 1, "Amount": "x", "Tag": "t"})
+
+    for ddl in ("Amount string, Tag string", "properties.Amount string, Tag string"):
+        row = read(batch, batch.schema, ddl).to_pylist()[0]
+        assert list(row.values()) == ["x", "t"]
+    chosen = spark_schema([batch.schema], columns=("Amount", "Tag"))
+    assert chosen.names == ["Amount", "Tag"]
+
+
+def test_a_name_in_other_case_changes_no_column_that_a_query_has() -> None:
+    before = stored({"amount": 1})
+    grown = channel_of(before, stored({"Amount": "x", "Published": 1}))
+
+    names = spark_schema([grown]).names
+    assert names[: len(spark_schema([before.schema]).names)] == spark_schema([before.schema]).names

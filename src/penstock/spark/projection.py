@@ -6,7 +6,7 @@ cast, without loss, or with an error that says which column does not fit.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -118,12 +118,13 @@ def spark_schema(
     shape = _shape_in(_united(stored))
     exact = typed_columns(shape)
     names = {index: name for name, index in exact.items()}
+    places = _places(shape, kinds)
+    hidden = {name: _kind(shape.slots[at].shape) for name, at in exact.items()}
     for column in shown_columns(shape):
         if len(column.sources) > 1 and column.logical in typed:
-            kinds |= {names[at]: _kind(shape.slots[at].shape) for at in column.sources}
+            kinds |= {places[names[at]]: _kind(shape.slots[at].shape) for at in column.sources}
         else:
-            kinds[_placed(column.name, kinds)] = _kind(column.shape)
-    hidden = {name: _kind(shape.slots[at].shape) for name, at in exact.items()}
+            kinds[places[column.name]] = hidden[column.name] = _kind(column.shape)
     wanted = chosen(kinds, columns, hidden) if columns else kinds
     return from_arrow_schema(pa.schema(list(wanted.items())))
 
@@ -147,9 +148,25 @@ def _shape_in(stored: pa.Schema) -> StructShape:
     return StructShape() if index < 0 else struct_shape(stored.field(index).type)
 
 
-def _placed(name: str, taken: Container[str]) -> str:
-    """The column of a property: its name has a prefix where another column has it."""
-    return f"{_PROPERTIES}.{name}" if name in taken else name
+def _places(shape: StructShape, fixed: Iterable[str]) -> dict[str, str]:
+    """The columns of properties, by their names: with a prefix where another column has the name.
+
+    Spark's SQL does not tell upper from lower case, so neither does this: of ``price`` and
+    ``Price`` the one that was published first is ``price``, the other ``properties.Price``.
+    """
+    taken = {name.lower() for name in fixed}
+    places: dict[str, str] = {}
+    names = [slot.name for slot in shape.slots]
+    names += [column.name for column in shown_columns(shape)]
+    names += typed_columns(shape)
+    for name in dict.fromkeys(names):
+        place, number = name, 1
+        while place.lower() in taken:
+            place = f"{_PROPERTIES}.{name}" if number == 1 else f"{_PROPERTIES}.{name}.{number}"
+            number += 1
+        taken.add(place.lower())
+        places[name] = place
+    return places
 
 
 def _kind(shape: Shape) -> pa.DataType:
@@ -334,28 +351,29 @@ class Projection:
 
 
 def _by_name(
-    shape: StructShape, wanted: pa.Schema, taken: Container[str]
+    shape: StructShape, wanted: pa.Schema, taken: Collection[str]
 ) -> dict[str, _PropertySource]:
     """The channel's property for each wanted column of its name.
 
     A column of an integer type has the integers only: so it was planned before the channel had
     floats of that name, which are told as a later column.
     """
-    exact = typed_columns(shape)
-    found = {name: _as_stored(shape, at) for name, at in exact.items()}
-    found |= {
-        _placed(slot.name, taken): _as_stored(shape, at) for at, slot in enumerate(shape.slots)
-    }
+    places = _places(shape, taken)
+    exact = typed_columns(shape) | {slot.name: at for at, slot in enumerate(shape.slots)}
+    # By its own name, too, as a query with a schema of its own may say it in its exact case.
+    found = {name: _as_stored(shape, at) for name, at in exact.items() if name not in taken}
+    found |= {places[name]: _as_stored(shape, at) for name, at in exact.items()}
     for column in shown_columns(shape):
-        name = _placed(column.name, taken)
-        index = wanted.get_field_index(name)
-        if column.is_joined and (index < 0 or _takes(wanted.field(index).type, column.shape)):
-            found[name] = _as_shown(shape, column)
+        for name in (column.name, places[column.name]):
+            index = wanted.get_field_index(name)
+            is_taken = index < 0 or _takes(wanted.field(index).type, column.shape)
+            if column.is_joined and name not in taken and is_taken:
+                found[name] = _as_shown(shape, column)
     return found
 
 
 def _by_type(
-    shape: StructShape, wanted: pa.Schema, taken: Container[str]
+    shape: StructShape, wanted: pa.Schema, taken: Collection[str]
 ) -> dict[str, _PropertySource]:
     """The channel's property for each wanted column: one that fits its type, otherwise the one of
     its name if no other column fits that better."""
@@ -373,6 +391,7 @@ def _by_type(
             for at in column.sources:
                 slot = shape.slots[at]
                 offered.append((slot.name, slot.shape, _as_stored(shape, at)))
+    places = _places(shape, taken)
     found: dict[str, _PropertySource] = {}
     left: list[tuple[str, _PropertySource]] = []
     for own, source_shape, source in offered:
@@ -381,7 +400,7 @@ def _by_type(
         if fitting:
             found[fitting[0]] = source
         else:
-            left.append((_placed(own, taken), source))
+            left.append((places[own], source))
     for plain, source in left:
         if plain in wanted.names and plain not in found:
             found[plain] = source

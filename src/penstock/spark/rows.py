@@ -19,7 +19,7 @@ from penstock.columns.events.delivery_time import split_by_waiting
 from penstock.columns.events.digest import digest
 from penstock.columns.files.tables import bodies_of_table
 from penstock.columns.schema import compute as pc
-from penstock.columns.schema.layout import FIELDS, STAMPED
+from penstock.columns.schema.layout import FIELDS, GIVEN, STAMPED
 from penstock.core.bounds import TTL_MS_MAX
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent, PenstockError, Refused
 from penstock.spark.options import SinkOptions, nearest
@@ -34,6 +34,8 @@ _RIGHT: Final = {
     "ttl": f"give milliseconds, 0 to {TTL_MS_MAX}; null or 0 for no own TTL",
     "priority": "give 0 to 9; null for the channel's priority",
 }
+_OF_EVENTS: Final = frozenset((*STAMPED, *GIVEN, "properties", "headers"))
+"""Columns that are not properties."""
 _PAYLOADS: Final = (pa.binary(), pa.string())
 _KAFKAS: Final = frozenset(("key", "topic", "partition", "headers", "offset", "timestamp"))
 """Columns that Kafka's sink takes, and some that its source gives."""
@@ -79,6 +81,7 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
             f"the realm sets {' and '.join(given)} itself; leave them out with .drop({names}), or "
             "rename them to keep them as properties"
         )
+    _check_case(schema, options)
     kinds = arrow_schema(schema)
     _check_column(kinds, "channelColumn", options.channel_column, pa.string(), "STRING")
     _check_column(kinds, "deltaColumn", options.delta_column, pa.bool_(), "BOOLEAN")
@@ -90,6 +93,19 @@ def check_writable(schema: StructType, options: SinkOptions, *, overwrite: bool)
     _check_value(kinds, options)
     batch = pa.RecordBatch.from_arrays(nulls, [field.name for field in left])
     bodies_of_table(as_table(batch, options))
+
+
+def _check_case(schema: StructType, options: SinkOptions) -> None:
+    """Raise ``InvalidEvent`` for a column such as ``Tag``: to Spark's SQL it is ``tag``."""
+    own = (options.channel_column, options.delta_column)
+    for name in schema.names:
+        lower = name.lower()
+        if name != lower and lower in _OF_EVENTS and name not in own:
+            raise InvalidEvent(
+                f"the column {name} differs from the column {lower} of events in case only, which "
+                f"Spark does not tell apart: name it {lower}, or put it into a struct column "
+                f"properties to publish a property {name}"
+            )
 
 
 def _check_column(

@@ -47,8 +47,6 @@ itself, and reads as many rows as a batch has."""
 EVERYWHERE: Mapping[str, str] = {
     # Loopback TCP between the JVM and its Python workers stalls about 40 ms for each task.
     "spark.python.unix.domain.socket.enabled": "true",
-    # A source that takes filters fails without it.
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     # Stored in a checkpoint at its first run, so it has to be right from the start.
     "spark.sql.streaming.stateStore.providerClass": (

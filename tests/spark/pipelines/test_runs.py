@@ -431,6 +431,34 @@ def test_a_given_session_runs_a_pipeline_in_another_thread(
     assert numbers(late) == list(range(10))
 
 
+def test_one_event_with_names_in_other_case_ends_no_step(
+    runs: Runs, flights: Channel, late: Channel, tmp_path: Path
+) -> None:
+    step = {"name": "late", "sql": "SELECT tag, n, delay FROM flights", "channel": "late"}
+    sums = {
+        "name": "sums",
+        "kind": "roll-up",
+        "source": "flights",
+        "time": "published",
+        "window": "1 hour",
+        "delay": "0 seconds",
+        "group_by": ["carrier"],
+        "aggregates": {"delays": "sum(delay)"},
+        "at_end": "close",
+        "table": "sums",
+    }
+    publish(flights, 0, 10)
+    runs(step)
+    odd = {"N": "x", "Delay": 2, "Published": 3, "Event_ID": 4, "Tag": "t", "n": 10, "delay": 100}
+    flights.publish(b"", properties={**odd, "carrier": "AA"})
+
+    runs(step, sums)
+
+    assert numbers(late) == list(range(11))
+    rows = Table.found(str(tmp_path / "sums")).to_arrow().to_pylist()
+    assert [(row["carrier"], row["delays"]) for row in rows] == [("AA", 145)]
+
+
 def test_rows_say_which_channel_they_go_to(
     runs: Runs, client: Session, flights: Channel, late: Channel
 ) -> None:
