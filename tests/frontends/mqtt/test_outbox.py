@@ -39,6 +39,7 @@ class Line:
         self.sent = PacketReader()
         self.ended: list[Reason] = []
         self.settled: list[tuple[str, str, int]] = []
+        self.counted_bytes = 0
         self.outbox = Outbox(cast("Any", self), self.counts)
         self._filters = [Filter(cast("Any", self), TopicSubscription("a", 1), None)]
 
@@ -49,7 +50,10 @@ class Line:
     def write(self, data: bytes) -> None:
         self.sent.receive(data)
 
-    def settle(self, source: MessageSource | None) -> None:
+    def count_bytes(self, change: int) -> None:
+        self.counted_bytes += change
+
+    def settle(self, source: MessageSource | None, _: object = None) -> None:
         if source is not None:
             self.settle_all(source.text, source.channel, [source.event_id])
 
@@ -117,6 +121,11 @@ class LastingLine(Line):
     def store(self, entries: Any, then: Callable[[], None] = lambda: None, *_: Any) -> None:
         self.entries += entries
         self._waiting.append(then)
+
+    def settle(self, source: MessageSource | None, then: Any = None) -> None:
+        super().settle(source)
+        if then is not None:
+            self._waiting.append(then)
 
     def stored(self) -> None:
         while self._waiting:

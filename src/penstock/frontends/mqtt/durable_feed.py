@@ -118,8 +118,9 @@ class DurableFeed:
         self.session = connection.session
         self._subscription = 0
         self._looked, self._was_left = -1, False
-        self._held: set[int] = set()
-        """Events that were given to the client and are not settled."""
+        self._held: dict[int, int] = {}
+        """Events that were given to the client and are not settled, each with its share of the
+        bytes that they came in."""
         self._settled: dict[int, Callable[[], None] | None] = {}
         """What the client is done with, told to the durable once in a turn of the loop."""
 
@@ -161,10 +162,14 @@ class DurableFeed:
         if self._filter.is_shared:  # what one has no room for is for others
             window = min(SHARED_WINDOW, self._client.outbox.in_flight_max)
         try:
-            opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
+            opened = await subscriptions.attach(
+                *(channel, name, self), window=window, pull=False, room=self._client.room
+            )
         except NameDoesNotExist:
             await make_durable(self._realm, channel, name, self._filter.text, self._topics)
-            opened = await subscriptions.attach(channel, name, self, window=window, pull=False)
+            opened = await subscriptions.attach(
+                *(channel, name, self), window=window, pull=False, room=self._client.room
+            )
         self._subscription = opened.number
         if self._has_ended:
             self.close()
@@ -192,6 +197,15 @@ class DurableFeed:
         self._settle()
         if self._subscription:
             self._realm.subscriptions.detach(self._subscription)
+        self._client.taken(sum(self._held.values()))
+        self._held.clear()
+
+    def has_room(self, size: int) -> None:
+        """Tell the realm that so many bytes are taken."""
+        if self._subscription:
+            self._realm.subscriptions.credit(self._subscription, 0, taken=size)
+        else:
+            self._client.room.taken(size)
 
     # --- the realm's side ----------------------------------------------------------------
 
@@ -210,7 +224,10 @@ class DurableFeed:
     def _give(self, rows: OutgoingBatch) -> None:
         event_ids = rows.batch.column("event_id").to_pylist()
         messages = self._messages_of(rows)
-        self._held.update(event_ids)
+        # A frame of several events counts evenly: what matters is the sum.
+        share, rest = divmod(self._client.room.size_of(rows), len(event_ids))
+        self._held.update(dict.fromkeys(event_ids, share))
+        self._held[event_ids[0]] += rest
         if self._client.outbox.give_together(messages, self._filter, event_ids, self.channel):
             return
         for event_id, message in zip(event_ids, messages, strict=True):
@@ -236,7 +253,7 @@ class DurableFeed:
     def recall(self, spans: Spans) -> None:
         """Somebody has sought the durable: what waits comes again."""
         ids = frozenset(IdSet(spans))
-        self._held -= ids
+        self._client.taken(sum([self._held.pop(each, 0) for each in ids]))
         self._client.outbox.recall(self._filter.text, ids, self.channel)
         self._realm.subscriptions.recall_seen(self._subscription)
         self._connection.hub.listener.spawn(self.let_go())
@@ -260,7 +277,7 @@ class DurableFeed:
         was not given to it there is nothing to say yet."""
         if event_id not in self._held:
             return
-        self._held.discard(event_id)
+        self._client.taken(self._held.pop(event_id))
         if not self._settled:
             self._connection.hub.loop.call_soon(self._settle)
         self._settled[event_id] = then
@@ -268,7 +285,7 @@ class DurableFeed:
     def acknowledge_all(self, event_ids: Sequence[int]) -> None:
         """As :meth:`acknowledge`, of many at once."""
         known = [each for each in event_ids if each in self._held]
-        self._held.difference_update(known)
+        self._client.taken(sum([self._held.pop(each) for each in known]))
         if known and not self._settled:
             self._connection.hub.loop.call_soon(self._settle)
         self._settled.update(dict.fromkeys(known))

@@ -23,6 +23,7 @@ from penstock.core.vocabulary.start_positions import FromLatest
 from penstock.frontends.mqtt.connection import MqttConnection
 from penstock.frontends.mqtt.fan_out import FanOut
 from penstock.frontends.mqtt.following import CREDIT, FollowedChannels, Replenishment
+from penstock.frontends.mqtt.held_bytes import UserBytes
 from penstock.frontends.mqtt.messages import (
     Gathered,
     GatheredTogether,
@@ -86,6 +87,7 @@ class MqttHub:
         self.channel = channel
         self.unknown = Buffers(UNKNOWN_BYTES_MAX, UNKNOWN_SMALL_BYTES)
         """What clients have sent that are not signed in."""
+        self.held = UserBytes(self._held_for)
         self.traffic = listener.realm.connections.traffic["mqtt"]
         self.counts = MessageCounts()
         self._fan_out = FanOut(self.realm.access, self.counts)
@@ -163,6 +165,13 @@ class MqttHub:
     def leave(self, client_id: str, connection: MqttConnection) -> None:
         if self._clients.get(client_id) is connection:
             del self._clients[client_id]
+
+    def _held_for(self) -> list[MqttSession]:
+        """The sessions that messages may be kept for."""
+        return [
+            *self.sessions.away_after("").values(),
+            *(each.client for each in self._clients.values()),
+        ]
 
     def connections(self) -> list[MqttConnection]:
         """The connections of all clients."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
+from penstock.frontends.mqtt.expressing import EXPIRY_S_MAX
 from penstock.frontends.mqtt.messages import TopicMessage
+from penstock.wire.mqtt.properties import PacketProperties
 
 if TYPE_CHECKING:
     from penstock.frontends.mqtt.outbox import Filter
+
+
+_KEPT: Final = (
+    *("payload_format", "content_type", "response_topic", "correlation_data", "user_properties"),
+)
+"""Properties that reach receivers as they were sent."""
 
 
 class MessageSource(NamedTuple):
@@ -29,12 +37,28 @@ class WaitingMessage(NamedTuple):
     filters: Sequence[Filter]
     retain: bool
     source: MessageSource | None
+    size: int
+    """Bytes that it takes in memory."""
 
     @property
     def qos(self) -> int:
         if len(self.filters) == 1:
             return min(self.message.qos, self.filters[0].qos)
         return min(self.message.qos, max(each.qos for each in self.filters))
+
+    def properties_at(self, now_us: int) -> PacketProperties | None:
+        """Return the properties that a receiver is sent; None: the message has expired."""
+        message = self.message
+        numbers = tuple(each.number for each in self.filters if each.number is not None)
+        if not numbers and not message.ends_us:
+            return message.properties
+        left_us = message.ends_us - now_us
+        if message.ends_us and left_us <= 0:
+            return None
+        # The clock may have been set back since the event was published.
+        expiry_s = min(-(-left_us // 1_000_000), EXPIRY_S_MAX) if message.ends_us else None
+        kept = {name: getattr(message.properties, name) for name in _KEPT}
+        return PacketProperties(**kept, message_expiry_s=expiry_s, subscription_ids=numbers)
 
 
 class InFlight(Struct, eq=False):

@@ -50,6 +50,8 @@ _SCHEMA_OF_BOTH: Final = _SCHEMA.append(pa.field("persistent", pa.bool_()))
 
 _NAMES_MAX: Final = 4_096
 """Most topic names of which it is remembered whether they are right."""
+_KEPT_BYTES_MAX: Final = 1 << 16
+"""Bytes of the longest packet that is kept for further receivers: it would be in memory twice."""
 _FEW_NAMES: Final = 256
 _SHORT: Final = 100
 """Characters of the longest name that is remembered."""
@@ -302,7 +304,9 @@ def published_parts(
         packet = PublishPacket(
             *(message.topic, message.payload, qos, 0, retain), properties=message.properties
         )
-        known = message.written[key] = publish_parts(packet, version)
+        known = publish_parts(packet, version)
+        if len(known[1]) <= _KEPT_BYTES_MAX:
+            message.written[key] = known
     return known
 
 

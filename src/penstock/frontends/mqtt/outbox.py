@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final, TypeGuard
 
-from penstock.frontends.mqtt.expressing import EXPIRY_S_MAX, TOO_LARGE, give_up
+from penstock.frontends.mqtt.expressing import TOO_LARGE, give_up
+from penstock.frontends.mqtt.held_bytes import ClientBytes, size_of
 from penstock.frontends.mqtt.in_flight import InFlight, MessageSource, WaitingMessage
 from penstock.frontends.mqtt.messages import TopicMessage, published_parts
 from penstock.frontends.mqtt.session_store import SentRecord, sent_entry
@@ -33,10 +34,6 @@ if TYPE_CHECKING:
 WAITING_MAX: Final = 10_000
 """Most messages of QoS 1 and 2 that wait for a client to acknowledge earlier ones."""
 _IDS: Final = 65_535
-_KEPT: Final = (
-    *("payload_format", "content_type", "response_topic", "correlation_data", "user_properties"),
-)
-"""Properties that reach receivers as they were sent."""
 
 
 class Filter:
@@ -119,6 +116,8 @@ class Outbox:
         self._sent: set[int] = set()
         """Ids of what was sent by this connection and takes room."""
         self._waiting: deque[WaitingMessage] = deque()
+        self.bytes = ClientBytes(session.count_bytes)
+        """Bytes of messages that wait, or are in flight and may be sent again."""
         self._last_id = 0
         self._room = asyncio.Event()
         self._room.set()
@@ -140,7 +139,7 @@ class Outbox:
             return
         as_published = any(each.retain_as_published for each in filters)
         retain = from_store or (message.is_retained and as_published)
-        waiting = WaitingMessage(message, filters, retain, source)
+        waiting = WaitingMessage(message, filters, retain, source, size_of(message))
         if waiting.qos == 0:
             if connection.takes_more:
                 self._put(waiting, 0, 0)
@@ -149,11 +148,25 @@ class Outbox:
             self._over(source)
             return
         self._waiting.append(waiting)
-        if source is None and len(self._waiting) > WAITING_MAX:
-            text = f"{WAITING_MAX} messages wait to be acknowledged"
-            connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
-            return
+        self.bytes.add(waiting.size)
+        if source is None:
+            is_many, fault = len(self._waiting) > WAITING_MAX, self.bytes.fault(waiting.size)
+            if is_many or fault:
+                text = fault or f"{WAITING_MAX} messages wait to be acknowledged"
+                connection.end(MqttViolation(Reason.QUOTA_EXCEEDED, text))
+                return
         self.send_waiting()
+
+    def _drop_waiting(self, keep: Callable[[MessageSource | None], bool]) -> None:
+        kept = deque(each for each in self._waiting if keep(each.source))
+        self.bytes.add(sum(each.size for each in kept) - sum(each.size for each in self._waiting))
+        self._waiting = kept
+
+    def _empty(self, flight: InFlight) -> None:
+        """Keep a message no more: its id stays."""
+        if flight.waiting is not None:
+            self.bytes.add(-flight.waiting.size)
+            flight.waiting = None
 
     def give_together(
         self,
@@ -186,23 +199,26 @@ class Outbox:
         if max(map(len, packets)) > self.packet_bytes_max:
             return False
         filters = (wanted,)
+        size = 0
         for packet_id, message, source in zip(packet_ids, plain, sources, strict=True):
-            waiting = WaitingMessage(message, filters, False, source)
+            waiting = WaitingMessage(message, filters, False, source, size_of(message))
+            size += waiting.size
             self.in_flight[packet_id] = InFlight(1, waiting, source, True, True)
         self._counts.sent[1] += count
         self._known.update(zip(sources, packet_ids, strict=True))
         self._sent.update(packet_ids)
         connection.write(b"".join(packets))
+        self.bytes.add(size)  # last, because the connection may end with it
         return True
 
     def recall(self, text: str, event_ids: frozenset[int], channel: str = "") -> None:
         """Forget events of a filter in a channel that wait: they are to come again."""
-        self._waiting = deque(
-            each
-            for each in self._waiting
-            if each.source is None
-            or (each.source.text, each.source.channel) != (text, channel)
-            or each.source.event_id not in event_ids
+        self._drop_waiting(
+            lambda source: (
+                source is None
+                or (source.text, source.channel) != (text, channel)
+                or source.event_id not in event_ids
+            )
         )
 
     async def room(self) -> None:
@@ -251,6 +267,7 @@ class Outbox:
         def failed() -> None:
             self._known.pop(source, None)
             self.in_flight.pop(packet_id, None)
+            self._empty(found)
 
         self._session.store((entry,), stored, failed)
 
@@ -260,11 +277,13 @@ class Outbox:
         found = self.in_flight[packet_id]
         found.is_settled = False
         if found.is_released or packet_id in self._sent:
+            self.bytes.add(-waiting.size)
             if found.is_released:
                 self._settle(packet_id, found)
             if waiting.source is not None and waiting.source.from_retained:
                 self._session.retained_done(waiting.source.text)
             return
+        self._empty(found)
         found.waiting = waiting
         self._sent.add(packet_id)
         if found.is_stored:
@@ -344,7 +363,7 @@ class Outbox:
     def _release(self, packet_id: int, found: InFlight) -> None:
         """It is on disk that the client has it, so that it is never sent again."""
         found.is_released = True
-        found.waiting = None
+        self._empty(found)
         self._settle(packet_id, found)
         self._session.answer(PubrelPacket(packet_id))
 
@@ -390,6 +409,7 @@ class Outbox:
 
     def _forget(self, packet_id: int, found: InFlight) -> None:
         del self.in_flight[packet_id]
+        self._empty(found)
         if found.source is None:
             return
         self._known.pop(found.source, None)
@@ -401,7 +421,7 @@ class Outbox:
     def left(self) -> None:
         """The connection is gone, and with it what waits. What is in flight is read again, unless
         there is nothing any more where it could be read."""
-        self._waiting.clear()
+        self._drop_waiting(lambda _: False)
         self._sent.clear()
         self._room.set()
         for packet_id, each in list(self.in_flight.items()):
@@ -410,7 +430,7 @@ class Outbox:
             if each.source.text.startswith(SHARED):  # another member of its group gets it
                 self._forget(packet_id, each)
             elif self._session.reads_again(each.source):
-                each.waiting = None
+                self._empty(each)
 
     def know(self, packet_id: int, record: SentRecord) -> None:
         """Take up a message that was sent, or was about to be, before the server was started."""
@@ -481,9 +501,7 @@ class Outbox:
 
     def part_from(self, text: str) -> None:
         """A filter is given up: what is in flight by it is completed, and cannot be read again."""
-        self._waiting = deque(
-            each for each in self._waiting if each.source is None or each.source.text != text
-        )
+        self._drop_waiting(lambda source: source is None or source.text != text)
         for packet_id, found in list(self.in_flight.items()):
             if (source := found.source) is None or source.text != text:
                 continue
@@ -545,7 +563,7 @@ class Outbox:
         if is_duplicate:  # its delivery had begun before it expired
             now_us = min(now_us, message.ends_us - 1) if message.ends_us else now_us
         if connection.version == MQTT_5:
-            own = _properties(message, waiting.filters, now_us)
+            own = waiting.properties_at(now_us)
         elif message.ends_us and message.ends_us <= now_us:
             own = None
         if own is None:
@@ -567,19 +585,3 @@ def _is_from(source: MessageSource | None, text: str, channel: str) -> TypeGuard
     if source is None or source.from_retained:
         return False
     return (source.text, source.channel) == (text, channel)
-
-
-def _properties(
-    message: TopicMessage, filters: Sequence[Filter], now_us: int
-) -> PacketProperties | None:
-    """The properties that a receiver is sent; None: the message has expired."""
-    numbers = tuple(each.number for each in filters if each.number is not None)
-    if not numbers and not message.ends_us:
-        return message.properties
-    left_us = message.ends_us - now_us
-    if message.ends_us and left_us <= 0:
-        return None
-    # The clock may have been set back since the event was published.
-    expiry_s = min(-(-left_us // 1_000_000), EXPIRY_S_MAX) if message.ends_us else None
-    found = {name: getattr(message.properties, name) for name in _KEPT}
-    return PacketProperties(**found, message_expiry_s=expiry_s, subscription_ids=numbers)

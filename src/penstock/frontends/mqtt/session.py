@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.core.access.rights import Principal
 from penstock.core.vocabulary.errors import PenstockError
 from penstock.frontends.mqtt.durable_feed import DurableFeed, durable_of, shared_durable_of
+from penstock.frontends.mqtt.held_bytes import SEAT_BYTES_MAX
 from penstock.frontends.mqtt.in_flight import MessageSource
 from penstock.frontends.mqtt.outbox import Filter, Outbox
 from penstock.frontends.mqtt.session_store import (
@@ -19,6 +20,7 @@ from penstock.frontends.mqtt.session_store import (
     StoredWill,
     session_entry,
 )
+from penstock.runtime.delivery.byte_credit import RoughRoom
 from penstock.wire.mqtt.packets import Packet, TopicSubscription
 
 if TYPE_CHECKING:
@@ -62,6 +64,9 @@ class MqttSession:
         self.outbox = Outbox(self, hub.counts)
         self.received: dict[int, bool] = {}
         """Messages of QoS 2 that have come and are not released, by id: whether they are stored."""
+        self.room = RoughRoom(SEAT_BYTES_MAX)
+        """The bytes of events of its durables that are with its client."""
+        self._taken_bytes = 0
         self._stored = asyncio.Event()
         self.counted = NOTHING
         """What is in the sums of sessions that are away."""
@@ -165,6 +170,7 @@ class MqttSession:
     def attach(self, connection: MqttConnection) -> None:
         """Have a connection, which does not get anything yet."""
         self.connection = connection
+        self.room, self._taken_bytes = RoughRoom(SEAT_BYTES_MAX), 0
         self.ended_us = 0
         for stored in self._away.values():
             options = TopicSubscription(
@@ -249,6 +255,8 @@ class MqttSession:
             self._away = {each.filter: each for each in kept}
         self.filters = {}
         self.connection = None
+        if not self.is_lasting:
+            self.outbox.bytes.close()
         self.ended_us = self._hub.realm.clock.now_us()
 
     def _close(self, wanted: Filter) -> None:
@@ -293,6 +301,29 @@ class MqttSession:
             if known.durable:
                 self.outbox.part_from(text)
         return known
+
+    # --- bytes that are kept for it ------------------------------------------------------
+
+    def count_bytes(self, change: int) -> None:
+        """Change the sum of what is kept for clients of its user."""
+        if change:
+            self._hub.held.add(self.principal.user, change)
+
+    def taken(self, size: int) -> None:
+        """Give back room for events of durables; its seats are told once it is worth it."""
+        self._taken_bytes += size
+        if self._taken_bytes * 4 >= self.room.bytes_max:
+            given_back, self._taken_bytes = self._taken_bytes, 0
+            feeds = [
+                feed
+                for each in self.filters.values()
+                for feed in (each.feed, *each.feeds.values())
+                if feed is not None
+            ]
+            if not feeds:
+                self.room.taken(given_back)
+            for at, feed in enumerate(feeds):  # each of them may be waiting for room
+                feed.has_room(1 if at else given_back - len(feeds) + 1)
 
     # --- what is on its way --------------------------------------------------------------
 

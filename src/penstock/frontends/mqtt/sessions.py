@@ -289,6 +289,7 @@ class MqttSessions:
         else:
             await self._say(session, session.will, entries)
         self._known.pop(client_id, None)
+        session.outbox.bytes.close()
         self._count(session)
         await self.delete_durables(session, session.durables)
 

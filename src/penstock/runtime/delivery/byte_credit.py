@@ -26,6 +26,10 @@ class Room:
     def is_full(self) -> bool:
         return self.in_flight >= self.bytes_max
 
+    def size_of(self, rows: OutgoingBatch) -> int:
+        """Return what rows take of it."""
+        return len(rows.body)
+
     def sent(self, size: int) -> None:
         self.in_flight += size
 
@@ -36,7 +40,7 @@ class Room:
     def fitting(self, rows: OutgoingBatch) -> OutgoingBatch | None:
         """As many of the first of ``rows`` as there is room for; None: not even one."""
         left = self.bytes_max - self.in_flight
-        if len(rows.body) <= left:
+        if self.size_of(rows) <= left:
             return rows
         count = _fitting(rows, left) if left > 0 and rows.count > 1 else 0
         if not count:
@@ -47,6 +51,14 @@ class Room:
             return rows
         batch = rows.batch.slice(0, count)
         return OutgoingBatch(spans_in(batch), batch=batch, publishers=rows.publishers)
+
+
+class RoughRoom(Room):
+    """Room of a subscriber that is sent events in another form: their bodies are not made for it
+    to be counted."""
+
+    def size_of(self, rows: OutgoingBatch) -> int:
+        return rows.weight
 
 
 def _fitting(rows: OutgoingBatch, left: int) -> int:

@@ -468,7 +468,7 @@ class Dispatch:
                     again, now_us = effect.redeliveries, self._clock.now_us()
                     self.latencies.note(taken[0], fits, again, now_us)
                 if room is not None:
-                    room.sent(len(fits.body))
+                    room.sent(room.size_of(fits))
             if fits is not frame:
                 return sent, frame.spans[0].first if fits is None else fits.spans[-1].end
         return sent, None
@@ -504,8 +504,8 @@ class Dispatch:
         for part in rows:
             for frame in part.frames:
                 outlet.deliver(frame, ())
-                if effect.subscription in self._rooms:
-                    self._rooms[effect.subscription].sent(len(frame.body))
+                if (room := self._rooms.get(effect.subscription)) is not None:
+                    room.sent(room.size_of(frame))
         self._withhold(round_, effect, held_from)
         if (subscriber := channel.state.subscribers.get(effect.subscription)) is not None:
             kept_up(known, subscriber.cursor, channel.state.next_id)
