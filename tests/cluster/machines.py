@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
@@ -16,6 +16,7 @@ from penstock.cluster.roles import (
     serving_node,
     suspend_without_quorum,
     tell_owners,
+    unfit_in,
 )
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
 from penstock.core.owning.register_records import MemberRecord
@@ -103,6 +104,7 @@ class NodeMachine(SimulatedMachine):
         secret: bytes = b"",
         *,
         asks_who: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """With a ``secret`` it relays to the owner, and serves HTTP, too. With ``asks_who`` users
         have to sign in."""
@@ -127,6 +129,7 @@ class NodeMachine(SimulatedMachine):
             address=f"{HOST}:{9_100 + n}",
             serves=serves,
             secret_name=secret_name(secret) if secret else "",
+            settings=settings or {},
         )
         self.roles = NodeRoles(self._open, self._serve)
         self.node = ClusterNode(
@@ -143,7 +146,7 @@ class NodeMachine(SimulatedMachine):
             self.name,
             relays=self.relays if secret else None,
             has_quorum=self.node.has_quorum,
-            unfit=lambda: self.node.claims.me.unfit,
+            unfit=partial(unfit_in, self.node),
         )
         self.task = self.on_machine(self.node.run())
         self.aside = self.on_machine(self.roles.stand_by(self.node, standby, self.told.append))

@@ -10,7 +10,13 @@ import pytest
 from penstock import aio
 from penstock.cluster.node import ClusterNode
 from penstock.core.owning.register_records import FORMAT_KEY, MemberRecord
-from penstock.core.vocabulary.errors import Damaged, Deposed, NameDoesNotExist, NewerFormat
+from penstock.core.vocabulary.errors import (
+    Damaged,
+    Deposed,
+    IllegalState,
+    NameDoesNotExist,
+    NewerFormat,
+)
 from penstock.core.vocabulary.ports import Blobs, Clock, Journal, Offload, inline
 from penstock.frontends.native.listener import NativeLimits, NativeListener
 from penstock.runtime.delivery.owner_lease import OwnerLease
@@ -234,18 +240,38 @@ async def test_a_node_that_cannot_recover_a_shard_lets_others_try() -> None:
 
 
 @simulated
-async def test_of_two_processes_with_one_name_the_older_ends() -> None:
+async def test_a_process_does_not_join_while_another_lives_under_its_name() -> None:
     servers = EngineServers()
     first = Machine(servers, 1, "same")
     await until(lambda: first.owns)
 
     second = Machine(servers, 2, "same")
+    async with asyncio.timeout(6.0):
+        await asyncio.wait([second.task])
+
+    with pytest.raises(BaseExceptionGroup) as raised:
+        second.task.result()
+    assert raised.group_contains(IllegalState, match=r"process at 127.0.0.1:9101 renews")
+    assert first.owns
+    await end(first)
+
+
+@simulated
+async def test_a_process_whose_name_was_taken_while_it_was_cut_off_ends() -> None:
+    servers, valve = EngineServers(), Valve()
+    first = Machine(servers, 1, "same", call=valve)
+    await until(lambda: first.owns)
+
+    valve.open.clear()
+    second = Machine(servers, 2, "same")
+    await until(lambda: second.owns)
+    valve.open.set()
     await asyncio.wait([first.task])
 
     with pytest.raises(BaseExceptionGroup) as raised:
         first.task.result()
     assert raised.group_contains(Deposed, match="give each its name")
-    await until(lambda: second.owns)
+    assert second.owns
     await end(second)
 
 

@@ -254,3 +254,28 @@ async def test_a_node_that_stands_by_leaves_without_an_engine_too() -> None:
     waiting.task.result()
     waiting.aside.cancel()
     await end(owner)
+
+
+@simulated
+async def test_a_node_with_other_settings_takes_nothing_and_the_cluster_tells_which_differ() -> (
+    None
+):
+    servers = EngineServers()
+    owner = NodeMachine(servers, 1, settings={"access.mode": "mandatory"})
+    await until(lambda: owner.serves)
+    other = NodeMachine(servers, 2, settings={"access.mode": "off"})
+    await until(lambda: other.told == [owner.name])
+
+    for by_force in (False, True):
+        with pytest.raises(IllegalState, match=r"access.mode is 'off' at n2, and was 'mandatory'"):
+            await orders(servers).move(other.name, by_force=by_force)
+    with pytest.raises(IllegalState, match="no other node could own the realm"):
+        await orders(servers).drain(owner.name)
+
+    seen = await observe(MemoryInspector(servers), the_loop(), LEASE_S)
+    assert seen is not None
+    assert ["access.mode" in each.unfit for each in seen.members] == [False, True]
+    owner.kill()
+    await pass_time(30)
+    assert not other.serves
+    await end(other)

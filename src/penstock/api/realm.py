@@ -63,6 +63,8 @@ class ClusterNodeInfo(Struct, frozen=True, kw_only=True):
     tell."""
     local_url: str = ""
     """Where its local channels are reached; empty: it has none."""
+    unfit: str = ""
+    """Why it could not take the realm over; empty: it could."""
 
 
 class LocalStoreInfo(Struct, frozen=True, kw_only=True):

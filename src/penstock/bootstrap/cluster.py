@@ -10,7 +10,7 @@ import asyncio
 import re
 import secrets
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -40,7 +40,7 @@ from penstock.runtime.delivery.owner_lease import OwnerLease
 from penstock.runtime.reading.sealed_history import HistoryAccess, SealedHistory
 from penstock.runtime.realm import RunningRealm
 from penstock.runtime.writer.clock import SystemClock
-from penstock.settings import ClusterSettings, Settings
+from penstock.settings import ClusterSettings, Section, Settings, without_secret
 from penstock.storage.blob_names import BLOB_ROOTS
 from penstock.storage.disk import PRIVATE_DIRECTORY, RealDisk, make_directories
 from penstock.storage.embedded.blobs import FileBlobs
@@ -62,6 +62,18 @@ SECRET_KEY: Final = "cluster/secret"
 SECRET_BYTES_MIN: Final = 32
 CHECK_TIMEOUT_S: Final = 30.0
 """How long an engine without a majority of its servers is waited for at the start."""
+_OWN: Final = ("audit_files",)
+"""Settings below ``access`` that a node may have for itself."""
+_SHARED_OF_CLUSTER: Final = ("lease_s", "reattach_s", "blobs")
+_SHARED_OF_LISTEN: Final = ("mqtt_channel", "tls_client_ca", "tls_client_required")
+_SHARED_OF_HTTP: Final = (
+    "leases_max",
+    "leases_per_user_max",
+    "leased_events_max",
+    "leased_events_per_user_max",
+)
+_FILES: Final = ("access.token_keys", "listen.tls_client_ca")
+"""Settings whose values may be paths."""
 WILDCARDS: Final = ("0.0.0.0", "::", "")
 _LOOKS_LIKE: Final = (
     "nats://HOST:4222,HOST:4222,HOST:4222 or postgresql://USER:PASSWORD@HOST:5432,HOST:5432/NAME"
@@ -467,6 +479,31 @@ def advertised(settings: Settings) -> str:
     return host.strip("[]")
 
 
+def shared_settings(settings: Settings) -> dict[str, str]:
+    """The settings that all nodes of a cluster need to have alike, as text: with which users come
+    in, what clients may do, how long a lease is, and where the files are."""
+    sections = {
+        "access": (settings.access, [each for each in _names(settings.access) if each not in _OWN]),
+        "limits": (settings.limits, _names(settings.limits)),
+        "cluster": (settings.cluster, _SHARED_OF_CLUSTER),
+        "listen": (settings.listen, _SHARED_OF_LISTEN),
+        "http": (settings.http, _SHARED_OF_HTTP),
+    }
+    texts = {
+        f"{section}.{name}": f"{without_secret(getattr(values, name))}"
+        for section, (values, names) in sections.items()
+        for name in names
+    }
+    for name in _FILES:  # machines may have them in other places
+        if texts[name] and "://" not in texts[name]:
+            texts[name] = "a file"
+    return {"name": settings.name, **texts}
+
+
+def _names(section: Section) -> Sequence[str]:
+    return section.__struct_fields__
+
+
 def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRecord:
     """How this node shows itself to the others; its ports are known by now."""
     host, listen = advertised(settings), settings.listen
@@ -491,4 +528,5 @@ def member(node: str, nonce: str, settings: Settings, secret: bytes) -> MemberRe
         serves=serves,
         version=__version__,
         secret_name=secret_name(secret),
+        settings=shared_settings(settings),
     )

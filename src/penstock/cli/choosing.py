@@ -24,6 +24,25 @@ def chosen(file: Path | None, flags: Mapping[str, Any] | None = None) -> Setting
     return load(text_of(file), os.environ, flags, file=_name_of(file))
 
 
+def chosen_for_server(file: Path | None, flags: Mapping[str, Any]) -> Settings:
+    """Likewise, as ``penstock serve`` takes them: a node of a cluster that other machines reach
+    asks for users, unless ``access.mode`` is set. Raises ``InvalidArgument``."""
+    wanted = chosen(file, flags)
+    if wanted.cluster.engine and wanted.access.mode == "off":
+        from penstock.wire.addresses import is_loopback
+
+        hosts = {wanted.listen.host, wanted.http.host or wanted.listen.host}
+        if not all(map(is_loopback, hosts)):
+            return chosen(file, with_users(file, flags))
+    return wanted
+
+
+def with_users(file: Path | None, flags: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Flags of a node that asks for users, unless ``access.mode`` is set."""
+    origins = {each.option: each.origin for each in shown(file, flags)}
+    return {**flags, "access.mode": "mandatory"} if origins["access.mode"] == "default" else flags
+
+
 def shown(file: Path | None, flags: Mapping[str, Any] | None = None) -> list[InForce]:
     """The settings of such a server as a list, with the origin of each value."""
     from penstock.settings.loading import in_force

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli.choosing import chosen, shown
+from penstock.cli.choosing import chosen, shown, with_users
 from penstock.cli.configuring import (
     AmqpPort,
     Http,
@@ -150,6 +150,6 @@ def _chosen(
         flags = {**flags, "listen.host": own.host}
     else:
         listen = chosen(file, flags).listen.host
-    if not own.is_local and origins["access.mode"] == "default":
-        flags = {**flags, "access.mode": "mandatory"}
+    if not own.is_local:
+        return chosen(file, with_users(file, flags)), listen
     return chosen(file, flags), listen

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
-from penstock.cli.choosing import chosen
+from penstock.cli.choosing import chosen_for_server
 from penstock.core.vocabulary.errors import Internal, PenstockError
 from penstock.garbage import uncollected
 from penstock.imports import left_out
@@ -40,7 +40,7 @@ def _serve(data: Path, file: Path | None, flags: dict[str, Any]) -> None:
         from penstock import logs
 
     try:
-        wanted = chosen(file, flags)
+        wanted = chosen_for_server(file, flags)
     except PenstockError:
         logs.configure("info", format_wanted(flags))
         raise

@@ -37,6 +37,7 @@ from penstock.core.vocabulary.ports import (
 from penstock.loggers import logger
 from penstock.tasks import leave_to_owner, start_task
 
+BLOBS_SETTING: Final = "cluster.blobs"
 IDENTITIES: Final = "blobs/"
 """Begins the keys of the register under which the identity of each shard's blobs is."""
 IDENTITY_BLOBS: Final = "realm/identity-"
@@ -67,7 +68,7 @@ class BlobPlaces:
         """``shown`` is the place as the settings have it, for messages."""
         self._engine = engine
         self._registry = registry
-        self._shown = f"the place of cluster.blobs ({shown})" if shown else "the blobs' place"
+        self._shown = f"the place of {BLOBS_SETTING}" + (f" ({shown})" if shown else "")
         self._blobs: dict[int, Blobs] = {}
         self._looks: dict[int, asyncio.Task[str]] = {}
 

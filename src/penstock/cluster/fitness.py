@@ -39,6 +39,7 @@ class NodeFitness:
         self._place_reason = ""
         self._opening_reason = ""
         self._logged = ""
+        self._settings_logged = ""
         self._opens_again_s = 0.0
         self._pauses = RetryPauses(NOT_RECOVERED_S, NOT_RECOVERED_S_MAX)
 
@@ -48,6 +49,17 @@ class NodeFitness:
             for shard in range(self._shards):
                 await self._check(shard)
             await asyncio.sleep(CHECK_UNFIT_S if self._claims.me.unfit else CHECK_S)
+
+    def compare_settings(self) -> None:
+        """Log once when the settings of this node keep it from claiming."""
+        for shard in range(self._shards):
+            reason = self._claims.disagreement(shard)
+            if reason != self._settings_logged:
+                self._settings_logged = reason
+                if reason:
+                    _log.error("node.settings_differ", reason=reason)
+                else:
+                    _log.info("node.settings_agree")
 
     async def may_claim(self, shard: int) -> bool:
         """Whether this node could serve a shard that nobody else owns: asked right before it

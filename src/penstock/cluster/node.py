@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 from msgspec import Struct
 
-from penstock.cluster.blob_identity import BlobPlaces, GuardedBlobs, token_of
+from penstock.cluster.blob_identity import BLOBS_SETTING, BlobPlaces, GuardedBlobs, token_of
 from penstock.cluster.fitness import NodeFitness
 from penstock.cluster.probing import is_refused
 from penstock.core.owning.claims import Claims
@@ -37,6 +37,7 @@ from penstock.core.vocabulary.errors import (
     Conflict,
     Damaged,
     Deposed,
+    IllegalState,
     NameDoesNotExist,
     NewerFormat,
     PenstockError,
@@ -187,12 +188,15 @@ class ClusterNode:
     async def run(self) -> None:
         """Be a member, and serve what is owned, until :meth:`leave` has done its work.
 
-        Raises ``Deposed`` when another process has taken this node's name, and ``NewerFormat`` when
+        Raises ``IllegalState`` when another process lives under this node's name, ``Deposed`` when
+        one has taken it while this one gave no sign of life, and ``NewerFormat`` when
         the cluster writes what this version does not know.
         """
         registry = await self._engine.registry()
         await self._agree_on_format(registry)
-        self._places = BlobPlaces(self._engine, registry)
+        self._places = BlobPlaces(
+            self._engine, registry, self.claims.me.settings.get(BLOBS_SETTING, "")
+        )
         self._fitness = NodeFitness(self.claims, self._places, self._shards, self.has_quorum)
         door = await self._open_door() if self._opens_door else None
         try:
@@ -281,6 +285,7 @@ class ClusterNode:
             if not self.claims.owned:  # what it still writes, all can read
                 self._refuse_newer(self.claims.format)
             self._compare_clocks()
+            self._fitness.compare_settings()
             self._follow()
             await self._probe()
             with suppress(TimeoutError):
@@ -389,6 +394,12 @@ class ClusterNode:
 
     def _follow(self) -> None:
         """Take over what is owned by now, and let go of what is not."""
+        if (rival := self.claims.rival) is not None:
+            raise IllegalState(
+                f"node {rival.node} is there already: a process at {rival.address} renews its "
+                f"lease under this name. Give each node a name of its own (--node, cluster.node), "
+                f"or stop the other process first"
+            )
         if self.claims.is_replaced:
             raise Deposed(f"another process is node {self.claims.me.node} now; give each its name")
         for shard, tenure in self._tenures.items():

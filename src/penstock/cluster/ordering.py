@@ -86,6 +86,8 @@ class ClusterOrders:
         if member.condition == "owner":
             return OrderDone(node, seen.epoch, 0.0)
         if not member.may_own:
+            if member.unfit and member.condition == "stands by":
+                raise IllegalState(f"{node} takes nothing: {member.unfit}")
             raise IllegalState(f"{node} is {member.condition}: it takes nothing")
         owner = next((each for each in seen.members if each.condition == "owner"), None)
         if owner is None and not by_force:

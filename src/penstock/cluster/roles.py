@@ -159,6 +159,7 @@ def cluster_info(
                 url=each.serves.get("native", ""),
                 renewed_us=each.wall_us,
                 local_url=doors.get(each.node, ""),
+                unfit=claims.unfit(each, SHARD),
             )
             for each in members
             if not each.removed
@@ -178,6 +179,11 @@ def _state(node: ClusterNode, member: MemberRecord, is_present: bool) -> str:
         return "left" if member.leaving else "down"
     drained = node.claims.orders.is_drained((member.node, member.nonce))
     return "drained" if drained else "stands by"
+
+
+def unfit_in(node: ClusterNode) -> str:
+    """Why a node could not take the realm over; empty: it could."""
+    return node.claims.unfit(node.claims.me, SHARD)
 
 
 def _native_place(member: MemberRecord) -> str:

@@ -37,6 +37,7 @@ from penstock.cluster.roles import (
     serving_node,
     suspend_without_quorum,
     tell_owners,
+    unfit_in,
     watch_engine,
 )
 from penstock.cluster.standing_by import FrontEndPlaces, StandbyListener
@@ -241,7 +242,7 @@ class NodeProcess:
             self._tls,
             relays,
             self._node.has_quorum,
-            lambda: self._node.claims.me.unfit,
+            lambda: unfit_in(self._node),
         )
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from penstock.core.owning.claims import Claims
@@ -66,12 +68,24 @@ class Cluster:
         """How far the clock on the wall of a node is ahead."""
         self.format = 0
         self.orders = Orders()
+        self.settings: Mapping[str, str] = {}
+        """Those of nodes that are started without any."""
         for name in names:
             self.start(name)
 
-    def start(self, name: str, nonce: str = "first", *, format: int = 1) -> Claims:
-        me = MemberRecord(name, nonce, address=f"{name}:1", format=format)
-        self.nodes[name] = Claims(me, range(self.shards), Lease(LEASE_S))
+    def start(
+        self,
+        name: str,
+        nonce: str = "first",
+        *,
+        format: int = 1,
+        settings: Mapping[str, str] | None = None,
+        lease_s: float = LEASE_S,
+    ) -> Claims:
+        me = MemberRecord(
+            name, nonce, address=f"{name}:1", format=format, settings=settings or self.settings
+        )
+        self.nodes[name] = Claims(me, range(self.shards), Lease(lease_s))
         return self.nodes[name]
 
     def look(self, name: str) -> None:

@@ -230,6 +230,8 @@ def test_a_renewal_that_was_written_over_counts_though_nobody_has_seen_it() -> N
     cluster.turn(owner)
     assert older.holds(0, cluster.now_us)
     cluster.start(owner, "second")
+    assert cluster.ask(owner) == [], "the first may be there"
+    cluster.now_us += LEASE_S // 2 * SECOND_US
     (joining,) = cluster.ask(owner)
     cluster.answer(owner, joining)
 
@@ -244,13 +246,55 @@ def test_a_process_whose_name_was_taken_owns_nothing_and_writes_nothing() -> Non
     cluster.live(LEASE_S, "ann")
     older = cluster.nodes["ann"]
     cluster.start("ann", "second")
-    cluster.turn("ann")
+    cluster.live(LEASE_S, "ann")  # the first is frozen meanwhile
 
     cluster.nodes["older"] = older
     cluster.live(LEASE_S, "older")
 
     assert older.is_replaced
     assert older.owned == {}
+
+
+def test_a_process_does_not_join_while_another_renews_under_its_name() -> None:
+    cluster = Cluster("ann")
+    cluster.live(LEASE_S, "ann")
+    older = cluster.nodes["older"] = cluster.nodes["ann"]
+    newcomer = cluster.start("ann", "second")
+
+    cluster.live(LEASE_S, "older", "ann")
+
+    assert newcomer.rival is not None
+    assert newcomer.rival.nonce == "first"
+    assert not newcomer.owned
+    assert not older.is_replaced
+    assert older.holds(0, cluster.now_us)
+
+
+def test_a_write_of_a_killed_process_that_is_done_late_does_not_keep_its_successor_away() -> None:
+    cluster = Cluster("ann")
+    cluster.live(LEASE_S, "ann")
+    cluster.now_us += 3 * SECOND_US
+    (late,) = cluster.ask("ann")
+    newcomer = cluster.start("ann", "second")
+    cluster.turn("ann")
+
+    cluster.register.write(late)
+    cluster.live(2 * LEASE_S, "ann")
+
+    assert newcomer.rival is None
+    assert newcomer.holds(0, cluster.now_us)
+
+
+def test_a_process_that_follows_one_of_its_name_waits_for_the_lease_from_its_last_renewal() -> None:
+    cluster = Cluster("ann")
+    cluster.live(LEASE_S, "ann")
+    cluster.start("ann", "second")
+    began_us = cluster.now_us
+
+    while cluster.holders() != ["ann"]:
+        cluster.live(0.5, "ann")
+
+    assert cluster.now_us - began_us < 1.7 * LEASE_S * SECOND_US
 
 
 def test_a_lease_that_has_run_out_holds_again_only_after_the_claim_was_written_anew() -> None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.core.owning.agreement import disagreement
 from penstock.core.owning.clocks import (
     APART_US_MAX,
     Incarnation,
@@ -67,12 +68,16 @@ class Claims:
     """One node's view of who owns what, and its own part in it."""
 
     def __init__(self, me: MemberRecord, shards: Sequence[int], lease: Lease) -> None:
-        self.me = me
+        self.me = msgspec.structs.replace(me, lease_us=lease.length_us)
         self.lease = lease
         self.owned: dict[int, Owned] = {}
         """By shard, what the register says is owned here, as far as is known."""
         self.is_replaced = False
         """Whether another process has taken this node's name: nothing is owned here any more."""
+        self.rival: MemberRecord | None = None
+        """A process that had this node's name before this one, and renews: this one does not join.
+        """
+        self._rival_renewals = 0
         self.members: dict[str, MemberRecord] = {}
         self.claims: dict[int, ClaimRecord] = {}
         self.why: dict[int, Why] = {}
@@ -119,7 +124,7 @@ class Claims:
             return None
         incarnation = claim.owner, claim.nonce
         watched = self._watched.get(incarnation)
-        is_silent = watched is None or now_us - watched.since_us >= self.lease.length_us
+        is_silent = watched is None or now_us - watched.since_us >= self._lease_us(member)
         is_gone = incarnation != self._own and (is_silent or incarnation in self._refused_us)
         return None if is_gone else member
 
@@ -130,7 +135,7 @@ class Claims:
         for member in self.members.values():
             incarnation = member.node, member.nonce
             watched = self._watched.get(incarnation)
-            is_silent = watched is None or now_us - watched.since_us >= self.lease.length_us
+            is_silent = watched is None or now_us - watched.since_us >= self._lease_us(member)
             is_gone = is_silent or incarnation in self._refused_us
             if incarnation == self._own or not (is_gone or member.leaving):
                 found.append(member)
@@ -181,6 +186,22 @@ class Claims:
         self.me = msgspec.structs.replace(self.me, leaving=True)
         self._renewal_began_us = None
 
+    def disagreement(self, shard: int) -> str:
+        """Why the settings of this node keep it from claiming a shard; empty: they do not."""
+        claim = self.claims.get(shard)
+        is_owner = claim is not None and (claim.owner, claim.nonce) == self._own
+        return "" if is_owner else self._disagreement(self.me, claim)
+
+    def unfit(self, member: MemberRecord, shard: int) -> str:
+        """Why a member could not serve a shard; empty: it could."""
+        claim = self.claims.get(shard)
+        if claim is not None and (claim.owner, claim.nonce) == (member.node, member.nonce):
+            return member.unfit
+        return member.unfit or self._disagreement(member, claim)
+
+    def _disagreement(self, member: MemberRecord, claim: ClaimRecord | None) -> str:
+        return disagreement(member, claim, [*self.members.values(), self.me])
+
     def note_unfit(self, reason: str) -> None:
         """Claim nothing while this node could not serve, and let others know why; empty: it could
         again."""
@@ -230,7 +251,7 @@ class Claims:
             process = member.node, member.nonce
             if process == self._own:
                 continue
-            if self._age_us(self._watched[process].since_us) < self.lease.length_us:
+            if self._age_us(self._watched[process].since_us) < self._lease_us(member):
                 yield process
 
     # --- what the register shows ---------------------------------------------------------
@@ -281,9 +302,31 @@ class Claims:
         if watched is None or watched.counter != member.counter:
             self._watched[incarnation] = _Watched(member.counter, look.ended_us)
             self._refused_us.pop(incarnation, None)
-        if self._has_joined and member.node == self.me.node and incarnation != self._own:
-            self.is_replaced = True
-            self.owned.clear()
+        if member.node == self.me.node and incarnation != self._own:
+            if self._has_joined:
+                self.is_replaced = True
+                self.owned.clear()
+            elif watched is not None and watched.counter != member.counter:
+                self._see_rival(member)
+
+    def _see_rival(self, member: MemberRecord) -> None:
+        """A process that has this node's name has renewed. Once may have been the last write of one
+        that was killed, done late."""
+        self._rival_renewals += 1
+        if self._rival_renewals > 1 and not member.leaving:
+            self.rival = member
+
+    def _may_join(self) -> bool:
+        """Whether no other process lives under this node's name, as far as can be told: one that
+        does renews every third of its lease."""
+        before = self.members.get(self.me.node)
+        if self._has_joined or before is None or before.nonce == self.me.nonce:
+            return True
+        if self.rival is not None:
+            return False
+        since_us = self._watched[before.node, before.nonce].since_us
+        is_over = before.leaving or before.removed
+        return is_over or self._age_us(since_us) >= self._lease_us(before) // 2
 
     def _succeed(self, member: MemberRecord, now_us: int) -> None:
         """Processes that had this name before renew nothing any more; the last they renewed was
@@ -324,7 +367,7 @@ class Claims:
         """What is to be written now, where the clock on the wall shows ``wall_us``. Each write is
         asked once, until :meth:`wrote` or a look tells what became of it; who is told of a
         ``Conflict`` looks again."""
-        if self._looked_us is None or self.is_replaced:
+        if self._looked_us is None or self.is_replaced or not self._may_join():
             return []
         writes = [*self._renewal(now_us, wall_us)]
         if self.lease.holds(now_us):
@@ -351,7 +394,10 @@ class Claims:
             written = msgspec.json.decode(write.value, type=MemberRecord)
             self.me = msgspec.structs.replace(self.me, counter=written.counter)
             self.members[self.me.node] = self.me
-            self._has_joined = True
+            if not self._has_joined:
+                # A process before has not renewed since it was seen: this was written on top.
+                self._watched[self._own] = _Watched(self.me.counter, now_us)
+                self._has_joined = True
             self.lease.renewed(asked.began_us, now_us)
             return
         shard = int(write.key.removeprefix(SHARDS))
@@ -385,13 +431,27 @@ class Claims:
                 yield self._write(key, msgspec.structs.replace(claim, owner="", confirmed=counter))
             elif owned.term != self.lease.term or claim.format < self._format_to_write:
                 format = max(claim.format, self._format_to_write)
-                confirmed = msgspec.structs.replace(claim, confirmed=counter, format=format)
+                confirmed = msgspec.structs.replace(
+                    claim,
+                    confirmed=counter,
+                    format=format,
+                    settings=self.me.settings,
+                    lease_us=self.me.lease_us,
+                )
                 yield self._write(key, confirmed)
         elif self._may_claim(shard, claim, now_us):
             self.why[shard] = self._why(shard, claim)
             epoch = 1 if claim is None else claim.epoch + 1
             me = self.me
-            wanted = ClaimRecord(me.node, me.nonce, epoch, self._format_to_write, counter)
+            wanted = ClaimRecord(
+                me.node,
+                me.nonce,
+                epoch,
+                self._format_to_write,
+                counter,
+                settings=me.settings,
+                lease_us=me.lease_us,
+            )
             yield self._write(key, wanted)._replace(is_claim=True)
 
     def _why(self, shard: int, claim: ClaimRecord | None) -> Why:
@@ -415,7 +475,7 @@ class Claims:
         newest = max(self.format, 0 if claim is None else claim.format)
         if me.leaving or newest > me.format or abs(self.clock_off_us) > APART_US_MAX:
             return False
-        if me.unfit:
+        if me.unfit or self._disagreement(me, claim):
             return False
         if self.orders.is_drained(self._own):
             return False
@@ -433,6 +493,7 @@ class Claims:
         refused_us = self._refused_us.get(incarnation)
         if refused_us is not None:
             return now_us - refused_us >= wait_us
+        length_us = max(length_us, claim.lease_us)  # nodes with another lease are replaced, too
         return self._age_us(self._watched[incarnation].since_us) >= length_us + wait_us
 
     def _is_preferred(self, shard: int, claim: ClaimRecord | None, now_us: int) -> bool:
@@ -456,13 +517,18 @@ class Claims:
             process = member.node, member.nonce
             if member.node == self.me.node:
                 continue
-            is_silent = now_us - self._watched[process].since_us >= self.lease.length_us
+            is_silent = now_us - self._watched[process].since_us >= self._lease_us(member)
             is_gone = is_silent or process in self._refused_us or self.orders.is_drained(process)
             has_released = claim is not None and not claim.owner and claim.nonce == member.nonce
             is_unable = member.leaving or member.unfit or member.format < least
+            is_unable = is_unable or self._disagreement(member, claim)
             if not (is_gone or has_released or is_unable):
                 able.add(process)
         return able
+
+    def _lease_us(self, member: MemberRecord) -> int:
+        """How long a member may rely on a renewal, which it reckons with a lease of its own."""
+        return max(self.lease.length_us, member.lease_us)
 
     def _age_us(self, since_us: int) -> int:
         """How long something is known to have been so: up to the latest look, not up to now."""

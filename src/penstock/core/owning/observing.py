@@ -12,6 +12,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from penstock.core.owning.agreement import disagreement
 from penstock.core.owning.clocks import SECOND_US, MemberClocks
 from penstock.core.owning.lease import MARGIN_US
 from penstock.core.owning.orders import Orders
@@ -44,6 +45,12 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     renewed_us: int = 0
     """What its clock showed when it renewed last, in microseconds since 1970; 0: it does not
     tell."""
+    unfit: str = ""
+    """Why it could not take the realm over; empty: it could."""
+    settings: Mapping[str, str] = {}
+    """The settings that all nodes need to have alike, as it has them."""
+    secret_name: str = ""
+    """What it calls the secret of the cluster; empty: it does not tell."""
 
     @property
     def is_alive(self) -> bool:
@@ -52,7 +59,7 @@ class MemberSeen(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def may_own(self) -> bool:
         """Whether it owns the realm, or would take it."""
-        return self.condition in ("owner", "stands by")
+        return self.condition == "owner" or (self.condition == "stands by" and not self.unfit)
 
     @property
     def counts(self) -> bool:
@@ -71,6 +78,8 @@ class ClusterSeen(msgspec.Struct, frozen=True, kw_only=True):
     lease_left_s: float | None
     """How long the owner's lease holds without a further renewal; None: it has not renewed."""
     members: tuple[MemberSeen, ...]
+    settings: Mapping[str, str] = {}
+    """Settings with which the realm was served last; empty: not known."""
 
     def format_all_know(self) -> int:
         """The newest format that every node knows which is there, or may be there again: one that
@@ -133,7 +142,8 @@ class Observer:
     def is_settled(self, now_us: int) -> bool:
         """Whether further looks would show nothing new about who is there."""
         return all(
-            now_us - self._first_seen_us[member.node] >= self._lease_us for member in self.unseen()
+            now_us - self._first_seen_us[member.node] >= max(self._lease_us, member.lease_us)
+            for member in self.unseen()
         )
 
     def seen(self, now_us: int) -> ClusterSeen:
@@ -141,8 +151,8 @@ class Observer:
         claim = self._claim
         renewed_us = None if claim is None else self._renewed_us.get(claim.owner)
         left_s = None
-        if renewed_us is not None:
-            until_us = renewed_us + self._lease_us - MARGIN_US
+        if claim is not None and renewed_us is not None:
+            until_us = renewed_us + (claim.lease_us or self._lease_us) - MARGIN_US
             left_s = max(0.0, (until_us - now_us) / SECOND_US)
         return ClusterSeen(
             owner="" if claim is None else claim.owner,
@@ -150,6 +160,7 @@ class Observer:
             format=self._format,
             lease_left_s=left_s,
             members=tuple(self._seen(self._members[node]) for node in sorted(self._members)),
+            settings={} if claim is None else claim.settings,
         )
 
     def _seen(self, member: MemberRecord) -> MemberSeen:
@@ -164,7 +175,16 @@ class Observer:
             serves=member.serves,
             clock_ahead_s=ahead[0] / SECOND_US if ahead else None,
             renewed_us=member.wall_us,
+            unfit=self._unfit(member),
+            settings=member.settings,
+            secret_name=member.secret_name,
         )
+
+    def _unfit(self, member: MemberRecord) -> str:
+        claim = self._claim
+        if claim is not None and (claim.owner, claim.nonce) == (member.node, member.nonce):
+            return member.unfit
+        return member.unfit or disagreement(member, claim, self._members.values())
 
     def _condition(self, member: MemberRecord) -> MemberCondition:
         if member.node not in self._renewed_us:

@@ -47,6 +47,10 @@ class MemberRecord(msgspec.Struct, frozen=True):
     it takes no connections that others relay."""
     unfit: str = ""
     """Why it could not serve the realm, and does not claim it; empty: it could."""
+    settings: Mapping[str, str] = {}
+    """The settings that all nodes need to have alike, as it has them; empty: it does not tell."""
+    lease_us: int = 0
+    """How long its lease is; 0: it does not tell."""
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
@@ -61,6 +65,10 @@ class ClaimRecord(msgspec.Struct, frozen=True):
     """The format it writes."""
     confirmed: int
     """The owner's counter when it wrote this."""
+    settings: Mapping[str, str] = {}
+    """The settings of the newest owner, with which the realm is served; empty: not known."""
+    lease_us: int = 0
+    """How long the owner's lease is; 0: not known."""
 
 
 Why = Literal["first", "released", "refused", "silent", "forced"]
