@@ -149,6 +149,24 @@ def test_what_no_table_holds_is_refused_by_name(tmp_path: Path, format: Format) 
 
 
 @pytest.mark.slow
+def test_an_empty_text_is_no_partition_of_a_delta_table(tmp_path: Path) -> None:
+    """It would be null when it is read, so a merge by it would find no row and add another."""
+    given = pa.table({"kind": ["", "a"], "n": [1, 2]})
+    table = Table.open(str(tmp_path / "delta"), "delta", ["kind"])
+    with pytest.raises(InvalidArgument, match="'kind', which is an empty text in 1 rows"):
+        table.append(given, "app", 0)
+    assert not table.exists
+
+    kept = Table.open(str(tmp_path / "parquet"), "parquet", ["kind"])
+    kept.append(given, "app", 0)
+    assert kept.merge(pa.table({"kind": [""], "n": [3]}), "kind", "app", 1)
+    assert sorted(kept.to_arrow(["kind", "n"]).to_pylist(), key=str) == [
+        {"kind": "", "n": 3},
+        {"kind": "a", "n": 2},
+    ]
+
+
+@pytest.mark.slow
 def test_partitions_are_folders_and_columns_again(tmp_path: Path, format: Format) -> None:
     path = tmp_path / "t"
     table = Table.open(str(path), format, ["day", "kind"])

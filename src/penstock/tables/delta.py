@@ -44,6 +44,8 @@ _READABLE: Final = frozenset({"timestampNtz", "v2Checkpoint", "vacuumProtocolChe
 class DeltaLog:
     """The log of one Delta table."""
 
+    keeps_empty_partitions = False
+
     def __init__(self, uri: str) -> None:
         try:
             import deltalake  # noqa: F401 - check that it is installed

@@ -68,6 +68,13 @@ class RowWriter:
             self._prepare(batch.schema)
         rows = conformed(batch, self._own)
         for values, part in split(rows, self._partition_by):
+            if "" in values and not self._log.keeps_empty_partitions:
+                name = self._partition_by[values.index("")]
+                raise InvalidArgument(
+                    f"partition_by names {name!r}, which is an empty text in {part.num_rows} rows, "
+                    "and a Delta table reads that again as null; write null or another text, or "
+                    "partition by another column"
+                )
             growing = self._open.get(values)
             if growing is None:
                 growing = self._open[values] = _Growing(

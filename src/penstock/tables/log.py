@@ -60,6 +60,8 @@ class Log(Protocol):
     """The commits of a table."""
 
     uri: str
+    keeps_empty_partitions: bool
+    """False if a partition value that is an empty text is read again as null."""
 
     def state(self) -> State:
         """Read the current state. Raises ``Damaged``, or ``InvalidArgument`` for no table."""

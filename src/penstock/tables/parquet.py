@@ -84,6 +84,8 @@ class _Whole(Struct, frozen=True, omit_defaults=True):
 class ParquetLog:
     """The commits of one folder."""
 
+    keeps_empty_partitions = True
+
     def __init__(self, uri: str, folder: Folder | None = None) -> None:
         self.uri = uri
         self._folder = folder or Folder(local_path(uri))
