@@ -268,6 +268,22 @@ def test_whole_numbers_stay_whole_where_the_channel_has_them(
     assert {type(each.properties["other"]) for each in found} == {float}
 
 
+@pytest.mark.spec("M14", "E10")
+@pytest.mark.parametrize("count", [3, 2 * FEW])
+def test_a_whole_number_without_an_exact_double_stays_what_it_is(
+    realm: penstock.Realm, url: str, count: int
+) -> None:
+    name = f"exact{count}"
+    make(realm, name, topics=f"{name}/{{n}}", payload="json")
+    sent(url, name, [b'{"v": 0.5, "id": 9007199254740993}', b'{"v": 9007199254740993}'])
+    sent(url, name, [b'{"v": 20, "w": [1, 2.5]}'] * count)
+
+    first, second, *others = (each.properties for each in events(realm, name))
+    assert (first["v"], first["id"], second["v"]) == (0.5, (1 << 53) + 1, (1 << 53) + 1)
+    assert {type(each["v"]) for each in others} == {float}, "one message decides for no other"
+    assert others[-1]["w"] == [1.0, 2.5]
+
+
 @pytest.mark.spec("M12", "M14")
 def test_a_native_event_without_data_is_json_to_subscribers(
     realm: penstock.Realm, url: str

@@ -1,8 +1,9 @@
 """JSON payloads as property columns, those of one turn of the loop at once (SEM M14).
 
-A field is a property, a number a double unless the channel has whole numbers under its name, and
-null is as good as absent: what a device writes decides neither the type of a column nor, by the
-number of messages that happen to come together, how it is read.
+A field is a property, a number a double unless the channel has whole numbers under its name or it
+is a whole number without an exact double, and null is as good as absent: what a device writes
+decides neither the type of a column nor, by the number of messages that happen to come together,
+how it is read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.columns.schema.layout import check_property_name
+from penstock.columns.schema.number_columns import EXACT_MAX
 from penstock.columns.schema.properties import PropertyColumns, property_columns
 from penstock.columns.schema.shapes import holds_empty_struct, leaf_count, nesting, struct_shape
 from penstock.core.vocabulary.errors import InvalidArgument, InvalidEvent
@@ -132,7 +134,7 @@ class JsonColumns:
             return None
         for array in kept.values():
             array.validate(full=True)
-            if not _is_finite(array):
+            if not _are_exact(array):
                 return None
         return kept
 
@@ -188,7 +190,7 @@ def _texts(kind: pa.DataType) -> pa.DataType:
 
 def _doubles(array: pa.Array) -> pa.Array:
     wanted = _changed(array.type, lambda k: pa.float64() if pa.types.is_int64(k) else k)
-    return array if wanted == array.type else array.cast(wanted, safe=False)
+    return array if wanted == array.type else array.cast(wanted)
 
 
 def _leaves(array: pa.Array) -> list[pa.Array]:
@@ -197,10 +199,11 @@ def _leaves(array: pa.Array) -> list[pa.Array]:
     return _leaves(array.flatten()) if pa.types.is_list(array.type) else [array]
 
 
-def _is_finite(array: pa.Array) -> bool:
-    """Whether all numbers are some: the reader takes NaN, which is no JSON."""
+def _are_exact(array: pa.Array) -> bool:
+    """Whether all doubles are the numbers that were written: the reader takes NaN, which is no
+    JSON, and makes doubles of whole numbers that have none."""
     numbers = (each for each in _leaves(array) if pa.types.is_floating(each.type))
-    return all(pc.all(pc.is_finite(each), min_count=0).as_py() for each in numbers)
+    return all(pc.all(pc.less(pc.abs(each), EXACT_MAX), min_count=0).as_py() for each in numbers)
 
 
 def _holds_nulls(array: pa.Array) -> bool:
@@ -211,10 +214,15 @@ def _holds_nulls(array: pa.Array) -> bool:
     return pa.types.is_list(array.type) and _holds_nulls(array.flatten())
 
 
+def _fits_int64(value: int) -> bool:
+    return -(1 << 63) <= value < 1 << 63
+
+
 def _plain(value: Any) -> Any:
     """A value as a property: without what is null, and with numbers that are doubles."""
     if type(value) is int:
-        return float(value)
+        # Beyond 64 bits no column could hold it as a whole number.
+        return value if abs(value) > EXACT_MAX and _fits_int64(value) else float(value)
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items() if each is not None}
     if isinstance(value, list):

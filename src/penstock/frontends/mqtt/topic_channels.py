@@ -106,10 +106,11 @@ class TopicChannel:
         return {name: [row.get(name) for row in rows] for name in names}  # type: ignore[misc]
 
     def _whole_numbers(self) -> frozenset[str]:
-        """The properties that are whole numbers in the channel, and nothing else."""
+        """The properties that are whole numbers in the channel, and no other numbers."""
         store = self._realm.view.store(self.number)
         slots = () if store is None else store.properties.slots
-        return frozenset(each.logical for each in slots if each.shape in _WHOLE)
+        others = {each.logical for each in slots if each.shape in ("float", "double")}
+        return frozenset(each.logical for each in slots if each.shape in _WHOLE) - others
 
     # --- events to messages --------------------------------------------------------------
 
