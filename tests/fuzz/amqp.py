@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from structlog.testing import capture_logs
 
+from penstock.columns.events.batch import stamp
+from penstock.columns.events.body import body_of
+from penstock.columns.events.event import Event
+from penstock.core.ids.ids import Span
 from penstock.core.vocabulary.errors import RemoteProtocolViolation
+from penstock.runtime.store.outgoing_batch import OutgoingBatch
+from penstock.wire.amqp.performatives import OUTCOMES, PERFORMATIVES
 from penstock.wire.amqp.sections import fields, section, sections_of
 from penstock.wire.amqp.types import (
     Described,
@@ -124,9 +131,82 @@ def letters() -> Sequence[bytes]:
     return [message(), message(body={"a": [1, 2.5, None, {"b": b"x"}], "t": Timestamp(5)})]
 
 
+def headers(data: bytes) -> None:
+    """The text of the headers ``amqp`` and ``mqtt`` of an event: its message is one that can be
+    read, whatever they say."""
+    from penstock.frontends.amqp.outgoing import EncodedMessages
+
+    text = data.decode("utf-8", "replace")
+    properties = {"n": 1e300, "t": "text", "i": -1}
+    for name in ("amqp", "mqtt"):
+        event = Event(b"data", tag="tag", properties=properties, headers={name: text})
+        batch = stamp(body_of([event]), Span(0, 1), 0)
+        encoded = EncodedMessages(OutgoingBatch((Span(0, 1),), batch=batch)).message(0, 0)
+        assert sections_of(encoded).body or '"none"' in text, "the message has lost its data"
+        assert len(encoded) <= 4 * len(data) + 10_000, "the header has multiplied the data"
+
+
+def header_texts() -> Sequence[bytes]:
+    """Headers that say much, and such as are nested."""
+    encoded = b64encode(written({Symbol("k"): [1, {"a": b"b"}]})).decode()
+    return [
+        b'{"body":"text","priority":200,"zero_ttl":true,"to":"x","message_id":"ulong"}',
+        b'{"body":"none","sizes":[1,3],"times":[9223372036854775807,null]}',
+        b'{"types":{"n":"float","t":"char","i":"ulong"},"content_type":"text/plain"}',
+        f'{{"annotations":"{encoded}","footer":"{encoded}","user_id":"AA=="}}'.encode(),
+        f'{{"application_properties":"{encoded}","reply_to_group_id":"g"}}'.encode(),
+        b'{"payload_format":1,"content_type":"a/b","hex":true}',
+        b'{"zz":' + b"[" * 101 + b"]" * 101 + b"}",
+        b'{"zz":' + b'{"a":' * 5_000 + b"0" + b"}" * 5_001,
+    ]
+
+
+_SYMBOLS: Final = {
+    **{code: composite.name for code, composite in PERFORMATIVES.items()},
+    0x1D: "error",
+    0x28: "source",
+    0x29: "target",
+    0x30: "coordinator",
+    0x33: "declared",
+    0x34: "transactional-state",
+    0x31: "declare",
+    0x32: "discharge",
+    **{code: composite.name for code, composite in OUTCOMES},
+}
+
+
+def named(value: Any) -> Any:
+    """A value whose types of the standard are described by symbols."""
+    if isinstance(value, list):
+        return [named(each) for each in value]
+    if not isinstance(value, Described):
+        return value
+    code = value.descriptor
+    known = _SYMBOLS.get(code) if isinstance(code, ULong) else None
+    return Described(Symbol(f"amqp:{known}:list") if known else code, named(value.value))
+
+
+def symbolic(conversation: bytes) -> bytes:
+    """A conversation in which each type of the standard is described by its symbol."""
+    found = []
+    for piece in pieces(conversation):
+        if piece.startswith(b"AMQP") or piece[5]:  # a sign-in has types of its own
+            found.append(piece)
+            continue
+        body = piece[_HEADER_BYTES:]
+        performative, end = read(body)
+        found.append(frame(written(named(performative)) + body[end:]))
+    return b"".join(found)
+
+
 @lru_cache
 def conversations() -> Sequence[bytes]:
-    """Each does something that is right, frame by frame."""
+    """Each does something that is right, frame by frame; with codes, and again with symbols."""
+    numeric = _conversations()
+    return [*numeric, *map(symbolic, numeric)]
+
+
+def _conversations() -> Sequence[bytes]:
     queue = terminus(0x29, "work", capability="queue")
     from_queue = terminus(0x28, "work", capability="queue")
     selector = Described(ULong(0x468C00000004), "n > 1")

@@ -33,6 +33,7 @@ from penstock.wire.amqp.sections import section
 from penstock.wire.amqp.types import (
     Array,
     Byte,
+    Decimal,
     Described,
     Float32,
     Int,
@@ -67,6 +68,24 @@ _DEEP: Final = Raw(b"\x00\x53\x24" * 20_000 + b"\x45")
 """Described values within each other, in little space."""
 
 
+DESCRIPTORS: Final[Sequence[Any]] = (
+    *([], [1, 2], {}, {"a": 1}, None, True, "amqp:accepted:list", UInt(0x24), 0x24, 1.5, b"x"),
+    *(UUID(int=0), Described(ULong(1), ULong(0x24)), Symbol("amqp:accepted:list"), Symbol("")),
+)
+"""Descriptors of any type; the standard has symbols and numbers of 64 bits."""
+
+
+def _nested_arrays(levels: int) -> Raw:
+    value = Array(1, b"\x40")
+    for _ in range(levels):
+        value = Array(1, written(Array(value.count, value.raw)))
+    return Raw(written(value))
+
+
+_DEEP_ARRAYS: Final = _nested_arrays(3_000)
+"""Arrays within each other."""
+
+
 def _integers(kind: type[int]) -> list[Any]:
     least, most = RANGES[kind]
     fitting = [kind(n) for n in INTEGERS if least <= n <= most]
@@ -84,9 +103,14 @@ GROUPS: Final[Sequence[Sequence[Any]]] = (
     (UUID(int=0),),
     ([], [None] * MANY, [[[]]]),
     ({}, {Symbol("k"): "v"}, {Symbol(f"k{n}"): n for n in range(MANY)}, {1.5: {b"": None}}),
-    (Described(ULong(0x24), []), Described(Symbol("x"), "y"), Described(ULong(2**64 - 1), [])),
+    (
+        *(Described(ULong(0x24), []), Described(Symbol("x"), "y"), Described(ULong(2**64 - 1), [])),
+        *(Described(each, []) for each in DESCRIPTORS),
+    ),
     (Array(1, b"\xa3\x01x"), Array(9, b"\xa3\x01x"), Array(2**32 - 1, b"\x40")),
+    (Decimal(bytes(4)), *(Decimal(b"\xff" * size) for size in (4, 8, 16))),
     (_DEEP,),
+    (_DEEP_ARRAYS,),
 )
 """Values of each type; the first of a type is nothing special."""
 
@@ -220,10 +244,25 @@ def cases(name: str) -> Iterator[Case]:
             pairs = zip(composite.fields, usual, strict=True)
             usual = [_mandatory(field) if value is None else value for field, value in pairs]
             yield _case(f"{name} as usual", code, composite, place, usual)
+            yield from _descriptors(name, code, place, usual)
             for at, field in enumerate(composite.fields):
                 for value in _fitting(composite, at, usual):
                     values = [*usual[:at], value, *usual[at + 1 :]]
                     yield _case(f"{field.name} of {name}", code, composite, place, values)
+
+
+def _descriptors(name: str, code: int, place: Place, usual: Sequence[Any]) -> Iterator[Case]:
+    """A composite by its symbol, by the long form of its code, and by what describes nothing."""
+    encoded = listed([each.data if isinstance(each, Raw) else written(each) for each in usual])
+    symbol, long = written(Symbol(f"amqp:{name}:list")), b"\x80" + code.to_bytes(8, "big")
+    for descriptor in (symbol, long):
+        made = Raw(b"\x00" + descriptor + encoded)
+        yield Case(f"{name} by {descriptor!r}", place.before + place.wrap(made) + place.after)
+    for other in DESCRIPTORS:
+        own = place.wrap(Raw(b"\x00" + written(other) + encoded))
+        is_refused = code in PERFORMATIVES or code in (0x28, 0x29, 0x30)
+        after = frame(b"") if is_refused else place.after
+        yield Case(f"{name} by {other!r}", place.before + own + after, is_refused)
 
 
 def _mandatory(field: Any) -> Any:
@@ -297,6 +336,12 @@ FIELDS: Final = {0x70: 5, 0x73: 13}
 """How many fields header and properties have (3.2)."""
 MAPS: Final = (0x71, 0x72, 0x74, 0x78)
 """Annotations, application properties, footer."""
+ANNOTATIONS: Final = (
+    "x-opt-delivery-time",
+    "x-opt-delivery-delay",
+    "x-opt-penstock-properties",
+)
+"""Annotations that the realm understands."""
 
 
 def _messages() -> Iterator[Case]:
@@ -310,6 +355,9 @@ def _messages() -> Iterator[Case]:
             yield _sent(f"section 0x{code:x}", code, encoded)
             yield _sent(f"a value in section 0x{code:x}", code, _mapped(b"\xa3\x01k", encoded))
             yield _sent(f"a key in section 0x{code:x}", code, _mapped(encoded, NULL))
+        for name in ANNOTATIONS:
+            pair = _mapped(written(Symbol(name)), encoded)
+            yield _sent(f"the annotation {name}", 0x72, pair)
         yield _sent("the body", 0x77, encoded)
 
 

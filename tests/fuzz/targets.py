@@ -346,6 +346,7 @@ def _messages() -> list[bytes]:
 TARGETS: Final[dict[str, Target]] = {
     "amqp": Target(amqp.serve, amqp.conversations),
     "amqp_messages": Target(amqp.messages, amqp.letters),
+    "amqp_headers": Target(amqp.headers, amqp.header_texts),
     "frames": Target(frames, _asked),
     "mqtt_packets": Target(mqtt_packets, _mqtt_packets),
     "extremes": Target(extremes.serve, extremes.headers),
@@ -370,7 +371,7 @@ TARGETS: Final[dict[str, Target]] = {
 }
 """By what is read. The HTTP interface is asked for by its OpenAPI document, too, with its tests."""
 
-NEEDS: Final = {"amqp": "proton"}
+NEEDS: Final = {"amqp": "proton", "amqp_headers": "proton"}
 """Targets that need a module which is not on every machine."""
 
 

@@ -306,3 +306,11 @@ def test_a_number_no_property_can_have_is_seen_as_a_text(value: Any, text: str) 
     assert isinstance(event.properties["ok"], int)
     again = sections_of(of_native(event)).application_properties
     assert entries(again) == {"n": value, "ok": 1}
+
+
+@pytest.mark.parametrize("size", [4, 8, 16])
+def test_a_user_that_is_a_decimal_spoils_no_message(size: int) -> None:
+    """Decimals are kept as bytes, and a user id is binary."""
+    raw = message(properties=[None, Decimal(b"\xff" * size)])
+
+    assert stored_event(raw).data == b"data"

@@ -383,7 +383,7 @@ def _user_and_group(
     properties: dict[str, Any],
     rest: dict[str, Any],
 ) -> None:
-    if isinstance(user, bytes):
+    if type(user) is bytes:  # a decimal is made of bytes, too
         try:
             headers["user"] = user.decode()
         except UnicodeDecodeError:
